@@ -84,7 +84,7 @@ def plan(conf: str) -> None:
     if row.scheduler is None:
         say(f"{config.n_workers} workers, {row.title}: no job script")
         return
-    from espnet3.parallel.clusters.job_script import plan_jobs
+    from espnet3.parallel.clusters.job_cluster import plan_jobs
 
     planned = plan_jobs(row, config)
     plural = "s" if planned.workers_per_job > 1 else ""

@@ -109,7 +109,7 @@ def _look_at_block(
 
 
 def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None:
-    from espnet3.parallel.clusters.job_script import plan_jobs
+    from espnet3.parallel.clusters.job_cluster import plan_jobs
 
     assert row.scheduler is not None
     planned = plan_jobs(row, config)

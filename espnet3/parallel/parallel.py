@@ -267,7 +267,7 @@ def before_loading(client: Any = None, *, here: bool = False) -> AbstractContext
     refuse_in_import()
     if here or active_client(client) is not None:
         return nullcontext()
-    from espnet3.parallel.local.head_start import head_start
+    from espnet3.parallel.local.fork_server import head_start
 
     return head_start(active_config())
 

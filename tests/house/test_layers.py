@@ -67,21 +67,17 @@ ROOMS += [name for _, names in AROUND for name in names]
 
 # Modules that import Dask when they are loaded, and are loaded when a Dask cluster is needed.
 DASK_SIDE = {
-    "parallel.clusters.jobs",
-    "parallel.clusters.job_script",
+    "parallel.clusters.job_cluster",
     "parallel.clusters.keeper",
     "parallel.clusters.options",
     "parallel.clusters.preload",
-    "parallel.clusters.ssh",
-    "parallel.clusters.ssh_process",
+    "parallel.clusters.ssh_cluster",
     "parallel.clusters.client",
-    "parallel.clusters.gpu",
     "parallel.local.dask.forked_worker",
     "parallel.local.dask.cluster",
     "parallel.local.pages",
     "parallel.pilots.dask.plugin",
     "parallel.pilots.dask.pools",
-    "parallel.local.dask.upkeep",
     "parallel.pilots.dask.tasks",
 }
 DASK = {"dask", "distributed", "dask_cuda", "dask_jobqueue", "dask_kubernetes"}

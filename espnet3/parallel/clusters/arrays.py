@@ -18,7 +18,7 @@ from typing import Any
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.clusters.commands import in_thread, run, submitted_ids, submitting
-from espnet3.parallel.dask_compat.jobs import submit_job
+from espnet3.parallel.dask_compat.clusters import submit_job
 from espnet3.parallel.errors import SubmissionError
 
 logger = logging.getLogger(__name__)
@@ -70,14 +70,10 @@ def _array_description(scheduler: Scheduler, script: str, own: str, counted: str
 
 
 class Arrays:
-    """Submits the jobs of one cluster.
-
-    Attributes:
-        scheduler: The scheduler's record.
-        refused: Whether the scheduler has refused an array of them: each is submitted by itself then.
-    """
+    """Submits the jobs of one cluster."""
 
     def __init__(self, scheduler: Scheduler) -> None:
+        # an array was: each job is submitted by itself from then on
         self.refused = False
         self.scheduler = scheduler
         self._largest: int | None = None
@@ -102,7 +98,6 @@ class Arrays:
         await asyncio.gather(*(self._submit_part(part, ended) for part in parts))
 
     async def _parts(self, jobs: list[Any]) -> list[list[Any]]:
-        """Return the jobs in groups that one submission takes."""
         groups = _consecutive(jobs)
         if self._largest is None and len(groups) < len(jobs):
             self._largest = await _largest_array(self.scheduler)
@@ -123,7 +118,7 @@ class Arrays:
         )
         for call, outcome in zip(calls, outcomes, strict=True):
             for done in (ended[id(job)] for job in call):
-                if done.done():  # whoever started it waits no more
+                if done.done():  # its starter waits no more
                     continue
                 if isinstance(outcome, BaseException):
                     done.set_exception(outcome)

@@ -17,21 +17,14 @@ from typing import TYPE_CHECKING, Any
 import dask
 from distributed import Client, LocalCluster, WorkerPlugin, default_client
 
-from espnet3.parallel.backends import BACKENDS, Kind
+from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.backend import GPU_VARIABLE
 from espnet3.parallel.backends.gpus import chosen_gpus
-from espnet3.parallel.clusters.security import SCRATCH, local_security
+from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, local_security
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import (
-    ClosesAtCtrlC,
-    WhenAwaited,
-    forget_closed_client,
-    has_tasks,
-    ignore_errors_of_loop,
-    plugins_of,
-    sockets_of,
-)
-from espnet3.parallel.dask_compat.servers import guard_listeners
+from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, plugins_of, sockets_of
+from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, WhenAwaited, ignore_errors_of_loop
+from espnet3.parallel.dask_compat.servers import guard_listeners, nannies_without_main
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
 from espnet3.parallel.env.worker_id import name_worker
@@ -39,6 +32,7 @@ from espnet3.parallel.errors import ConfigError, WorkerSetupError, explained
 from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
+from espnet3.parallel.local.pages import PrivatePages, new_secret
 from espnet3.parallel.pilots.dask.plugin import PilotHost
 from espnet3.parallel.pilots.dask.pools import check_client, close_pool, has_work, of_the_parent
 from espnet3.parallel.pilots.forks import let_go
@@ -107,17 +101,10 @@ class LazyEnvPlugin(DictReturnWorkerPlugin):
 class EnvClient(ClosesAtCtrlC, Client):
     """A `distributed.Client` whose `map` and `submit` inject the worker env, and that owns its cluster.
 
-    Args:
-        cluster: Closed together with the client.
-        config: What it was opened with.
-        default: Whether Dask's own functions (`wait`, `dask.compute`, `distributed.get_client`) find it.
-
-    Attributes:
-        espnet3_env: Key of the env of `get_client(setup_fn=...)`; None takes the workers' own default.
-        espnet3_scratch: The folder of what Dask writes here.
+    With `default` Dask's own functions (`wait`, `dask.compute`, `distributed.get_client`) find it.
     """
 
-    espnet3_env: str | None = None
+    espnet3_env: str | None = None  # of `get_client(setup_fn=...)`; None: the workers' own default
     espnet3_dashboard_shown = False
     espnet3_scratch: _Scratch | None = None
 
@@ -181,7 +168,7 @@ class EnvClient(ClosesAtCtrlC, Client):
         cluster, self._espnet3_cluster = self._espnet3_cluster, None
         try:
             close_pool(self)
-        finally:  # Ctrl-C too: nobody else knows of the cluster now
+        finally:  # Ctrl-C too: the cluster is known here alone now
             closed = self._close_with(cluster, *args, **kwargs)
         return closed
 
@@ -221,10 +208,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def _mend_default() -> None:
-    """Leave Dask no closed client as its current one, and no choice of scheduler without a client.
-
-    Each client puts back what it found, which is a closed one's where blocks of code overlapped.
-    """
+    """Leave Dask no closed client as its current one, and no choice of scheduler without a client."""
     forget_closed_client()
     try:
         default_client()
@@ -242,7 +226,7 @@ def open_client(
     scratch = _Scratch(base or dask.config.get("temporary-directory", None))
     try:
         with dask.config.set({"temporary-directory": scratch.path}):
-            cluster = _cluster(config, forkserver, scratch.path)
+            cluster = _open_cluster(config, forkserver, scratch.path)
         try:
             if isinstance(cluster, ForkedCluster):
                 cluster.remove_at_end(scratch.path)
@@ -255,20 +239,13 @@ def open_client(
         raise
     client.espnet3_scratch = cluster.espnet3_scratch = scratch
     known = weakref.ref(client)  # the cluster must not keep its client alive
-    cluster_of(client).watch_demand(lambda: _wants_workers(known()))
+
+    def wanted() -> bool:
+        there = known()
+        return there is not None and (has_work(there) or has_tasks(there))
+
+    cluster_of(client).watch_demand(wanted)
     return client
-
-
-def _cluster(config: ParallelConfig, forkserver: Callable[[], ForkServer], scratch: str) -> Any:
-    if not own_processes(config):
-        return open_cluster(config)
-    gpus: list[str] = []
-    if BACKENDS[config.env].kind is Kind.GPU:
-        gpus = chosen_gpus(config.options, config.n_workers)
-    options, private = local_security(config)
-    options.pop(GPU_VARIABLE, None)
-    options["local_directory"] = scratch  # also of those that take a dead one's place
-    return local_cluster(config.n_workers, options, forkserver, private=private, gpus=gpus)
 
 
 class _Scratch:
@@ -301,22 +278,12 @@ def _remove(folder: str, pid: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wants_workers(client: Any) -> bool:
-    """Whether there is work for workers: items of ours, or tasks of the user's own."""
-    return client is not None and (has_work(client) or has_tasks(client))
-
-
 def abort(client: Any) -> None:
-    """Kill a client's local workers at once: the result of what they are doing is not wanted.
-
-    Workers that are threads cannot be killed; they are closed without waiting for their calls.
-    """
+    """Kill a client's local workers at once; those that are threads are closed without waiting for their calls."""
     cluster = client._espnet3_cluster if isinstance(client, EnvClient) else None
-    if (
-        cluster is None or os.getpid() != client._espnet3_pid
-    ):  # not ours, closed, or of the parent of this fork
+    if cluster is None or os.getpid() != client._espnet3_pid:  # not ours, closed, or a parent's
         return
-    # tasks cut off on the loop fail now, and nobody is left to read what they log
+    # tasks cut off on the loop fail now, and their log lines have no reader
     ignore_errors_of_loop(cluster)
     if isinstance(cluster, LocalCluster) and not cluster.processes:
         cluster.sync(WhenAwaited, _close_threads, cluster, callback_timeout=_GRACE)
@@ -348,46 +315,46 @@ async def _close_threads(cluster: Any) -> None:
     await asyncio.gather(*closing, return_exceptions=True)
 
 
-# --- the cluster of any other env than this machine's own processes ---
+# --- the cluster of a block ---
 
 
-def open_cluster(config: ParallelConfig) -> Any:
-    """Start the cluster of a `parallel` block; return without waiting for workers."""
-    make_room(config)
+def _open_cluster(config: ParallelConfig, forkserver: Callable[[], ForkServer], scratch: str) -> Any:
+    """Start the cluster of a `parallel` block; of workers elsewhere, return without waiting for them."""
     row = BACKENDS[config.env]
+    if own_processes(config):
+        gpus = chosen_gpus(config.options, config.n_workers) if row.kind is Kind.GPU else []
+        options, private = local_security(config)
+        options.pop(GPU_VARIABLE, None)
+        options["local_directory"] = scratch  # also of those that take a dead one's place
+        return local_cluster(config.n_workers, options, forkserver, private=private, gpus=gpus)
+    warn_of_files(config)
     if row.kind is Kind.BATCH:
-        from espnet3.parallel.clusters.jobs import start_jobs
+        from espnet3.parallel.clusters.job_cluster import start_jobs
 
         return start_jobs(row, config)
     if row.kind is Kind.SSH:
-        from espnet3.parallel.clusters.ssh import start_ssh
+        from espnet3.parallel.clusters.ssh_cluster import start_ssh
 
         return start_ssh(row, config)
     if row.kind is Kind.KUBERNETES:
-        from espnet3.parallel.clusters.kube import start_kube
+        from espnet3.parallel.clusters.pod_cluster import start_kube
 
         return start_kube(row, config)
-    from espnet3.parallel.clusters.gpu import start_dask_cuda
-
     return start_dask_cuda(row, config)
 
 
-def make_room(config: ParallelConfig) -> None:
-    """Raise this process's limit of open files to what its workers take, as Dask's scheduler command does.
+def warn_of_files(config: ParallelConfig) -> None:
+    """Warn where this process may not have as many open files as its workers take.
 
-    Many systems start a process with a limit of 1024, which is two hundred workers.
+    `guard_listeners` has raised the limit as far as the system lets it.
     """
     workers = max(config.n_workers, (config.adapt or {}).get("maximum", 0))
     threads = _THREADS
     if BACKENDS[config.env].scheduler and config.options.get("cores"):
         threads = config.options["cores"] // (config.options.get("processes") or 1)
     need = _OWN_FILES + workers * (_FILES + threads)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or need <= soft:
-        return
-    enough = hard == resource.RLIM_INFINITY or need <= hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (need if enough else hard, hard))
-    if not enough:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and need > hard:
         logger.warning(
             "%d workers take about %d open files here, and the limit is %d: those beyond it cannot connect. "
             "Raise it (ulimit -Hn), or ask for fewer workers with more processes or threads each",
@@ -395,3 +362,33 @@ def make_room(config: ParallelConfig) -> None:
             need,
             hard,
         )
+
+
+def start_dask_cuda(row: Backend, config: ParallelConfig) -> Any:
+    """Start one worker for each GPU of this machine by dask-cuda, for options that only it understands."""
+    options = gpu_options(config)
+    make: Any = load_cluster_class(row)
+    nannies_without_main()
+    given, private = local_security(config)
+    if "security" in given:
+        options["security"] = given["security"]
+        options["preload"] = [*options.get("preload", []), PRELOAD]  # for the pages of workers
+
+    class GpuCluster(make, PrivatePages):  # type: ignore[misc]  # a class that is loaded here
+        pages = new_secret() if private else None
+
+    return GpuCluster(**options)
+
+
+def gpu_options(config: ParallelConfig) -> dict[str, Any]:
+    """Return what dask-cuda's cluster is made with."""
+    options = dict(config.options)
+    gpus = chosen_gpus(options, config.n_workers)
+    numbers = [int(gpu) if gpu.isdigit() else gpu for gpu in gpus]  # dask-cuda tells them from names by type
+    if options.get("dashboard_address", "") is None:  # the user wants none
+        options["scheduler_kwargs"] = {**(options.get("scheduler_kwargs") or {}), "dashboard": False}
+    options["preload_nanny"] = [*(options.get("preload_nanny") or []), PRELOAD]
+    for name in ("dashboard_address", "worker_dashboard_address"):
+        if options.get(name) is None:  # Dask's default is every interface
+            options[name] = "127.0.0.1:0"
+    return {**options, "n_workers": config.n_workers, GPU_VARIABLE: numbers}

@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -47,33 +48,27 @@ AT_END = 30.0  # for all that cancels jobs of a driver: a call that has its resu
 _AT_ONCE = 8  # commands that run at the same time for one event loop
 _MOMENT = 0.05  # seconds within which jobs that are to be cancelled share a command
 _IN_ONE = 500  # jobs that one command cancels at most
+_AGAIN = 1.0  # seconds until a task is cancelled once more
 _TO_COME = JobView(WAITING, "not materialized yet")
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a command printed, whatever its exit status.
+    """The output of a command, whatever its exit status."""
 
-    Attributes:
-        command: The command, as a person types it.
-        status: Its exit status.
-        out: Its standard output.
-        error: Its standard error.
-    """
-
-    command: str
+    command: str  # as a person types it
     status: int
     out: str
     error: str
 
     @property
     def all(self) -> str:
-        """What it printed on both streams."""
+        """The output on both streams."""
         return f"{self.out}\n{self.error}"
 
     @property
     def problem(self) -> str:
-        """What it said that was no answer: its standard error, or its exit status; empty: nothing."""
+        """The standard error, or the exit status, where there is one or the other; else empty."""
         failed = f"exit status {self.status}" if self.status else ""
         said = self.error.strip() or failed
         return f"{self.command}: {said}" if said else ""
@@ -169,19 +164,12 @@ def submitted_ids(scheduler: Scheduler, said: Said, count: int | None, otherwise
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What one look at a queue showed.
+    """The result of one look at a queue."""
 
-    Attributes:
-        views: Jobs and elements by id.
-        to_come: By the job of an array, the index from which on the scheduler has not made its elements yet.
-        problem: What the commands said that was no answer; empty: nothing.
-        failed: The listing command had an exit status of its own.
-    """
-
-    views: Mapping[str, JobView]
-    to_come: Mapping[str, int]
-    problem: str
-    failed: bool
+    views: Mapping[str, JobView]  # jobs and elements by id
+    to_come: Mapping[str, int]  # by the job of an array, the first index whose element is not made yet
+    problem: str  # what the commands said that was no answer
+    failed: bool  # the listing command had an exit status of its own
 
     def answer(self, scheduler: Scheduler, element: str) -> JobAnswer:
         """Return what the listing says about an element."""
@@ -255,15 +243,10 @@ def comment(scheduler: Scheduler, ask: Ask, job: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NotCancelled:
-    """What stands against cancelling jobs, by id, each as a sentence for a person.
+    """Reasons against cancelling jobs, by id, each as a sentence for a person."""
 
-    Attributes:
-        foreign: The queue has another name for the job: it was left alone.
-        refused: What the command said. Some refuse where a job has just ended.
-    """
-
-    foreign: dict[str, str]
-    refused: dict[str, str]
+    foreign: dict[str, str]  # the queue has another name for the job: it was left alone
+    refused: dict[str, str]  # by the command; some refuse where a job has just ended
 
     def __str__(self) -> str:
         return "; ".join(dict.fromkeys([*self.foreign.values(), *self.refused.values()]))
@@ -312,20 +295,33 @@ def _refused(ask: Ask, command: Sequence[str], jobs: list[str]) -> tuple[dict[st
 
 # --- from an event loop ---
 
+
+async def end_task(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait until it has ended.
+
+    Before Python 3.12 `asyncio.wait_for` returns where what it waited for and the cancellation come together, and the
+    task goes on; so do libraries that swallow a cancellation. Once is not enough then.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_AGAIN)
+
+
 _limits: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 
 
 async def in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Call what runs a scheduler's commands, without keeping the event loop from its other work."""
     async with _limits.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
-        return await asyncio.to_thread(function, *args, **kwargs)
+        try:
+            called = asyncio.get_running_loop().run_in_executor(None, partial(function, *args, **kwargs))
+        except RuntimeError:  # the program ends, and no thread begins any more
+            return function(*args, **kwargs)
+        return await called
 
 
 class JobsToCancel:
-    """Cancels jobs of a driver, in one command with all that are cancelled at the same moment.
-
-    Two hundred commands, one for each job, take long and are a load on a scheduler.
-    """
+    """Cancels jobs of a driver, in one command with all that are cancelled at the same moment."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

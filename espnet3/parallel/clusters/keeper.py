@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -24,11 +26,8 @@ from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
 from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.clusters.arrays import Arrays
-from espnet3.parallel.clusters.commands import AT_END, answers, comment, in_thread, run
-from espnet3.parallel.clusters.end_task import end_task
-from espnet3.parallel.clusters.logs import log_tail
-from espnet3.parallel.dask_compat import add_specs, start_missing
-from espnet3.parallel.dask_compat.jobs import options_of_next_jobs
+from espnet3.parallel.clusters.commands import AT_END, answers, comment, end_task, in_thread, run
+from espnet3.parallel.dask_compat.clusters import add_specs, options_of_next_jobs, start_missing
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, MissingWorker, StartFailure
 
@@ -36,10 +35,8 @@ logger = logging.getLogger(__name__)
 
 _ask = partial(run, seconds=AT_END)  # what is not known now is asked again
 
-_FIRST, _NEXT = (
-    8,
-    32,
-)  # jobs submitted before work begins, and at most at a time afterwards, with a command for each
+# jobs submitted before work begins, and at most at a time afterwards, with a command for each
+_FIRST, _NEXT = 8, 32
 _TOGETHER = 1000  # jobs submitted at a time as job arrays
 _EARLY = 3  # jobs in a row that may end before their worker connects
 _REFUSED = 5  # submissions in a row that may fail while no worker is there: about a minute
@@ -47,34 +44,25 @@ _PATIENCE = 300.0  # at most so many seconds between submissions that fail
 _QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a minute of nothing new
 _UNKNOWN = 3.0  # seconds after its submission for which the scheduler may say that it has no such job
 _DENIED = 2  # times in a row it has to say so before the job counts as gone
+_BYTES, _LINES = 4000, 20  # of a log's end
 _SHOWN = 5  # jobs that a message describes one by one
 
 
 @dataclass(slots=True)
 class Watched:
-    """What the keeper knows of one job.
+    """The state of one job."""
 
-    Attributes:
-        job: dask-jobqueue's job.
-        since: When it was submitted (monotonic seconds).
-        view: What the queue said last.
-        comment: Why it waits, where the scheduler says that only of a single job.
-        seen: Whether a worker of it has ever come.
-        up: How many workers of it are there.
-        denied: How many times in a row the scheduler has said that it has no such job.
-    """
-
-    job: Any
-    since: float = field(default_factory=time.monotonic)
-    view: JobView = NEW
-    comment: str = ""
-    seen: bool = False
-    up: int = 0
-    denied: int = 0
+    job: Any  # dask-jobqueue's
+    since: float = field(default_factory=time.monotonic)  # when it was submitted
+    view: JobView = NEW  # what the queue said last
+    comment: str = ""  # why it waits, where the scheduler says that only of a single job
+    seen: bool = False  # a worker of it has come
+    up: int = 0  # workers of it that are there
+    denied: int = 0  # times in a row the scheduler has said that it has no such job
 
     @property
     def explained(self) -> JobView:
-        """What the queue said last, with the scheduler's comment where the list gives no reason."""
+        """The queue's last answer, with the scheduler's comment where the list gives no reason."""
         waits = self.view.state in (QueueState.WAITING, QueueState.HELD)
         return replace(self.view, reason=self.comment) if waits and not self.view.reason else self.view
 
@@ -95,27 +83,14 @@ class _Arrivals(SchedulerPlugin):
 
 
 class JobKeeper:
-    """The jobs of one cluster.
-
-    Args:
-        cluster: The cluster of jobs.
-        row: Its row of the table.
-        logs: The folder the jobs write to.
-        arrays: What submits them.
-
-    Attributes:
-        broken: Why no more jobs are submitted; None while there is hope.
-        kept_logs: Whether logs are worth keeping when the cluster closes.
-        wanted: Whether there is work for a worker; asked before a job is replaced.
-        adaptive: Whether Dask decides how many workers there are.
-    """
+    """The jobs of one cluster, which write to a folder of logs."""
 
     def __init__(self, cluster: Any, row: Backend, logs: str | None, arrays: Arrays) -> None:
         assert row.scheduler is not None
-        self.broken: GivenUp | None = None
-        self.kept_logs = False
-        self.wanted: Callable[[], bool] = lambda: True
-        self.adaptive = False
+        self.broken: GivenUp | None = None  # why no more jobs are submitted
+        self.kept_logs = False  # logs are worth keeping when the cluster closes
+        self.wanted: Callable[[], bool] = lambda: True  # is there work for a worker?
+        self.adaptive = False  # Dask decides how many workers there are
         self._cluster = cluster
         self._row = row
         self._scheduler = row.scheduler
@@ -168,7 +143,6 @@ class JobKeeper:
         return None
 
     def _later(self) -> None:
-        """Note that a submission has failed: the next one waits, and longer each time."""
         self._refused += 1
         self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
 
@@ -297,7 +271,6 @@ class JobKeeper:
         self._why_after = time.monotonic() + (_SLOW if any(each.comment for each in waiting) else 4 * _QUICK)
 
     async def _settle(self) -> None:
-        """Draw the consequences of what the queue said."""
         self._count_workers()
         for name, each in list(self._jobs.items()):
             if each.up or not (each.view.state.is_over or each.view.state is QueueState.HELD):
@@ -307,7 +280,6 @@ class JobKeeper:
             await self._replace()
 
     def _due(self) -> bool:
-        """Whether jobs are to be submitted now."""
         due = (
             self._missing and not self.broken and not self._stopping and time.monotonic() >= self._not_before
         )
@@ -400,3 +372,21 @@ class JobKeeper:
 
 def _say_refused(error: Exception) -> None:
     logger.warning("a job array was refused, so each worker's job is submitted by itself: %s", error)
+
+
+def log_tail(folder: str | None, element: tuple[str, str]) -> str:
+    """Return the last lines a job wrote and the file that holds them, which has the job's id in its name."""
+    if folder is None:
+        return ""
+    job, index = element
+    its_own = re.compile(rf"(?<!\d){re.escape(job)}" + (rf"\D{{1,2}}{index}" if index else "") + r"(?!\d)")
+    texts = []
+    for path in sorted(Path(folder).glob("*")):
+        if not path.is_file() or not its_own.search(path.name) or path.suffix == ".log":
+            continue
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _BYTES))
+            tail = file.read().decode(errors="replace").strip().splitlines()[-_LINES:]
+        if tail:
+            texts.append("\n".join([f"the end of {path}:", *(f"    {line}" for line in tail)]))
+    return "\n".join(texts)

@@ -9,6 +9,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import dask
@@ -34,23 +35,33 @@ from espnet3.parallel.messages import did_you_mean
 logger = logging.getLogger(__name__)
 
 _MACHINES = "this machine or the nodes"
-_NOT_IN_DIRECTIVES = re.compile(
-    r"[\s'\"%$\\]"
-)  # a directive is cut there, or the scheduler puts something in its place
+# a directive is cut there, or the scheduler puts something in its place
+_NOT_IN_DIRECTIVES = re.compile(r"[\s'\"%$\\]")
 _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items
+
+
+def _site(row: Backend, options: dict[str, Any], name: str, default: Any = None) -> Any:
+    """Return what the site's configuration of dask-jobqueue says of an option."""
+    section = options.get("config_name") or row.name
+    return dask.config.get(f"jobqueue.{section}.{name.replace('_', '-')}", default)
+
+
+def _asked(row: Backend, options: dict[str, Any], name: str, default: Any = None) -> Any:
+    """Return an option, or what the site's configuration has in its place."""
+    given = options.get(name)
+    return _site(row, options, name, default) if given is None else given
+
+
+def _scheduler_options(row: Backend, options: dict[str, Any]) -> dict[str, Any]:
+    site = _site(row, options, "scheduler_options") or {}
+    return {**site, **(options.get("scheduler_options") or {})}
 
 
 def interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
     """Return which network interfaces of the options this machine lacks, in a sentence each."""
-    section = options.get("config_name") or row.name
-
-    def site(name: str) -> Any:
-        return dask.config.get(f"jobqueue.{section}.{name}", None)
-
-    scheduler = {**(site("scheduler-options") or {}), **(options.get("scheduler_options") or {})}
     wanted = {
-        "options.interface": options.get("interface") or site("interface"),
-        "options.scheduler_options.interface": scheduler.get("interface"),
+        "options.interface": _asked(row, options, "interface"),
+        "options.scheduler_options.interface": _scheduler_options(row, options).get("interface"),
     }
     there = psutil.net_if_addrs()
     return [
@@ -67,9 +78,8 @@ def worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]
     In a job it would refuse them as well, but without a name: it takes what it does not know for arguments of the
     module that this library preloads.
     """
-    section = options.get("config_name") or row.name
-    extra = options.get("worker_extra_args") or dask.config.get(f"jobqueue.{section}.worker-extra-args", [])
-    command = options.get("worker_command") or dask.config.get(f"jobqueue.{section}.worker-command", None)
+    extra = _asked(row, options, "worker_extra_args", [])
+    command = _asked(row, options, "worker_command")
     words = [word for text in extra for word in shlex.split(str(text))]
     names = [word.partition("=")[0] for word in words if word.startswith("--")]
     known = worker_arguments(command)
@@ -86,55 +96,42 @@ def worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]
 def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     """Complete the options of a batch scheduler in place; return the folder made for the jobs' logs, if one was."""
     assert row.scheduler is not None
-    section = options.get("config_name") or row.name
-
-    def site(name: str, default: Any = None) -> Any:
-        found = options.get(name)
-        return dask.config.get(f"jobqueue.{section}.{name}", default) if found is None else found
-
-    scheduler = dict(site("scheduler-options") or options.get("scheduler_options") or {})
-    scheduler.update(options.get("scheduler_options") or {})
+    asked = partial(_asked, row, options)
     # Dask's default is port 8787 on every interface
-    scheduler.setdefault("dashboard_address", "127.0.0.1:0")
+    scheduler = {"dashboard_address": "127.0.0.1:0", **_scheduler_options(row, options)}
     options["scheduler_options"] = scheduler
-    options["processes"] = site("processes") or 1
+    options["processes"] = asked("processes") or 1
 
-    extra = _worker_words(row.scheduler, options, site)
+    extra = _worker_words(row.scheduler, options, asked)
     options["worker_extra_args"] = [word for text in extra for word in quoted_words(str(text))]
-    python = str(site("python") or sys.executable)
+    python = str(asked("python") or sys.executable)
     # a path may have a space in it; anything else is words, such as a launcher's
     options["python"] = quoted_word(python) if os.path.exists(python) else " ".join(quoted_words(python))
-    if not any(
-        "trap" in str(line) for line in options.get("job_script_prologue") or site("job-script-prologue", [])
-    ):
+    prologue = list(asked("job_script_prologue", []))
+    if not any("trap" in str(line) for line in prologue):
         # in the shell's place the worker gets the signals; a scheduler that tracks processes by their parents loses
         # a worker whose shell has ended. The user's own trap needs the shell
         options["python"] = f"exec {options['python']}"
     for name in ("local_directory", "death_timeout"):
-        text = options.get(name)
-        text = site(name.replace("_", "-")) if text is None else text
-        if text is not None:
+        if (text := asked(name)) is not None:
             options[name] = quoted_word(str(text))
     if options.get("worker_command") is not None:
         options["worker_command"] = " ".join(quoted_words(str(options["worker_command"])))
 
     if row.scheduler.avoid:  # the keeper adds the nodes to avoid
-        options["job_extra_directives"] = list(
-            options.get("job_extra_directives") or site("job-extra-directives", [])
-        )
-    prologue = list(options.get("job_script_prologue") or site("job-script-prologue", []))
+        options["job_extra_directives"] = list(asked("job_extra_directives", []))
     here = shlex.quote(os.getcwd())
     # jobs of some schedulers start in the home folder; a node without this folder may not need it
     options["job_script_prologue"] = [f"cd {here} || true", *prologue]
-    if not (options.get("local_directory") or site("local-directory")):
+    if not asked("local_directory"):
         options["job_script_prologue"].append(f"{own_scratch()} || exit 1")
-    return _log_folder(row, options, options.get("log_directory") or site("log-directory"))
+    return _log_folder(row, options, asked("log_directory") or None)
 
 
 def own_scratch() -> str:
     """Return a shell command that makes a folder for Dask's files, of mode 0700, and has Dask use it.
 
-    Dask's own has a name that everybody knows, and whoever made it first can exchange files in it. Backticks, since
+    Dask's own has a known name, and the account that made it first can exchange files in it. Backticks, since
     HTCondor takes `$(` for a macro of its own.
     """
     base = dask.config.get("temporary-directory", None)
@@ -145,23 +142,22 @@ def own_scratch() -> str:
     return f"DASK_TEMPORARY_DIRECTORY={made} && export DASK_TEMPORARY_DIRECTORY"
 
 
-def _worker_words(scheduler: Scheduler, options: dict[str, Any], site: Callable[..., Any]) -> list[str]:
+def _worker_words(scheduler: Scheduler, options: dict[str, Any], asked: Callable[..., Any]) -> list[str]:
     """Return the words of a worker's command: the user's own, and ours for what those do not settle."""
-    extra = list(options.get("worker_extra_args") or site("worker-extra-args", []))
+    extra = list(asked("worker_extra_args", []))
 
     def given(option: str) -> bool:
         return any(str(word).startswith(option) for word in extra)
 
-    lifetime = _lifetime(scheduler, options, site("walltime"))
+    lifetime = _lifetime(scheduler, options, asked("walltime"))
     if lifetime is not None and not given("--lifetime"):
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
-    directives = options.get("job_extra_directives") or site("job-extra-directives", [])
-    resources = options.get("resource_spec") or site("resource-spec")
-    if not given("--nthreads") and asks_for_gpus([*directives, resources]):
+    asks = [*asked("job_extra_directives", []), asked("resource_spec")]
+    if not given("--nthreads") and asks_for_gpus(asks):
         extra += ["--nthreads", "1"]  # cores are for loading data: a model takes one batch of a GPU at a time
     if not given("--dashboard-address"):  # under a nanny Dask's default is every interface
         extra += ["--dashboard-address", "127.0.0.1:0"]
-    if site("nanny", True) is not False:
+    if asked("nanny", True) is not False:
         extra += ["--preload-nanny", PRELOAD]
     return extra
 
@@ -206,10 +202,7 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
         raise
     options["log_directory"] = wanted
     if row.scheduler.worker_prints:
-        section = options.get("config_name") or row.name
-        skipped = options.get("job_directives_skip") or dask.config.get(
-            f"jobqueue.{section}.job-directives-skip", ()
-        )
+        skipped = _asked(row, options, "job_directives_skip", ())
         options["job_directives_skip"] = [*skipped, f"-e {wanted}/", f"-o {wanted}/"]
         line = row.scheduler.worker_prints.replace("{folder}", shlex.quote(wanted))
         options["job_script_prologue"] = [line, *options["job_script_prologue"]]
@@ -242,9 +235,7 @@ def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertifica
     if security == "off":
         warn_of_off(_MACHINES)
         return None
-    section = options.get("config_name") or row.name
-    shared = options.get("shared_temp_directory")
-    shared = shared or dask.config.get(f"jobqueue.{section}.shared-temp-directory", None)
+    shared = _asked(row, options, "shared_temp_directory")
     certificate = make_certificate(shared and os.path.expanduser(os.path.expandvars(shared)))
     options.update(security=certificate.security, protocol="tls://")
     extra = options.get("worker_extra_args", [])

@@ -1,6 +1,6 @@
 """Loaded by the processes of a run: pages ask for its certificate, and nannies leave no file behind.
 
-Dask serves its dashboard, and facts about each worker, over HTTP to whoever connects, on a cluster that speaks TLS too.
+Dask serves its dashboard, and facts about each worker, over HTTP to any client, on a cluster that speaks TLS too.
 
 A nanny speaks to its worker through queues of multiprocessing, each with three semaphores: files `/dev/shm/sem.mp-*`.
 The process that made them removes them, or a second one that watches the first; a scheduler that kills a job kills both
@@ -46,9 +46,6 @@ class PipeQueue:
     """As much of `multiprocessing.Queue` as a nanny and its worker use, with one reader at a time.
 
     A message is less than what a pipe takes in one piece, so that writers in two processes need no lock.
-
-    Args:
-        context: Of multiprocessing.
     """
 
     def __init__(self, context: Any) -> None:

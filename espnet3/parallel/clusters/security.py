@@ -1,7 +1,7 @@
 """A certificate for one run: only the run's own processes connect to each other, on one machine too.
 
 A machine is shared more often than not, a login node always, and every account of it reaches a port on loopback. The
-certificate signs itself and serves scheduler, workers and client alike: whoever can read its key belongs to the run.
+certificate signs itself and serves scheduler, workers and client alike: a reader of its key belongs to the run.
 For workers that other machines start, certificate and key are files of mode 0600 in a folder of mode 0700, removed when
 the cluster closes; for workers of this process they stay in memory.
 """
@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.loading import installed
@@ -41,17 +41,11 @@ SCRATCH = "espnet3-dask-"
 
 @dataclass(frozen=True, slots=True)
 class RunCertificate:
-    """The certificate of one run.
+    """The certificate of one run."""
 
-    Attributes:
-        folder: Where its files are, for workers that others start.
-        security: The `distributed.Security` that uses it.
-        config: The same as Dask configuration, for processes that inherit one.
-    """
-
-    folder: str
-    security: Any
-    config: Mapping[str, Any]
+    folder: str  # of its files, for workers that others start
+    security: Any  # the `distributed.Security` that uses it
+    config: Mapping[str, Any]  # the same as Dask configuration, for processes that inherit one
 
     @property
     def words(self) -> list[str]:
@@ -64,15 +58,8 @@ class RunCertificate:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Pair(NamedTuple):
-    """A certificate and its private key, as PEM text."""
-
-    cert: str
-    key: str
-
-
-def make_pair() -> Pair:
-    """Make a certificate that signs itself; its key is on a curve, made in a millisecond where RSA takes 0.2 s."""
+def make_pair() -> tuple[str, str]:
+    """Make a certificate that signs itself, and its key on a curve: in a millisecond, where RSA takes 0.2 s."""
     if not installed("cryptography"):
         raise MissingPackageError(
             "workers are reached over TLS, for which cryptography is not installed. Please install it: "
@@ -99,12 +86,7 @@ def make_pair() -> Pair:
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return Pair(cert.public_bytes(serialization.Encoding.PEM).decode(), secret.decode())
-
-
-def in_memory() -> Any:
-    """Return a `distributed.Security` with a new certificate, which workers get from this process."""
-    return _security(*make_pair())
+    return cert.public_bytes(serialization.Encoding.PEM).decode(), secret.decode()
 
 
 def local_security(config: ParallelConfig) -> tuple[dict[str, Any], bool]:
@@ -112,12 +94,12 @@ def local_security(config: ParallelConfig) -> tuple[dict[str, Any], bool]:
     options = dict(config.options)
     private = config.security != "off"
     threads = options.get("processes", True) is False and not any(options.get(name) for name in _LISTEN)
-    if threads or is_encrypted(options):  # scheduler and workers are in this process, and listen to nobody
+    if threads or is_encrypted(options):  # scheduler and workers are in this process, and do not listen
         return options, private
     if not private or any(options.get(name) for name in _OWN):
         warn_of_off("this machine")
     else:
-        options["security"] = in_memory()
+        options["security"] = _security(*make_pair())  # workers get it from this process
     return options, private
 
 
@@ -154,8 +136,9 @@ def _security(cert: str, key: str) -> Any:
 
 def make_certificate(parent: str | None) -> RunCertificate:
     """Make a certificate in a new folder; those of drivers that were killed are removed there."""
-    pair = make_pair()
     import dask
+
+    cert_text, key_text = make_pair()
 
     place = _place_of_keys(parent)
     try:
@@ -167,8 +150,8 @@ def make_certificate(parent: str | None) -> RunCertificate:
             "you may write to and that the nodes see, or name one as options.shared_temp_directory"
         ) from error
     write_json(Path(folder) / _DRIVER, this_process())
-    cert = _write(folder, "cert.pem", pair.cert)
-    key = _write(folder, "key.pem", pair.key)
+    cert = _write(folder, "cert.pem", cert_text)
+    key = _write(folder, "key.pem", key_text)
     files = {"cert": cert, "key": key}
     comm = {
         "require-encryption": True,
@@ -180,7 +163,7 @@ def make_certificate(parent: str | None) -> RunCertificate:
     }
     return RunCertificate(
         folder,
-        _security(*pair),  # this process never reads the files: it knows its own pair
+        _security(cert_text, key_text),  # this process never reads the files: it knows its own pair
         {"distributed": {"comm": comm, **guarded}},
     )
 
@@ -204,7 +187,7 @@ def _place_of_keys(parent: str | None) -> str:
 def open_above(path: str) -> str:
     """Say in which folder, of a path and all above it, others may exchange files; empty: none, as sshd wants it.
 
-    In a sticky folder, as that of temporary files is, nobody exchanges another one's.
+    In a sticky folder, as that of temporary files is, no account exchanges another one's.
     """
     path = os.path.realpath(path)
     while True:
@@ -235,7 +218,7 @@ def _remove_leftovers(place: str) -> None:
 _SERVERS = ("scheduler", "worker")
 _ROLES = (*_SERVERS, "client")
 PRELOAD = "espnet3.parallel.clusters.preload"
-"""What the processes of a run preload; see there."""
+"""The module that the processes of a run preload."""
 
 
 def _write(folder: str, name: str, text: str) -> str:

@@ -10,12 +10,12 @@ In: objects of theirs. Out: what is known of them, or what was done to them, in 
 
 from __future__ import annotations
 
-import os
+import random
+import sys
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
 from logging import LogRecord
-from types import CodeType
+from types import BuiltinMethodType, CodeType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 SEEN = {
@@ -32,10 +32,7 @@ SEEN = {
 
 
 def forget_closed_client() -> None:
-    """Leave Dask no closed client as the current one of this context: the newest open one is then its default.
-
-    `distributed.client._current_client`: each client puts back what it found, be that closed by now.
-    """
+    """Leave Dask no closed client as the current one: each client puts back what it found, be that closed by now."""
     from distributed.client import _current_client
 
     current = _current_client.get()
@@ -44,10 +41,7 @@ def forget_closed_client() -> None:
 
 
 def pickled_as_by_dask(error: BaseException) -> bytes:
-    """Return an exception as a worker would pickle it for the client; called while it is handled.
-
-    `distributed.core.error_message`, whose "exception" is a `Serialized` or `Serialize` with the bytes in `data`.
-    """
+    """Return an exception as a worker would pickle it for the client; called while it is handled."""
     from distributed.core import error_message
 
     blob: bytes = error_message(error)["exception"].data
@@ -57,34 +51,24 @@ def pickled_as_by_dask(error: BaseException) -> bytes:
 def is_lost_connection(error: Exception) -> bool:
     """Whether an error of a scheduler that speaks to all workers says that one of them has gone.
 
-    An OSError does; one that goes between the connection and its handshake is a ValueError of tornado's, known by its
-    words: `IOStream.start_tls`.
+    One that goes between the connection and its handshake is a ValueError of tornado's `IOStream.start_tls`.
     """
     return isinstance(error, OSError) or "IOStream is not idle" in str(error)
 
 
 def loop_runs_here(client: Any) -> bool:
-    """Whether the thread of a client's event loop is one of this process: a forked child has only the one that forked.
-
-    `BaseEventLoop._thread_id` of asyncio, by `IOLoop.asyncio_loop` of tornado; a loop that does not say is believed.
-    """
+    """Whether a client's event loop runs in this process: a forked child has only the thread that forked."""
     ident = getattr(client.loop.asyncio_loop, "_thread_id", None)
     return ident is None or any(thread.ident == ident for thread in threading.enumerate())
 
 
 def sockets_of(client: Any) -> list[int]:
-    """Return the descriptors of all connections that a client's event loop serves, its scheduler's included.
-
-    `BaseAsyncIOLoop.handlers` of tornado: by descriptor.
-    """
+    """Return the descriptors of all connections that a client's event loop serves, its scheduler's included."""
     return list(client.loop.handlers)
 
 
 def has_tasks(client: Any) -> bool:
-    """Whether a client's scheduler holds any task: `Scheduler.tasks`.
-
-    Of a scheduler that runs elsewhere it is known what this client still waits for: `Client.futures`.
-    """
+    """Whether a client's scheduler holds any task; of one that runs elsewhere, whether this client waits for any."""
     scheduler = getattr(client.cluster, "scheduler", None)
     if scheduler is not None:
         return bool(scheduler.tasks)
@@ -92,7 +76,7 @@ def has_tasks(client: Any) -> bool:
 
 
 def dashboard_link(host: str, port: int | None) -> str:
-    """Return the address of a dashboard by the user's own pattern: `distributed.utils.format_dashboard_link`."""
+    """Return the address of a dashboard by the user's own pattern."""
     from distributed import utils
 
     word: Any = utils.format_dashboard_link
@@ -100,7 +84,7 @@ def dashboard_link(host: str, port: int | None) -> str:
 
 
 def import_dashboard() -> None:
-    """Import what a scheduler imports at its start for its dashboard: `distributed.dashboard.scheduler`."""
+    """Import what a scheduler imports at its start for its dashboard."""
     import distributed.dashboard.scheduler  # noqa: F401  for its effect on sys.modules
 
 
@@ -113,10 +97,7 @@ def interrupted_before_start(error: BaseException | None) -> bool:
 
 
 def is_failed_broadcast(record: LogRecord) -> bool:
-    """Whether a log line is that of `Scheduler.broadcast` about a worker that it did not reach.
-
-    The same error is raised where the broadcast was asked for.
-    """
+    """Whether a log line is about a worker that a broadcast did not reach, which raises where it was asked for, too."""
     return str(record.msg).startswith("broadcast to ")
 
 
@@ -137,8 +118,7 @@ def threads_of(worker: Any) -> int:
 def slow_heartbeats(worker: Any, seconds: float) -> None:
     """Reduce the heartbeats of a worker in this process to one in so many seconds, or as few as the scheduler wants.
 
-    `Worker.periodic_callbacks["heartbeat"]`, a tornado `PeriodicCallback` whose `callback` and `callback_time`
-    (milliseconds) are read before each beat; the answer to a heartbeat sets `callback_time` anew.
+    The answer to a heartbeat sets the `callback_time` (milliseconds) anew.
     """
     heartbeat = worker.periodic_callbacks["heartbeat"]
     send = heartbeat.callback
@@ -151,11 +131,7 @@ def slow_heartbeats(worker: Any, seconds: float) -> None:
 
 
 def worker_arguments(command: str | None) -> frozenset[str]:
-    """Return the options that a worker's command line knows, such as "--name"; empty for a command that is not Dask's.
-
-    `distributed.cli.dask_worker.main`, a command of click's, which is what dask-jobqueue calls where nothing else is
-    wanted.
-    """
+    """Return the options of a worker's command line, such as "--name"; empty for a command that is not Dask's."""
     from distributed.cli.dask_worker import main
 
     if command not in (None, "distributed.cli.dask_worker"):
@@ -180,128 +156,6 @@ SPEC_MODULE = "distributed.cli.dask_spec"
 """Run by `python -m`, it starts the scheduler or the workers that the file of its `--spec-file` describes."""
 
 
-# --- distributed: clusters -------------------------------------------------------------------------
-
-
-class LostWorkersStay:
-    """Mixin for a `SpecCluster`: a worker that goes away stays wanted.
-
-    `SpecCluster._update_worker_status` drops a worker's spec 15 seconds after its death, also where a replacement
-    has come or its job waits in the queue again. And one that goes need not be known: `Cluster.wait_for_workers` reads
-    the list of workers anew, ahead of what is still to be said of them, and `Cluster._update_worker_status` would
-    end there, with a KeyError when the cluster closes.
-    """
-
-    def _update_worker_status(self, op: str, msg: Any) -> None:
-        from distributed.deploy.cluster import Cluster
-
-        # the base of SpecCluster, which only notes who came and who went
-        note: Any = Cluster._update_worker_status
-        known: Any = self.scheduler_info["workers"]  # type: ignore[attr-defined]  # mixed into one that has it
-        if op != "remove" or msg in known:
-            note(self, op, msg)
-
-
-class WhenAwaited:
-    """An awaitable whose coroutine is made when somebody awaits it."""
-
-    def __init__(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        self.made = partial(call, *args, **kwargs)
-
-    def __await__(self) -> Any:
-        return self.made().__await__()
-
-
-class ClosesAtCtrlC:
-    """Mixin for a `Client` or a `Cluster`: Ctrl-C while it closes shows nothing but itself: `_close`.
-
-    `distributed.utils.sync` gives it a time limit, whose task may be cancelled before it has begun: Python then prints
-    that the coroutine of `_close` "was never awaited".
-    """
-
-    def _close(self, *args: Any, **kwargs: Any) -> Any:
-        return WhenAwaited(super()._close, *args, **kwargs)  # type: ignore[misc]  # mixed into one that has it
-
-
-class ClosesMore:
-    """Mixin for a `SpecCluster` that has something of its own to close: `SpecCluster._close`.
-
-    Dask calls it from more than one place, so both methods may be called more than once; and `Cluster.close` when a
-    program ends, also in a forked child, where the cluster is not the child's to close.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.opened_in = os.getpid()
-        super().__init__(*args, **kwargs)
-
-    def close(self, timeout: float | None = None) -> Any:
-        """Close the cluster, unless this is a forked child of the process that opened it."""
-        if os.getpid() != self.opened_in:
-            return None
-        return super().close(timeout)  # type: ignore[misc]  # mixed into one that has it
-
-    async def before_closing(self) -> None:
-        """Close what must go before the workers."""
-
-    async def after_closing(self) -> None:
-        """Close what the workers needed; also after an error."""
-
-    async def _close(self) -> None:
-        try:
-            await self.before_closing()
-            await super()._close()  # type: ignore[misc]  # mixed into one that has it
-        finally:
-            await self.after_closing()
-
-
-async def forget_worker(cluster: Any, address: str) -> None:
-    """Have the scheduler of a cluster forget a worker whose process has ended: `Scheduler.remove_worker`."""
-    await cluster.scheduler.remove_worker(address, stimulus_id="worker-process-ended", close=False)
-
-
-async def start_missing(cluster: Any) -> None:
-    """Start the workers of a cluster's `worker_spec` that are not there: `SpecCluster._correct_state`."""
-    await cluster._correct_state()
-
-
-def add_specs(cluster: Any, jobs: int) -> None:
-    """Add so many jobs to a cluster's `worker_spec`, under names it has not used before.
-
-    `SpecCluster._i`, which `new_worker_spec` counts names from: Dask raises it only while a name is in the spec, and
-    the name of a job that is gone may not be free yet at the scheduler.
-    """
-    for _ in range(jobs):
-        cluster._i += 1
-        cluster.worker_spec.update(cluster.new_worker_spec())
-
-
-def ignore_errors_of_loop(cluster: Any) -> None:
-    """Drop what goes wrong from now on in a cluster's event loop, where nobody waits for it.
-
-    `IOLoop.asyncio_loop` of tornado.
-    """
-    cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
-
-
-def give_up_cluster(cluster: Any, seconds: float) -> None:
-    """Stop the event loop of a cluster that is half started or half closed; Dask does not wait for it at exit.
-
-    `SpecCluster._instances` are closed at exit; `Cluster._loop_runner` is not set yet where its start failed early,
-    and has no loop yet where Ctrl-C came while that started: its thread then waits, a daemon, for nothing.
-    """
-    from distributed.deploy.spec import SpecCluster
-
-    SpecCluster._instances.discard(cluster)
-    runner = getattr(cluster, "_loop_runner", None)
-    if runner is None or not runner.is_started():
-        return
-    ignore_errors_of_loop(cluster)
-    try:
-        runner.stop(timeout=seconds)
-    except TimeoutError:  # a task of Dask's did not take its end
-        pass
-
-
 # --- dask ------------------------------------------------------------------------------------------
 
 
@@ -314,11 +168,7 @@ def default_config() -> dict[str, Any]:
 
 
 def mark_awaited(call: Any, awaited: bool) -> None:
-    """Have Dask's workers await what a callable object returns, as they would of a coroutine function.
-
-    `__tornado_coroutine__`, by which tornado, and so `distributed.utils.iscoroutinefunction`, finds those that are
-    none to `inspect`.
-    """
+    """Have Dask's workers await what a callable object returns, as they would of a coroutine function."""
     call.__tornado_coroutine__ = awaited
 
 
@@ -328,44 +178,20 @@ def is_awaited(call: Any) -> bool:
     return awaited
 
 
-# --- dask-kubernetes -------------------------------------------------------------------------------
-
-
-def kube_create_mode(mode: Any) -> Any:
-    """Return a `create_mode` of `KubeCluster`, given it or its name.
-
-    Its enum is in `dask_kubernetes.operator.kubecluster.kubecluster` alone.
-    """
-    from dask_kubernetes.operator.kubecluster.kubecluster import CreateMode
-
-    return CreateMode(getattr(mode, "value", mode))
-
-
 # --- cloudpickle -----------------------------------------------------------------------------------
 
 
 class ReducedClass(NamedTuple):
-    """How cloudpickle reduces a class that travels by value.
+    """cloudpickle's reduction of a class that travels by value."""
 
-    Attributes:
-        make: Makes the class, without its attributes.
-        args: For `make`; a dict among them is the beginning of the class's body, without its `__slots__`.
-        state: The attributes.
-        fill: Gives the class its attributes, called with it and `state`.
-    """
-
-    make: Callable[..., type]
-    args: tuple[Any, ...]
-    state: Any
-    fill: Callable[[type, Any], Any]
+    make: Callable[..., type]  # makes the class, without its attributes
+    args: tuple[Any, ...]  # for `make`; a dict is the beginning of the class's body, without its `__slots__`
+    state: Any  # the attributes
+    fill: Callable[[type, Any], Any]  # gives the class its attributes
 
 
 def reduced_class(obj: Any, reduced: Any) -> ReducedClass | None:
-    """Read what `cloudpickle.Pickler.reducer_override` made of an object; None where that is no class by value.
-
-    It is a tuple of six, of which the fourth and fifth are None; the first is `_make_skeleton_class`, or
-    `_make_skeleton_enum` for an enum.
-    """
+    """Read what `cloudpickle.Pickler.reducer_override` made of an object; None where that is no class by value."""
     if not isinstance(obj, type) or not isinstance(reduced, tuple) or len(reduced) != 6:
         return None
     make, args, state, _, _, fill = reduced
@@ -375,9 +201,75 @@ def reduced_class(obj: Any, reduced: Any) -> ReducedClass | None:
 def code_with_file(pickler: Any, code: CodeType) -> tuple[Any, tuple[Any, ...]]:
     """Return how to reduce compiled code, with the name of its file: 3.1.3 writes "<dynamic-code>" in its place.
 
-    `dispatch_table` of a `cloudpickle.Pickler` gives the type of code and the arguments for it, among which the name
-    of the file is the first text.
+    The name is the first text among the arguments.
     """
     make, args = pickler.dispatch_table[CodeType](code)
     at = next(at for at, arg in enumerate(args) if isinstance(arg, str))
     return make, (*args[:at], code.co_filename, *args[at + 1 :])
+
+
+# --- random: Dask draws from generators of its own, so that those of `random` and numpy are the items' alone ------
+
+# A worker's event loop draws from the process's one `random` every few seconds: `dask.sizeof` samples lists, comms add
+# jitter. Between the seeding of an item and its draws that would change what it draws.
+_BESIDE_ITEMS = ("dask", "distributed", "tornado", "zict", "fsspec", "bokeh")
+_METHODS = (MethodType, BuiltinMethodType)
+_looked_at: set[str] = set()
+_GLOBAL: Any = random.seed.__self__  # type: ignore[attr-defined]  # the generator behind the module's functions
+
+
+def private_copy() -> ModuleType:
+    """Return a copy of the module `random` whose functions draw from a generator of their own."""
+    own = random.Random()  # noqa: S311  # for samples and jitter, as Dask draws them now
+    copy = ModuleType("random", random.__doc__)
+    for name, value in vars(random).items():
+        ours = getattr(value, "__self__", None) is _GLOBAL
+        setattr(copy, name, getattr(own, value.__name__) if ours else value)
+    return copy
+
+
+_PRIVATE = private_copy()
+
+
+def leave_random_to_items() -> None:
+    """Give the libraries that run beside items in this process, as far as they are loaded, a `random` of their own."""
+    for name in [name for name in sys.modules if name.startswith(_BESIDE_ITEMS) and name not in _looked_at]:
+        module = sys.modules.get(name)
+        if name.partition(".")[0] not in _BESIDE_ITEMS or module is None:
+            continue
+        _looked_at.add(name)
+        for attribute, value in list(vars(module).items()):
+            if value is random:
+                setattr(module, attribute, _PRIVATE)
+            elif isinstance(value, _METHODS) and value.__self__ is _GLOBAL:  # from random import choice
+                setattr(module, attribute, getattr(_PRIVATE, value.__name__))
+    if "pandas" in sys.modules and "dask.sizeof" in sys.modules and "pandas" not in _looked_at:
+        _looked_at.add("pandas")
+        size_tables_without_draws(sys.modules["pandas"], sys.modules["dask.sizeof"].sizeof)
+
+
+def size_tables_without_draws(pandas: Any, sizeof: Any) -> None:
+    """Have Dask estimate a table's size from the first cells of its columns: its own way draws them with numpy's."""
+    sizeof(pandas.Index([]))  # Dask registers its own way when it first meets a table: before ours
+
+    def of_cells(values: Any) -> int:
+        first = values[:100].tolist()
+        return int(len(values) / max(1, len(first)) * sum(map(sizeof, first)))
+
+    def of_series(series: Any) -> int:
+        texts = of_cells(series.to_numpy()) if series.dtype.kind == "O" else 0
+        return 1200 + int(series.memory_usage(deep=False)) + texts
+
+    def of_index(index: Any) -> int:
+        return (
+            of_series(index.to_frame(index=False).iloc[:, 0])
+            if index.nlevels == 1
+            else int(index.memory_usage())
+        )
+
+    def of_frame(frame: Any) -> int:
+        columns = (of_series(frame.iloc[:, at]) for at in range(frame.shape[1]))
+        return sum(columns) + of_index(frame.index)
+
+    for kind, size in ((pandas.DataFrame, of_frame), (pandas.Series, of_series), (pandas.Index, of_index)):
+        sizeof.register(kind)(size)

@@ -1,4 +1,4 @@
-"""What Dask does not document of its servers, schedulers, workers and nannies: their TLS, their pages, their queues."""
+"""Undocumented parts of Dask's schedulers, workers and nannies: their TLS, their pages, their queues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 _HANDSHAKE = 10.0  # seconds that a connection may take to prove who it is, or to send a request
 _AGAIN = 0.5  # seconds for which connections wait outside while this process has no descriptors for them
 _MOST = 1 << 20  # open files: some programs go through all that they may have
-_AT_ONCE = 128  # connections, until the loop sees to others
 _OWN = 64  # descriptors that no connection gets: what this process opens itself must not fail
 _FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -20,8 +19,7 @@ def guard_listeners() -> None:
     """Have the listeners that Dask opens in this process from now on bear a thousand idle connections.
 
     The limit of open files is what the system lets this process have. Beyond it connections wait, where tornado would
-    log an error at each turn of its loop: `tornado.tcpserver.add_accept_handler`. One over TLS without a handshake
-    ends: `distributed.comm.tcp.TLSListener._prepare_stream`.
+    log an error at each turn of its loop. One over TLS without a handshake ends.
     """
     from distributed.comm.tcp import TLSListener
     from tornado import tcpserver
@@ -49,83 +47,57 @@ def guard_listeners() -> None:
 
 def accept_patiently(sock: Any, callback: Callable[[Any, Any], None]) -> Callable[[], None]:
     """As `tornado.netutil.add_accept_handler`, which see."""
-    return _Accepting(sock, callback).stop
+    from tornado.netutil import add_accept_handler
+
+    patient: Any = _Patient(sock)
+    return add_accept_handler(patient, callback)
 
 
-class _Accepting:
-    """Accepts the connections of a listening socket on this thread's loop, as long as there are descriptors."""
+class _Patient:
+    """A listening socket that leaves connections where they wait while this process has no descriptors for them."""
 
-    def __init__(self, sock: Any, callback: Callable[[Any, Any], None]) -> None:
+    def __init__(self, sock: Any) -> None:
         from tornado.ioloop import IOLoop
 
         self.sock = sock
-        self.callback = callback
-        self.loop = IOLoop.current()
-        self.stopped = self.listening = False
-        self.listen()
+        self.loop: Any = IOLoop.current()
+        self.fileno, self.close = sock.fileno, sock.close
+
+    def accept(self) -> Any:
+        """As a socket's; nothing waits, tornado is told, where no descriptor is free."""
+        try:
+            connection, address = self.sock.accept()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+        else:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            if limit == resource.RLIM_INFINITY or connection.fileno() < limit - _OWN:
+                return connection, address
+            connection.close()  # its other end may try again
+        self.loop.update_handler(self, 0)
+        self.loop.call_later(_AGAIN, self.listen)
+        raise BlockingIOError
 
     def listen(self) -> None:
-        """Take connections, unless this is over."""
-        if not self.stopped:
-            self.loop.add_handler(self.sock, self.accept, self.loop.READ)
-            self.listening = True
-
-    def pause(self) -> None:
-        """Leave connections where they wait."""
-        if self.listening:
-            self.loop.remove_handler(self.sock)
-            self.listening = False
-
-    def stop(self) -> None:
-        """Take no more."""
-        self.stopped = True
-        self.pause()
-
-    def accept(self, _fd: Any, _events: int) -> None:
-        """Take what waits; where descriptors run out, the rest later."""
-        for _ in range(_AT_ONCE):
-            if self.stopped:
-                return
-            try:
-                connection, address = self.sock.accept()
-            except BlockingIOError:  # no more is waiting
-                return
-            except ConnectionAbortedError:  # it went again
-                continue
-            except OSError as error:
-                if error.errno not in _FULL:
-                    raise
-                break
-            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            if limit != resource.RLIM_INFINITY and connection.fileno() >= limit - _OWN:
-                connection.close()  # its other end may try again
-                break
-            self.callback(connection, address)
-        else:
-            return
-        self.pause()
-        self.loop.call_later(_AGAIN, self.listen)
+        here, _ = self.loop.handlers.get(self.fileno(), (None, None))
+        if here is self:  # it was not closed meanwhile
+            self.loop.update_handler(self, self.loop.READ)
 
 
 def tls_to_listen(security: Any, role: str) -> Any:
-    """Return the SSL context by which a role ("client", "worker", ...) of a cluster listens.
-
-    `Security.get_listen_args`.
-    """
+    """Return the SSL context by which a role ("client", "worker", ...) of a cluster listens."""
     return security.get_listen_args(role)["ssl_context"]
 
 
 def tls_to_connect(security: Any, role: str) -> Any:
-    """Return the SSL context by which a role of a cluster connects: `Security.get_connection_args`."""
+    """Return the SSL context by which a role of a cluster connects."""
     return security.get_connection_args(role)["ssl_context"]
 
 
 def ask_for_certificate(server: Any) -> None:
-    """Have the HTTP server of a scheduler or worker ask for the run's certificate; stop it if that fails.
-
-    `http_server` and `security` of both, and `nanny`, which only a worker has.
-    """
-    role = "worker" if hasattr(server, "nanny") else "scheduler"
+    """Have the HTTP server of a scheduler or worker ask for the run's certificate; stop it if that fails."""
+    role = "worker" if hasattr(server, "nanny") else "scheduler"  # which has none
     try:
         limit_requests(server)
         server.http_server.ssl_options = tls_to_listen(server.security, role)
@@ -135,10 +107,7 @@ def ask_for_certificate(server: Any) -> None:
 
 
 def guarded(server_class: Any, guard: Callable[[Any], None]) -> Any:
-    """Return a subclass of a scheduler's or worker's class whose HTTP server is guarded before it takes a request.
-
-    `ServerNode.start_http_server`, of both.
-    """
+    """Return a subclass of a scheduler's or worker's class whose HTTP server is guarded before it takes a request."""
 
     class Guarded(server_class):  # type: ignore[misc]  # of a class that is known when it runs
         def start_http_server(self, *args: Any, **kwargs: Any) -> None:
@@ -150,24 +119,18 @@ def guarded(server_class: Any, guard: Callable[[Any], None]) -> Any:
 
 
 def put_before_pages(server: Any, make: Callable[[Any], Any]) -> None:
-    """Have a scheduler's or worker's HTTP requests answered by what `make` returns for the one that has answered them.
-
-    `request_callback` of tornado's `HTTPServer`, read for each request.
-    """
+    """Have HTTP requests of a scheduler or worker answered by what `make` returns for what has answered them."""
     limit_requests(server)
     server.http_server.request_callback = make(server.http_server.request_callback)
 
 
 def limit_requests(server: Any) -> None:
-    """Give a connection to an HTTP server seconds for each request: `HTTPServer.conn_params.header_timeout`."""
+    """Give a connection to an HTTP server seconds for each request."""
     server.http_server.conn_params.header_timeout = _HANDSHAKE
 
 
 def replace_queues_of_nannies(make: Callable[[Any], Any]) -> None:
-    """Have the nannies of this process speak to their workers through other queues than those of multiprocessing.
-
-    `distributed.nanny.get_mp_context`, whose `Queue` is called for each new process of a worker.
-    """
+    """Have the nannies of this process speak to their workers through other queues than those of multiprocessing."""
     from distributed import nanny
 
     module: Any = nanny
@@ -184,10 +147,7 @@ def replace_queues_of_nannies(make: Callable[[Any], Any]) -> None:
 
 
 async def kill_starting_worker(nanny: Any) -> None:
-    """Kill the worker of a nanny, if it has not come up.
-
-    `Nanny.process`, a `WorkerProcess` with a `status`, whose own `process` is an `AsyncProcess`.
-    """
+    """Kill the worker of a nanny, if it has not come up."""
     from distributed.core import Status
 
     worker = nanny.process
@@ -198,10 +158,8 @@ async def kill_starting_worker(nanny: Any) -> None:
 def nannies_without_main() -> None:
     """Have nannies of this process start workers that do not import the caller's main module, from now on.
 
-    `multiprocessing.spawn` would: a script without a main guard then starts its cluster once more in each worker, a
-    program from stdin has no file to import, and workers never come. They need nothing of it: what the user's main
-    module defines travels by value. `multiprocessing.spawn.get_preparation_data` gets the name of the process, which
-    `distributed.nanny.WorkerProcess` calls "Dask Worker process (from Nanny)".
+    With it a script without a main guard would start its cluster once more in each worker, and a program from stdin has
+    no file to import. Workers need nothing of it: what the user's main module defines travels by value.
     """
     from multiprocessing import spawn
 

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
-from espnet3.parallel.dask_compat.private_random import leave_random_to_items
+from espnet3.parallel.dask_compat import leave_random_to_items
 from espnet3.parallel.provenance.content import content_hash
 
 

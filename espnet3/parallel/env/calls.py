@@ -27,7 +27,6 @@ class EnvCall:
     """A function that finds its env where it runs; what `wrap_func_with_worker_env` returns.
 
     Args:
-        func: The user's function.
         key: Env to use; None means the one registered last in the process it runs in.
         build: Builds that env in a process where no plugin has registered it.
         timeout: Seconds that may take, or None.
@@ -179,7 +178,7 @@ def call_text(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 def _survives(error: BaseException) -> bool:
     """Whether Dask can send an exception as it is; called while the exception is handled."""
-    if not isinstance(error, Exception):  # SystemExit ends the event loop of whoever gathers it
+    if not isinstance(error, Exception):  # SystemExit ends the event loop that gathers it
         return False
     try:
         back = pickle.loads(pickled_as_by_dask(error))

@@ -26,13 +26,7 @@ _TRY = 600.0  # seconds for which a server that does not answer is asked again
 
 
 class Guard:
-    """The driver's end of it.
-
-    Args:
-        namespace: Where the cluster is.
-        name: Its name.
-        run: The value of the label `espnet3-run` that it carries.
-    """
+    """The driver's end of it; `run` is the value of the label `espnet3-run` that the cluster carries."""
 
     def __init__(self, namespace: str, name: str, run: str) -> None:
         self._process = subprocess.Popen(

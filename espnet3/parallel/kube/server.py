@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
-from espnet3.parallel.dask_compat.pods import close_connections
+from espnet3.parallel.dask_compat.clusters import close_connections
 from espnet3.parallel.errors import ConfigError, ParallelError
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Which workers are our own processes of this machine, and when a single one can be the calling process."""
+"""Tell which workers are our own processes of this machine, and when a single one can be the calling process."""
 
 from __future__ import annotations
 

@@ -3,12 +3,10 @@
     driver ──Popen──> server ──fork──> worker        (each in a session of its own)
        └── one socket to each worker: boot message down, "ready" up, "stop" down ──┘
 
-It is started before the driver itself imports what it needs (`distributed`, for workers of Dask), so both imports
-run at once. A
-worker never imports the caller's main module, which is why scripts without a `__main__` guard,
-notebooks and `python -` work. When the driver goes away, however it goes, the server sees the
-end of its socket, or that it has another parent now (a child that the driver forked may hold the socket
-open), and kills every worker with all that the worker started.
+It is started before the driver itself imports what it needs, so that both imports run at once. A worker never imports
+the caller's main module, which is why scripts without a `__main__` guard, notebooks and `python -` work. When the
+driver goes away, however it goes, the server sees the end of its socket, or that it has another parent now (a child
+that the driver forked may hold the socket open), and kills every worker with all that the worker started.
 
 This is the driver's side; the server's is `forking`.
 """
@@ -21,10 +19,14 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from espnet3.parallel.checks import search_path, working_folder
+from espnet3.parallel.checks import search_path, surroundings, working_folder
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.engine.inside import inside_item
+from espnet3.parallel.local.alone import alone, without_dask
 from espnet3.parallel.local.forking import EVENT, SIZE
 
 # glibc gives memory back to the kernel and takes it again for every large result; both
@@ -39,20 +41,17 @@ class ForkServer:
 
     Args:
         extra_env: Environment variables for the workers, over the caller's own.
-        dask: Whether they are workers of Dask; else they have nothing but slots (`pilot_process`).
+        dask: Whether they are workers of Dask; else they have nothing but slots.
     """
 
     def __init__(self, extra_env: dict[str, str] | None = None, *, dask: bool = True) -> None:
         ours, theirs = socket.socketpair()
         self.sock = ours
         env = {**_MALLOC, **_ONE_THREAD, **os.environ, **(extra_env or {})}
-        # Python 3.13.0 cannot import `socket` in a folder that has been deleted: the server enters it afterwards
-        deleted = os.open(".", os.O_RDONLY) if working_folder() is None else None
         code = (
-            f"import os, sys; sys.path[:] = {search_path()!r}\n"
+            f"import sys; sys.path[:] = {search_path()!r}\n"
             "from espnet3.parallel.local.forking import serve\n"
-            + ("" if deleted is None else f"os.fchdir({deleted})\n")
-            + f"serve({theirs.fileno()}, {os.getpid()}, {dask})"
+            f"serve({theirs.fileno()}, {os.getpid()}, {dask})"
         )
         # the interpreter's own flags (-O, -W, -X ...), as multiprocessing passes them on
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -60,15 +59,12 @@ class ForkServer:
             self.process = subprocess.Popen(
                 [sys.executable, *flags, "-c", code],
                 stdin=subprocess.DEVNULL,  # `python -` reads the caller's script from it
-                pass_fds=[theirs.fileno()] if deleted is None else [theirs.fileno(), deleted],
-                cwd=None if deleted is None else "/",
+                pass_fds=[theirs.fileno()],
                 start_new_session=True,  # the terminal's Ctrl-C is the driver's business
                 env=env,
             )
         finally:
             theirs.close()
-            if deleted is not None:
-                os.close(deleted)
         self._waiting: list[Callable[[int], None]] = []
         self._on_exit: dict[int, Callable[[int, int], None]] = {}
         self._exits: list[Callable[[int, int], None]] = []
@@ -136,10 +132,9 @@ class ForkServer:
         self.process.wait()
 
 
-def boot_of(module: str, env: Mapping[str, str], **more: Any) -> dict[str, Any]:
+def boot_of(env: Mapping[str, str], **more: Any) -> dict[str, Any]:
     """Return what a new worker is told first."""
     return {
-        "module": module,
         "env": {**os.environ, **env},
         "cwd": working_folder(),
         "path": search_path(),
@@ -151,3 +146,54 @@ def send_boot(sock: socket.socket, boot: Mapping[str, Any]) -> None:
     """Send a new worker what it needs to start; the first thing on its socket."""
     blob = pickle.dumps(boot)
     sock.sendall(SIZE.pack(len(blob)) + blob)
+
+
+# --- a program's first run -------------------------------------------------------------------------
+
+
+class _Begun(threading.local):
+    """The server that this thread's run begins with, until the run takes it, and what the server inherited."""
+
+    server: ForkServer | None = None
+    surroundings: tuple[object, ...] = ()
+
+
+_BEGUN = _Begun()
+_FIRST = threading.Lock()  # held for good once a run has had its head start
+
+
+@contextlib.contextmanager
+def head_start(config: ParallelConfig) -> Iterator[None]:
+    """Start the server of the run that a block of code is about to begin, if it is the program's first.
+
+    The server loads modules for a tenth of a second, and so does the driver: this way both do it at once. A server
+    that the run did not take (nothing was left to do, or something was wrong) is ended.
+    """
+    if alone(config) or inside_item() or not without_dask(config) or not _FIRST.acquire(blocking=False):
+        yield
+        return
+    _BEGUN.server, _BEGUN.surroundings = ForkServer(dask=False), surroundings()
+    try:
+        yield
+    finally:
+        if _BEGUN.server is not None:
+            _BEGUN.server.kill()
+            _BEGUN.server = None
+
+
+def take_server() -> ForkServer | None:
+    """Return the server that this thread's run began with; one that inherited other surroundings is ended."""
+    server, _BEGUN.server = _BEGUN.server, None
+    if server is not None and _BEGUN.surroundings != surroundings():
+        server.kill()
+        return None
+    return server
+
+
+def _forget() -> None:
+    """In a forked child: the server is its parent's."""
+    _FIRST.acquire(blocking=False)  # the modules are loaded, or nearly so
+    _BEGUN.server = None
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -15,7 +15,6 @@ import struct
 import sys
 import time
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 EVENT = struct.Struct("!cii")  # b"P": forked pid; b"X": pid ended with wait status
@@ -28,7 +27,7 @@ def kill_group(pid: int) -> None:
     """SIGKILL a worker and every process it started (it leads a session of its own)."""
     try:
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # nobody left in it
+    except (ProcessLookupError, PermissionError):  # it is empty
         pass
 
 
@@ -66,7 +65,8 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
         except ConnectionResetError:  # the driver closed with reports of ours unread
             break
         if request == b"R":
-            folders.append(_read_path(control))
+            (size,) = SIZE.unpack(control.recv(SIZE.size, socket.MSG_WAITALL))
+            folders.append(os.fsdecode(control.recv(size, socket.MSG_WAITALL)))
         elif request == b"F":
             pid = os.fork()
             if pid == 0:
@@ -81,9 +81,7 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
             _report(control, b"P", pid, 0)
         else:
             patience = _GRACE if request == b"L" else 0.0
-            if (
-                request == b"K"
-            ):  # the driver goes on, and removes them itself, after what Dask removes in them
+            if request == b"K":  # the driver goes on, and removes them after what Dask removes in them
                 folders.clear()
             break
     _end(control, wake_r, alive, patience)
@@ -95,33 +93,26 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
 
 
 def _load(dask: bool) -> None:
-    """Import what workers need."""
     # the collector would take a tenth of the time, and find nothing: modules stay
     gc.disable()
+    import espnet3.parallel.local.worker_process
+
     if dask:
         import distributed
         import distributed.worker  # noqa: F401
 
-        import espnet3.parallel.pilots.dask.plugin
-    else:
-        import espnet3.parallel.local.pilot_process  # noqa: F401
+        import espnet3.parallel.pilots.dask.plugin  # noqa: F401
     gc.freeze()  # nor do the workers need to search them
     gc.enable()
 
 
 def _end(control: socket.socket, wake: int, alive: set[int], patience: float) -> None:
-    """Wait for workers that were told to stop, and kill those that are left."""
     end = time.monotonic() + patience
     while alive and (left := end - time.monotonic()) > 0:
         select.select([wake], [], [], left)
         _reap(control, alive)
     for pid in alive:
         kill_group(pid)
-
-
-def _read_path(control: socket.socket) -> str:
-    (size,) = SIZE.unpack(control.recv(SIZE.size, socket.MSG_WAITALL))
-    return os.fsdecode(control.recv(size, socket.MSG_WAITALL))
 
 
 def _reap(control: socket.socket, alive: set[int]) -> None:
@@ -170,11 +161,11 @@ def _child(fd: int) -> None:
             (size,) = SIZE.unpack(head)
             boot = pickle.loads(sock.recv(size, socket.MSG_WAITALL))
             if _enter(sock, boot):
-                import_module(boot["module"]).run(sock, boot)
+                from espnet3.parallel.local.worker_process import run  # it is loaded
+
+                run(sock, boot)
             code = 0
-    except (
-        BaseException
-    ):  # last frame of this process: report, and leave without unwinding the server's frames
+    except BaseException:  # last frame of this process: leave without unwinding the server's
         import traceback
 
         traceback.print_exc()

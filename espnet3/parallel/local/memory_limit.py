@@ -1,4 +1,4 @@
-"""What workers may use of this machine: processors, and `memory_limit`, read as `LocalCluster` does, and watched."""
+"""Limits of workers on this machine: processors, and `memory_limit`, read as `LocalCluster` does, and watched."""
 
 from __future__ import annotations
 
@@ -29,15 +29,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 class MemoryWatch:
-    """Kills a worker's process where it uses more than its limit.
-
-    Args:
-        limit: As `limit_in_bytes` takes it.
-        threads: The worker's.
-
-    Attributes:
-        next_look: When it wants to look again, by `time.monotonic`.
-    """
+    """Kills a worker's process where it uses more than its limit; looks again at `next_look` (monotonic)."""
 
     def __init__(self, limit: Any, threads: int) -> None:
         self._given = limit
@@ -54,9 +46,8 @@ class MemoryWatch:
         try:
             self._look(name, pid)
         except OSError as error:
-            logger.debug(
-                "the memory of worker %s is not known just now: %s", name, error
-            )  # no descriptor is free
+            # no descriptor is free
+            logger.debug("the memory of worker %s is not known just now: %s", name, error)
 
     def _look(self, name: str, pid: int) -> None:
         import psutil  # 30 ms that a first result need not wait for
@@ -149,7 +140,6 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _numbers(path: Path) -> list[int]:
-    """Return the positive numbers in a file; none where there is no such file."""
     try:
         return [int(word) for word in path.read_text().split() if word.isdigit() and int(word)]
     except OSError:

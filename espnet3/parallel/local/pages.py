@@ -1,4 +1,4 @@
-"""The HTTP pages of a local cluster, the dashboard among them, for whoever has the secret that is part of its link.
+"""The HTTP pages of a local cluster, the dashboard among them, for holders of the secret that is part of its link.
 
 Every account of a machine can connect to its loopback ports. A browser shows the secret once, as part of the link that
 the run prints, and is given a cookie; requests with neither get a refusal, whatever they ask for.
@@ -45,10 +45,7 @@ def ask_for_secret(server: Any, secret: str) -> None:
 
 
 class GuardedCluster(SpecCluster):
-    """Base of a cluster whose scheduler runs in this process: its pages are guarded before they answer a request.
-
-    It comes after the bases that make a specification of the scheduler.
-    """
+    """Base of a cluster whose scheduler runs in this process: it comes after those that specify the scheduler."""
 
     def __init__(self, *, scheduler: dict[str, Any], **options: Any) -> None:
         guarded_class = guarded(scheduler["cls"], self.guard_pages)
@@ -61,13 +58,9 @@ class GuardedCluster(SpecCluster):
 
 
 class PrivatePages(GuardedCluster):
-    """Base of a cluster of this machine, whose pages ask for a secret.
+    """Base of a cluster of this machine, whose pages ask for a secret."""
 
-    Attributes:
-        pages: The secret; None leaves the pages open.
-    """
-
-    pages: str | None = None
+    pages: str | None = None  # the secret; None leaves the pages open
 
     def guard_pages(self, server: Any) -> None:
         """Have the scheduler's pages ask for the secret."""
@@ -82,12 +75,7 @@ class PrivatePages(GuardedCluster):
 
 
 class _Door(HTTPServerConnectionDelegate):
-    """Decides on each request.
-
-    Args:
-        pages: What answers those that may pass.
-        secret: What they show.
-    """
+    """Decides on each request: `pages` answers those that show the secret."""
 
     def __init__(self, pages: Any, secret: str) -> None:
         self.pages = pages

@@ -3,8 +3,8 @@
 supervisor ──> fork server: starts a process, says how it ended
 supervisor ──> each process: "check", "stop"; its end of the socket says that it is gone
 
-All workers of this machine are under it, those with slots alone and those of Dask; the latter have an `Owner`, who is
-told how they fare.
+All workers of this machine are under it, those with slots alone and those of Dask; the latter have an
+owner, which is told how they fare.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from espnet3.parallel.local.fork_server import ForkServer, send_boot
 from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import MemoryWatch
-from espnet3.parallel.local.supervised import GRACE, Owner, Supervised
-from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure
+from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
 from espnet3.parallel.records import ProcessEnd
 
 logger = logging.getLogger(__name__)
 
+GRACE = 2.0  # seconds that a worker has to end by itself
 _NO_SERVER = "the server that forks local workers is gone"
 _STARTS = 3  # failed starts in a row after which a worker is given up
 _PAUSE = 0.2  # seconds after the first of them; more after each further one
@@ -39,21 +40,68 @@ _AT_ONCE = 0.5  # seconds after its start in which a worker that ends has ended 
 _ANSWER = 2.0  # seconds that workers have to say whether they are as new
 
 
+@dataclass(slots=True, eq=False)
+class Supervised:
+    """A worker, and the process that it is now."""
+
+    name: str  # a replacement takes it over
+    boot: Mapping[str, Any]
+    memory: MemoryWatch
+    # told in the supervisor's thread: `started(answer)`, and `ended(up, refused, failure)`, also where it is stopped
+    owner: Any = None
+    pid: int = 0  # until it is known
+    up: bool = False
+    ended: bool = False  # and no other process has been asked for yet
+    refused: bool = False  # the worker reported why it cannot start
+    failure: str = ""  # why the last process did not start, or that it had only just started
+    given_up: bool = False
+    stopped: bool = False  # its end was asked for
+    sock: socket.socket | None = None
+    inbox: bytes = b""  # what was read, up to the end of a line
+    answer: Mapping[str, Any] | None = None  # the first line of a process that has started
+    since: float = 0.0  # when it was up, by `time.monotonic`, as the next two
+    again: float | None = None  # when the next process is started
+    kill: float | None = None  # when this one is killed, if it has not ended by then
+    failed: int = 0  # starts, in a row
+    early: int = 0  # processes that ended as soon as they were up, in a row
+
+    def restart(self) -> None:
+        """Forget the last process: another is being started."""
+        self.again, self.pid, self.inbox, self.answer, self.failure = None, 0, b"", None, ""
+        self.up = self.ended = self.refused = False
+
+    def tell_owner(self) -> None:
+        """Say that the process has ended."""
+        if self.owner is not None:
+            self.owner.ended(self.up, self.refused, self.failure)
+
+    def moments(self) -> list[float]:
+        """Return when something is to be done about it."""
+        moments = [] if self.again is None else [self.again]
+        if self.pid and not self.ended and self.kill is not None:
+            moments.append(self.kill)
+        if self.up and not self.ended:
+            moments.append(self.memory.next_look)
+        return moments
+
+    def send(self, line: bytes) -> bool:
+        """Send a line to the process; False if it is not there."""
+        if self.sock is None:
+            return False
+        try:
+            self.sock.sendall(line)
+        except OSError:
+            return False
+        return True
+
+
 class Supervisor:
-    """Keeps worker processes alive. Its methods are for any thread.
-
-    Args:
-        server: Where processes come from; this object ends it.
-
-    Attributes:
-        workers: The supervised workers.
-        exits: How processes ended, by their pids.
-    """
+    """Keeps worker processes alive, which come from a server that it ends. Its methods are for any thread."""
 
     def __init__(self, server: ForkServer) -> None:
         self.workers: list[Supervised] = []
-        self.exits: dict[int, ProcessEnd] = {}
-        self._server = server
+        self.exits: dict[int, ProcessEnd] = {}  # how processes ended, by their pids
+        self.server = server
         self._pid = os.getpid()
         self._answers: dict[int, bool] = {}
         self._changed = threading.Condition()
@@ -71,10 +119,11 @@ class Supervisor:
         """Begin to watch; once."""
         self._thread.start()
 
-    def add(
-        self, name: str, boot: Mapping[str, Any], memory: MemoryWatch, owner: Owner | None = None
-    ) -> Supervised:
-        """Have one more worker, whose process is started at once; see `Supervised`."""
+    def add(self, name: str, boot: Mapping[str, Any], memory: MemoryWatch, owner: Any = None) -> Supervised:
+        """Have one more worker, whose process is started at once.
+
+        Where it had been up, the next one is started once its owner asks for it by `start_again`, else by itself.
+        """
         worker = Supervised(name, boot, memory, owner)
         self.workers.append(worker)
         self._call(lambda: self._fork(worker))
@@ -120,7 +169,7 @@ class Supervisor:
             self._thread.join()
         for worker in self.workers:
             self._forget_socket(worker)
-        self._server.close()
+        self.server.close()
         self._selector.close()
         self._wake_r.close()
         self._wake_w.close()
@@ -140,7 +189,7 @@ class Supervisor:
         for worker in list(self.workers):
             worker.stopped = True
             worker.send(b"stop\n")
-        self._server.leave()
+        self.server.leave()
 
     # --- the thread ---
 
@@ -164,7 +213,7 @@ class Supervisor:
                 worker.tell_owner()
 
     def _watch(self) -> None:
-        gone = float("inf")  # when nobody waits any longer for workers to stop
+        gone = float("inf")  # when workers are no longer waited for to stop
         while not (self._closing and all(worker.ended or not worker.pid for worker in self.workers)):
             now = time.monotonic()
             if now > gone:
@@ -180,7 +229,6 @@ class Supervisor:
                 self._attend(worker, time.monotonic())
 
     def _attend(self, worker: Supervised, now: float) -> None:
-        """Do what it is time for."""
         if worker.pid and not worker.ended and worker.kill is not None and now >= worker.kill:
             worker.kill = now + _AGAIN  # one that has only just been forked leads no group yet
             kill_group(worker.pid)
@@ -195,9 +243,9 @@ class Supervisor:
                 self._wake_r.recv(4096)
             except BlockingIOError:
                 pass
-        elif source is self._server.sock:
-            if not self._server.read_events():
-                self._selector.unregister(self._server.sock)
+        elif source is self.server.sock:
+            if not self.server.read_events():
+                self._selector.unregister(self.server.sock)
                 self._server_gone()
         elif worker is not None and worker.sock is source:  # not closed by an event of the same round
             self._read(worker)
@@ -221,7 +269,7 @@ class Supervisor:
                 self._begin(worker)  # it may have answered before its server
 
         try:
-            self._server.fork(theirs.fileno(), on_pid, lambda pid, status: self._on_exit(worker, pid, status))
+            self.server.fork(theirs.fileno(), on_pid, lambda pid, status: self._on_exit(worker, pid, status))
             send_boot(ours, worker.boot)
         except OSError:  # the server is gone, which its socket says too
             ours.close()
@@ -277,7 +325,7 @@ class Supervisor:
         self.exits[pid] = end
         self._forget_socket(worker)
         worker.ended = True
-        with self._changed:  # nobody waits for an answer of its
+        with self._changed:  # no answer of its is to come
             self._answers.setdefault(pid, False)
             self._changed.notify_all()
         if worker.stopped:
@@ -300,7 +348,6 @@ class Supervisor:
         worker.tell_owner()
 
     def _read_rest(self, worker: Supervised) -> None:
-        """Read what an ended process had said."""
         assert worker.sock is not None
         worker.sock.setblocking(False)
         while worker.sock is not None:
@@ -329,7 +376,7 @@ class Supervisor:
                 self._lost(worker)
 
     def _lost(self, worker: Supervised) -> None:
-        """Note the end of a process that nobody waits for, or that cannot be started, and that none can replace."""
+        """Note the end of a process without a server that reports its end or could start another."""
         if worker.pid and not worker.ended:
             kill_group(worker.pid)  # it may have closed its socket, and nothing else
             self.exits[worker.pid] = ProcessEnd()
@@ -355,3 +402,27 @@ class Supervisor:
         if worker in self.workers and not self._closing:  # who closes still looks at them
             self.workers.remove(worker)
         worker.tell_owner()
+
+
+class SupervisedCluster(WorkerCluster):
+    """A cluster whose workers are under a supervisor, as the driver sees it."""
+
+    owns_processes = True
+    supervisor: Supervisor
+
+    def end_of(self, pid: int) -> ProcessEnd | None:
+        """Return how a process ended, once that is known."""
+        return self.supervisor.exits.get(pid)
+
+    def given_up(self) -> GivenUp | None:
+        """Return why processes could not be replaced, once every one of them is given up."""
+        return self.supervisor.given_up()
+
+    def kill_worker(self, host: str, pid: int) -> None:
+        """SIGKILL one process and what it started; another takes its place."""
+        if any(worker.pid == pid and not worker.ended for worker in list(self.supervisor.workers)):
+            kill_group(pid)
+
+    def remove_at_end(self, folder: str) -> None:
+        """Have the fork server remove a folder when it ends: it outlives a driver that is killed."""
+        self.supervisor.server.remove_at_end(folder)

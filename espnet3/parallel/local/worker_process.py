@@ -1,50 +1,136 @@
-"""What a forked local worker process runs: one `distributed.Worker`, until its driver says stop or is gone."""
+"""The work of a forked process until its driver says stop or is gone: slots of our own, or a worker of Dask's.
+
+    driver ── boot, then lines: "check", "stop" ──> this process
+           <── one JSON line for each, the first says that it is up ──
+
+Items of our own slots run in their threads. The main thread waits for the driver, and wakes up every second: by that
+the driver sees that the process is not frozen.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
+import select
 import signal
 import socket
+import sys
+import time
 import traceback
 from typing import Any
 
+from espnet3.parallel.checks import is_installed, own_attribute, surroundings
+from espnet3.parallel.env.worker_id import name_worker
+from espnet3.parallel.pilots.protocol import Hello
+from espnet3.parallel.pilots.worker import STARTED, Slots
+
+_WAKE_UP = 1000  # milliseconds
+_CLOCK = 0.05  # seconds that a file system's clock may be behind
 _HEARTBEAT = 2.0  # seconds; Dask's own is 0.5, and each heartbeat costs both ends 3 ms of processor time
 
 
 def run(sock: socket.socket, boot: dict[str, Any]) -> None:
-    """Run a Dask worker as `boot` says."""
-    import dask
+    """Run as `boot` says."""
+    STARTED.clear()
+    if "scheduler" in boot:
+        import asyncio  # 40 ms that slots of our own need not wait for
 
-    dask.config.set(boot["config"])
-    asyncio.run(_serve(sock, boot))
+        import dask
+
+        dask.config.set(boot["config"])
+        asyncio.run(_serve_dask(sock, boot))
+    else:
+        _serve_slots(sock, boot)
 
 
-async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
+def _leave() -> None:
+    """The driver is gone: end at once, with all that was started here."""
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _send(sock: socket.socket, message: dict[str, Any]) -> None:
+    try:
+        sock.sendall(json.dumps(message).encode() + b"\n")
+    except OSError:  # the driver is gone
+        _leave()
+
+
+# --- slots alone ---
+
+
+def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
+    began = time.time()
+    host, pid = socket.gethostname(), os.getpid()
+    try:
+        name_worker(f"local-{boot['name']}-{pid}")
+        hello = Hello(boot["name"], f"process {pid}", pid, host, boot["threads"])
+        Slots(boot["address"], boot["key"], boot["driver"], True, hello).open()
+    except Exception:
+        _send(sock, {"error": traceback.format_exc()})
+        return
+    before = surroundings()  # what an item may change for those that come after it
+    _send(sock, {"up": True})
+    STARTED.set()
+    inbox = b""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    while True:
+        if not poller.poll(_WAKE_UP):
+            continue
+        data = _receive(sock)
+        if not data:
+            _leave()
+        inbox += data
+        while b"\n" in inbox:
+            line, inbox = inbox.split(b"\n", 1)
+            if line == b"stop":
+                return
+            _send(sock, {"as_new": surroundings() == before and not _edited(began)})
+
+
+def _receive(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(256)
+    except ConnectionError:
+        return b""
+
+
+def _edited(since: float) -> bool:
+    """Whether the source of a module that is loaded here was written after a moment; installed ones are not asked."""
+    limit = since - _CLOCK
+    for module in list(sys.modules.values()):
+        file = own_attribute(module, "__file__")
+        if not isinstance(file, str) or is_installed(file):
+            continue
+        try:
+            if os.stat(file).st_mtime > limit:
+                return True
+        except OSError:  # removed meanwhile
+            return True
+    return False
+
+
+# --- a worker of Dask's ---
+
+
+async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
+    import asyncio
+
     from distributed import Worker
 
     from espnet3.parallel.dask_compat import slow_heartbeats
     from espnet3.parallel.dask_compat.servers import guard_listeners, guarded
-    from espnet3.parallel.env.worker_id import name_worker
     from espnet3.parallel.local.pages import ask_for_secret
-    from espnet3.parallel.pilots.worker import STARTED
 
     guard_listeners()
-    STARTED.clear()
     # the folder of a worker that died is removed by the cluster, and by each worker that starts next to it
     logging.getLogger("distributed.diskutils").setLevel(logging.CRITICAL)
-    sock.setblocking(False)
     stop = asyncio.Event()
 
     def on_message() -> None:
-        try:
-            message = sock.recv(16)
-        except BlockingIOError:
-            return
-        if not message:  # the driver is gone: leave at once, with all we started
-            os.killpg(os.getpid(), signal.SIGKILL)
+        if not _receive(sock):
+            _leave()
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what breaks from here on was asked for
         stop.set()
 
@@ -54,16 +140,12 @@ async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
     try:
         worker = await make(boot["scheduler"], **boot["options"])
     except Exception:
-        await _send(sock, {"error": traceback.format_exc()})
+        _send(sock, {"error": traceback.format_exc()})
         return
     name_worker(worker.id)  # for calls without an env too
     slow_heartbeats(worker, _HEARTBEAT)  # the driver detects death from the process
-    await _send(sock, {"address": worker.address, "directory": worker.local_directory})
+    _send(sock, {"address": worker.address, "directory": worker.local_directory})
     STARTED.set()
     finished = asyncio.ensure_future(worker.finished())
     await asyncio.wait({finished, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     await worker.close(executor_wait=False, nanny=False, reason="stopped by the driver")
-
-
-async def _send(sock: socket.socket, message: dict[str, Any]) -> None:
-    await asyncio.get_running_loop().sock_sendall(sock, json.dumps(message).encode() + b"\n")

@@ -1,56 +1,47 @@
-"""Worker processes of our own on this machine, and the pool of their slots: what a run needs without Dask."""
+"""Worker processes of our own on this machine, and the pool of their slots: what a run needs without Dask.
+
+They stay for a few seconds after a run, for the next one. They end when their time is over, when the program does,
+before it forks, and when the next run wants others: another block, folder, environment or search path; or when they are
+no longer as they began.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.backends.gpus import gpu_env
+from espnet3.parallel.backends import BACKENDS, Kind
+from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
+from espnet3.parallel.checks import search_path, working_folder
+from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import NoWorkersError
-from espnet3.parallel.local.fork_server import ForkServer, boot_of
-from espnet3.parallel.local.forking import kill_group
-from espnet3.parallel.local.memory_limit import MemoryWatch
-from espnet3.parallel.local.supervisor import Supervisor
+from espnet3.parallel.local.fork_server import ForkServer, boot_of, take_server
+from espnet3.parallel.local.memory_limit import MemoryWatch, processors
+from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
 from espnet3.parallel.pilots.pool import Pool, private_listener
 from espnet3.parallel.pilots.slot import SlotClaim
-from espnet3.parallel.pilots.worker_cluster import GivenUp, WorkerCluster
-from espnet3.parallel.records import ProcessEnd
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """What a `parallel` block asks of the processes.
+    """Settings of the processes, from a `parallel` block."""
 
-    Attributes:
-        threads: Items that each works on at once.
-        memory_limit: As `LocalCluster` takes it.
-        env: Environment variables of theirs.
-        gpus: The GPUs that they share out, one each; none: they see what this process sees.
-    """
-
-    threads: int = 1
-    memory_limit: Any = "auto"
+    threads: int = 1  # items that each works on at once
+    memory_limit: Any = "auto"  # as `LocalCluster` takes it
     env: Mapping[str, str] = field(default_factory=dict)
-    gpus: Sequence[str] = ()
+    gpus: Sequence[str] = ()  # one each; none: they see what this process sees
 
 
-class OwnWorkers(WorkerCluster):
-    """A number of worker processes, watched and replaced, and the slots that they have opened (`RunSlots`).
-
-    Args:
-        n: How many.
-        settings: What is asked of them.
-        server: Where they come from; this object ends it.
-    """
-
-    owns_processes = True
+class OwnWorkers(SupervisedCluster):
+    """`n` worker processes of a server, watched and replaced, and the slots that they have opened (`RunSlots`)."""
 
     def __init__(self, n: int, settings: ProcessSettings, server: ForkServer) -> None:
-        self._server = server
         self._pid = os.getpid()
         self._closed = False
         listener, folder = private_listener(server.remove_at_end)
@@ -58,7 +49,6 @@ class OwnWorkers(WorkerCluster):
         try:
             self._settings = settings
             self._boot = boot_of(
-                "espnet3.parallel.local.pilot_process",
                 settings.env,
                 threads=settings.threads,
                 address=self.pool.address,
@@ -66,21 +56,25 @@ class OwnWorkers(WorkerCluster):
                 driver=(socket.gethostname(), self._pid),
             )
             self._growing = threading.Lock()
-            self._supervisor = Supervisor(server)
+            self.supervisor = Supervisor(server)
             self.grow(n)
-            self._supervisor.start()
+            self.supervisor.start()
         except BaseException:  # Ctrl-C too: leave no door and no folder behind
             self.pool.close()
             raise
 
     def __len__(self) -> int:
-        return len(self._supervisor.workers)
+        return len(self.supervisor.workers)
 
     # --- what a run asks: `RunSlots` ---
 
     def claim(self) -> SlotClaim:
         """Open a claim to their slots."""
         return self.pool.claim()
+
+    def wake(self) -> None:
+        """Have the run look for new work; from any thread."""
+        self.pool.wake()
 
     def check(self) -> None:
         """Check that they have not been ended, and are this process's."""
@@ -100,25 +94,6 @@ class OwnWorkers(WorkerCluster):
         """Return False: there is no other way to them."""
         return False
 
-    # --- what the driver asks: `WorkerCluster` ---
-
-    def end_of(self, pid: int) -> ProcessEnd | None:
-        """Return how a process ended, once that is known."""
-        return self._supervisor.exits.get(pid)
-
-    def given_up(self) -> GivenUp | None:
-        """Return why processes could not be replaced, once every one of them is given up."""
-        return self._supervisor.given_up()
-
-    def kill_worker(self, host: str, pid: int) -> None:
-        """SIGKILL one process and what it started; another takes its place."""
-        if any(worker.pid == pid and not worker.ended for worker in list(self._supervisor.workers)):
-            kill_group(pid)
-
-    def remove_at_end(self, folder: str) -> None:
-        """Have the fork server remove a folder when it ends."""
-        self._server.remove_at_end(folder)
-
     # --- what those who keep them ask ---
 
     def grow(self, n: int) -> None:
@@ -129,15 +104,11 @@ class OwnWorkers(WorkerCluster):
                 env = {**self._boot["env"], **gpu_env(settings.gpus, number)}
                 boot = {**self._boot, "name": str(number), "env": env}
                 memory = MemoryWatch(settings.memory_limit, settings.threads)
-                self._supervisor.add(str(number), boot, memory)
+                self.supervisor.add(str(number), boot, memory)
 
     def are_as_new(self) -> bool:
-        """Whether each is as it began, but for the modules it has loaded.
-
-        Its folder, environment and search path are what they were, no source of a loaded module was written since,
-        and it answers.
-        """
-        return self._supervisor.are_as_new()
+        """Whether each answers, and has the surroundings and the sources of modules that it began with."""
+        return self.supervisor.are_as_new()
 
     def close(self, kill: bool = False) -> None:
         """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing."""
@@ -145,11 +116,137 @@ class OwnWorkers(WorkerCluster):
             return
         self._closed = True
         self.pool.close()
-        self._supervisor.close(kill)
+        self.supervisor.close(kill)
 
     def leave(self) -> None:
         """End them without waiting: their server waits for them, when this process is gone."""
         if os.getpid() != self._pid or self._closed:
             return
         self._closed = True
-        self._supervisor.leave()
+        self.supervisor.leave()
+
+
+# --- those that stay ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    workers: OwnWorkers
+    wanted: tuple[object, ...]
+    timer: threading.Timer
+
+
+class _Stay:
+    """The processes that stay, of one run at most."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: _Idle | None = None
+
+    def put(self, workers: OwnWorkers, wanted: tuple[object, ...], seconds: float) -> None:
+        """Keep processes for a time; those that stay already, of another thread's run, end."""
+        timer = threading.Timer(seconds, self._end, (workers,))
+        timer.daemon = True
+        with self._lock:
+            before, self._idle = self._idle, _Idle(workers, wanted, timer)
+        timer.start()
+        if before is not None:
+            before.timer.cancel()
+            before.workers.close()
+
+    def take(self) -> _Idle | None:
+        with self._lock:
+            found, self._idle = self._idle, None
+        if found is not None:
+            found.timer.cancel()
+        return found
+
+    def _end(self, workers: OwnWorkers) -> None:
+        """End processes whose time is over, unless a run has taken them meanwhile."""
+        with self._lock:
+            if self._idle is None or self._idle.workers is not workers:
+                return
+            self._idle = None
+        workers.close()
+
+    def forget(self) -> None:
+        """In a forked child: whatever is there is its parent's."""
+        self._lock, self._idle = threading.Lock(), None
+
+
+_STAY = _Stay()
+
+
+@contextmanager
+def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
+    """Have worker processes for a block of code: those that stayed, or new ones.
+
+    After an error they are killed; else they stay for `config.idle_timeout` seconds.
+    """
+    settings, wanted = _settings(config), wanted_by(config)
+    n = config.n_workers if most is None else max(1, min(config.n_workers, most))
+    workers = _take(wanted)
+    if workers is None:
+        server = take_server() or ForkServer(dask=False)
+        try:
+            workers = OwnWorkers(n, settings, server)
+        except BaseException:
+            server.close()
+            raise
+    else:
+        workers.grow(n)
+    try:
+        yield workers
+    except BaseException:
+        workers.close(kill=True)
+        raise
+    if config.idle_timeout > 0:
+        _STAY.put(workers, wanted, config.idle_timeout)
+    else:
+        workers.close()
+
+
+def _settings(config: ParallelConfig) -> ProcessSettings:
+    options = config.options
+    gpus: list[str] = []
+    if BACKENDS[config.env].kind is Kind.GPU:
+        gpus = chosen_gpus(options, config.n_workers)
+    env = {str(name): str(value) for name, value in (options.get("env") or {}).items()}
+    limit = options.get("memory_limit", "auto")
+    threads = options.get("threads_per_worker", 1)
+    if threads is None:  # as Dask does
+        threads = max(1, processors() // config.n_workers)
+    return ProcessSettings(int(threads), limit, env, tuple(gpus))
+
+
+def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
+    """Return what processes for a configuration would be made from now: those made from the same will do."""
+    return config.n_workers, repr(_settings(config)), working_folder(), search_path(), dict(os.environ)
+
+
+def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:
+    """Return the processes that stay, if the next run may have them; else they are ended."""
+    found = _STAY.take()
+    if found is None:
+        return None
+    if found.wanted == wanted and found.workers.are_as_new():
+        return found.workers
+    found.workers.close()
+    return None
+
+
+def end_idle() -> None:
+    """End the processes that stay, and wait for that."""
+    found = _STAY.take()
+    if found is not None:
+        found.workers.close(kill=True)
+
+
+def _leave() -> None:
+    found = _STAY.take()
+    if found is not None:
+        found.workers.leave()
+
+
+atexit.register(_leave)
+os.register_at_fork(before=end_idle, after_in_child=_STAY.forget)

@@ -166,8 +166,7 @@ class Pilot:
     """One slot's loop over the messages of `protocol`.
 
     Args:
-        channel: To the driver.
-        hello: How it has introduced itself.
+        hello: How the channel has introduced itself.
         permits: Taken while user code runs (not while an answer is sent: that may wait).
         mark: Where it notes which items it is inside.
         alone: Whether this process is not the driver's own, and may be killed by an item's time limit.
@@ -178,6 +177,8 @@ class Pilot:
         broken: It could not go on.
         answered: It has answered a chunk.
     """
+
+    end = staticmethod(end_process)  # what an item that takes too long does to its process
 
     def __init__(
         self,
@@ -310,7 +311,7 @@ class Pilot:
             try:
                 self._send(("late", run_id, late))
             finally:  # also where the driver has gone
-                end_process()
+                self.end()
 
         with self._permits, self._listening(run_id):
             self._mark.begin(run_id, start)
@@ -347,9 +348,8 @@ class Pilot:
             block.cpu /= self._threads  # all of them ran meanwhile
             self._mark.leave(len(block.values))
             if positions is not None:
-                from espnet3.parallel.engine.recording import (
-                    to_lines,  # 20 ms that a first result need not wait for
-                )
+                # here: 20 ms that a first result need not wait for
+                from espnet3.parallel.engine.recording import to_lines
 
                 to_lines(block, positions, items, spec.policy, self.worker)
             parts = self._pickled(run_id, items, block, spec.policy)

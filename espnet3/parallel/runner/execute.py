@@ -234,7 +234,7 @@ def _on_own_workers(
     tally: Tally,
 ) -> Pairs:
     """Run the items on processes of our own, which the stack gives back."""
-    from espnet3.parallel.local.idle import borrowed
+    from espnet3.parallel.local.workers import borrowed
 
     workers = stack.enter_context(borrowed(config, work.total))
     tally.asked = len(workers)

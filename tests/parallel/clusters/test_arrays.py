@@ -18,7 +18,7 @@ import pytest
 from espnet3.parallel import get_client, parallel_for
 from espnet3.parallel.backends import row
 from espnet3.parallel.clusters.arrays import array_script
-from espnet3.parallel.clusters.logs import log_tail
+from espnet3.parallel.clusters.keeper import log_tail
 from espnet3.parallel.testing import standin
 from tests.habits import rows
 from tests.sites import SUBMIT, habit

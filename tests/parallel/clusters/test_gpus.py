@@ -16,7 +16,7 @@ from espnet3.parallel.backends.gpus import (
     visible_gpus,
 )
 from espnet3.parallel.backends.loading import pip_line
-from espnet3.parallel.clusters.gpu import gpu_options
+from espnet3.parallel.clusters.client import gpu_options
 from espnet3.parallel.config import ParallelConfig
 
 A, B, C = (Gpu(n, f"GPU-{letter * 8}-0000", f"Card {letter}") for n, letter in enumerate("abc"))

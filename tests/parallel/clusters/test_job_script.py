@@ -14,7 +14,7 @@ import pytest
 
 from espnet3.parallel import ConfigError, get_client
 from espnet3.parallel.backends import row
-from espnet3.parallel.clusters.job_script import plan_jobs
+from espnet3.parallel.clusters.job_cluster import plan_jobs
 from espnet3.parallel.clusters.options import worker_argument_problems
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.testing import standin

@@ -7,8 +7,8 @@ import pytest
 
 from espnet3.parallel import ConfigError, NoWorkersError
 from espnet3.parallel.backends import row
-from espnet3.parallel.clusters import kube
-from espnet3.parallel.clusters.kube import kube_options, start_kube
+from espnet3.parallel.clusters import pod_cluster as kube
+from espnet3.parallel.clusters.pod_cluster import kube_options, start_kube
 from espnet3.parallel.config import ParallelConfig
 
 

@@ -17,7 +17,7 @@ from distributed import Nanny, Scheduler
 
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.backends import row
-from espnet3.parallel.clusters.job_script import plan_jobs
+from espnet3.parallel.clusters.job_cluster import plan_jobs
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.testing import standin
 from tests.habits import rows

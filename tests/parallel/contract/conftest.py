@@ -6,7 +6,7 @@ On an open client, and detached, the tests below run by default; the others have
 import pytest
 
 from espnet3.parallel import get_client, set_parallel
-from espnet3.parallel.local.idle import end_idle
+from espnet3.parallel.local.workers import end_idle
 from tests.parallel.contract.helpers import TWO
 
 ON_A_CLIENT_BY_DEFAULT = {

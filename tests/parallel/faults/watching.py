@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from espnet3.parallel.local.idle import end_idle
+from espnet3.parallel.local.workers import end_idle
 
 REPO = Path(__file__).resolve().parents[3]
 TOKEN = "ESPNET3_FAULTS_TOKEN"  # in the environment of every process that a test starts, directly or not

@@ -11,7 +11,7 @@ from kubernetes_validate import validate
 from kubernetes_validate.utils import all_versions
 
 from espnet3.parallel import ConfigError
-from espnet3.parallel.clusters.kube import kube_options
+from espnet3.parallel.clusters.pod_cluster import kube_options
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.launch.kube_jobs import shard_state
 from espnet3.parallel.detached.states import JobState

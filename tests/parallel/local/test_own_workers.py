@@ -19,7 +19,7 @@ from espnet3.parallel import NoWorkersError, parallel_map, set_parallel
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.local import memory_limit, workers
 from espnet3.parallel.local.alone import without_dask
-from espnet3.parallel.local.idle import borrowed, end_idle
+from espnet3.parallel.local.workers import borrowed, end_idle
 from tests.habits import rows
 from tests.parallel.local import items
 from tests.parallel.local.items import Add, Provider
@@ -297,7 +297,7 @@ def test_a_process_that_cannot_start_is_an_error_with_its_traceback(monkeypatch:
     """After a few tries the call ends, and its error has what went wrong in the process."""
     right = workers.boot_of
     monkeypatch.setattr(workers, "boot_of", lambda *args, **more: right(*args, **{**more, "threads": "two"}))
-    with pytest.raises(NoWorkersError, match=r"(?s)worker \d did not start.*in _open.*TypeError"):
+    with pytest.raises(NoWorkersError, match=r"(?s)worker \d did not start.*in _serve_slots.*TypeError"):
         parallel_map(abs, range(10))
 
 

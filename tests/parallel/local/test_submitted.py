@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import ItemError, PoisonItemError, parallel_submit, set_parallel
-from espnet3.parallel.local import submitted
+from espnet3.parallel.runner.calls import background
 from tests.habits import rows
 from tests.parallel.local.items import end
 from tests.waiting import wait_until
@@ -59,7 +59,7 @@ def test_calls_one_after_another_have_the_same_processes(
 ) -> None:
     """A loop that waits for each call starts two processes once, also where it is slow to make the next call."""
     monkeypatch.setattr(
-        submitted, "_LINGER", linger
+        background, "_LINGER", linger
     )  # seconds: none, and most calls meet a run that is ending
     assert len({parallel_submit(os.getpid).result() for _ in range(50)}) <= 2
 

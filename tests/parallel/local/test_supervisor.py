@@ -46,14 +46,14 @@ def test_who_leaves_starts_no_other_worker(
     """A program's end is not its workers': none is started in place of those that were told to stop."""
     server = ForkServer(dask=False)
     own = OwnWorkers(2, ProcessSettings(), server)
-    workers = list(own._supervisor.workers)
+    workers = list(own.supervisor.workers)
     wait_until(lambda: all(worker.up for worker in workers))
     leave = server.leave
     # the server's word of their ends may come before its socket is closed
     monkeypatch.setattr(
         server,
         "leave",
-        lambda: wait_until(lambda: any(worker.pid in own._supervisor.exits for worker in workers)),
+        lambda: wait_until(lambda: any(worker.pid in own.supervisor.exits for worker in workers)),
     )
     with caplog.at_level("INFO"):
         own.leave()
@@ -74,8 +74,8 @@ def test_a_kill_that_comes_too_early_is_repeated(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(supervisor, "kill_group", second)
     own = OwnWorkers(2, ProcessSettings(), ForkServer(dask=False))
-    wait_until(lambda: all(worker.pid for worker in own._supervisor.workers))
-    pids = [worker.pid for worker in own._supervisor.workers]
+    wait_until(lambda: all(worker.pid for worker in own.supervisor.workers))
+    pids = [worker.pid for worker in own.supervisor.workers]
     own.close(kill=True)
     assert {pid: own.end_of(pid) for pid in pids} == dict.fromkeys(pids, ProcessEnd(signal=9))
 

@@ -28,7 +28,7 @@ from espnet3.parallel.clusters.commands import (
 )
 from espnet3.parallel.clusters.commands import cancel as cancel_jobs
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat.jobs import prologue_of
+from espnet3.parallel.dask_compat.clusters import prologue_of
 from espnet3.parallel.detached.job_spec import import_path, interpreter
 from espnet3.parallel.detached.launch.asking import (
     Submitted,

@@ -18,26 +18,66 @@ import dask
 from distributed import LocalCluster, Worker
 
 from espnet3.parallel.dask_compat import (
-    ClosesMore,
-    LostWorkersStay,
     dashboard_link,
-    forget_worker,
-    give_up_cluster,
+    default_config,
     import_dashboard,
+    interrupted_before_start,
+    is_failed_broadcast,
 )
+from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, forget_worker, give_up_cluster
 from espnet3.parallel.dask_compat.servers import guarded
 from espnet3.parallel.local.dask.forked_worker import ForkedWorker
-from espnet3.parallel.local.dask.upkeep import quiet_config
 from espnet3.parallel.local.fork_server import ForkServer
-from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import processors
 from espnet3.parallel.local.pages import PrivatePages, link_with, new_secret
-from espnet3.parallel.local.supervisor import Supervisor
-from espnet3.parallel.pilots.worker_cluster import GivenUp, WorkerCluster
-from espnet3.parallel.records import ProcessEnd
+from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
 
 _LOADING = threading.Lock()
 _STOPPING = 2.0  # seconds that a loop has to end all its tasks
+
+# Dask's periodic work costs 2 to 4 points of efficiency on two cores, and pilots need none of it.
+# A value the user set (file, environment, dask.config.set) stays.
+QUIET: dict[str, Any] = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.worker.memory.monitor-interval": "2s",
+    "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.worker.http.routes": [],
+    "distributed.scheduler.http.routes": [],
+    # Dask's look at GPUs takes the first word of CUDA_VISIBLE_DEVICES for a number or a whole UUID, and fails on others
+    "distributed.diagnostics.nvml": False,
+}
+
+# what Dask logs about a worker that was killed on purpose; a user's own logging settings stay
+for _name in ("distributed.batched", "distributed.comm", "distributed.core", "distributed.scheduler"):
+    if not logging.getLogger(_name).level:
+        logging.getLogger(_name).setLevel(logging.ERROR)
+
+
+def _is_an_error(record: logging.LogRecord) -> bool:
+    """Whether a record is about more than cancelled tasks and workers that are gone: a cluster that closes has both."""
+    kind, error, _ = record.exc_info or (None, None, None)
+    if interrupted_before_start(error) or is_failed_broadcast(record):
+        return False
+    return kind is None or not issubclass(kind, asyncio.CancelledError)
+
+
+for _name in (
+    *(f"distributed.{part}" for part in ("client", "core", "scheduler", "worker")),
+    "tornado.application",
+):
+    logging.getLogger(_name).addFilter(_is_an_error)
+
+
+def quiet_config() -> dict[str, Any]:
+    """Return the entries of `QUIET` that the user has not set."""
+    defaults = default_config()
+    return {
+        key: value
+        for key, value in QUIET.items()
+        if dask.config.get(key, None) == dask.config.get(key, None, config=defaults)
+    }
 
 
 class ThreadCluster(LocalCluster, PrivatePages):
@@ -60,16 +100,10 @@ class ThreadCluster(LocalCluster, PrivatePages):
         return link
 
 
-class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, WorkerCluster):
-    """A `LocalCluster` of `ForkedWorker`s; ends their supervisor, and its fork server, when it closes.
-
-    A worker that died stays wanted: ours are replaced, and may just have died again.
-    """
-
-    owns_processes = True
+class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, SupervisedCluster):
+    """A `LocalCluster` of `ForkedWorker`s; ends their supervisor, and its fork server, when it closes."""
 
     def __init__(self, *, forkserver: ForkServer, pages: str | None, **options: Any) -> None:
-        self.forkserver = forkserver
         self.supervisor = Supervisor(forkserver)
         self.pages = pages
         try:
@@ -100,23 +134,6 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, Wor
         for worker in list(self.workers.values()):
             worker.kill()
 
-    def kill_worker(self, host: str, pid: int) -> None:
-        """SIGKILL one worker process and what it started; another takes its place."""
-        if any(worker.pid == pid and not worker.ended for worker in list(self.supervisor.workers)):
-            kill_group(pid)
-
-    def end_of(self, pid: int) -> ProcessEnd | None:
-        """Return how a worker process ended, once that is known."""
-        return self.supervisor.exits.get(pid)
-
-    def given_up(self) -> GivenUp | None:
-        """Return why workers could not be replaced, once every one of them is given up."""
-        return self.supervisor.given_up()
-
-    def remove_at_end(self, folder: str) -> None:
-        """Have the fork server remove a folder when it ends: it outlives a driver that is killed."""
-        self.forkserver.remove_at_end(folder)
-
     async def before_closing(self) -> None:
         """End the workers first: Dask would retire them, and they would then log that their scheduler is lost."""
         await asyncio.gather(*(worker.close() for worker in list(self.workers.values())))
@@ -131,16 +148,6 @@ def drop(cluster: LocalCluster) -> None:
     give_up_cluster(cluster, _STOPPING)
     if isinstance(cluster, ForkedCluster):
         cluster.supervisor.close(kill=True)
-
-
-def _load_dashboard() -> None:
-    """Import what the scheduler imports for its dashboard, in one thread at a time.
-
-    Threads that open clusters at the same time would import it at once, and one could go on with a module
-    whose import is unfinished, or has failed in the other thread.
-    """
-    with _LOADING:
-        import_dashboard()
 
 
 def local_cluster(
@@ -164,26 +171,22 @@ def local_cluster(
         merged["threads_per_worker"] = max(1, processors() // n_workers)
     if (
         merged["dashboard_address"] is None
-    ):  # the user wants none, and Dask would listen on :8787 of every interface
+    ):  # none is wanted, and Dask would listen on :8787 of every interface
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
     shown = (merged["scheduler_kwargs"] or {}).get("dashboard", True)
     if shown and find_spec("bokeh") is not None:
-        _load_dashboard()
+        with _LOADING:  # a second thread could go on with a module whose import is unfinished, or has failed
+            import_dashboard()
     pages = new_secret() if private else None
     with dask.config.set(quiet_config()):
         if merged.pop("processes", True) is False:
             # the HTTP server of a worker that is a thread would listen on every interface
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
-            # one at a time: without bokeh the worker's import fails, and in a second thread nobody would notice
+            # one at a time: without bokeh the worker's import fails, and a second thread would not notice
             with _LOADING:
                 here = "dashboard_address" not in options
                 return ThreadCluster(n_workers=n_workers, pages=pages, dashboard_here=here, **merged)
         if gpus:
             merged["gpus"] = gpus
-        server = start()
-        try:
-            return ForkedCluster(n_workers=n_workers, forkserver=server, pages=pages, **merged)
-        except BaseException:
-            server.close()
-            raise
+        return ForkedCluster(n_workers=n_workers, forkserver=start(), pages=pages, **merged)

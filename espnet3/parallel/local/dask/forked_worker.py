@@ -16,8 +16,7 @@ from distributed.deploy.spec import ProcessInterface
 from espnet3.parallel.backends.gpus import gpu_env
 from espnet3.parallel.local.fork_server import boot_of
 from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes
-from espnet3.parallel.local.supervised import GRACE, Ended, Supervised
-from espnet3.parallel.local.supervisor import Supervisor
+from espnet3.parallel.local.supervisor import GRACE, Supervised, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -26,14 +25,10 @@ class ForkedWorker(ProcessInterface):
     """One local worker process, replaced when it dies; a `SpecCluster` worker, and the owner of what is supervised.
 
     Args:
-        scheduler: The scheduler's address.
-        name: The worker's name; a replacement takes it over.
-        supervisor: Starts its processes, and watches them.
         lost: Makes the scheduler forget a worker, given its address.
         pages: The secret that its HTTP pages ask for; None leaves them open.
         gpus: The GPUs that the workers share out; this one's own is the one of its number.
-        memory_limit: As for `LocalCluster`; a worker above 95 % of it is killed.
-        options: Everything else goes to `distributed.Worker`.
+        options: What is not named here goes to `distributed.Worker`.
     """
 
     def __init__(
@@ -76,7 +71,6 @@ class ForkedWorker(ProcessInterface):
         self._loop = asyncio.get_running_loop()
         self._starting: asyncio.Future[None] = self._loop.create_future()
         boot = boot_of(
-            "espnet3.parallel.local.worker_process",
             self._env,
             scheduler=self.scheduler,
             options=self._options,
@@ -95,14 +89,14 @@ class ForkedWorker(ProcessInterface):
         self._directory = answer["directory"]
         self._in_loop(self._has_started, answer["address"])
 
-    def ended(self, end: Ended) -> None:
+    def ended(self, was_up: bool, refused: bool, failure: str) -> None:
         """Its process has ended, or it is stopped."""
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
-        self._in_loop(self._has_ended, end)
+        self._in_loop(self._has_ended, was_up, refused, failure)
 
     def _in_loop(self, what: Callable[..., None], *args: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and so is whoever would want to know
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(what, *args)
 
     # --- the same in the cluster's loop ---
@@ -115,16 +109,16 @@ class ForkedWorker(ProcessInterface):
         if not self._starting.done():
             self._starting.set_result(None)
 
-    def _has_ended(self, end: Ended) -> None:
+    def _has_ended(self, was_up: bool, refused: bool, failure: str) -> None:
         supervised = self.supervised
         assert supervised is not None
         if supervised.stopped:
             self._stopped.set()
         over = supervised.stopped or supervised.given_up
         # what has an error of its own would have it again; later the fault may be one of the moment
-        if not self._starting.done() and (over or end.refused):
-            self._starting.set_exception(RuntimeError(end.failure or f"worker {self.name} was stopped"))
-        if end.was_up and not over:
+        if not self._starting.done() and (over or refused):
+            self._starting.set_exception(RuntimeError(failure or f"worker {self.name} was stopped"))
+        if was_up and not over:
             self._replacing = self._loop.create_task(self._replace(supervised))
 
     async def _replace(self, supervised: Supervised) -> None:

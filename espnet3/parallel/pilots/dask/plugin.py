@@ -17,14 +17,7 @@ from espnet3.parallel.pilots.worker import Slots
 
 
 class PilotHost(WorkerPlugin):
-    """Opens this worker's slots to one driver; workers that join late get one too.
-
-    Args:
-        address: The driver's listener.
-        key: The pool's key.
-        name: The plugin's name, one per pool.
-        replaced: Whether a worker that ends is replaced: its process may then be ended when it is beyond use.
-    """
+    """Opens this worker's slots to one driver, as `Slots` are; workers that join late get one too."""
 
     def __init__(self, address: Any, key: bytes, name: str, replaced: bool = True) -> None:
         self.address = address

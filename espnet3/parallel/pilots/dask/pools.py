@@ -1,4 +1,4 @@
-"""Which client has which source of slots, and when it changes to another."""
+"""The source of slots of each client, and its change to another one."""
 
 from __future__ import annotations
 
@@ -74,10 +74,7 @@ def pool_of(client: Any) -> SlotSource:
 
 
 def _open_pool(client: Any) -> Pool:
-    """Open a pool, and have every worker connect to it, now and later.
-
-    client ──register_plugin(PilotHost)──> every worker
-    """
+    """Open a pool, and have every worker connect to it, now and later."""
     listener, folder = _listen(client)
     tls: ssl.SSLContext | None = None
     if folder is None and client.scheduler.address.startswith("tls"):
@@ -142,21 +139,24 @@ def close_pool(client: Any) -> None:
 
 
 class ClientSlots:
-    """The slots of a client's workers, for one run: from its pool, or from Dask tasks where pilots cannot connect.
-
-    Args:
-        client: A `distributed.Client`.
-    """
+    """The slots of a client's workers, for one run: from its pool, or from Dask tasks where pilots cannot connect."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._source = pool_of(client)
+        self._claim: SlotClaim | None = None
         self._fell_back = False
         self._workers_since: float | None = None
 
     def claim(self) -> SlotClaim:
         """Open a claim to slots of the present source."""
-        return self._source.claim()
+        self._claim = self._source.claim()
+        return self._claim
+
+    def wake(self) -> None:
+        """Have the run look for new work; from any thread."""
+        if self._claim is not None:
+            self._claim.wake()
 
     def check(self) -> None:
         """Check that the client can still be used; as `check_client`."""

@@ -1,201 +1,149 @@
 """The fallback where workers cannot connect to the driver: the same chunks as ordinary Dask tasks.
 
-A `TaskPool` gives out slots as a `Pool` does; what is sent to one becomes a task, and its result
-is read from it like a message. It costs a scheduler's round trip per chunk (a millisecond or two,
-against a tenth), so it is used only when no pilot has come and workers are there.
+A `TaskPool` gives out slots as a `Pool` does; what is sent to one becomes a task, in which a pilot of the worker's
+process answers, and the task's result is read like its messages. It costs a scheduler's round trip per chunk (a
+millisecond or two, against a tenth), so it is used only when no pilot has come and workers are there.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import queue
 import socket
 import threading
 from collections import deque
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
 from espnet3.parallel.dask_compat import threads_of
-from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import ANYTHING
-from espnet3.parallel.engine.loop import on_a_worker, run_items
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.steps import Call
-from espnet3.parallel.engine.watch import Late, Report
-from espnet3.parallel.env.store import SetupWatch
-from espnet3.parallel.pilots.channel import ChannelClosedError
-from espnet3.parallel.pilots.log_records import Hearing, Outlet
-from espnet3.parallel.pilots.protocol import (
-    Done,
-    Hello,
-    RunSpec,
-    SetupReport,
-    forget,
-    head_of,
-    portable,
-    prepare,
-    setup_report,
-    unread,
-)
+from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
+from espnet3.parallel.pilots.mark import Mark
+from espnet3.parallel.pilots.protocol import Done, Hello
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
+from espnet3.parallel.pilots.worker import Pilot
+
+# --- on a worker ---
 
 
-@dataclass(frozen=True, slots=True)
-class _Here:
-    """The Dask worker that runs a task; only the task's own thread can ask for it.
+class Answer(NamedTuple):
+    """A pickled message of a pilot, and the address of its worker."""
 
-    Attributes:
-        name: Its name, for messages.
-        address: Its address.
-        threads: How many tasks it runs at once.
+    worker: str
+    data: bytes
+    buffers: list[bytearray]
+
+
+class _TaskPilot(Pilot):
+    """A pilot that is left behind in an item that takes too long.
+
+    A worker that ended itself would take the answer with it, and Dask would run the task again.
     """
 
-    name: str
-    address: str
-    threads: int
+    end = staticmethod(lambda: None)
 
 
-_calls: dict[tuple[str, int], tuple[Call, RunSpec]] = {}
+class _Inside:
+    """The channel of a pilot in this process: tasks give it messages, and take what it answers."""
+
+    def __init__(self, worker: Any) -> None:
+        self.runs: set[int] = set()
+        self.messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
+        self._address = worker.address
+        name, threads = str(worker.name), threads_of(worker)
+        hello = Hello(name, worker.address, os.getpid(), socket.gethostname(), threads)
+        channel: Any = self
+        pilot = _TaskPilot(channel, hello, threading.Semaphore(1), Mark(""), replaced=False)
+        threading.Thread(target=pilot.serve, name="pilot", daemon=True).start()
+
+    def readable(self) -> bool:
+        return not self.messages.empty()
+
+    def at_end(self) -> bool:
+        return False
+
+    def recv(self) -> Any:
+        message = self.messages.get()
+        if message is None:
+            raise ChannelClosedError("no task comes any more")
+        return message
+
+    def send(self, message: Any) -> None:
+        self._answer(message[0], *pickle_parts(message))
+
+    def send_parts(self, out: Any, buffers: Any) -> None:
+        self._answer("done", out, buffers)
+
+    def _answer(self, kind: str, out: Any, buffers: Any) -> None:
+        self.answers.put((kind, Answer(self._address, *_joined(out, buffers))))
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
 _lock = threading.Lock()
+_pilots: dict[str, list[_Inside]] = {}
+_idle: dict[str, list[_Inside]] = {}
 
 
-def run_task(
-    pool: str, run_id: int, blob: bytes, hearing: Hearing, items: Any, positions: Any, budget: float
-) -> list[bytes]:
-    """Run one chunk of items on a worker; returns the pickled messages that a pilot would have sent."""
-    outlet = Outlet(str(get_worker().name))
-    outlet.hear(hearing)
-    with outlet.open(run_id):
-        answer = _answer(pool, run_id, blob, items, positions, budget)
-    logged = outlet.take()
-    return [answer] if logged is None else [pickling.dumps(("log", run_id, logged)), answer]
-
-
-def _answer(pool: str, run_id: int, blob: bytes, items: Any, positions: Any, budget: float) -> bytes:
-    worker = get_worker()
-    here = _Here(str(worker.name), worker.address, threads_of(worker))
-    late: queue.Queue[SetupReport] = queue.Queue()
+def run_task(pool: str, run: tuple[Any, ...], data: bytes, buffers: list[bytearray]) -> list[Answer]:
+    """Have a pilot of this process run one chunk of items; return its messages."""
     with _lock:
-        known = _calls.get((pool, run_id))
-        if known is None:
-            answer = _prepare(blob, here.name, late)
-            if isinstance(answer, SetupReport):
-                return pickling.dumps(("setup", run_id, answer))
-            known = _calls[pool, run_id] = answer
-    call, spec = known
-    if isinstance(items, bytes):
-        try:
-            items = pickle.loads(items)
-        except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
-            return pickling.dumps(unread(run_id, error, here.name))
-    if spec.policy.item_timeout is None:
-        return _run(run_id, items, positions, budget, call, spec, here)
-    return _run_in_time(run_id, items, positions, budget, call, spec, here)
-
-
-def _run(
-    run_id: int,
-    items: Any,
-    positions: Any,
-    budget: float,
-    call: Call,
-    spec: RunSpec,
-    here: _Here,
-    report: Report | None = None,
-) -> bytes:
-    with on_a_worker(report):
-        block = run_items(items, call, spec.policy, here.name, budget)
-    block.cpu /= here.threads  # all of them ran meanwhile
-    if positions is not None:
-        from espnet3.parallel.engine.recording import to_lines  # 20 ms that a first result need not wait for
-
-        to_lines(block, positions, items, spec.policy, here.name)
-    answer = _message(run_id, items, block, spec, here)
-    block.error = None  # its traceback leads to this frame, and the frame to it
-    return answer
-
-
-def _run_in_time(
-    run_id: int, items: Any, positions: Any, budget: float, call: Call, spec: RunSpec, here: _Here
-) -> bytes:
-    """Run items in a thread of their own, and leave it behind in an item that takes too long.
-
-    A worker that killed itself would take the answer with it, and Dask would run the task again.
-    """
-    answer: queue.Queue[Any] = queue.Queue()
-
-    def report(late: Late) -> None:
-        answer.put(pickle.dumps(("late", run_id, late), 5))
-
-    def work() -> None:
-        try:
-            answer.put(_run(run_id, items, positions, budget, call, spec, here, report))
-        except BaseException as error:  # raised where the task is waited for
-            answer.put(error)
-
-    threading.Thread(target=work, name="items-in-time", daemon=True).start()
-    first = answer.get()
-    if isinstance(first, BaseException):
-        raise first
-    return first  # type: ignore[no-any-return]  # the message put above
-
-
-def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[Call, RunSpec] | SetupReport:
-    """Build the env in a thread of its own: a task, unlike a pilot, can only answer by returning."""
-    spec: RunSpec = pickle.loads(blob)
-
-    done: Any = late
-
-    def build() -> None:
-        with SetupWatch(
-            spec.setup_timeout, lambda text: late.put(SetupReport(f"on worker {worker}: {text}"))
-        ):
-            try:
-                done.put((prepare(spec), spec))
-            except BaseException as error:  # whatever user code does here, the driver must hear of it
-                done.put(setup_report(error, worker))
-
-    threading.Thread(target=build, name="env-build", daemon=True).start()
-    return done.get()  # type: ignore[no-any-return]  # the first of: built, failed, late
-
-
-def _message(run_id: int, items: Any, block: Block, spec: RunSpec, here: _Here) -> bytes:
-    def message(head: Done, values: list[Any]) -> bytes:
-        return pickling.dumps(("done", run_id, replace(head, worker=here.address).fields(), values))
-
-    try:
-        return message(head_of(block), block.values)
-    except ANYTHING:  # some result cannot travel: find it
-        values, head = portable(items, block, spec.policy, here.name)
-        return message(head, values)
+        idle = _idle.setdefault(pool, [])
+        pilot = idle.pop() if idle else None
+    if pilot is None:
+        pilot = _Inside(get_worker())
+        with _lock:
+            _pilots.setdefault(pool, []).append(pilot)
+    if run[1] not in pilot.runs:
+        pilot.runs.add(run[1])
+        pilot.messages.put(run)
+    pilot.messages.put(pickle.loads(data, buffers=buffers))
+    answers: list[Answer] = []
+    kind = "ready"
+    while kind in ("ready", "log"):
+        kind, answer = pilot.answers.get()
+        if kind != "ready":  # that the driver has taken for granted
+            answers.append(answer)
+    with _lock:
+        if kind in ("done", "unread"):
+            idle.append(pilot)
+        else:  # it is of no more use to the run, or is inside an item
+            pilot.messages.put(None)
+            _pilots[pool].remove(pilot)
+    return answers
 
 
 async def forget_run(pool: str, run_id: int) -> None:
     """Forget a run in this worker's process (a coroutine: `Client.run` waits for anything else)."""
     with _lock:
-        _, spec = _calls.pop((pool, run_id), (None, None))
-    if spec is not None:
-        forget(spec)
+        for pilot in _pilots.get(pool, []):
+            pilot.runs.discard(run_id)
+            pilot.messages.put(("end", run_id))
+
+
+def _joined(out: Any, buffers: Any) -> tuple[bytes, list[bytearray]]:
+    """Return what `pickle_parts` made in a form that Dask carries."""
+    return b"".join(bytes(part) for part in out.parts), [bytearray(each.raw()) for each in buffers]
+
+
+# --- in the driver ---
 
 
 class TaskChannel:
-    """A `SlotChannel` with Dask tasks behind it in place of a connection.
-
-    Args:
-        pool: Whose slot it serves.
-    """
+    """A `SlotChannel` with Dask tasks behind it in place of a connection."""
 
     def __init__(self, pool: TaskPool) -> None:
         self.received = 0
         self._pool = pool
         self._answers: queue.Queue[Any] = queue.Queue()
         self._ready_r, self._ready_w = socket.socketpair()
-        self._blob = b""
-        self._hearing: Any = None
+        self._run: tuple[Any, ...] = ()
         self._sent: deque[Any] = deque()
         self._called: set[str] = set()  # what of it has called back
         self._order = threading.Lock()
@@ -224,17 +172,15 @@ class TaskChannel:
     def send(self, message: Any) -> None:
         """Take a run's spec (kept for its chunks) or the end of a run."""
         if message[0] == "run":
-            self._blob, self._hearing = message[2], message[5]
+            self._run = message
             self._put(("ready", message[1]))
         elif message[0] == "end":
             self._pool.end(message[1])
 
     def send_parts(self, out: Any, buffers: Any) -> None:
         """Submit a chunk."""
-        data = b"".join(bytes(part) for part in out.parts)
-        _, run_id, items, _, _, *rest = pickle.loads(data, buffers=[b.raw() for b in buffers])
         future = self._pool.client.submit(
-            run_task, self._pool.name, run_id, self._blob, self._hearing, items, *rest, pure=False, key=None
+            run_task, self._pool.name, self._run, *_joined(out, buffers), pure=False, key=None
         )
         with self._order:
             self._sent.append(future)
@@ -266,9 +212,13 @@ class TaskChannel:
         """Return the next answer."""
         self._ready_r.recv(1)
         answer = self._answers.get_nowait()
-        if isinstance(answer, bytes):
-            self.received = len(answer)
-            return pickle.loads(answer)
+        if isinstance(answer, Answer):
+            self.received = len(answer.data) + sum(map(len, answer.buffers))
+            message = pickle.loads(answer.data, buffers=answer.buffers)
+            if message[0] == "done":
+                head = replace(Done(*message[2]), worker=answer.worker)
+                message = (*message[:2], head.fields(), *message[3:])
+            return message
         if isinstance(answer, (KilledWorker, ChannelClosedError)):
             raise ChannelClosedError(str(answer))
         if isinstance(answer, BaseException):
@@ -286,12 +236,7 @@ def _answer_of(future: Any) -> Any:
 
 
 class TaskPool:
-    """A `SlotSource` whose slots are places in a sliding window of tasks.
-
-    Args:
-        client: The client whose workers run the tasks.
-        name: A name that no other pool on these workers has.
-    """
+    """A `SlotSource` whose slots are places in a sliding window of tasks."""
 
     def __init__(self, client: Any, name: str) -> None:
         self.client = client

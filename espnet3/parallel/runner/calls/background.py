@@ -1,23 +1,53 @@
-"""`parallel_submit` on a client; without one, on a cluster that lives while there are futures to fill."""
+"""`parallel_submit`: a Dask task of an open client; without one, an item of a run that waits for more of them.
+
+    submit ──> _Calls (a queue as `Work`) ──> PilotRun, in a thread ──> worker: run_call ──> future
+
+The run has processes of our own, which stay for the next one as after any run, or a cluster that is opened for its
+first call. They are there while any call is unfinished.
+"""
 
 from __future__ import annotations
 
 import atexit
+import heapq
 import inspect
 import os
+import pickle
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.env.calls import EnvCall, setup_key
-from espnet3.parallel.env.store import SetupFn
+from espnet3.parallel.engine import pickling
+from espnet3.parallel.engine.exceptions import (
+    ANYTHING,
+    failure_of,
+    item_error,
+    load_error,
+    pickle_error,
+    show_remote,
+)
+from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.env.calls import EnvCall, call_text, portable_setup_error, setup_key
+from espnet3.parallel.env.injection import bind
+from espnet3.parallel.env.store import ENVS, SetupFn
+from espnet3.parallel.errors import WorkerSetupError, add_note, say_where
+from espnet3.parallel.local.alone import without_dask
+from espnet3.parallel.local.workers import borrowed, wanted_by
+from espnet3.parallel.pilots.driver import PilotRun  # here: a program may fork while a thread would import it
 from espnet3.parallel.pilots.forks import OwnFuture
-from espnet3.parallel.runner.execute import start_client
+from espnet3.parallel.pilots.protocol import RunSpec
+from espnet3.parallel.records import ItemFailure, NoItem, Policy, place_of
+from espnet3.parallel.runner.execute import owned_client
+
+_LINGER = 0.02  # seconds after its last call for which a run waits for the next one
 
 
-def submit_call(
+def submit_to_client(
     client: Any,
     func: Callable[..., Any],
     args: tuple[Any, ...],
@@ -39,77 +69,246 @@ def submit_call(
     return client.submit(EnvCall(func, key, setup, setup_timeout, given), *args, pure=False, **rest)
 
 
-class _Background:
-    """One cluster, opened for the first call and closed when its last future is done."""
-
-    def __init__(self, config: ParallelConfig) -> None:
-        self.config = config
-        self.pid = os.getpid()
-        self.client: Any = start_client(config)
-        self.open = 0
-
-    def close(self) -> None:
-        self.client.close()
-
-
-_lock = threading.Lock()
-_current: _Background | None = None
-
-
-def submit_in_background(
+def submit_to_workers(
     config: ParallelConfig,
     func: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     setup: SetupFn | None,
 ) -> Future[Any]:
-    """Run a call on a cluster that is shared by the unfinished calls of the same configuration."""
-    global _current
-    with _lock:
-        host = _current
-        if host is None or host.config is not config or host.pid != os.getpid():  # of the parent of this fork
-            host = _current = _Background(config)
-        host.open += 1
-    future: Future[Any] = OwnFuture()
-    future.set_running_or_notify_cancel()
+    """Run a call on the workers of a configuration, which the unfinished calls share."""
+    text = call_text(func, args, kwargs)
+    key = setup_key(setup)
     try:
-        remote = submit_call(host.client, func, args, kwargs, setup, config.setup_timeout)
-    except BaseException:  # something of it cannot be pickled, or Ctrl-C
-        _release(host)
+        blob = pickling.dumps((func, args, kwargs, key, setup, config.setup_timeout))
+    except ANYTHING as error:
+        say_where(error, f"the call {text} cannot be sent to a worker")
         raise
+    return _HOSTS.submit(config, blob, text)
 
-    def finish() -> None:
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The exception of a call, pickled where it can be, and in words."""
+
+    error: bytes | None
+    failure: ItemFailure
+
+
+def run_call(blob: bytes) -> Any:
+    """Run a submitted call in this process, and return its result, or what it raised."""
+    try:
+        func, args, kwargs, key, setup, timeout = pickle.loads(blob)
+        env = ENVS.borrow(key, setup, timeout) if key is not None else {}
+        result = bind(func, env, kwargs, len(args))(*args)
+        if inspect.iscoroutinefunction(func):
+            import asyncio  # 40 ms, which other calls should not wait for
+
+            result = asyncio.run(result)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: a future carries its call's exception to `result()`
+        if isinstance(error, WorkerSetupError):  # no call's own
+            error = portable_setup_error(error)
+        return Raised(pickle_error(error), failure_of(error, NoItem(""), 1, ""))
+    return result
+
+
+class _Calls(Work):
+    """A queue of calls as the work of a run, which ends when it is closed and empty."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self.total = None
+        self._waiting: deque[bytes] = deque()
+        self._closed = False
+
+    def put(self, blob: bytes) -> None:
+        self._waiting.append(blob)
+
+    def close(self) -> None:
+        self._closed = True
+
+    @property
+    def left(self) -> float:
+        """Nothing, so that none is sent ahead to a worker that is busy: a call may last for hours."""
+        return 0.0
+
+    @property
+    def empty(self) -> bool:
+        return self._closed and not (self._waiting or self._returned or self.suspects)
+
+    def take(self, units: float, most: int, slots: int = 1) -> Chunk | None:
+        """Hand out the next call, alone: its result does not wait for another one's."""
+        if self._returned:
+            return heapq.heappop(self._returned)
         try:
-            result = remote.result()
-        except BaseException as error:  # a future carries its call's exception to `result()`
-            _release(host)
-            future.set_exception(error)
-        else:
-            _release(host)
-            future.set_result(result)
-
-    # a thread, not a callback: the cluster must not be closed from its own event loop; a daemon, so
-    # that Ctrl-C ends the program: calls nobody waits for do not keep it alive
-    threading.Thread(target=finish, name="parallel-submit", daemon=True).start()
-    return future
+            blob = self._waiting.popleft()
+        except IndexError:
+            return None
+        chunk = Chunk(self._next, [blob])
+        self._next += 1
+        return chunk
 
 
-@atexit.register
-def _kill_at_exit() -> None:
-    """Kill the workers of calls that nobody waits for any more."""
-    host = _current
-    if host is not None:
-        from espnet3.parallel.clusters.client import abort
+class _Host:
+    """The calls of one configuration, and the thread that drives them.
 
-        abort(host.client)
+    Args:
+        before: The host that is ending, if any: its processes are waited for, not started a second time.
+    """
+
+    def __init__(self, config: ParallelConfig, before: _Host | None) -> None:
+        self.config = config
+        self.wanted = _wanted(config)
+        self.lock = threading.Lock()
+        self.ended = False
+        self._calls = _Calls()
+        self._futures: dict[int, tuple[Future[Any], str]] = {}
+        self._n = 0
+        self._last: tuple[Future[Any], str, Any, str] | None = None
+        self._slots: Any = None
+        self._open = ExitStack()
+        self._client: Any = None
+        if not without_dask(config):
+            # here: what is wrong with it is an error of the call
+            self._client = self._open.enter_context(owned_client(config))
+        self._thread = threading.Thread(
+            target=self._serve, args=(before,), name="parallel-submit", daemon=True
+        )
+        atexit.register(self.end_with_program)  # after Dask's own, to be called before that
+        self._thread.start()
+
+    def submit(self, blob: bytes, text: str) -> Future[Any]:
+        """Queue a call; with the lock held."""
+        future: Future[Any] = OwnFuture()
+        future.set_running_or_notify_cancel()
+        self._futures[self._n] = future, text
+        self._n += 1
+        self._calls.put(blob)
+        self._wake()
+        return future
+
+    def _wake(self) -> None:
+        if self._slots is not None:  # else the run has not begun, and will see it
+            self._slots.wake()
+
+    def _serve(self, before: _Host | None) -> None:
+        failed = None
+        try:
+            with self._open:
+                slots, cluster = self._workers(before)
+                self._slots = slots
+                spec = RunSpec(one=run_call, policy=Policy(on_error="record"))
+                timeouts = self.config.start_timeout, self.config.frozen_timeout
+                for chunk, block in PilotRun(slots, self._calls, spec, cluster, *timeouts):
+                    for place, value in enumerate(block.values, chunk.start):
+                        self._settle(place, value, block.worker)
+        except BaseException as error:  # the futures carry it
+            failed = error
+        with self.lock:
+            self.ended = True
+            left, self._futures = list(self._futures.values()), {}
+        for future, _ in left:
+            future.set_exception(failed or RuntimeError("the workers of this call have ended"))
+        if self._last is not None:
+            _answer(*self._last)
+        atexit.unregister(self.end_with_program)
+
+    def _workers(self, before: _Host | None) -> tuple[Any, Any]:
+        if self._client is None:
+            if before is not None:
+                before._thread.join()
+            workers = self._open.enter_context(borrowed(self.config, None))
+            return workers, workers
+        from espnet3.parallel.pilots.dask.pools import ClientSlots
+        from espnet3.parallel.pilots.worker_cluster import cluster_of
+
+        return ClientSlots(self._client), cluster_of(self._client)
+
+    def _settle(self, place: int, value: Any, worker: str) -> None:
+        with self.lock:
+            future, text = self._futures.pop(place)
+            last = not self._futures
+            if last and self._client is not None:
+                # the program may end with the last result: by then the cluster is closed
+                self._end()
+                self._last = future, text, value, worker
+                return
+        if last:
+            timer = threading.Timer(_LINGER, self._end_if_idle)
+            timer.daemon = True
+            timer.start()
+        _answer(future, text, value, worker)
+
+    def _end_if_idle(self) -> None:
+        with self.lock:
+            if self._futures or self.ended:
+                return
+            self._end()
+        self._wake()
+
+    def _end(self) -> None:
+        """Take no more calls, which have a host of their own from now on; with the lock held."""
+        self.ended = True
+        self._calls.close()
+
+    def end_with_program(self) -> None:
+        """Kill the workers of calls without a result yet."""
+        if self._client is not None:
+            from espnet3.parallel.clusters.client import abort
+
+            abort(self._client)
+        elif self._slots is not None and not self.ended:
+            self._slots.close(kill=True)
 
 
-def _release(host: _Background) -> None:
-    global _current
-    with _lock:
-        host.open -= 1
-        last = host.open == 0
-        if last and _current is host:
-            _current = None
-    if last:
-        host.close()
+def _wanted(config: ParallelConfig) -> Any:
+    """Return what the workers of a configuration are made from: those of an equal one do."""
+    return wanted_by(config) if without_dask(config) else config
+
+
+def _answer(future: Future[Any], text: str, value: Any, worker: str) -> None:
+    if isinstance(value, Raised):
+        future.set_exception(_exception_of(value, text, worker))
+    elif isinstance(value, ItemFailure):  # its process died with it, or its result cannot travel
+        future.set_exception(
+            item_error(RuntimeError(value.message), replace(value, index=NoItem(f"the call {text}")))
+        )
+    else:
+        future.set_result(value)
+
+
+def _exception_of(raised: Raised, text: str, worker: str) -> BaseException:
+    failure = raised.failure
+    error = load_error(raised.error) or RuntimeError(f"{failure.error_type}: {failure.message}")
+    if not isinstance(error, WorkerSetupError):  # that is the same for all calls
+        add_note(error, f"in the call {text}, {place_of(worker)}")
+        show_remote(error, failure)
+    return error
+
+
+class _Hosts:
+    """The host that new calls go to."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._host: _Host | None = None
+
+    def submit(self, config: ParallelConfig, blob: bytes, text: str) -> Future[Any]:
+        """Queue a call with the host there is, or a new one where workers would be made differently now."""
+        with self._lock:
+            while True:
+                host = self._host
+                if host is None or host.ended or host.wanted != _wanted(config):
+                    host = self._host = _Host(config, host if host is not None and host.ended else None)
+                with host.lock:
+                    if not host.ended:
+                        return host.submit(blob, text)
+
+    def forget(self) -> None:
+        self._lock, self._host = threading.Lock(), None
+
+
+_HOSTS = _Hosts()
+os.register_at_fork(after_in_child=_HOSTS.forget)

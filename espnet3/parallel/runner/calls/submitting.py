@@ -13,8 +13,6 @@ from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import SetupFn, check_setup
 from espnet3.parallel.env.worker_id import named_here
 from espnet3.parallel.errors import add_note
-from espnet3.parallel.local.alone import without_dask
-from espnet3.parallel.runner.calls.background import submit_call, submit_in_background
 from espnet3.parallel.runner.execute import config_of, runs_here
 from espnet3.parallel.runner.inline import build_here
 
@@ -31,15 +29,15 @@ def submit(
     func = unwrapped(func)
     check_setup(setup_fn)
     if client is not None:
-        return submit_call(client, func, args, kwargs, setup_fn, config_of(client, config).setup_timeout)
+        from espnet3.parallel.runner.calls.background import submit_to_client
+
+        return submit_to_client(client, func, args, kwargs, setup_fn, config_of(client, config).setup_timeout)
     if runs_here(config):
         with named_here():
             return _submit_here(func, args, config, setup_fn, kwargs)
-    if without_dask(config):
-        from espnet3.parallel.local.submitted import submit_to_processes  # here: others need none of it
+    from espnet3.parallel.runner.calls.background import submit_to_workers  # here: others need none of it
 
-        return submit_to_processes(config, func, args, kwargs, setup_fn)
-    return submit_in_background(config, func, args, kwargs, setup_fn)
+    return submit_to_workers(config, func, args, kwargs, setup_fn)
 
 
 def _submit_here(

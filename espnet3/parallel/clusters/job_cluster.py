@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from distributed.core import Status
@@ -22,11 +25,13 @@ from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.job_text import quoted_word
+from espnet3.parallel.backends.loading import parameters
 from espnet3.parallel.backends.scheduler import Scheduler
-from espnet3.parallel.clusters.arrays import Arrays
+from espnet3.parallel.clusters.arrays import Arrays, array_script
 from espnet3.parallel.clusters.commands import SECONDS, JobsToCancel, Said, in_thread, refuse_elsewhere, run
 from espnet3.parallel.clusters.keeper import JobKeeper
 from espnet3.parallel.clusters.options import (
+    check_log_folder,
     interface_problems,
     prepare,
     secure,
@@ -34,8 +39,9 @@ from espnet3.parallel.clusters.options import (
 )
 from espnet3.parallel.clusters.security import RunCertificate
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import ClosesMore, LostWorkersStay
-from espnet3.parallel.dask_compat.jobs import (
+from espnet3.parallel.dask_compat.clusters import (
+    ClosesMore,
+    LostWorkersStay,
     OwnCertificate,
     OwnCommands,
     log_folder_of,
@@ -82,12 +88,10 @@ def watched_job(job_class: Any, scheduler: Scheduler) -> Any:
             self.name = name
 
         def job_script(self) -> str:
-            """Return what is submitted."""
             own: str = super().job_script()
             return self.script or own
 
         async def start(self) -> None:
-            """Submit the job, with those that start at the same moment."""
             try:
                 await self.arrays.submit(self)
             except BaseException:
@@ -123,16 +127,10 @@ async def _run_submission(job_class: Any, command: list[str], *, shell: bool = F
 
 
 class KeptCluster(WorkerCluster):
-    """What the driver asks of a cluster of jobs: its keeper knows.
+    """A cluster of jobs as the driver sees it: its keeper answers."""
 
-    Attributes:
-        keeper: Watches the jobs; None before it is started.
-        folder: Where the jobs' logs are, if they are removed with the cluster.
-        certificate: What the cluster's connections are encrypted with, if they are.
-    """
-
-    keeper: JobKeeper | None = None
-    folder: str | None = None
+    keeper: JobKeeper | None = None  # before it is started
+    folder: str | None = None  # of the jobs' logs, if they are removed with the cluster
     certificate: RunCertificate | None = None
     scheduler_info: Any
 
@@ -173,7 +171,6 @@ def watched_cluster(row: Backend) -> Any:
         job_cls = job_class
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
-            """As the base; the keeper watches the new jobs."""
             done = super().scale(*args, **kwargs)
             if self.keeper is not None and self.status is Status.running:
                 loop: Any = self.loop
@@ -181,12 +178,10 @@ def watched_cluster(row: Backend) -> Any:
             return done
 
         def guard_pages(self, server: Any) -> None:
-            """Have the scheduler's pages ask for the run's certificate."""
             if self.certificate is not None:
                 ask_for_certificate(server)
 
         async def before_closing(self) -> None:
-            """Submit nothing any more."""
             if self.keeper is not None:
                 await self.keeper.stop()
 
@@ -240,9 +235,8 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         processes = processes_per_job(cluster)
         jobs = math.ceil(config.n_workers / processes)
         if processes > 1:
-            logger.warning(
-                "n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs
-            )  # a warning, so that it is seen: many take n_workers for jobs
+            # a warning, so that it is seen: many take n_workers for jobs
+            logger.warning("n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs)
         cluster.keeper = JobKeeper(cluster, row, log_folder_of(cluster), make.job_cls.arrays)
         if config.adapt is None:
             cluster.sync(cluster.keeper.start, jobs)
@@ -253,8 +247,7 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     except BaseException as error:
         if cluster is not None:
             cluster.close()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        _clean_up(folder, certificate)
         if (
             isinstance(error, RuntimeError)
             and error.__cause__ is not None
@@ -263,3 +256,51 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
             raise ConfigError(f"the scheduler of the workers cannot start here: {error.__cause__}") from error
         raise
     return cluster
+
+
+# --- what would be submitted ---
+
+# What dask-jobqueue's cluster keeps for itself; the rest goes to each job.
+_CLUSTER = "dask_jobqueue.core:JobQueueCluster.__init__"
+_SHARED = ("interface", "protocol", "config_name")
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """The jobs of a configuration, and the command that would submit them."""
+
+    jobs: int
+    workers_per_job: int
+    elements: int  # jobs that one submission takes, as a job array; a site may allow less
+    command: str
+    script: str  # with placeholders in capitals for what is known at the start only
+    warnings: tuple[str, ...] = ()  # what keeps this machine from starting such a run; another one may
+
+
+def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
+    """Return what a configuration of a batch scheduler would submit; nothing is left behind."""
+    job_class = watched_cluster(row).job_cls
+    options = dict(config.options)
+    given = options.get("log_directory")
+    warnings = interface_problems(row, options)
+    with tempfile.TemporaryDirectory() as folder:
+        logs = os.path.join(folder, "logs")
+        check_log_folder(row, given or os.getcwd())
+        options["log_directory"] = logs  # a job makes its folder when it is built
+        prepare(row, options)
+        for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)
+        for_job = {name: value for name, value in options.items() if name not in for_cluster}
+        job = job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **for_job)
+        processes = job.worker_processes
+        jobs = math.ceil(config.n_workers / processes)
+        script = job.job_script()
+        assert row.scheduler is not None
+        refuse_elsewhere(row.name, row.scheduler, job.submit_command, script)
+        elements = min(jobs, row.scheduler.largest_array())
+        array = (
+            array_script(row.scheduler, script, job.name, job.job_name, elements) if elements > 1 else None
+        )
+        script = array or script
+        script = script.replace(logs, given or "LOGS")
+    command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
+    return JobPlan(jobs, processes, elements if array else 1, command, script, tuple(warnings))

@@ -12,14 +12,18 @@ import os
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import ClosesAtCtrlC, give_up_cluster, kube_create_mode
-from espnet3.parallel.dask_compat.pods import StartsInTime, scale_pods
+from espnet3.parallel.dask_compat.clusters import (
+    ClosesAtCtrlC,
+    StartsInTime,
+    give_up_cluster,
+    kube_create_mode,
+    scale_pods,
+)
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
 from espnet3.parallel.kube.server import Server, events_of, is_going, log_of, sentence
@@ -100,7 +104,7 @@ def refusal(error: BaseException) -> str | None:
 
 
 def kube_options(config: ParallelConfig) -> dict[str, Any]:
-    """Return what KubeCluster is made with: a spec of our own, under a name that nobody has."""
+    """Return what KubeCluster is made with: a spec of our own, under a new name."""
     options = dict(config.options)
     # Joining the cluster of another run by its name would delete it when this run ends.
     options["create_mode"] = kube_create_mode(options.pop("create_mode", "CREATE_ONLY"))
@@ -112,15 +116,7 @@ def kube_options(config: ParallelConfig) -> dict[str, Any]:
 
 
 class Place:
-    """What a cluster of pods knows of itself.
-
-    Args:
-        server: The API server.
-        name: The DaskCluster's name.
-        run: The value of its label.
-        config: The checked block.
-        guard: Deletes it when this process is gone.
-    """
+    """Facts of one cluster of pods: `run` is the value of its label."""
 
     def __init__(self, server: Server, name: str, run: str, config: ParallelConfig, guard: Guard) -> None:
         self.server, self.name, self.run, self.config, self.guard = server, name, run, config, guard
@@ -138,7 +134,9 @@ class Place:
         except ParallelError as error:
             return Missing(no_answer=str(error))
         if not waiting:
-            return Missing(no_answer="") if self.pods() else Missing((self._no_pod(),))
+            look = f"kubectl -n {self.server.namespace} get events"
+            none = MissingWorker(f"DaskCluster {self.name}", "has no pod: a quota may be used up", look)
+            return Missing() if self.pods() else Missing((none,))
         return Missing(shown, len(waiting) - len(shown))
 
     def _described(self, pod: dict[str, Any]) -> MissingWorker:
@@ -147,16 +145,12 @@ class Place:
         detail = "\n".join([*events_of(self.server, name), log_of(self.server, pod)]).strip()
         return MissingWorker(f"pod {name}", sentence(pod), look, detail)
 
-    def _no_pod(self) -> MissingWorker:
-        look = f"kubectl -n {self.server.namespace} get events"
-        return MissingWorker(f"DaskCluster {self.name}", "has no pod: a quota may be used up", look)
-
     def went(self, address: str) -> bool:
         """Whether the pod of a worker is gone or going, rather than its process alone."""
         host = urlsplit(address).hostname
         try:
             there = [pod for pod in self.pods() if pod.get("status", {}).get("podIP") == host]
-        except ParallelError:  # nobody answers: as if the worker were nothing but its process
+        except ParallelError:  # without an answer: as if the worker were nothing but its process
             return False
         return all(is_going(pod) for pod in there)
 
@@ -174,8 +168,7 @@ def pod_cluster(make: Any) -> Any:
             super().__init__(**options)
 
         async def too_late(self) -> None:
-            """Say what the cluster's pods say."""
-            missing = await _aside(self.place.missing)
+            missing = await asyncio.to_thread(self.place.missing)
             raise NoWorkersError(
                 f"the scheduler of cluster {self.place.name} did not start within start_timeout = "
                 f"{self.start_timeout:g} s, and the cluster is deleted; see to what its pods say, or raise "
@@ -196,18 +189,13 @@ def pod_cluster(make: Any) -> Any:
             return closed
 
         def missing(self) -> Missing:
-            """Return what keeps the workers that have not come."""
             return self.place.missing()
 
         def went_with_job(self, worker: str, address: str) -> bool | None:
-            """Whether a lost worker went because its pod was deleted or evicted."""
             return self.place.went(address)
 
         def watch_demand(self, wanted: Callable[[], bool]) -> None:
-            """Let the number of workers follow the work, where the block says `adapt`.
-
-            Dask's own autoscaler asks its scheduler, which does not know of the chunks that workers pull.
-            """
+            # Dask's own autoscaler asks its scheduler, which does not know of the chunks that workers pull
             if self.place.config.adapt is not None:
                 self.loop.add_callback(follow, self, wanted, **self.place.config.adapt)
 
@@ -228,12 +216,6 @@ async def follow(cluster: Any, wanted: Callable[[], bool], minimum: int, maximum
             except Exception as error:  # of a server that does not answer: it is asked again
                 logger.warning("the number of pods could not be changed to %d: %s", target, error)
         await asyncio.sleep(_LOOK)
-
-
-async def _aside(call: Callable[[], Missing]) -> Missing:
-    """Await a call that blocks."""
-    with ThreadPoolExecutor(1) as thread:
-        return await asyncio.get_running_loop().run_in_executor(thread, call)
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:

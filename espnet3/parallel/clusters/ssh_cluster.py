@@ -1,4 +1,9 @@
-"""A Dask process on another host, in an SSH session: opened, listened to, and opened again when it ends."""
+"""`env: ssh`: a scheduler on the first host, workers on the others, each in an SSH session.
+
+The options are SSHCluster's own. What differs: `n_workers` workers are spread over the hosts, a host
+that cannot be reached does not end the others, a session that dies is opened again, and what
+the remote side said before it failed is part of the message.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,38 @@ import json
 import logging
 import os
 import shlex
+import sys
 from collections import deque
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
+import dask
 from distributed.core import Status
-from distributed.deploy.spec import ProcessInterface
+from distributed.deploy.spec import ProcessInterface, SpecCluster
 
-from espnet3.parallel.clusters.end_task import end_task
+from espnet3.parallel.backends import Backend, load_cluster_class
+from espnet3.parallel.backends.ssh_hosts import PER_HOST, SshHost, ssh_hosts, worker_hosts
+from espnet3.parallel.clusters.commands import end_task
 from espnet3.parallel.clusters.options import own_scratch
+from espnet3.parallel.clusters.security import (
+    PRELOAD,
+    RunCertificate,
+    is_encrypted,
+    make_certificate,
+    warn_of_off,
+)
+from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import INHERITED, SPEC_MODULE, inherited_config
+from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay
+from espnet3.parallel.errors import NoWorkersError
+from espnet3.parallel.pilots.worker_cluster import (
+    GivenUp,
+    Missing,
+    MissingWorker,
+    StartFailure,
+    WorkerCluster,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -31,15 +58,7 @@ class RemoteError(RuntimeError):
 
 
 class RemoteProcess(ProcessInterface):
-    """A Dask process in an SSH session of its own.
-
-    Args:
-        host: Where.
-        connect_options: For `asyncssh.connect`.
-        python: The interpreter there.
-        announced: Part of the log line that the process writes once it is up.
-        config: Dask configuration it inherits.
-    """
+    """A Dask process in an SSH session of its own: it is up once it has written a line with `announced` in it."""
 
     def __init__(
         self,
@@ -63,17 +82,8 @@ class RemoteProcess(ProcessInterface):
         self.ended = asyncio.Event()
         self.tail: deque[str] = deque(maxlen=_SHOWN)
 
-    def arguments(self) -> list[str]:
-        """Return what `SPEC_MODULE` is to start, as JSON, and its further arguments."""
-        raise NotImplementedError
-
-    async def start(self) -> None:
-        """Open the session, start the process, and wait until it has written that it is up."""
-        await self.open()
-        await super().start()
-
-    async def open(self) -> str:
-        """Open a session and start the process in it; return the line with which it announced itself."""
+    async def open(self, spec: Mapping[str, Any], *words: str) -> str:
+        """Open a session and start in it what `SPEC_MODULE` makes of `spec`; return the line that announced it."""
         import asyncssh
 
         self.ended = asyncio.Event()
@@ -81,11 +91,10 @@ class RemoteProcess(ProcessInterface):
             self.connection = await asyncssh.connect(self.host, **self.connect_options)
         except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
             raise RemoteError(f"{self.host}: {_reason(error, self.connect_options)}") from error
-        spec, *words = self.arguments()
         command = shlex.join([self.python, "-m", SPEC_MODULE, *words, "--spec-file", "/dev/stdin"])
         self.process = await self.connection.create_process(f"exec sh -c {shlex.quote(_tied(command))}")
         # every account of the host reads the command lines of all others
-        self.process.stdin.write(f"{inherited_config(self.config)}\n{spec}\n")
+        self.process.stdin.write(f"{inherited_config(self.config)}\n{json.dumps(spec)}\n")
         while line := (await self.process.stderr.readline()).rstrip("\n"):
             self.tail.append(line)
             if self.announced in line:
@@ -133,23 +142,15 @@ class RemoteScheduler(RemoteProcess):
         super().__init__(announced="Scheduler at", **where)
         self.options = options
 
-    def arguments(self) -> list[str]:
-        """Return what makes it a scheduler."""
-        return [json.dumps({"cls": "distributed.Scheduler", "opts": dict(self.options)})]
-
     async def start(self) -> None:
-        """As the base; the address is taken from its announcement."""
-        line = await self.open()
+        """Start it; the address is taken from its announcement."""
+        line = await self.open({"cls": "distributed.Scheduler", "opts": dict(self.options)})
         self.address = line.split("Scheduler at:")[1].strip()
         self.status = Status.running
 
 
 class RemoteWorker(RemoteProcess):
-    """One worker (and its nanny), opened again when it ends.
-
-    Attributes:
-        failure: Why it is given up, if it is.
-    """
+    """One worker (and its nanny), opened again when it ends."""
 
     def __init__(
         self, scheduler: str, options: Mapping[str, Any], worker_class: str, name: Any, **where: Any
@@ -158,16 +159,11 @@ class RemoteWorker(RemoteProcess):
         self.scheduler = scheduler
         self.options = options
         self.worker_class = worker_class
-        self.failure: str | None = None
+        self.failure: str | None = None  # why it is given up
         self.trying = ""
         self._again: asyncio.Task[None] | None = None
         self._turn = 0
         self._wanted = True
-
-    def arguments(self) -> list[str]:
-        """Return what makes it a worker of our scheduler."""
-        opts = {**self.options, "name": self.turn_name}
-        return [json.dumps({"0": {"cls": self.worker_class, "opts": opts}}), self.scheduler]
 
     @property
     def turn_name(self) -> str:
@@ -183,8 +179,9 @@ class RemoteWorker(RemoteProcess):
         tries = 0
         while tries < _TRIES and self._wanted:
             self._turn += 1
+            opts = {**self.options, "name": self.turn_name}
             try:
-                await self.open()
+                await self.open({"0": {"cls": self.worker_class, "opts": opts}}, self.scheduler)
             except RemoteError as error:
                 tries += 1
                 self.trying = str(error)
@@ -236,3 +233,112 @@ def _reason(error: BaseException, options: Mapping[str, Any]) -> str:
     if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
         return f"no answer on port {port} within {options.get('connect_timeout'):g} s; is the host up?"
     return f"no connection to port {port}: {error}; see options.hosts and connect_options.port"
+
+
+class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster, WorkerCluster):
+    """The cluster; knows what keeps its workers. One that went away comes back by itself."""
+
+    certificate: RunCertificate | None = None
+
+    async def after_closing(self) -> None:
+        """Remove the run's certificate."""
+        if self.certificate is not None:
+            self.certificate.remove()
+
+    @property
+    def serves_https(self) -> bool:
+        """Whether its dashboard is encrypted."""
+        return self.certificate is not None
+
+    def given_up(self) -> GivenUp | None:
+        """Return why no worker will come, once every host is given up."""
+        workers: list[Any] = list(self.workers.values())
+        if workers and all(worker.failure for worker in workers):
+            detail = "\n".join(str(worker.failure) for worker in workers)
+            return GivenUp(StartFailure.WORKER, detail)
+        return None
+
+    def went_with_job(self, worker: str, address: str) -> bool | None:
+        """Tell whether a lost worker went with its session; None: not known yet."""
+        for each in list(self.workers.values()):
+            remote: Any = each
+            mine = worker.split(".", maxsplit=1)[0] == remote.name
+            if mine and (worker != remote.turn_name or remote.ended.is_set()):
+                return True
+        restarted = any(
+            str(each["name"]) == worker and there != address
+            for there, each in list(self.scheduler_info["workers"].items())
+        )
+        return False if restarted else None
+
+    def missing(self) -> Missing:
+        """Return what is wrong with each host whose worker has not come."""
+        workers: list[Any] = list(self.workers.values())
+        return Missing(
+            tuple(
+                MissingWorker(f"worker {each.name}", "is not up", detail=each.trying)
+                for each in workers
+                if each.trying
+            )
+        )
+
+
+def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
+    """Start the scheduler on the first host, and begin to start the workers."""
+    load_cluster_class(row)  # raises if asyncssh is missing
+    options = dict(config.options)
+    hosts = ssh_hosts(options)
+    spread = worker_hosts(hosts)
+    for name in ("hosts", *PER_HOST):
+        options.pop(name, None)
+    worker_options = options.pop("worker_options", None) or {}
+    scheduler_options = options.pop("scheduler_options", None) or {"port": 0}
+    worker_class = options.pop("worker_class", None) or "distributed.Nanny"
+    scheduler_options.setdefault("dashboard_address", "127.0.0.1:0")
+    worker_options.setdefault("dashboard_address", "127.0.0.1:0")
+    worker_options.setdefault("nthreads", 1)
+    if worker_class == "distributed.Nanny":
+        preloads = worker_options.get("preload_nanny") or dask.config.get("distributed.nanny.preload", [])
+        worker_options["preload_nanny"] = [*([preloads] if isinstance(preloads, str) else preloads), PRELOAD]
+    patience = config.start_timeout / 2
+    certificate = None
+    given = options.get("security") is not None
+    if config.security == "off" if not given else not is_encrypted(options):
+        warn_of_off("these hosts")
+    elif not given:
+        certificate = make_certificate(None)
+        options["security"] = certificate.security
+        scheduler_options.setdefault("protocol", "tls")
+
+    def where(host: SshHost) -> dict[str, Any]:
+        chosen = dict(host.connect_options)
+        chosen.setdefault("connect_timeout", patience)  # a host that is off never answers
+        # a session whose machine is gone stays silent: ask for a sign of life
+        chosen.setdefault("keepalive_interval", 15)
+        return {
+            "host": host.name,
+            "connect_options": chosen,
+            "python": host.python or sys.executable,
+            "config": {} if certificate is None else certificate.config,
+        }
+
+    workers = {
+        f"ssh-{n}": {
+            "cls": RemoteWorker,
+            "options": {"options": worker_options, "worker_class": worker_class, **where(host)},
+        }
+        for n, host in zip(range(config.n_workers), cycle(spread), strict=False)
+    }
+    scheduler = {"cls": RemoteScheduler, "options": {"options": scheduler_options, **where(hosts[0])}}
+    try:
+        cluster = SSHCluster(workers, scheduler, name="SSHCluster", **options)
+    except RuntimeError as error:
+        if certificate is not None:
+            certificate.remove()
+        if isinstance(error.__cause__, RemoteError):
+            raise NoWorkersError(
+                f"the scheduler of the workers could not be started over SSH: {error.__cause__}"
+            ) from error.__cause__  # Dask's own error only says that a cluster failed
+        raise
+    cluster.certificate = certificate
+    return cluster

@@ -1,0 +1,231 @@
+"""Undocumented parts of the clusters of distributed, dask-jobqueue and dask-kubernetes that this package needs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+_END = 5.0  # seconds for a start that was cut off to end
+
+# --- distributed -----------------------------------------------------------------------------------
+
+
+class LostWorkersStay:
+    """Mixin for a `SpecCluster`: a worker that goes away stays wanted.
+
+    Dask drops a worker's spec 15 seconds after its death, also where a replacement has come or its job waits in the
+    queue again. One that goes need not be known: `wait_for_workers` reads the list of workers anew, ahead of what is
+    still to be said of them.
+    """
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        from distributed.deploy.cluster import Cluster
+
+        # the base of SpecCluster, which only notes who came and who went
+        note: Any = Cluster._update_worker_status
+        known: Any = self.scheduler_info["workers"]  # type: ignore[attr-defined]  # mixed into one that has it
+        if op != "remove" or msg in known:
+            note(self, op, msg)
+
+
+class WhenAwaited:
+    """An awaitable whose coroutine is made when somebody awaits it."""
+
+    def __init__(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self.made = partial(call, *args, **kwargs)
+
+    def __await__(self) -> Any:
+        return self.made().__await__()
+
+
+class ClosesAtCtrlC:
+    """Mixin for a `Client` or a `Cluster`: Ctrl-C while it closes shows nothing but itself.
+
+    The task that closes it may be cancelled before it has begun: Python then prints "was never awaited".
+    """
+
+    def _close(self, *args: Any, **kwargs: Any) -> Any:
+        return WhenAwaited(super()._close, *args, **kwargs)  # type: ignore[misc]  # mixed into one that has it
+
+
+class ClosesMore:
+    """Mixin for a `SpecCluster` that has something of its own to close, perhaps more than once.
+
+    Dask closes clusters when a program ends, also in a forked child, where the cluster is not the child's to close.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.opened_in = os.getpid()
+        super().__init__(*args, **kwargs)
+
+    def close(self, timeout: float | None = None) -> Any:
+        """Close the cluster, unless this is a forked child of the process that opened it."""
+        if os.getpid() != self.opened_in:
+            return None
+        return super().close(timeout)  # type: ignore[misc]  # mixed into one that has it
+
+    async def before_closing(self) -> None:
+        """Close what must go before the workers."""
+
+    async def after_closing(self) -> None:
+        """Close what the workers needed; also after an error."""
+
+    async def _close(self) -> None:
+        try:
+            await self.before_closing()
+            await super()._close()  # type: ignore[misc]  # mixed into one that has it
+        finally:
+            await self.after_closing()
+
+
+async def forget_worker(cluster: Any, address: str) -> None:
+    """Have the scheduler of a cluster forget a worker whose process has ended: `Scheduler.remove_worker`."""
+    await cluster.scheduler.remove_worker(address, stimulus_id="worker-process-ended", close=False)
+
+
+async def start_missing(cluster: Any) -> None:
+    """Start the workers of a cluster's `worker_spec` that are not there: `SpecCluster._correct_state`."""
+    await cluster._correct_state()
+
+
+def add_specs(cluster: Any, jobs: int) -> None:
+    """Add so many jobs to a cluster's `worker_spec`, under names it has not used before.
+
+    Dask itself uses the name of a job that is gone again, which may not be free yet at the scheduler.
+    """
+    for _ in range(jobs):
+        cluster._i += 1
+        cluster.worker_spec.update(cluster.new_worker_spec())
+
+
+def ignore_errors_of_loop(cluster: Any) -> None:
+    """Drop what goes wrong from now on in a cluster's event loop."""
+    cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
+
+
+def give_up_cluster(cluster: Any, seconds: float) -> None:
+    """Stop the event loop of a cluster that is half started or half closed; Dask does not wait for it at exit.
+
+    It has no runner yet where its start failed early, and no loop yet where Ctrl-C came while that started.
+    """
+    from distributed.deploy.spec import SpecCluster
+
+    SpecCluster._instances.discard(cluster)
+    runner = getattr(cluster, "_loop_runner", None)
+    if runner is None or not runner.is_started():
+        return
+    ignore_errors_of_loop(cluster)
+    try:
+        runner.stop(timeout=seconds)
+    except TimeoutError:  # a task of Dask's did not take its end
+        pass
+
+
+# --- dask-jobqueue ---------------------------------------------------------------------------------
+
+
+class OwnCommands:
+    """Mixin for a `Job` of dask-jobqueue, whose submit command is run by us: `Job._call`."""
+
+    run_command: Callable[..., Any]  # a coroutine function of the command's words and `shell`
+
+    @classmethod
+    async def _call(cls, cmd: Any, *, shell: bool = False, **_: Any) -> Any:
+        return await cls.run_command(cmd, shell=shell)
+
+
+class OwnCertificate:
+    """Mixin for a `JobQueueCluster` whose jobs' words name a certificate, which is not to be written once more."""
+
+    certificate: Any = None
+
+    def _get_worker_security(self, security: Any) -> Any:
+        if self.certificate is not None:
+            return None
+        return super()._get_worker_security(security)  # type: ignore[misc]  # mixed into one that has it
+
+
+def processes_per_job(cluster: Any) -> int:
+    """Return how many worker processes each job of a cluster has: `JobQueueCluster._dummy_job`."""
+    processes: int = cluster._dummy_job.worker_processes
+    return processes
+
+
+def submission_of(cluster: Any) -> tuple[str, str]:
+    """Return a cluster's submit command and the script of such a job: `JobQueueCluster._dummy_job`."""
+    job = cluster._dummy_job
+    return job.submit_command, job.job_script()
+
+
+def log_folder_of(cluster: Any) -> str | None:
+    """Return the folder that a cluster's jobs write their logs to: `JobQueueCluster._job_kwargs`."""
+    folder: str | None = cluster._job_kwargs.get("log_directory")
+    return folder
+
+
+def options_of_next_jobs(cluster: Any) -> dict[str, Any]:
+    """Return the options that further jobs are made with, to be changed in place: `SpecCluster.new_spec`."""
+    options: dict[str, Any] = cluster.new_spec["options"]
+    return options
+
+
+def prologue_of(job: Any) -> tuple[str, ...]:
+    """Return the lines that a job's script begins with: `Job._job_script_prologue`."""
+    return tuple(job._job_script_prologue or ())
+
+
+async def submit_job(job: Any) -> Any:
+    """Submit a job's script and return what `run_command` did: `Job.job_file`, `Job._submit_job`."""
+    with job.job_file() as file:
+        return await job._submit_job(file)
+
+
+# --- dask-kubernetes and kr8s ----------------------------------------------------------------------
+
+
+def kube_create_mode(mode: Any) -> Any:
+    """Return a `create_mode` of `KubeCluster`, given it or its name."""
+    from dask_kubernetes.operator.kubecluster.kubecluster import CreateMode
+
+    return CreateMode(getattr(mode, "value", mode))
+
+
+class StartsInTime:
+    """Mixin for a `KubeCluster`, whose own limit does not cover a pod of the scheduler that never runs."""
+
+    start_timeout: float  # seconds
+
+    async def too_late(self) -> None:
+        """Called once the time is over, while the cluster is still there; to raise what is to be said of it."""
+
+    async def _start(self) -> None:
+        start = asyncio.ensure_future(super()._start())  # type: ignore[misc]  # mixed into one that has it
+        done, _ = await asyncio.wait({start}, timeout=self.start_timeout)
+        try:
+            if done:
+                start.result()
+                return
+            start.cancel()
+            await asyncio.wait({start}, timeout=_END)
+            await self.too_late()
+        except BaseException:
+            from distributed.deploy.cluster import Cluster
+
+            close: Any = Cluster._close  # what the cluster has in this process: nothing is deleted
+            await close(self)
+            raise
+
+
+async def scale_pods(cluster: Any, workers: int) -> None:
+    """Have the operator start or retire workers: `KubeCluster._scale`, from its event loop."""
+    await cluster._scale(workers)
+
+
+async def close_connections(api: Any) -> None:
+    """Close what kr8s has open, for which it has no way: `Api._session`, made by the first request."""
+    session = getattr(api, "_session", None)
+    if session is not None:
+        await session.aclose()

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from espnet3.parallel.checks import is_a
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.indices import describe_indices, list_shown
 from espnet3.parallel.provenance.config_facts import differences, shown_config
-from espnet3.parallel.provenance.content import Content, NoContentError, as_containers
+from espnet3.parallel.provenance.content import Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
 from espnet3.parallel.provenance.origin import package_versions
 from espnet3.parallel.provenance.reach import code_of
 from espnet3.parallel.provenance.record import changed_parts, shortened
 
-_CLASSES = ("runner", "provider")
 # How a run is executed, wherever a config says it: blocks, and values
 _BLOCKS = frozenset({"parallel", "runner"})
 _NUMBERS = frozenset({"num_workers", "n_workers", "prefetch", "prefetch_factor", "devices", "device"})
@@ -100,19 +102,22 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
         return type(held)(
             without_execution(one, f"{place}[{at}]", left_out, lists) for at, one in enumerate(held)
         )
-    if type(held) is not dict:
+    entries, beside = attributes_of(held), {}
+    if is_a(held, dict) and not is_a(held, defaultdict):  # its factory is no entry
+        entries, beside = dict(dict.items(held)), entries
+    elif not (is_a(held, (Namespace, SimpleNamespace)) or is_dataclass(type(held))):
         return held
     kept = {}
-    for key, value in held.items():
+    for key, value in entries.items():
         where = f"{place}.{key}" if place else f"{key}"
         inner = as_containers(value)
-        is_block = key in _BLOCKS and is_a(inner, Mapping)
+        is_block = key in _BLOCKS and (inner is None or is_a(inner, Mapping))
         is_size = key == "batch_size" and place in ("config", "params") and not lists
         if is_block or is_size or (key in _NUMBERS and _is_of_execution(inner)):
             left_out.append(where)
         else:
             kept[key] = without_execution(inner, where, left_out, lists)
-    return kept
+    return kept if type(held) is dict else (type(held), kept, beside)
 
 
 def _is_of_execution(value: Any) -> bool:
@@ -122,12 +127,9 @@ def _is_of_execution(value: Any) -> bool:
 
 
 def _contents(config: Any) -> dict[str, str]:
-    """Return the hash of each value of a config, down to its second level: config.beam, params.device."""
     content = Content()
-    if not is_a(config, Mapping):
-        return {"config": content.hash(config, "config")}
     hashes: dict[str, str] = {}
-    for part, inner in config.items():
+    for part, inner in (config or {}).items():
         is_deep = is_a(inner, Mapping) and inner
         where = f"config.{part}" if is_deep else "config"
         for key, one in inner.items() if is_deep else [(part, inner)]:
@@ -136,17 +138,17 @@ def _contents(config: Any) -> dict[str, str]:
 
 
 def _describe_class(cls: type) -> dict[str, Any]:
-    """Return a class's import path and its file; None where it has none, as in a terminal."""
     module = name_of(cls.__module__) if cls.__module__ in MAIN else cls.__module__
     return {"path": f"{module}:{cls.__qualname__}", "file": file_of(cls.__module__)}
 
 
 def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = None) -> list[str]:
     """Return what differs between the run of a `run.json` and this one, the nearest first: "what: old -> new" lines."""
-    classes = [((old.get(part) or {}).get("path"), getattr(new, part)["path"]) for part in _CLASSES]
-    lines = [
-        f"{part}: {was} -> {now}" for part, (was, now) in zip(_CLASSES, classes, strict=True) if was != now
-    ]
+    paths = {
+        part: ((old.get(part) or {}).get("path"), getattr(new, part)["path"])
+        for part in ("runner", "provider")
+    }
+    lines = [f"{part}: {was} -> {now}" for part, (was, now) in paths.items() if was != now]
     runs = [run.get("packages") or {} for run in (old, new.to_json())]
     pythons = [str(packages.get("python")).rpartition(".")[0] for packages in runs]
     if not all("values" in entry for entry in old.get("code", {"": {}}).values()):
@@ -170,7 +172,6 @@ def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = Non
 
 
 def _hidden(old: dict[str, Any], new: Identity) -> list[str]:
-    """Name the values that differ where what is shown of them does not: masked ones, arrays, functions."""
     was = old.get("contents") or {}
     changed = [name for name in {**was, **new.contents} if was.get(name) != new.contents.get(name)]
     blank = json.loads(json.dumps(new.config).replace("***", ""))

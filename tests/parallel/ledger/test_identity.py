@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -153,13 +155,25 @@ EXECUTION = {
 }
 
 
-@pytest.mark.parametrize("make", [dict, OmegaConf.create])
+class Settings(dict[str, Any]):
+    """A dict of somebody's own."""
+
+
+def as_namespace(values: dict[str, Any]) -> Namespace:
+    """Return what a command line's parser gives."""
+    return Namespace(**values)
+
+
+@pytest.mark.parametrize("make", [dict, OmegaConf.create, Settings, OrderedDict, as_namespace])
 def test_how_a_run_is_executed_is_not_part_of_it(make: Any) -> None:
     """What says where and how a run is executed may change, and be taken out; `run.json` lists what was left out."""
     config = {"beam": 5, "inner": {"deep": [{"parallel": {"env": "slurm"}}]}, **EXECUTION}
     old = json.loads(json.dumps(identity([1], config={"config": make(config)}).to_json()))
     other = {"beam": 5, "inner": {"deep": [{}]}, "parallel": {"env": "slurm", "n_workers": 9}}
     assert changes(old, identity([1], config={"config": make(other)})) == []
+    bare = {"beam": 5, "inner": {"deep": [{}]}, "parallel": None}
+    assert changes(old, identity([1], config={"config": make(bare)})) == []
+    assert changes(old, identity([1], config={"config": make({**bare, "beam": 6})})) != []
     assert old["not_compared"] == ["config.inner.deep[0].parallel", *(f"config.{name}" for name in EXECUTION)]
 
 

@@ -86,9 +86,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
 
     def living() -> list[psutil.Process]:
         pids = [pid for pid in map(living_pid, folders) if pid is not None]
-        return [process for process in map(psutil.Process, pids) if _is_of(layout, process)]
-
-    import psutil  # 20 ms that the other verbs need not wait for
+        return [process for process in (_of_run(layout, pid) for pid in pids) if process is not None]
 
     end = time.monotonic() + grace
     for process in living():
@@ -105,18 +103,20 @@ def _supervisors(layout: Layout) -> list[Path]:
     return [*layout.folder.glob(f"{SUPERVISOR}*")]
 
 
-def _is_of(layout: Layout, process: psutil.Process) -> bool:
-    """Return whether a process is this user's, and a supervisor or worker of this run: a lease may name any."""
-    import psutil
+def _of_run(layout: Layout, pid: int) -> psutil.Process | None:
+    """Return a process that is this user's, and a supervisor or worker of this run: a lease may name any."""
+    import psutil  # 20 ms that the other verbs need not wait for
 
     try:
+        process = psutil.Process(pid)
         words, at, owner = process.cmdline(), process.cwd(), process.uids().effective
     except psutil.Error:  # it has ended, or is none of this user's
-        return False
+        return None
     paths = {os.path.realpath(os.path.join(at, word)) for word in words}
     run = os.path.realpath(layout.run)
     ours = any(word in _ENTRIES or word.endswith(_SCRIPT) for word in words)
-    return ours and owner == os.geteuid() and any(path == run or path.startswith(f"{run}/") for path in paths)
+    ours = ours and owner == os.geteuid() and any(path == run or path.startswith(f"{run}/") for path in paths)
+    return process if ours else None
 
 
 def _kill(process: psutil.Process) -> None:

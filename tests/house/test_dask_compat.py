@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from distributed import Scheduler
 from tornado.iostream import IOStream
@@ -234,7 +235,8 @@ def test_the_words_of_a_failed_broadcast() -> None:
     logger.filters.clear()  # ours leaves these lines out
     logger.addHandler(handler)
     try:
-        found = asyncio.run(logged())
+        with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+            found = asyncio.run(logged())
     finally:
         logger.removeHandler(handler)
         logger.filters[:] = before

@@ -25,12 +25,12 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (1_915, ["espnet3/parallel/provenance/"]),
-    (3_325, ["espnet3/parallel/ledger/"]),
+    (3_326, ["espnet3/parallel/ledger/"]),
     (3_341, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (3_267, ["espnet3/parallel/pilots/"]),
     (1_262, ["espnet3/parallel/local/"]),
     (
-        5_379,
+        5_384,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -50,7 +50,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_091, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_498, ["espnet3/cli/"]),
     (4_865, ["espnet3/components/", "espnet3/systems/"]),
-    (49_150, ["tests/"]),
+    (49_164, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -22,6 +22,7 @@ from espnet3.parallel.views.replaying import Replay
 from tests.habits import rows
 from tests.parallel.clusters.stranger import NOBODY
 from tests.parallel.detached.work import espnet3, run_of
+from tests.waiting import wait_until
 
 ESPNET3 = [sys.executable, "-c", "from espnet3.cli.main import main; main()"]
 ACTS: dict[str, Callable[[Path], object]] = {
@@ -126,8 +127,9 @@ def test_cancel_signals_no_process_that_is_none_of_the_run(
     folder.mkdir(exist_ok=True)
     (folder / "lease.99.json").write_text(json.dumps(lease))
     with subprocess.Popen([*ESPNET3, "cancel", copy, "--grace", "0"], stderr=subprocess.DEVNULL) as cancel:
+        wait_until((copy / "detached" / "stop.json").exists)  # from here on it signals
         try:
-            cancel.wait(30)  # longer it waits for whoever holds the lease, in vain
+            cancel.wait(5)  # longer it waits for whoever holds the lease, in vain
         except subprocess.TimeoutExpired:
             cancel.kill()
     assert other.poll() is None

@@ -136,6 +136,8 @@ def test_the_item_in_progress_is_known(of_processes: Any) -> None:
     policy = Policy("record", poison_after=1)
     results, tally, retries = run(crash, range(40), policy, of_processes, at=(17,), pause=0.005)
     (failure,) = failures(results)
-    # how a nanny's worker ended is not known here, and one death may be somebody else's doing
-    assert (failure.index, failure.cause, failure.attempts) == (17, "poison", 2)
+    # how a nanny's worker ended is not known here, and one death may be somebody else's doing; nor does one count in
+    # which another item was in progress beside it
+    assert (failure.index, failure.cause) == (17, "poison")
+    assert failure.attempts in (2, 3)
     assert tally.deaths in (2, 3) and retries == 0  # three, where it was in a step with others at first

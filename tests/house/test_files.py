@@ -44,13 +44,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (5_374, ["espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (5_394, ["espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
     (2_601, ["espnet3/parallel/runner/"]),
     (2_191, ["espnet3/parallel/views/"]),
     (2_091, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_498, ["espnet3/cli/"]),
     (4_865, ["espnet3/components/", "espnet3/systems/"]),
-    (49_164, ["tests/"]),
+    (49_181, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

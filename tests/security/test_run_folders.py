@@ -94,6 +94,23 @@ def test_cancel_runs_the_schedulers_command_and_no_other(copy: Path, marker: Pat
     assert not (tmp_path / "was-run").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SLURM_CONF", "evil.conf"), ("CONDOR_CONFIG", "/nowhere"), ("SGE_CELL", "../x"), ("PBS_SERVER", 7)],
+)
+def test_no_configuration_of_a_scheduler_is_taken_from_the_folder(
+    copy: Path, tmp_path: Path, name: str, value: Any
+) -> None:
+    """What its commands read is the site's own, or what the caller has set: they run what is named there."""
+    submitted(copy, {"0": "1"})
+    (copy / "detached/scheduler/evil.conf").write_text("PluginDir=/tmp")
+    for at in [value, str(copy / "detached/scheduler/evil.conf")] if name == "SLURM_CONF" else [value]:
+        (copy / "detached/scheduler/place.json").write_text(json.dumps({name: at}))
+        with standin("pbs"):
+            done = espnet3("cancel", copy, cwd=tmp_path, ok=False)
+        assert done.returncode == 1 and f"set {name} to it here" in done.stderr
+
+
 @pytest.mark.parametrize("job", rows(["--user=root", "1/2", "..", "", 7], ["--user=root", ".."]))
 def test_an_id_that_no_scheduler_gives_is_no_word_of_a_command(copy: Path, tmp_path: Path, job: Any) -> None:
     """Cancelling such a job, and asking for it, ends with a message that shows it."""

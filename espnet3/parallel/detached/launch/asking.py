@@ -37,6 +37,9 @@ from espnet3.parallel.ledger.files import read_json, read_record, write_json, wr
 
 FOLDER = "scheduler"  # scripts, task lists, the arrays that were submitted, and what the scheduler prints
 _PLACE = "place.json"
+_OF_FILES = re.compile(
+    r"(CONF|CONFIG|ROOT|DIR)$"
+)  # variables that name a file or folder, not a cluster or host
 LATE_FILES = 60.0  # seconds for which NFS, as it is mounted by default, may hide what a job wrote at its end
 SILENCE = 60.0  # seconds without a sign of life, after which "no such job" is believed: servers start, disks are late
 
@@ -124,7 +127,24 @@ def _place(folder: Path) -> dict[str, str | None]:
     except FileNotFoundError:
         return {}
     schedulers = [backend.scheduler for backend in BACKENDS.values() if backend.scheduler is not None]
-    return {name: noted[name] for one in schedulers for name in one.place if name in noted}  # not PATH, say
+    names = [name for one in schedulers for name in one.place if name in noted]  # not PATH, say
+    for name in names:
+        value = noted[name]
+        if value is not None and value != os.environ.get(name) and not _is_believed(name, value, folder):
+            raise ConfigError(
+                f"{folder / _PLACE} says that the run was submitted with {name}={value!r}: whoever wrote that may have "
+                f"chosen what the scheduler's commands read. If it is right, set {name} to it here"
+            )
+    return {name: noted[name] for name in names}
+
+
+def _is_believed(name: str, value: Any, folder: Path) -> bool:
+    """Return whether it names a cluster, or the site's own configuration, whose programs the commands run."""
+    if not isinstance(value, str) or not _OF_FILES.search(name):
+        return isinstance(value, str) and os.sep not in value
+    path = Path(value).resolve()
+    own = path.is_relative_to(folder.resolve().parents[1])
+    return os.path.isabs(value) and not own and path.exists() and path.stat().st_uid == 0
 
 
 def ask(command: list[str], folder: Path, stdin: str | None = None, start: Path | None = None) -> Said:

@@ -103,7 +103,7 @@ def test_no_configuration_of_a_scheduler_is_taken_from_the_folder(
 ) -> None:
     """What its commands read is the site's own, or what the caller has set: they run what is named there."""
     submitted(copy, {"0": "1"})
-    (copy / "detached/scheduler/evil.conf").write_text("PluginDir=/tmp")
+    (copy / "detached/scheduler/evil.conf").write_text("PluginDir=there")
     for at in [value, str(copy / "detached/scheduler/evil.conf")] if name == "SLURM_CONF" else [value]:
         (copy / "detached/scheduler/place.json").write_text(json.dumps({name: at}))
         with standin("pbs"):

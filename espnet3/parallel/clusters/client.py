@@ -8,7 +8,6 @@ import os
 import resource
 import shutil
 import tempfile
-import threading
 import uuid
 import weakref
 from collections.abc import Callable
@@ -218,30 +217,26 @@ def _mend_default() -> None:
             dask.config.config.pop("scheduler", None)
 
 
-_OPENING = threading.Lock()  # one sets Dask's folder at a time: the settings are the whole process's
-
-
 def open_client(
     config: ParallelConfig, forkserver: Callable[[], ForkServer], *, default: bool = False
 ) -> EnvClient:
     """Start the cluster of a `parallel` block and connect to it."""
     guard_listeners()
     base = config.options.get("local_directory") if own_processes(config) else None
-    with _OPENING:
-        scratch = _Scratch(base or dask.config.get("temporary-directory", None))
+    scratch = _Scratch(base or dask.config.get("temporary-directory", None))
+    try:
+        with dask.config.set({"temporary-directory": scratch.path}):
+            cluster = _open_cluster(config, forkserver, scratch.path)
         try:
-            with dask.config.set({"temporary-directory": scratch.path}):
-                cluster = _open_cluster(config, forkserver, scratch.path)
-            try:
-                if isinstance(cluster, ForkedCluster):
-                    cluster.remove_at_end(scratch.path)
-                client = EnvClient(cluster, config, default=default)
-            except BaseException:
-                cluster.close()
-                raise
+            if isinstance(cluster, ForkedCluster):
+                cluster.remove_at_end(scratch.path)
+            client = EnvClient(cluster, config, default=default)
         except BaseException:
-            scratch.remove()
+            cluster.close()
             raise
+    except BaseException:
+        scratch.remove()
+        raise
     client.espnet3_scratch = cluster.espnet3_scratch = scratch
     known = weakref.ref(client)  # the cluster must not keep its client alive
 

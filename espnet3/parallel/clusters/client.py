@@ -20,6 +20,7 @@ from distributed import Client, LocalCluster, WorkerPlugin, default_client
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.backend import GPU_VARIABLE
 from espnet3.parallel.backends.gpus import chosen_gpus
+from espnet3.parallel.clusters.options import scratch_base
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, local_security
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, plugins_of, sockets_of
@@ -223,7 +224,7 @@ def open_client(
     """Start the cluster of a `parallel` block and connect to it."""
     guard_listeners()
     base = config.options.get("local_directory") if own_processes(config) else None
-    scratch = _Scratch(base or dask.config.get("temporary-directory", None))
+    scratch = _Scratch(base or scratch_base())
     try:
         with dask.config.set({"temporary-directory": scratch.path}):
             cluster = _open_cluster(config, forkserver, scratch.path)

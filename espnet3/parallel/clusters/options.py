@@ -128,15 +128,19 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     return _log_folder(row, options, asked("log_directory") or None)
 
 
+def scratch_base() -> str | None:
+    """Return the folder that Dask's settings name for temporary files; what a client of ours has set there is in it."""
+    base: str | None = dask.config.get("temporary-directory", None)
+    return os.path.dirname(base) if base is not None and os.path.basename(base).startswith(SCRATCH) else base
+
+
 def own_scratch() -> str:
     """Return a shell command that makes a folder for Dask's files, of mode 0700, and has Dask use it.
 
     Dask's own has a known name, and the account that made it first can exchange files in it. Backticks, since
     HTCondor takes `$(` for a macro of its own.
     """
-    base = dask.config.get("temporary-directory", None)
-    if base is not None and os.path.basename(base).startswith(SCRATCH):  # this process's own, in what was set
-        base = os.path.dirname(base)
+    base = scratch_base()
     where = '"${TMPDIR:-/tmp}"' if base in (None, tempfile.gettempdir()) else quoted_word(str(base))
     made = f"`mktemp -d {where}/{SCRATCH}XXXXXXXXXX`"
     return f"DASK_TEMPORARY_DIRECTORY={made} && export DASK_TEMPORARY_DIRECTORY"

@@ -10,9 +10,8 @@ import os
 import random
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
-from espnet3.parallel import ItemError, set_parallel
+from espnet3.parallel import ItemError, get_client, set_parallel
 from espnet3.parallel.engine.seeding import item_seed, seed_all
 from tests.habits import rows
 from tests.parallel.faults.watching import REPO, Mailbox, acting
@@ -187,39 +186,18 @@ def test_equal_draws_under_any_hash_seed_and_with_numpy_imported_late() -> None:
         assert in_a_new_process(n_workers, hash_seed) == expected
 
 
-class DrawsBesideDask(Draws):
-    """While an item runs, Dask looks at the sizes of lists and tables, as its event loop does now and then."""
-
-    @staticmethod
-    def forward(idx: Any, torch: bool = False, root: str = "") -> Any:
-        """Draw before and after Dask has."""
-        first = random.random(), float(np.random.random())
-        beside = threading.Thread(target=dask_draws)
-        beside.start()
-        beside.join()
-        return [*first, random.random(), float(np.random.random())]
-
-
-def dask_draws() -> None:
-    """Do what draws random numbers in Dask."""
-    import pandas
-    from dask.sizeof import sizeof
-
-    sizeof(list(range(1000)))
-    sizeof(pandas.DataFrame({"text": ["a", "b"] * 200}))
-    sizeof(pandas.Series(["a", "b"] * 200))
-
-
 @pytest.mark.parametrize("n_workers", rows([1, 2], (1,)))
 def test_dask_draws_from_generators_of_its_own(n_workers: int) -> None:
     """What Dask draws beside an item changes nothing of what the item draws."""
+    from tests.parallel.faults.beside_dask import DrawsBesideDask
+
     expected = []
     for idx in range(5):
         seed_all(item_seed(0, idx))
         expected.append(
             [random.random(), float(np.random.random()), random.random(), float(np.random.random())]
         )
-    with workers(n_workers):
+    with get_client({"env": "local", "n_workers": 2}) if n_workers == 2 else nullcontext():
         assert draw(DrawsBesideDask, range(5)) == expected
 
 

@@ -50,7 +50,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_091, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_498, ["espnet3/cli/"]),
     (4_865, ["espnet3/components/", "espnet3/systems/"]),
-    (49_183, ["tests/"]),
+    (49_200, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

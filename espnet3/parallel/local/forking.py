@@ -112,7 +112,10 @@ def _end(control: socket.socket, wake: int, alive: set[int], patience: float) ->
         select.select([wake], [], [], left)
         _reap(control, alive)
     for pid in alive:
+        os.kill(pid, signal.SIGKILL)  # just forked, it leads no group yet
         kill_group(pid)
+    for pid in alive:  # a worker that ends later could make its folder again
+        os.waitpid(pid, 0)
 
 
 def _reap(control: socket.socket, alive: set[int]) -> None:

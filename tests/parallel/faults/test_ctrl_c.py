@@ -19,7 +19,6 @@ from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.clusters import client as client_module
 from espnet3.parallel.pilots.dask.pools import close_pool
 from tests.habits import rows
-from tests.parallel.faults.drivers import OF_DASK
 from tests.parallel.faults.watching import Driver, Mailbox, family, nothing_left
 
 SCENES = [  # what the driver does, and how many items (or envs) are then in the middle of something
@@ -148,11 +147,6 @@ def test_of_the_whole_process_group(scene: str, folder: Path, mailbox: Mailbox) 
     interrupt(driver, group=True)
 
 
-@pytest.mark.xfail(
-    OF_DASK != {},
-    strict=False,
-    reason="a worker of Dask's that starts while Ctrl-C closes its cluster may make its folder again, which then stays",
-)
 @pytest.mark.parametrize("delay", rows([0.2, 0.4, 0.6, 0.9], (0.4,)))
 def test_while_clusters_start_and_stop(delay: float, folder: Path, mailbox: Mailbox) -> None:
     """An interrupt at any moment of a cluster's start or end leaves nothing."""

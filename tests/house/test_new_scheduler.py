@@ -22,8 +22,8 @@ from espnet3.parallel.backends import BACKENDS, option_problems, row
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import BackendContract
-from espnet3.parallel.testing.standins.place import commands_on_path
 from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go, shut
+from tests.standins.place import commands_on_path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(__file__).parent / "example"
@@ -217,9 +217,9 @@ def test_a_package_that_adds_a_wrong_row_is_named(
 
 
 def test_code_asks_the_record_and_not_for_a_name() -> None:
-    """Outside the records, the stand-ins and the words of Kaldi's scripts no code names a scheduler."""
+    """Outside the records and the words of Kaldi's scripts no code names a scheduler."""
     names = {name for name, each in BACKENDS.items() if not each.is_local} | {"local_gpu"}
-    records = ("parallel/backends/table.py", "parallel/backends/schedulers.py", "parallel/testing/standins/")
+    records = ("parallel/backends/table.py", "parallel/backends/schedulers.py")
     records += ("cli/migrate/",)  # translates scripts that are each made for one scheduler
     found = []
     for path in sorted((ROOT / "espnet3").rglob("*.py")):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from espnet3.parallel.ledger.atomic import write_whole
-from espnet3.parallel.testing.standins.habits import LATE, Habit, Habits
+from tests.standins.habits import LATE, Habit, Habits
 
 TICK = 0.2  # seconds between the rounds of a supervisor
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL

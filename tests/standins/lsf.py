@@ -9,8 +9,8 @@ import socket
 import sys
 from collections.abc import Callable
 
-from espnet3.parallel.testing.standins.jobs import Element, Store
-from espnet3.parallel.testing.standins.reading import directives, indices, options, refuse, seconds
+from tests.standins.jobs import Element, Store
+from tests.standins.reading import directives, indices, options, refuse, seconds
 
 QUEUES = ("normal", "gpu", "debug")
 _VALUES = (

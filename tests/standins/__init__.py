@@ -10,7 +10,7 @@ arrays, the listing, and cancelling, as far as this package and dask-jobqueue us
 the real scheduler. It knows no users, fair shares or resources beyond slots.
 """
 
-from espnet3.parallel.testing.standins.habits import Habit
-from espnet3.parallel.testing.standins.place import StandIn, standin
+from tests.standins.habits import Habit
+from tests.standins.place import StandIn, standin
 
 __all__ = ["Habit", "StandIn", "standin"]

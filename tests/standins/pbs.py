@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from espnet3.parallel.testing.standins.habits import Habit
-from espnet3.parallel.testing.standins.jobs import Element, Store
-from espnet3.parallel.testing.standins.reading import directives, indices, options, refuse, seconds
+from tests.standins.habits import Habit
+from tests.standins.jobs import Element, Store
+from tests.standins.reading import directives, indices, options, refuse, seconds
 
 QUEUES = ("workq", "gpu", "debug")
 _VALUES = (

@@ -6,9 +6,9 @@ import re
 import sys
 from collections.abc import Callable
 
-from espnet3.parallel.testing.standins import pbs
-from espnet3.parallel.testing.standins.jobs import Store
-from espnet3.parallel.testing.standins.reading import indices, options, refuse
+from tests.standins import pbs
+from tests.standins.jobs import Store
+from tests.standins.reading import indices, options, refuse
 
 _STATES = {"waiting": "Idle", "running": "Running"}
 

@@ -8,8 +8,8 @@ import shlex
 import sys
 from collections.abc import Callable
 
-from espnet3.parallel.testing.standins.jobs import Element, Store
-from espnet3.parallel.testing.standins.reading import refuse
+from tests.standins.jobs import Element, Store
+from tests.standins.reading import refuse
 
 _PROCESS = "STANDIN_PROCESS"
 _STATES = {"waiting": "1", "running": "2"}

@@ -84,7 +84,7 @@ class Habits:
         file = self._folder / f"count.{name}"
         with open(file, "ab") as stream:
             stream.write(b".")
-        draw = random.Random(f"{name} {file.stat().st_size}")  # noqa: S311  # no secret
+        draw = random.Random(f"{name} {file.stat().st_size}")  # no secret
         return draw.random() < 0.5
 
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from espnet3.parallel.testing.standins.habits import Habit, names_of
-from espnet3.parallel.testing.standins.jobs import Element, Store
+from tests.standins.habits import Habit, names_of
+from tests.standins.jobs import Element, Store
 
 NAMES = {
     "pbs": ("qsub", "qstat", "qdel"),
@@ -86,7 +86,7 @@ def commands_on_path(
     """
     folder = Path(tempfile.mkdtemp(prefix=f"espnet3-{name}-"))
     (folder / "bin").mkdir()
-    root = str(Path(__file__).parents[4])
+    root = str(Path(__file__).parents[2])
     variables = (
         f"PYTHONPATH={shlex.quote(root)} ESPNET3_STANDIN={shlex.quote(str(folder))} "
         f"ESPNET3_STANDIN_SLOTS={slots} ESPNET3_STANDIN_HABITS={names_of(habits)}"

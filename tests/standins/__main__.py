@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from tests.standins import htcondor, lsf, moab, pbs
+from tests.standins import htcondor, lsf, pbs
 from tests.standins.jobs import Store
 
-COMMANDS = {**pbs.COMMANDS, **lsf.COMMANDS, **moab.COMMANDS, **htcondor.COMMANDS}
-LOOKS = (*pbs.LOOKS, *lsf.LOOKS, *moab.LOOKS, *htcondor.LOOKS)
+COMMANDS = {**pbs.COMMANDS, **lsf.COMMANDS, **htcondor.COMMANDS}
+LOOKS = (*pbs.LOOKS, *lsf.LOOKS, *htcondor.LOOKS)
 
 
 def main(command: str, words: list[str]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 
@@ -13,36 +12,21 @@ LATE = 1.5  # seconds by which what is late comes late
 
 
 class Habit(str, Enum):
-    """What a stand-in does; `sentence` says it."""
+    """What a stand-in does."""
 
-    NO_HISTORY = "no_history"
-    LATE_LISTING = "late_listing"
-    PARTIAL_LISTING = "partial_listing"
-    SILENT_ERROR = "silent_error"
-    LATE_LOGS = "late_logs"
-
-    @property
-    def sentence(self) -> str:
-        """What the habit is."""
-        return _SENTENCES[self]
-
-
-_SENTENCES = {
-    Habit.NO_HISTORY: "jobs that have ended are forgotten at once; PBS refuses to list them, with an exit status of 0",
-    Habit.LATE_LISTING: f"a job is listed, and known to any command, only {LATE:g} s after its submission",
-    Habit.PARTIAL_LISTING: "about every other listing leaves out every other job, and says nothing of it",
-    Habit.SILENT_ERROR: "about every other look is an error on standard error, with an exit status of 0 and no job",
-    Habit.LATE_LOGS: f"a job's output is delivered {LATE:g} s after its end",
-}
+    NO_HISTORY = (
+        "no_history"  # ended jobs are forgotten at once; PBS refuses to list them, with an exit status of 0
+    )
+    LATE_LISTING = (
+        "late_listing"  # a job is listed, and known to any command, only `LATE` after its submission
+    )
+    PARTIAL_LISTING = "partial_listing"  # about every other listing silently leaves out every other job
+    SILENT_ERROR = "silent_error"  # about every other look is an error, with an exit status of 0 and no job
+    LATE_LOGS = "late_logs"  # a job's output is delivered `LATE` after its end
 
 
 class Habits:
-    """The habits of one stand-in, for the commands that look at jobs.
-
-    Args:
-        folder: The stand-in's folder, where looks are counted.
-        names: The habits, separated by commas.
-    """
+    """The habits of one stand-in, given by name with commas between; looks are counted in its folder."""
 
     def __init__(self, folder: Path, names: str) -> None:
         self._folder = folder
@@ -65,29 +49,15 @@ class Habits:
         return set(range(0, count, 2))
 
     def knows(self, submitted: float, ended: bool, *, history: bool) -> bool:
-        """Whether a job is known to commands.
-
-        Args:
-            submitted: When it was submitted.
-            ended: Whether it has ended.
-            history: Whether the command shows jobs that have ended.
-        """
+        """Whether a command knows a job; with `history` it also shows jobs that have ended."""
         if Habit.LATE_LISTING in self and time.time() < submitted + LATE:
             return False
         return not ended or (history and Habit.NO_HISTORY not in self)
 
     def _goes_well(self, name: str) -> bool:
-        """Count a look; return whether it is one of those that go well.
-
-        About every other is, but in no fixed order: looks come in rounds.
-        """
+        """Count a look; about every other goes well, but in no fixed order, as looks come in rounds."""
         file = self._folder / f"count.{name}"
         with open(file, "ab") as stream:
             stream.write(b".")
         draw = random.Random(f"{name} {file.stat().st_size}")  # no secret
         return draw.random() < 0.5
-
-
-def names_of(habits: Iterable[Habit]) -> str:
-    """Return habits as the commands get them."""
-    return ",".join(habit.value for habit in habits)

@@ -13,24 +13,7 @@ from tests.standins.jobs import Element, Store
 from tests.standins.reading import directives, indices, options, refuse, seconds
 
 QUEUES = ("normal", "gpu", "debug")
-_VALUES = (
-    "-J",
-    "-o",
-    "-e",
-    "-oo",
-    "-eo",
-    "-q",
-    "-P",
-    "-n",
-    "-R",
-    "-M",
-    "-W",
-    "-cwd",
-    "-env",
-    "-G",
-    "-m",
-    "-gpu",
-)
+_VALUES = ("-J", "-o", "-e", "-oo", "-eo", "-q", "-P", "-n", "-R", "-M", "-W", "-cwd", "-env")
 _FLAGS = ("-x", "-r", "-rn", "-B", "-N")
 
 

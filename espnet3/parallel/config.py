@@ -8,9 +8,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
+from espnet3.parallel.backends.check import (
+    MISSING,
+    is_missing,
+    misplaced_in_trainer,
+    option_problems,
+    unknown_key,
+)
 from espnet3.parallel.backends.detached_settings import settings_problems
-from espnet3.parallel.backends.hints import misplaced_in_trainer, unknown_key
 from espnet3.parallel.backends.table import BACKENDS, unknown_env
 from espnet3.parallel.checks import MOST_SECONDS, Choice, Fits, Number, Whole, as_python, is_whole, problem
 from espnet3.parallel.checks import Kind as Sort

@@ -14,8 +14,8 @@ import pytest
 
 from espnet3.parallel import BaseRunner, ConfigError, DetachedRun, EnvironmentProvider
 from espnet3.parallel.checks import (
+    FLAG,
     Choice,
-    Flag,
     Kind,
     Location,
     Number,
@@ -61,7 +61,7 @@ class Double(BaseRunner):
         (Number(least=0, none="None"), [0, None], [-0.1, np.nan], "a number, 0 or more, or None"),
         (Choice(("on", "off")), ["on"], ["On", None, ["on"], np.array(["on", "off"])], "on or off"),
         (Choice((True, False, "force"), quoted=True), [True, "force"], ["yes"], 'True, False or "force"'),
-        (Flag(), [True, False], [0, 1, "true", None], "true or false"),
+        (FLAG, [True, False], [0, 1, "true", None], "true or false"),
         (
             names_of("variables", none="null"),
             [[], ["A"], None],

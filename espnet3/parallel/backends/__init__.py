@@ -4,8 +4,8 @@ In: the name of an `env` and its options. Out: its row, and everything that is w
 
 `backend.py` is the record of a row and `scheduler.py` that of a batch scheduler, with `queue_states.py` for what a
 job's state means. `schedulers.py` holds the rows of the batch schedulers, `table.py` the others and those of other
-packages. `loading.py` imports a cluster class, and reads from it which options a row takes, `hints.py` finds where
-another name belongs, `check.py` gathers all that is wrong, `ssh_hosts.py` reads the hosts of `env: ssh`,
+packages. `loading.py` imports a cluster class, and reads from it which options a row takes, `check.py` gathers all that
+is wrong and finds where another name belongs, `ssh_hosts.py` reads the hosts of `env: ssh`,
 `detached_settings.py` the block `detached`, `amounts.py` times and sizes, `gpus.py` counts the GPUs of this machine.
 
 What has to do with batch schedulers is imported when one is named: a run on this machine would wait for it in vain.

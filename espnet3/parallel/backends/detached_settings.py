@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from espnet3.parallel.checks import Flag, Kind, Number, Whole, names_of, problem
+from espnet3.parallel.checks import FLAG, Kind, Number, Whole, names_of, problem
 from espnet3.parallel.messages import did_you_mean, shown
 
 
@@ -54,8 +54,8 @@ def settings_problems(block: Any) -> list[str]:
 _KINDS: dict[str, Kind] = {
     "shards": Whole(least=1, none="null"),
     "variables": names_of("environment variables", none="null"),
-    "snapshot": Flag(),
+    "snapshot": FLAG,
     "array_limit": Whole(least=1, none="null"),
     "retry_memory_factor": Number(above=1, none="null", example="1.5"),
-    "requeue": Flag(),
+    "requeue": FLAG,
 }

@@ -77,9 +77,6 @@ class Scheduler:
         writes_seconds: Whether a walltime is written as HH:MM:SS, rather than as HH:MM.
         has_walltime: Whether jobs have a walltime at all.
 
-        flag: A directive of `job_extra_directives` from `{text}`, a long option of the submit command; empty: it has
-            no long ones.
-        gpu: Option that asks for a GPU, as a line of YAML.
         avoid: Directive that keeps a job away from `{nodes}`; empty: none is used.
         joint: What separates the nodes of `avoid`.
         worker_logs: Directives that send a worker job's output to `{folder}`, where dask-jobqueue has no option for it.
@@ -138,8 +135,6 @@ class Scheduler:
     writes_seconds: bool = True
     has_walltime: bool = True
 
-    flag: str = ""
-    gpu: str = ""
     avoid: str = ""
     joint: str = ","
     worker_logs: tuple[str, ...] = ()

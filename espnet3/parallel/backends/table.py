@@ -35,6 +35,7 @@ _LOCAL = {
     "scheduler_ip": "the cluster gives each worker the address of its scheduler",
     "nanny": "the cluster connects each worker with its nanny",
     "supervisor": "espnet3.parallel forks and watches the workers itself",
+    "gpus": "env: local_gpu has one worker for each GPU",
     "scheduler": "the cluster gives each worker the address of its scheduler",
 }
 _LOCAL_INSTEAD = {

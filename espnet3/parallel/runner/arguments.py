@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from espnet3.parallel.checks import (
+    FLAG,
     MOST_SECONDS,
     RESUME,
     Choice,
-    Flag,
-    Inside,
     Kind,
     Location,
     Number,
@@ -35,23 +34,23 @@ from espnet3.parallel.runner.writers.hooks import is_default
 _TABLES = ("pandas", "polars", "cudf", "modin")
 
 _KINDS: dict[str, Kind] = {
-    "async_mode": Flag(),
+    "async_mode": FLAG,
     "async_num_workers": Whole(least=1, none="None"),
     "async_result_dir": Location(),
     "async_specs_dir": Location(),
     "batch_size": Whole(none="None"),  # a positive one: when the runner is called
-    "every_rank": Flag(),
+    "every_rank": FLAG,
     "item_timeout": Number(above=0, most=MOST_SECONDS, none="None"),
     "max_failures": Number(least=0, none="None"),
     "max_retries": Whole(least=0),
     "on_error": Choice(("raise", "record"), quoted=True),
     "output_dir": Location(none="None"),
-    "progress": Flag(),
+    "progress": FLAG,
     "resume": RESUME,
-    "retry_failed": Flag(),
+    "retry_failed": FLAG,
     "seed": Whole(none="None"),
-    "shard_subdir": Inside(),
-    "split_batches": Flag(),
+    "shard_subdir": Location(inside="output_dir"),
+    "split_batches": FLAG,
     "setup_timeout": Number(above=0, most=MOST_SECONDS, none="None"),
 }
 

@@ -300,13 +300,10 @@ def test_without_its_package_a_rows_options_are_left_open(monkeypatch):
 @pytest.mark.parametrize(
     ("env", "name", "value", "said"),
     [
-        ("slurm", "partition", "gpu", ["queue: 'gpu'"]),
+        ("slurm", "partition", "gpu", ["it is called queue here"]),
         ("slurm", "gres", "gpu:1", ['job_extra_directives: ["--gres=gpu:1"]']),
-        ("pbs", "gres", "gpu:1", ['resource_spec: "select=1:ncpus=4:mem=16GB:ngpus=1"']),
-        ("htcondor", "gres", "gpu:1", ["job_extra_directives: {request_gpus: 1}"]),
-        ("pbs", "cpus-per-task", 2, ["cores: 2"]),
-        ("slurm", "time", "1:00:00", ["walltime: '1:00:00'"]),
-        ("slurm", "ntasks", 8, ["n_workers, beside env"]),
+        ("slurm", "ntasks", 8, ["n_workers here, beside env"]),
+        ("slurm", "exclusive", True, ["dask_jobqueue.slurm.SLURMCluster; job_extra_directives has other"]),
         ("slurm", "queu", "a", ["Did you mean 'queue'?"]),
         ("local", "thread_per_worker", 2, ["Did you mean 'threads_per_worker'?"]),
         ("pbs", "job_mem", "1GB", ["belongs to slurm", "not to pbs"]),

@@ -17,7 +17,17 @@ from espnet3.parallel.backends.check import (
 )
 from espnet3.parallel.backends.detached_settings import settings_problems
 from espnet3.parallel.backends.table import BACKENDS, unknown_env
-from espnet3.parallel.checks import MOST_SECONDS, Choice, Fits, Number, Whole, as_python, is_whole, problem
+from espnet3.parallel.checks import (
+    MOST_SECONDS,
+    Choice,
+    Fits,
+    Number,
+    Whole,
+    as_python,
+    is_number,
+    is_whole,
+    problem,
+)
 from espnet3.parallel.checks import Kind as Sort
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import masked, named, shown, warn_caller
@@ -28,7 +38,6 @@ _WITHOUT_EFFECT = {
     "allow_overwrite_lock": "a run folder is held by a lease that ends soon after its holder, so that no lock of a run "
     "that was killed is in the way of the next one. Leave it out",
 }
-_WARNED: set[str] = set()
 _LONG_NUMBER = 20  # digits of a number in text form; Python refuses to read one of thousands
 
 
@@ -151,6 +160,27 @@ def _checked(config: Any) -> dict[str, Any]:
     if _is_none(config):
         return {}
     problems: list[str] = []
+    raw = _plain_block(config, problems)
+    env = raw.get("env", "local")
+    backend = BACKENDS.get(env) if isinstance(env, str) else None
+    if backend is None and not is_missing(env):
+        problems.append(f"env: {unknown_env(env)}")
+    _check_keys(raw, backend, problems)
+    for name, kind in _KINDS.items():
+        if name in raw and not is_missing(raw[name]):
+            given = raw[name]
+            raw[name] = _as_meant(name, given)
+            if refusal := kind.refusal(raw[name]) or _refused_by_kind(backend, name, raw[name]):
+                problems.append(problem(name, given, refusal))
+    for name in ("options", "detached"):
+        raw[name] = {} if raw.get(name) is None else raw[name]  # a line `options:` with nothing after it
+    problems += option_problems(backend, raw["options"]) + settings_problems(raw["detached"])
+    if problems:
+        raise _wrong(problems)
+    return raw
+
+
+def _plain_block(config: Any, problems: list[str]) -> dict[str, Any]:
     try:
         raw = _plain(config, "", problems)
     except RecursionError:
@@ -167,21 +197,6 @@ def _checked(config: Any) -> dict[str, Any]:
         raise ConfigError(
             "This is a configuration that holds a parallel block, not the block itself: pass config.parallel"
         )
-    env = raw.get("env", "local")
-    backend = BACKENDS.get(env) if isinstance(env, str) else None
-    if backend is None and not is_missing(env):
-        problems.append(f"env: {unknown_env(env)}")
-    _check_keys(raw, backend, problems)
-    for name, kind in _KINDS.items():
-        if name in raw:
-            _check_value(raw, name, kind, problems)
-    _check_backends_own(raw, backend, problems)
-    _check_options(raw, backend, problems)
-    if raw.get("detached") is None:  # a line `detached:` with nothing after it
-        raw["detached"] = {}
-    problems.extend(settings_problems(raw["detached"]))
-    if problems:
-        raise _wrong(problems)
     return raw
 
 
@@ -212,57 +227,40 @@ def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str
         if not isinstance(key, str):
             problems.append(f"{shown(key)} = {shown(value)}: unknown key. Known: {', '.join(known)}")
         elif key in _WITHOUT_EFFECT:
-            if value not in (True, False, None):
-                problems.append(problem(key, value, "must be true or false; it has no effect: leave it out"))
-            elif value:
-                _warn_once(key, f"{key} = {shown(value)} has no effect: {_WITHOUT_EFFECT[key]}")
+            if value:
+                warn_caller(
+                    f"The parallel config: {key} = {shown(value)} has no effect: {_WITHOUT_EFFECT[key]}"
+                )
             del raw[key]
         elif key not in known:
+            place = f"{named(key)} = {shown(value, key)}"
             if why := unknown_key(backend, key, value, (*known, *_WITHOUT_EFFECT)):
-                problems.append(f"{named(key)} = {shown(value, key)}: {why}")
+                problems.append(f"{place}: {why}")
             else:
-                told = (
-                    f"{named(key)} = {shown(value, key)} is ignored: no such key. Known: {', '.join(known)}"
+                warn_caller(
+                    f"The parallel config: {place} is ignored: no such key. Known: {', '.join(known)}"
                 )
-                _warn_once(key, told)
                 del raw[key]
 
 
-def _warn_once(key: str, message: str) -> None:
-    """Warn of a key once in this process: a recipe registers its block in each stage."""
-    if key not in _WARNED:
-        _WARNED.add(key)
-        warn_caller(f"The parallel config: {message}")
-
-
-def _check_value(raw: dict[str, Any], name: str, kind: Sort, problems: list[str]) -> None:
-    given = value = raw[name]
-    if is_missing(value):
-        return
+def _as_meant(name: str, value: Any) -> Any:
     # An interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0".
     if name == "n_workers" and isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value) if len(value) < _LONG_NUMBER else value
+        return int(value) if len(value) < _LONG_NUMBER else value
     if name == "security" and isinstance(value, bool):  # YAML reads on and off so
-        value = "on" if value else "off"
-    if refusal := kind.refusal(value):
-        problems.append(problem(name, given, refusal))
-    else:
-        raw[name] = float(value) if name.endswith("_timeout") and value is not None else value
+        return "on" if value else "off"
+    return float(value) if name.endswith("_timeout") and is_number(value) else value
 
 
-def _check_backends_own(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
-    """Refuse what the kind of a backend cannot do: TLS of pods, and adapting without jobs."""
-    if raw.get("security") == "on" and backend is not None and backend.kind is Kind.KUBERNETES:
-        fix = "pods have no certificate of the run; leave it out, and keep others away by a network policy"
-        problems.append(problem("security", "on", fix))
-    value = raw.get("adapt")
-    if value is None or is_missing(value):
-        return
-    refusal = _ADAPT.refusal(value)
-    if not refusal and backend is not None and backend.kind not in (Kind.BATCH, Kind.KUBERNETES):
-        refusal = f"only batch schedulers and kube adapt; {backend.name} has n_workers"
-    if refusal:
-        problems.append(problem("adapt", value, refusal))
+def _refused_by_kind(backend: Backend | None, name: str, value: Any) -> str:
+    """Return why a kind of backend cannot do what is asked for: TLS of pods, and adapting without jobs."""
+    if backend is None or value is None:
+        return ""
+    if name == "security" and value == "on" and backend.kind is Kind.KUBERNETES:
+        return "pods have no certificate of the run; leave it out, and keep others away by a network policy"
+    if name == "adapt" and backend.kind not in (Kind.BATCH, Kind.KUBERNETES):
+        return f"only batch schedulers and kube adapt; {backend.name} has n_workers"
+    return ""
 
 
 def _is_adapt(value: Any) -> bool:
@@ -280,6 +278,12 @@ def _seconds(called: str, **bounds: Any) -> Number:
 
 
 _KINDS: dict[str, Sort] = {
+    "adapt": Fits(
+        _is_adapt,
+        "such as adapt: {minimum: 0, maximum: 64}, numbers of workers with 0 <= minimum <= maximum, and maximum from 1 "
+        f"to {_MOST_WORKERS}",
+        none="null",
+    ),
     "n_workers": Whole(least=1, most=_MOST_WORKERS, example="4"),
     "setup_timeout": _seconds("a positive number of seconds", above=0, none="null for no limit"),
     "start_timeout": _seconds("a positive number of seconds", above=0),
@@ -287,24 +291,6 @@ _KINDS: dict[str, Sort] = {
     "idle_timeout": _seconds("a number of seconds, 0 or more", least=0),
     "security": Choice(("auto", "on", "off")),
 }
-_ADAPT = Fits(
-    _is_adapt,
-    f"such as adapt: {{minimum: 0, maximum: 64}}, numbers of workers with 0 <= minimum <= maximum, and maximum from 1 "
-    f"to {_MOST_WORKERS}",
-)
-
-
-def _check_options(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
-    if raw.get("options") is None:  # a line `options:` with nothing after it
-        raw["options"] = {}
-    options = raw["options"]
-    if isinstance(options, dict):
-        problems.extend(option_problems(backend, options))
-    elif not is_missing(options):
-        problems.append(
-            f"options = {shown(options)}: must be a mapping of option names to values, "
-            f"not {type(options).__name__}; write options: {{}} for none"
-        )
 
 
 def _plain(value: Any, where: str, problems: list[str]) -> Any:

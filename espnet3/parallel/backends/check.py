@@ -66,8 +66,13 @@ def is_missing(value: Any) -> bool:
     return isinstance(value, str) and value == MISSING
 
 
-def option_problems(row: Backend | None, options: Mapping[Any, Any]) -> list[str]:
+def option_problems(row: Backend | None, options: Any) -> list[str]:
     """Return what is wrong with `options`: where, the value, why and the fix, one string each."""
+    if is_missing(options):
+        return []
+    if not isinstance(options, dict):
+        refusal = f"must be a mapping of option names to values, not {type(options).__name__}"
+        return [problem("options", options, f"{refusal}; write options: {{}} for none")]
     problems = []
     for name, value in options.items():
         reason = _refused_name(row, name) or _refused_value(row, name, options)

@@ -138,23 +138,15 @@ def pip_line(extra: str) -> str:
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
-        noted = distribution(_PACKAGE).read_text("direct_url.json")
+        came = json.loads(distribution(_PACKAGE).read_text("direct_url.json") or "{}")
     except PackageNotFoundError:  # a checkout on sys.path
-        folder = Path(__file__).resolve().parents[3]
-        return _from_folder(str(folder), extra, editable=True)
-    if noted is None:
-        return f"pip install '{_PACKAGE}[{extra}]'"
-    came = json.loads(noted)
+        came = {"url": Path(__file__).resolve().parents[3].as_uri(), "dir_info": {"editable": True}}
     if "dir_info" in came:
-        folder_name = unquote(urlsplit(came["url"]).path)
-        return _from_folder(folder_name, extra, editable=came["dir_info"].get("editable", False))
+        option = "-e " if came["dir_info"].get("editable") else ""
+        return f"pip install {option}'{unquote(urlsplit(came['url']).path)}[{extra}]'"
     vcs = f"{came['vcs_info']['vcs']}+" if "vcs_info" in came else ""
-    return f"pip install '{_PACKAGE}[{extra}] @ {vcs}{came['url']}'"
-
-
-def _from_folder(folder: str, extra: str, *, editable: bool) -> str:
-    here = os.path.realpath(folder) == os.path.realpath(os.curdir)
-    return f"pip install {'-e ' if editable else ''}'{'.' if here else folder}[{extra}]'"
+    place = f" @ {vcs}{came['url']}" if came else ""
+    return f"pip install '{_PACKAGE}[{extra}]{place}'"
 
 
 _PACKAGE = "espnet3-parallel"

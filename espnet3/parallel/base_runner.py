@@ -17,8 +17,6 @@ from espnet3.parallel.runner.arguments import (
     check_batches,
     check_provider,
     checked,
-    no_attribute,
-    with_indices,
     with_suggestions,
 )
 from espnet3.parallel.runner.batches import in_batches_of_one
@@ -144,9 +142,6 @@ class BaseRunner(ABC):
         self.every_rank = checked("every_rank", every_rank)
         check_batches(self)
 
-    def __getattr__(self, name: str) -> Any:
-        raise no_attribute(self, name)
-
     # `*args: Any, **env: Any` lets a type checker accept a subclass that names its own env entries
 
     @staticmethod
@@ -222,7 +217,7 @@ class BaseRunner(ABC):
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
         """Write more files of a whole run's results, also in a detached run's merge. Optional, without `merge`."""
 
-    @with_indices
+    @explained
     def __call__(self, indices: Iterable[Any]) -> Any:
         """Run all indices; with `output_dir`, those that have no outcome in that folder yet.
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import wraps
 from inspect import signature
-from math import isfinite
-from numbers import Integral
-from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -96,27 +92,16 @@ def check_builds(provider: Any) -> None:
 def check_indices(indices: Any) -> None:
     """Reject iterables that are almost certainly a mistake: a text, a mapping, a table."""
     kind = type(indices)
-    name, package = kind.__name__, kind.__module__.partition(".")[0]
     if isinstance(indices, (str, bytes, bytearray, memoryview)):
         fix = f"[{shown(indices)}] is a list of one; list(...) gives its characters or bytes one by one"
     elif isinstance(indices, Mapping):
         fix = "list(...) gives its keys, list(... .items()) its pairs"
-    elif package in _TABLES and name in ("DataFrame", "Series"):
-        numbers = "df.index" if package == "pandas" else "range(len(df))"
-        values = "list(series)" if name == "Series" else 'df.to_dict("records") or df["column"].to_list()'
-        fix = f"{numbers} gives the rows' labels; for the values themselves, {values}"
-    elif isinstance(indices, Integral):
-        fix = f"range({indices}) counts that far"
-    elif indices is None:
-        fix = "is a `return` missing where they are made? range(n) counts to n"
-    elif isinstance(indices, float):
-        fix = f"range({int(indices)}) counts that far" if isfinite(indices) else "range(n) counts to n"
-    elif inspect.getattr_static(indices, "shape", None) is not None and indices.shape == ():
-        fix = f"it has no dimension; range({shown(indices)}) counts that far, [{shown(indices)}] is a list of one"
+    elif kind.__module__.partition(".")[0] in _TABLES and kind.__name__ in ("DataFrame", "Series"):
+        fix = 'range(len(...)) numbers its rows; list(series) or df.to_dict("records") gives their values'
     else:
         return
     raise TypeError(
-        f"indices must be an iterable of the indices that forward gets, and this is of type {name}: {fix}"
+        f"indices must be an iterable of the indices that forward gets, and this is of type {kind.__name__}: {fix}"
     )
 
 
@@ -146,9 +131,8 @@ def check_batches(runner: Any) -> None:
             _WARNED.add((kind, size))
             warn_caller(
                 f"batch_size={size}, and {kind.__qualname__} has no batch_forward: its forward is given lists of up to "
-                f"{size} indices, and write_record what it returns for a list. Define batch_forward(indices, **env), "
-                "which returns one result per index, to have results and failures index by index, or leave batch_size "
-                "out if forward takes one index"
+                f"{size} indices. Define batch_forward(indices, **env), which returns one result per index, to have "
+                "results and failures index by index, or leave batch_size out if forward takes one index"
             )
     elif size is not None and is_default(kind, "batch_forward"):
         warn_caller(
@@ -165,72 +149,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_suggestions(init: F) -> F:
-    """Have a runner's constructor say what was meant, where it lacks its provider or is given what it does not know."""
+    """Have a runner's constructor answer an argument that it does not know with the name that was meant."""
     known = list(signature(init).parameters)[1:]
+    block = [each.name for each in fields(ParallelConfig) if each.name not in known]
 
     @explained
     @wraps(init)
     def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        made = type(self).__qualname__
-        for name, value in kwargs.items():
+        for name in kwargs:
             if name not in known:
-                meant = _elsewhere(name, value, known) or did_you_mean(name, known)
-                raise TypeError(f"{made}() has no argument {shown(name)}.{meant} It takes {', '.join(known)}")
-        if not args and "provider" not in kwargs:
-            raise TypeError(f"{made}() needs a provider, which builds the env: {made}(MyProvider(config))")
-        if len(args) > 1 and isinstance(args[1], (str, PathLike)):  # the second one is batch_size
-            place = shown(os.fspath(args[1]))
-            raise TypeError(f"{made}(): pass the folder as output_dir: {made}(provider, output_dir={place})")
+                raise TypeError(
+                    f"{type(self).__qualname__}() has no argument {shown(name)}.{did_you_mean(name, known + block)} "
+                    f"It takes {', '.join(known)}; keys of the parallel block ({', '.join(block)}) are registered "
+                    "before the call, such as set_parallel({'env': 'local', 'n_workers': 4})"
+                )
         init(self, *args, **kwargs)
 
     return checked_init  # type: ignore[return-value]  # the same signature, by wraps
-
-
-def with_indices(call: F) -> F:
-    """Have a call of a runner without its indices say what it lacks, by the runner's own name."""
-
-    @explained
-    @wraps(call)
-    def checked_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not args and "indices" not in kwargs:
-            raise TypeError(
-                f"{type(self).__qualname__} objects are called with the indices that forward gets, such as "
-                "runner(range(100))"
-            )
-        return call(self, *args, **kwargs)
-
-    return checked_call  # type: ignore[return-value]  # the same signature, by wraps
-
-
-_WORKERS = ("n_workers", "num_workers", "workers", "max_workers", "n_jobs", "nj")
-_BLOCKS = ("parallel", "parallel_config", "set_parallel")
-
-
-def _elsewhere(name: str, value: Any, known: list[str]) -> str:
-    """Return a sentence where an argument belongs to the parallel block or to the provider; else ""."""
-    keys = {each.name for each in fields(ParallelConfig)} - set(known)
-    key = "n_workers" if name in _WORKERS else name
-    if key not in keys and (guess := did_you_mean(name, {*keys, *known}, cutoff=0.8)):
-        key = guess.split("'")[1]
-    if key in keys:
-        return f" It belongs to the parallel block: set_parallel({{{key!r}: {shown(value, key)}}}), before the call."
-    if name in _BLOCKS:
-        block = shown(value, name) if isinstance(value, Mapping) else "{'env': 'local', 'n_workers': 4}"
-        return f" The parallel block is registered: set_parallel({block}), before the call."
-    if name in ("config", "params"):
-        return f" It belongs to the provider: MyProvider({name}=...)."
-    if name == "item_cost":
-        return " It is an attribute or a method: runner.item_cost = lambda idx: ..."
-    return ""
-
-
-_CALLED_BY = ("run", "start", "execute", "map", "submit", "process", "infer")
-
-
-def no_attribute(runner: Any, name: str) -> AttributeError:
-    """Return the error for an attribute that a runner does not have; it says what was meant."""
-    what = f"{type(runner).__qualname__!r} object has no attribute {name!r}"
-    if name in _CALLED_BY:
-        return AttributeError(f"{what}: call the runner itself, runner(indices)")
-    known = [one for one in dir(type(runner)) + list(vars(runner)) if not one.startswith("_")]
-    return AttributeError(what + (did_you_mean(name, known) and f".{did_you_mean(name, known)}"))

@@ -5,6 +5,6 @@
 
 from espnet3.parallel.testing.answers import same_answer
 from espnet3.parallel.testing.contract import BackendContract
-from espnet3.parallel.testing.equality import equal
+from espnet3.parallel.testing.reasons import equal
 
 __all__ = ["BackendContract", "equal", "same_answer"]

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.checks import SignatureOfInit, refuse_incomplete
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.errors import explained
 from espnet3.parallel.parallel import active_client, active_config, before_loading
@@ -86,14 +85,6 @@ class BaseRunner(ABC):
         if cls.forward is BaseRunner.forward and not is_default(cls, "batch_forward"):
             cls.forward = staticmethod(in_batches_of_one(cls))  # type: ignore[method-assign]  # it has none
         make_static(cls)
-
-    __signature__ = SignatureOfInit()
-
-    @explained
-    def __new__(cls, *args: Any, **kwargs: Any) -> BaseRunner:
-        """Make a runner, if it has all that it needs."""
-        refuse_incomplete(cls, BaseRunner)
-        return super().__new__(cls)
 
     @with_suggestions
     def __init__(

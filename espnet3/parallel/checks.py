@@ -197,20 +197,6 @@ class SignatureOfInit:
         return whole.replace(parameters=given, return_annotation=inspect.Signature.empty)
 
 
-def refuse_incomplete(cls: type, base: type) -> None:
-    """Raise a TypeError where a subclass lacks a method that it must have; it names one that may have been meant."""
-    missing = sorted(getattr(cls, "__abstractmethods__", ()))
-    if not missing:
-        return
-    own_classes = [each for each in cls.__mro__ if each.__module__.startswith("espnet3.")]
-    ours = {name for each in own_classes for name in vars(each)}  # overridden: no slips
-    users = [each for each in cls.__mro__ if not issubclass(base, each)]
-    own = {name for each in users for name in vars(each) if not name.startswith("__")} - ours
-    guess = did_you_mean(missing[0], own)
-    its = f" It has {guess.split(chr(39))[1]!r}: is that its name misspelt?" if guess else ""
-    raise TypeError(f"{cls.__qualname__} must define {' and '.join(missing)}.{its}")
-
-
 def is_path(value: Any) -> bool:
     """Whether a value is one of `pathlib`, which a worker's start has no other need of, and no time for."""
     module = sys.modules.get("pathlib")

@@ -159,7 +159,7 @@ def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -
     if value is None:
         return ""
     if row.scheduler is not None:
-        return _refused_by_scheduler(row.scheduler, row.name, name, value)
+        return _refused_by_scheduler(row.scheduler, name, value)
     sort = (_OF_PODS if row.kind is Kind.KUBERNETES else _OF_DASK).get(name)
     return "" if sort is None else sort.refusal(value)
 
@@ -200,10 +200,6 @@ _OF_DASK: dict[str, Sort] = {
     **dict.fromkeys(("host", "interface", "protocol"), Fits(_is(str), "text")),
     "local_directory": Location(),
     "resources": Fits(_is(Mapping), "a mapping of names to numbers, such as resources: {licence: 1}"),
-    "security": Fits(
-        lambda value: isinstance(value, bool) or hasattr(value, "require_encryption"),
-        "true, false or a distributed.Security; as a rule security beside env is what is meant",
-    ),
     "env": Fits(
         _are_variables,
         "a mapping of variables to values, such as env: {OMP_NUM_THREADS: 1}; a name has no =, and nothing a NUL",
@@ -226,43 +222,45 @@ _OF_PODS: dict[str, Sort] = {
 }
 
 
-def _refused_by_scheduler(scheduler: Scheduler, env: str, name: str, value: Any) -> str:
+_NUMBERS = Whole(least=1, example="4")
+_SIZES = Fits(is_size, "a size with its unit, such as 16GB")
+_LISTS = Fits(_is(list), "a list: dask-jobqueue would take a text apart into its letters")
+_OF_JOBS: dict[str, Sort] = {
+    **_MAPPINGS,
+    **dict.fromkeys(("memory", "disk"), _SIZES),
+    **dict.fromkeys(("cores", "processes", "job_cpu", "ncpus"), _NUMBERS),
+    **dict.fromkeys(
+        ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip"), _LISTS
+    ),
+}
+
+
+def _refused_by_scheduler(scheduler: Scheduler, name: str, value: Any) -> str:
     from espnet3.parallel.backends.scheduler import SubmitBy  # loaded with the row
 
+    described = scheduler.submit_by is SubmitBy.DESCRIPTION
     # the lines of a prologue are the user's own, except where it is one value of a description
-    own_lines = name == "job_script_prologue" and scheduler.submit_by is not SubmitBy.DESCRIPTION
-    if not own_lines and breaks_lines(value):
+    if (described or name != "job_script_prologue") and breaks_lines(value):
         return BREAKS
     if name == "walltime":
-        unit = 1 if scheduler.writes_seconds else 60  # YAML 1.1 reads times in base 60
-        example = clock(
-            unit * int(value) if is_number(value) and value > 0 else 4 * 3600,
-            writes_seconds=scheduler.writes_seconds,
-        )
-        if is_number(value):
-            return (
-                "YAML has read a time as a number, as it does with 4:00:00; write it in quotes: "
-                f'walltime: "{example}"'
-            )
-        if walltime_seconds(value, minutes_last=scheduler.minutes_last) is None:
-            return f'not a time; write it as walltime: "{example}", or as 90m, 4h, 2 days'
-    if name in ("memory", "disk") and not is_size(value):
-        number = isinstance(value, (int, str)) and str(value).strip().isdigit()
-        return f"write it with its unit: {name}: {value if number else 16}GB"
-    if name in ("cores", "processes", "job_cpu", "ncpus"):
-        return Whole(least=1, example=f"{name}: 4").refusal(value)
-    if name in _MAPPINGS:
-        return _MAPPINGS[name].refusal(value)
-    if name == "job_extra_directives" and scheduler.submit_by is SubmitBy.DESCRIPTION:
-        return "" if isinstance(value, Mapping) else f"must be a mapping for {env}: {{name: value}}"
-    if name in _LISTS and not isinstance(value, list):
-        return f"must be a list: {name}: [{shown(value, name)}]"
+        return _refused_walltime(scheduler, value)
+    if name == "job_extra_directives" and described:
+        return Fits(_is(Mapping), "a mapping: {name: value}").refusal(value)
+    if name in _OF_JOBS and (refusal := _OF_JOBS[name].refusal(value)):
+        return refusal
     words = {"worker_extra_args": value, "python": [value], "worker_command": [value]}.get(name, ())
     return next(filter(None, map(word_problem, words)), "")
 
 
-# dask-jobqueue would take a text apart into its letters.
-_LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")
+def _refused_walltime(scheduler: Scheduler, value: Any) -> str:
+    unit = 1 if scheduler.writes_seconds else 60  # YAML 1.1 reads 4:00:00 in base 60
+    seconds = unit * int(value) if is_number(value) and value > 0 else 4 * 3600
+    example = f'walltime: "{clock(seconds, writes_seconds=scheduler.writes_seconds)}"'
+    if is_number(value):
+        return f"YAML has read a time as a number, as it does with 4:00:00; write it in quotes: {example}"
+    if walltime_seconds(value, minutes_last=scheduler.minutes_last) is None:
+        return f"not a time; write it as {example}, or as 90m, 4h, 2 days"
+    return ""
 
 
 def _missing(row: Backend, options: Mapping[Any, Any]) -> list[str]:

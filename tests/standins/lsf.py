@@ -73,7 +73,7 @@ def state(each: Element) -> str:
 
 def bjobs(words: list[str]) -> int:
     """List jobs; `-o "jobid stat ... delimiter='|'"` chooses the fields."""
-    given, wanted = options("bjobs", words, ("-u", "-o", "-q"), ("-a", "-noheader", "-w", "-p"))
+    given, wanted = options("bjobs", words, ("-u", "-o"), ("-a", "-noheader", "-p"))
     store = Store()
     listed = store.seen(history="-a" in given or bool(wanted), whole=not wanted)
     if wanted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -63,9 +62,7 @@ def read_submission(command: str, words: list[str]) -> tuple[dict[str, Any], str
     wall = re.search(r"walltime=([\d:]+)", resources)
     cores = re.search(r"(?:ncpus|ppn)=(\d+)", resources)
     memory = re.search(r"mem=(\d+)([kmgt]?)b", resources, re.IGNORECASE)
-    if (
-        memory and int(memory[1]) * 1024 ** "kmgt".find(memory[2].lower() or "?") > 1024**3
-    ):  # in MB: a petabyte
+    if memory and int(memory[1]) >= 1024**2 and memory[2].lower() == "g":  # a petabyte
         refuse(command, "Job violates queue and/or server resource limits", 188)
     facts = {
         "name": last("-N") or os.path.basename(rest[0] if rest else "STDIN"),
@@ -116,17 +113,14 @@ def _file(wanted: str, default: str, in_folder: str) -> str:
 
 
 def qstat(words: list[str]) -> int:
-    """List jobs: the wide table with -u, all facts with -f, as JSON with -F json."""
-    given, wanted = options("qstat", _split(words), ("-u", "-F"), ("-x", "-t", "-f", "-a"))
+    """List jobs: the wide table, or all facts with -f."""
+    given, wanted = options("qstat", words, ("-u",), ("-x", "-t", "-f"))
     store = Store()
     if "-x" in given and Habit.NO_HISTORY in store.habits:
         print("qstat: PBS is not configured to maintain job history", file=sys.stderr)
         return 0
     listed, code = _named(store, wanted, "-x" in given) if wanted else (store.seen(history="-x" in given), 0)
-    if "-F" in given:
-        jobs = {job_id(each): _facts(each) for each in listed}
-        print(json.dumps({"Jobs": jobs}, indent=1))
-    elif "-f" in given:
+    if "-f" in given:
         for each in listed:
             lines = "\n".join(f"    {name} = {value}" for name, value in _facts(each).items())
             print(f"Job Id: {job_id(each)}\n{lines}\n")
@@ -169,28 +163,15 @@ def _is(each: Element, name: str) -> bool:
     return found is not None and each.job == int(found[1]) and (not found[2] or each.index == int(found[2]))
 
 
-def _split(words: list[str]) -> list[str]:
-    """Take joined flags apart: -xtf is -x -t -f."""
-    out: list[str] = []
-    for word in words:
-        out += [f"-{letter}" for letter in word[1:]] if re.fullmatch(r"-[xtfa]{2,}", word) else [word]
-    return out
-
-
 def _facts(each: Element) -> dict[str, Any]:
     facts: dict[str, Any] = {"Job_Name": each.name, "job_state": _LETTERS[each.state], "queue": each.queue}
-    if each.index is not None:
-        facts["array_index"] = each.index
     if each.exit_code is not None:
         facts["Exit_status"] = each.exit_code
     if each.state == "waiting":
-        store = Store()
-        slots = store.slots
-        never = (
-            f"Can Never Run: Insufficient amount of resource: ncpus (R: {each.cores} A: {slots} T: {slots})"
-        )
-        now = "Not Running: Insufficient amount of resource: ncpus"
-        facts["comment"] = now if store.can_run(each) else never
+        slots = Store().slots
+        short = "Insufficient amount of resource: ncpus"
+        never = f"Can Never Run: {short} (R: {each.cores} A: {slots} T: {slots})"
+        facts["comment"] = f"Not Running: {short}" if Store().can_run(each) else never
     return facts
 
 

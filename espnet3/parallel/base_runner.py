@@ -14,7 +14,6 @@ from espnet3.parallel.errors import explained
 from espnet3.parallel.parallel import active_client, active_config, before_loading
 from espnet3.parallel.runner.arguments import (
     check_batches,
-    check_provider,
     checked,
     with_suggestions,
 )
@@ -110,7 +109,6 @@ class BaseRunner(ABC):
         split_batches: bool = True,
         every_rank: bool = False,
     ) -> None:
-        check_provider(provider)
         self.provider = provider
         self.batch_size = checked("batch_size", batch_size)
         self.async_mode = checked("async_mode", async_mode)

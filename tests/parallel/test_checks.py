@@ -141,7 +141,7 @@ def test_a_runner_takes_numpys_numbers(name: str, value: Any) -> None:
         ("max_retries", -1, "an integer, 0 or more"),
         ("on_error", "skip", '"raise" or "record"'),
         ("resume", "yes", 'True, False or "force"'),
-        ("max_failures", -1, "a number, 0 or more"),
+        ("max_failures", -1, "a whole number of items"),
         ("max_failures", 1.5, "a whole number of items, or a share of them below 1"),
         ("item_timeout", math.inf, "a number above 0"),
         ("item_timeout", 1e300, "1,000,000,000 at most, or None"),

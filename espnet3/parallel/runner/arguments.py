@@ -15,11 +15,13 @@ from espnet3.parallel.checks import (
     MOST_SECONDS,
     RESUME,
     Choice,
+    Fits,
     Kind,
     Location,
     Number,
     Whole,
     argument,
+    is_number,
 )
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, SignatureError, explained
@@ -37,7 +39,11 @@ _KINDS: dict[str, Kind] = {
     "batch_size": Whole(none="None"),  # a positive one: when the runner is called
     "every_rank": FLAG,
     "item_timeout": Number(above=0, most=MOST_SECONDS, none="None"),
-    "max_failures": Number(least=0, none="None"),
+    "max_failures": Fits(
+        lambda value: is_number(value) and (0 <= value <= 1 or value == int(value) > 1),
+        "a whole number of items, or a share of them below 1",
+        none="None",
+    ),
     "max_retries": Whole(least=0),
     "on_error": Choice(("raise", "record"), quoted=True),
     "output_dir": Location(none="None"),
@@ -55,10 +61,6 @@ def checked(name: str, value: Any) -> Any:
     """Return an argument of `BaseRunner` as a plain Python value; a path as a `Path`."""
     kind = _KINDS[name]
     found = argument(name, value, kind)
-    if name == "max_failures" and found is not None and found > 1 and found != int(found):
-        raise ConfigError(
-            f"{name} must be a whole number of items, or a share of them below 1, or None, not {shown(value)}"
-        )
     return Path(found) if isinstance(kind, Location) and found is not None else found
 
 
@@ -67,20 +69,16 @@ def checked_batch_size(size: Any) -> Any:
     return argument("batch_size", size, Whole(least=1, none="None"))
 
 
-def check_provider(provider: Any) -> None:
-    """Raise `ConfigError` where it is a class."""
-    if isinstance(provider, type):
-        raise ConfigError(
-            f"the provider must be an object, and {provider.__qualname__} is the class: make one, "
-            f"{provider.__qualname__}(config)"
-        )
-
-
 def check_builds(provider: Any) -> None:
     """Raise `ConfigError` where a provider has no way to build an env, when its runner is called.
 
     A runner is made with whatever it is given: code of its own that needs no env may be used without one.
     """
+    if isinstance(provider, type):
+        made = provider.__qualname__
+        raise ConfigError(
+            f"the provider must be an object, and {made} is the class: make one, {made}(config)"
+        )
     build = inspect.getattr_static(provider, "build_env_local", None)
     if build is None or not callable(provider.build_env_local):
         raise ConfigError(
@@ -105,9 +103,6 @@ def check_indices(indices: Any) -> None:
     )
 
 
-_WARNED: set[tuple[type, int]] = set()  # runners and sizes: a recipe makes a runner for each test set
-
-
 def check_finishing(runner: Any, name: str, given: tuple[str, ...]) -> None:
     """Raise a SignatureError where a method that is called at a run's end does not take what it will be given."""
     try:
@@ -127,13 +122,11 @@ def check_batches(runner: Any) -> None:
     if size is not None and size < 1:
         return  # an error of its own, when the runner is called
     if takes_lists(kind, size):
-        if (kind, size) not in _WARNED:
-            _WARNED.add((kind, size))
-            warn_caller(
-                f"batch_size={size}, and {kind.__qualname__} has no batch_forward: its forward is given lists of up to "
-                f"{size} indices. Define batch_forward(indices, **env), which returns one result per index, to have "
-                "results and failures index by index, or leave batch_size out if forward takes one index"
-            )
+        warn_caller(
+            f"batch_size={size}, and {kind.__qualname__} has no batch_forward: its forward is given lists of up to "
+            f"{size} indices. Define batch_forward(indices, **env), which returns one result per index, to have "
+            "results and failures index by index, or leave batch_size out if forward takes one index"
+        )
     elif size is not None and is_default(kind, "batch_forward"):
         warn_caller(
             f"batch_size={size} has no effect, as the runner has no batch_forward: define batch_forward(indices, "

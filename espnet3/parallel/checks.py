@@ -32,28 +32,28 @@ class Kind:
     """A sort of value.
 
     Attributes:
-        must_be: Returns what a value must be, "" where it is that.
-        none: How None is called where it is allowed, such as "null".
+        must_be: Function that returns a description of right values for a wrong one, "" for a right one.
+        none: Name of None where None is allowed, such as "null".
     """
 
     must_be: Callable[[Any], str]
     none: str = ""
 
     def refusal(self, value: Any) -> str:
-        """Return what the value must be, beginning with "must be", or "" where it is that."""
+        """Return a refusal that begins with "must be", or "" for a right value."""
         what = "" if value is None and self.none else self.must_be(value)
         return what and f"must be {what}{f', or {self.none}' if self.none else ''}"
 
 
 class Fits(Kind):
-    """A value that passes a test; `called` says what it must be."""
+    """A value that passes a test; `called` describes right values."""
 
     def __init__(self, test: Callable[[Any], bool], called: str, none: str = "") -> None:
         super().__init__(must_be=lambda value: "" if test(value) else called, none=none)
 
 
 class Number(Kind):
-    """A finite number within bounds; `called` names it in the message, which the bounds do otherwise."""
+    """A finite number within bounds; messages describe it by `called`, or else by the bounds."""
 
     whole = False
 
@@ -108,11 +108,11 @@ class Choice(Kind):
 
 FLAG = Fits(lambda value: isinstance(value, bool), "true or false")
 RESUME = Choice((True, False, "force"), quoted=True)
-"""Of a run in a folder that holds one: go on, start anew, or go on whatever has changed."""
+"""Values of `resume`: continue the run of the folder, start anew, or continue despite changes."""
 
 
 def names_of(what: str, none: str = "") -> Kind:
-    """Return the kind of a list of texts, which are names of something."""
+    """Return the kind of a list of names."""
     return Fits(
         lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
         f"a list of names of {what}",
@@ -136,7 +136,7 @@ class Location(Kind):
 
 
 def _usable_path(path: str) -> str:
-    """Return what a path must be that no file system takes, "" where one may."""
+    """Return the reason why no file system takes a path, or ""."""
     if "\0" in path:
         return "a path without the character NUL"
     try:
@@ -157,7 +157,7 @@ def argument(name: str, value: Any, kind: Kind) -> Any:
 
 
 def problem(place: str, value: Any, refusal: str) -> str:
-    """Word what is wrong with an entry of a configuration: where, the value and a kind's refusal of it."""
+    """Word a mistake in a configuration: its place, the value and the refusal."""
     return f"{place} = {shown(value, place)}: {refusal}"
 
 
@@ -169,12 +169,12 @@ def as_python(value: Any) -> Any:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value is a whole number; True, False and 2.0 are not."""
+    """Return whether a value is a whole number; True, False and 2.0 are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number; True and False are not."""
+    """Return whether a value is a finite number; True and False are not."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return False
     try:
@@ -198,7 +198,7 @@ class SignatureOfInit:
 
 
 def is_path(value: Any) -> bool:
-    """Whether a value is one of `pathlib`, which a worker's start has no other need of, and no time for."""
+    """Return whether a value is a path, without importing `pathlib`: a worker starts sooner without it."""
     module = sys.modules.get("pathlib")
     return module is not None and issubclass(type(value), module.PurePath)
 
@@ -244,10 +244,10 @@ def own_attribute(value: Any, name: str) -> Any:
 
 
 def is_a(value: Any, kinds: Any) -> bool:
-    """Return what `isinstance` does, by the type alone: an object may say that its class is another, or raise there."""
+    """Return `isinstance` by the type alone: an object may pretend another class, or raise there."""
     return issubclass(type(value), kinds)
 
 
 def is_installed(file: str) -> bool:
-    """Whether a module's file is of the standard library or an installed package."""
+    """Return whether a module's file is of the standard library or an installed package."""
     return file.startswith(_STDLIB) or any(each in file for each in _PACKAGES)

@@ -33,7 +33,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import masked, named, shown, warn_caller
 
 _MOST_WORKERS = 1_000_000
-# Keys of ESPnet3 for which there is nothing to do here, and why.
+# Keys of ESPnet3 without an effect here, and the reason.
 _WITHOUT_EFFECT = {
     "allow_overwrite_lock": "a run folder is held by a lease that ends soon after its holder, so that no lock of a run "
     "that was killed is in the way of the next one. Leave it out",
@@ -42,10 +42,10 @@ _LONG_NUMBER = 20  # digits of a number in text form; Python refuses to read one
 
 
 def registered(config: Any) -> Any:
-    """Return what `get_parallel_config` is to give back for a caller's object: checked, and a copy of it.
+    """Return a checked copy of a caller's object, for `get_parallel_config`.
 
-    It is a `ParallelConfig`; for a `DictConfig` another one, with its own keys, resolved, and `env`, `n_workers` and
-    `options` in any case.
+    The copy is a `ParallelConfig`; of a `DictConfig` it is another `DictConfig`: resolved, with the user's own keys,
+    and always with `env`, `n_workers` and `options`.
     """
     parsed = ParallelConfig.parse(config)
     if not _is_omegaconf(config) or _is_none(config):
@@ -61,11 +61,10 @@ def registered(config: Any) -> Any:
 
 
 class Options(Mapping[str, Any]):
-    """Options of a backend, which cannot be changed: each read returns a copy.
+    """Read-only options of a backend: each read returns a copy.
 
-    Containers are plain dicts and lists, so `dict(options)` can be given to a cluster class as it
-    is. Objects that are no containers (a `Security`, a class) are kept as they are. What looks like
-    a secret is masked in `repr`.
+    Containers are plain dicts and lists, so a cluster class takes `dict(options)` as it is. Other objects (a
+    `Security`, a class) are not copied. `repr` masks secrets.
     """
 
     __slots__ = ("_values",)
@@ -91,21 +90,21 @@ class ParallelConfig(Mapping[str, Any]):
     """A checked `parallel` block; it also reads as a mapping (`config["env"]`, `config.get(...)`).
 
     Attributes:
-        env: Which backend starts the workers, a row of `espnet3.parallel.backends`.
+        env: Backend that starts the workers, a row of `espnet3.parallel.backends`.
         n_workers: Workers asked for.
         options: Arguments for the backend's cluster class.
         setup_timeout: Seconds a provider may take to build its env on a worker; None: no limit.
         start_timeout: Seconds without any worker before giving up.
-        frozen_timeout: Seconds that a worker's process may give no sign of life (no processor time; on another host,
-            no heartbeat) before its items go to others, and a worker of ours is killed; None: for ever.
-        idle_timeout: Seconds that worker processes of this machine stay after a run, for the next one; 0: not at all.
+        frozen_timeout: Seconds without a sign of life from a worker's process (no processor time; on another host, no
+            heartbeat) until its items go to others and a worker of ours is killed; None: no limit.
+        idle_timeout: Seconds that worker processes of this machine stay after a run, for the next one; 0: none stay.
         detached: Settings of detached runs (`DetachedSettings`).
-        security: "auto" and "on": TLS, on one machine too, with a certificate of the run; "off": whoever can connect
+        security: "auto" and "on": TLS, on one machine too, with a certificate of the run; "off": anyone who can connect
             runs code as the owner.
-        adapt: `{minimum: 0, maximum: 64}` lets the number of workers follow the work; None: it is fixed.
+        adapt: `{minimum: 0, maximum: 64}` lets the number of workers follow the work; None: a fixed number.
 
     Raises:
-        ConfigError: Something is wrong; the message holds all of it.
+        ConfigError: Lists all mistakes.
     """
 
     env: str = "local"
@@ -125,11 +124,10 @@ class ParallelConfig(Mapping[str, Any]):
 
         Args:
             config: None (the defaults), a ParallelConfig, any mapping, or a `DictConfig`, whose
-                interpolations are resolved. It is copied: later edits of it change nothing.
+                interpolations are resolved. Later edits of the object change nothing.
 
         Raises:
-            ConfigError: Something is wrong; the message holds all of it, each with the place, the
-                value and the fix.
+            ConfigError: Lists all mistakes, each with its place, its value and the fix.
         """
         if isinstance(config, cls):
             return config
@@ -156,7 +154,7 @@ def _names() -> tuple[str, ...]:
 
 
 def _checked(config: Any) -> dict[str, Any]:
-    """Return the fields that `config` gives, as plain values that are right, or raise ConfigError."""
+    """Return the fields of a caller's object as checked plain values, or raise ConfigError."""
     if _is_none(config):
         return {}
     problems: list[str] = []
@@ -201,7 +199,7 @@ def _plain_block(config: Any, problems: list[str]) -> dict[str, Any]:
 
 
 def check_trainer(block: Any) -> None:
-    """Raise a ConfigError where a `trainer` block, a mapping or a `DictConfig`, holds what belongs to `parallel`."""
+    """Refuse keys of `parallel` in a `trainer` block (a mapping or a `DictConfig`) with a ConfigError."""
     if not isinstance(block, Mapping) and not (_is_omegaconf(block) and hasattr(block, "keys")):
         return
     problems: list[str] = []
@@ -221,7 +219,7 @@ def _wrong(problems: list[str], block: str = "parallel") -> ConfigError:
 
 
 def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
-    """Refuse keys that were meant for another place or are slips; leave out those that mean nothing, with a warning."""
+    """Refuse misplaced and misspelt keys; leave out keys without a meaning, with a warning."""
     known = _names()
     for key, value in list(raw.items()):
         if not isinstance(key, str):
@@ -253,7 +251,7 @@ def _as_meant(name: str, value: Any) -> Any:
 
 
 def _refused_by_kind(backend: Backend | None, name: str, value: Any) -> str:
-    """Return why a kind of backend cannot do what is asked for: TLS of pods, and adapting without jobs."""
+    """Refuse a setting that a kind of backend lacks: TLS of pods, and adapting without jobs."""
     if backend is None or value is None:
         return ""
     if name == "security" and value == "on" and backend.kind is Kind.KUBERNETES:
@@ -334,7 +332,7 @@ def _is_omegaconf(value: Any) -> bool:
 
 
 def _is_none(config: Any) -> bool:
-    """Whether a config is None or the DictConfig of an empty file."""
+    """Return whether a config is None or the DictConfig of an empty file."""
     if not _is_omegaconf(config):
         return config is None
     return sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False) is None

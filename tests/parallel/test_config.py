@@ -177,7 +177,7 @@ def test_the_constructor_checks_too():
     [
         ("lcoal", "Did you mean 'local'?"),
         ("gpu", "Did you mean 'local_gpu'?"),
-        ("queue.pl --mem 4G", "env: sge here"),
+        ("queue.pl --mem 4G", "write env: sge in place of queue.pl"),
         (None, "Unknown env None."),
     ],
 )

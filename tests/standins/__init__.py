@@ -5,9 +5,9 @@
         ...
 
 A stand-in really runs the job script as a process group of this machine, in a queue with a number of
-slots, ends it at its walltime, and keeps its exit code. Covered are submission with directives and job
-arrays, the listing, and cancelling, as far as this package and dask-jobqueue use them. What it is not:
-the real scheduler. It knows no users, fair shares or resources beyond slots.
+slots, ends it at its walltime, and keeps its exit code. It covers submission with directives and job arrays, the
+listing, and cancelling, as far as this package and dask-jobqueue use them, without users, fair shares or
+resources beyond slots.
 """
 
 from tests.standins.habits import Habit

@@ -1,4 +1,4 @@
-"""Bad habits of real schedulers, each a switch of a stand-in: what a job's owner must not take for the job's end."""
+"""Bad habits of real schedulers, each a switch of a stand-in. None of them means that a job has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LATE = 1.5  # seconds by which what is late comes late
 
 
 class Habit(str, Enum):
-    """What a stand-in does."""
+    """A habit of a stand-in."""
 
     NO_HISTORY = (
         "no_history"  # ended jobs are forgotten at once; PBS refuses to list them, with an exit status of 0
@@ -36,7 +36,7 @@ class Habits:
         return habit in self._habits
 
     def fails(self, command: str) -> bool:
-        """Whether this look is one that fails without an exit status; if so, say it."""
+        """Return whether this look is one that fails without an exit status; if so, say it."""
         if Habit.SILENT_ERROR not in self or self._goes_well("errors"):
             return False
         print(f"{command}: cannot connect to the server (errno=15010)", file=sys.stderr)
@@ -49,7 +49,7 @@ class Habits:
         return set(range(0, count, 2))
 
     def knows(self, submitted: float, ended: bool, *, history: bool) -> bool:
-        """Whether a command knows a job; with `history` it also shows jobs that have ended."""
+        """Return whether a command knows a job; with `history` it also shows jobs that have ended."""
         if Habit.LATE_LISTING in self and time.time() < submitted + LATE:
             return False
         return not ended or (history and Habit.NO_HISTORY not in self)

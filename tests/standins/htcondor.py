@@ -140,7 +140,7 @@ Step    Matched  Condition
 
 
 def chosen_by(each: Element, names: list[str]) -> bool:
-    """Whether a job is meant by one of some names: "7" or "7.3"."""
+    """Return whether a job is meant by one of some names: "7" or "7.3"."""
     return str(each.job) in names or f"{each.job}.{each.index}" in names
 
 

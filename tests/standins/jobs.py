@@ -1,7 +1,7 @@
-"""What the stand-ins share: jobs on disk, and a supervisor for each that runs it as process groups.
+"""Jobs of all stand-ins: files on disk, and a supervisor for each job that runs it as process groups.
 
-A job is a file for each of its elements (one, or as many as its array has). Whoever holds the lock
-may read and write them. The supervisor starts an element when slots are free, in the order of
+A job is a file for each of its elements (one, or as many as its array has), which the holder of the lock may
+change. The supervisor starts an element when slots are free, in the order of
 submission, ends it at its walltime or when it is cancelled, and keeps its exit code.
 """
 
@@ -103,7 +103,7 @@ class Store:
         return [each for place, each in enumerate(known) if place in shown]
 
     def can_run(self, element: Element) -> bool:
-        """Whether an element asks for no more than there is; with no slots at all, it just waits."""
+        """Return whether an element asks for no more than there is; with no slots at all, it just waits."""
         return not 0 < self.slots < element.cores
 
     # --- submission ---

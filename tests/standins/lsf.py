@@ -111,7 +111,7 @@ def bjobs(words: list[str]) -> int:
 
 
 def _is(each: Element, name: str) -> bool:
-    """Whether a job is meant by a name: "101", or "101[2]"."""
+    """Return whether a job is meant by a name: "101", or "101[2]"."""
     return name in (str(each.job), f"{each.job}[{each.index}]")
 
 

@@ -158,7 +158,7 @@ def _named(store: Store, names: list[str], history: bool) -> tuple[list[Element]
 
 
 def _is(each: Element, name: str) -> bool:
-    """Whether a job is meant by a name: 7, 7[] or 7[2], whatever server follows."""
+    """Return whether a job is meant by a name: 7, 7[] or 7[2], whatever server follows."""
     found = re.match(r"(\d+)(?:\[(\d*)\])?", name)
     return found is not None and each.job == int(found[1]) and (not found[2] or each.index == int(found[2]))
 

@@ -37,7 +37,7 @@ _OF_OTHERS = {
     *("job_extra_directives", "job_directives_skip", "job_script_prologue", "job_name", "log_directory"),
     *("worker_extra_args", "hosts", "connect_options", "remote_python", "image", "namespace"),
 }
-# Words of ESPnet2 and of job scripts, and what means the same here.
+# Words of ESPnet2 and of job scripts, with their equivalents here.
 _RENAMED = {
     **dict.fromkeys(("nj", "inference_nj", "num_workers", "ntasks"), "n_workers"),
     "partition": "queue",
@@ -57,17 +57,17 @@ _REPLACED = {
     **dict.fromkeys(("train_cmd", "cuda_cmd", "decode_cmd", "cmd"), _COMMAND),
     **dict.fromkeys(("gpu_inference", "ngpu", "gpu", "gpus", "gres"), _GPUS),
 }
-# OmegaConf's mark of a value that is still to be given; that it is missing is said elsewhere.
+# OmegaConf's mark of a missing value, which `ParallelConfig` reports.
 MISSING = "???"
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is the mark of a missing one."""
+    """Return whether a value is the mark of a missing one."""
     return isinstance(value, str) and value == MISSING
 
 
 def option_problems(row: Backend | None, options: Any) -> list[str]:
-    """Return what is wrong with `options`: where, the value, why and the fix, one string each."""
+    """Return the mistakes in `options`, one string each: place, value, reason and fix."""
     if is_missing(options):
         return []
     if not isinstance(options, dict):
@@ -89,7 +89,7 @@ def _refused_name(row: Backend | None, name: Any) -> str:
     if name in row.controlled:
         return f"not an option of {row.name}: {row.controlled[name]}"
     known = has_option(row, name)
-    # None: its package is not installed, which is said when the cluster is built; the option may be right
+    # None: its package is not installed; the option may be right, and building the cluster names the package
     if known:
         return ""
     if known is None and name not in _OF_TRAINER and not (name in _OF_OTHERS and _owners(name)):
@@ -110,7 +110,7 @@ def _owners(name: str) -> str:
 
 
 def _elsewhere(name: str) -> str:
-    """Return where a word of Lightning, ESPnet2 or job scripts belongs, "" for another name."""
+    """Return the right place of a word of Lightning, ESPnet2 or job scripts; "" for another name."""
     if name in _OF_TRAINER:
         return TO_TRAINER
     if name in _RENAMED:
@@ -120,7 +120,7 @@ def _elsewhere(name: str) -> str:
 
 
 def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ...]) -> str:
-    """Return why a key beside `env` is wrong, and what to do; empty where it is like no key that means anything."""
+    """Return the mistake in a key beside `env`, and the fix; "" for a key that resembles no known name."""
     if row is not None and name in row.controlled:
         return f"unknown key: {row.controlled[name]}"
     if row is not None and has_option(row, name):
@@ -137,7 +137,7 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
 
 
 def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
-    """Return why a key of a `trainer` block belongs to `parallel`, and what to do; empty where it does not."""
+    """Return the right place of a key of `parallel` in a `trainer` block; "" for another key."""
     if name == "parallel":
         return "is a block of its own: move it out of the trainer block"
     meant = _RENAMED.get(name, name)
@@ -169,7 +169,7 @@ def _is(kind: type | tuple[type, ...]) -> Callable[[Any], bool]:
 
 
 def _are_resources(value: Any) -> bool:
-    """Whether they are limits and requests: Kubernetes would leave out another word without an error."""
+    """Return whether a value holds limits and requests alone: Kubernetes drops other words without an error."""
     return (
         isinstance(value, Mapping)
         and not set(value) - {"limits", "requests"}
@@ -272,7 +272,7 @@ def _missing(row: Backend, options: Mapping[Any, Any]) -> list[str]:
 
 
 def _set_by_site(row: Backend, options: Mapping[Any, Any], name: str) -> bool:
-    """Whether the site's jobqueue.yaml or environment gives a required option, as dask-jobqueue reads it there.
+    """Return whether the site's jobqueue.yaml or environment gives a required option, as dask-jobqueue reads it there.
 
     dask is imported for this, and only here: for a configuration that would otherwise be refused.
     """

@@ -65,14 +65,14 @@ def checked(name: str, value: Any) -> Any:
 
 
 def checked_batch_size(size: Any) -> Any:
-    """Return a runner's batch size, which may have been set after it was made, when the runner is called."""
+    """Check a runner's batch size at its call: it may have been set after the runner was made."""
     return argument("batch_size", size, Whole(least=1, none="None"))
 
 
 def check_builds(provider: Any) -> None:
-    """Raise `ConfigError` where a provider has no way to build an env, when its runner is called.
+    """Raise a ConfigError at the call of a runner whose provider cannot build an env.
 
-    A runner is made with whatever it is given: code of its own that needs no env may be used without one.
+    Making the runner accepts any provider, as its own methods may be used without an env.
     """
     if isinstance(provider, type):
         made = provider.__qualname__
@@ -104,7 +104,7 @@ def check_indices(indices: Any) -> None:
 
 
 def check_finishing(runner: Any, name: str, given: tuple[str, ...]) -> None:
-    """Raise a SignatureError where a method that is called at a run's end does not take what it will be given."""
+    """Raise a SignatureError where a method called at the end of a run does not take its arguments."""
     try:
         signature(getattr(runner, name)).bind(*given)
     except TypeError as error:
@@ -142,7 +142,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_suggestions(init: F) -> F:
-    """Have a runner's constructor answer an argument that it does not know with the name that was meant."""
+    """Have a runner's constructor answer an unknown argument with the closest name."""
     known = list(signature(init).parameters)[1:]
     block = [each.name for each in fields(ParallelConfig) if each.name not in known]
 

@@ -1,4 +1,4 @@
-"""Whether a runner gives the same answer wherever it runs."""
+"""`same_answer`: run a runner in several ways and compare the results."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def same_answer(
     `seed=`, batches whose padding leaks into their items, and results that depend on the order.
 
     Args:
-        runner: A `BaseRunner`; what is changed of it is put back afterwards. With an `output_dir` each run goes to a
-            temporary folder of its own, so that none is resumed.
-        indices: What to run.
+        runner: A `BaseRunner`, which is afterwards as before. With an `output_dir` each run goes to a temporary folder
+            of its own, so that none is resumed.
+        indices: Indices to run.
         n_workers: Worker counts to try; 1 is this process.
         batch_sizes: Batch sizes to try.
         detached: Try detached jobs of this machine as well; the classes must be in files, as for any detached run.

@@ -1,4 +1,4 @@
-"""`BackendContract`: what every backend must do, as a class of tests to inherit."""
+"""`BackendContract`: the duties of every backend, as a class of tests to inherit."""
 
 from __future__ import annotations
 

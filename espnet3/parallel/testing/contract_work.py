@@ -1,4 +1,4 @@
-"""What the backend contract runs on workers: imported there by name."""
+"""Runners and providers of the backend contract: workers import them by name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Scale(BaseRunner):
 
     @staticmethod
     def forward(idx: int, factor: int) -> dict[str, Any]:
-        """Return what depends on the index and the env."""
+        """Return values of the index and the env."""
         return {"index": idx, "value": idx * factor, "text": f"item {idx} é", "list": [idx / 7] * 3}
 
 
@@ -52,7 +52,7 @@ class Batched(Scale):
 
 
 class Where(BaseRunner):
-    """Who ran the item, and with which env."""
+    """The process that ran the item, and its env."""
 
     @staticmethod
     def forward(idx: int, pid: int, built: int) -> tuple[int, int, int]:
@@ -73,7 +73,7 @@ class Fails(BaseRunner):
 
 
 class Draws(BaseRunner):
-    """Random numbers, which `seed` makes the same anywhere."""
+    """Random numbers: the same anywhere with `seed`."""
 
     @staticmethod
     def forward(idx: int) -> float:

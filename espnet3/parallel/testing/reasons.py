@@ -1,4 +1,4 @@
-"""Whether two results are equal, and if not why: trials with the item alone, again, after others, and in batches."""
+"""Compare two results, and find the reason of a difference: the item alone, again, after others, and in batches."""
 
 from __future__ import annotations
 

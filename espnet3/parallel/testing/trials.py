@@ -35,7 +35,7 @@ class Trials:
 
     @property
     def has_batches(self) -> bool:
-        """Whether the runner has a `batch_forward` of its own."""
+        """Return whether the runner has a `batch_forward` of its own."""
         return type(self.runner).batch_forward is not BaseRunner.batch_forward
 
     def run(

@@ -9,7 +9,7 @@ import pytest
 
 from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_for, parallel_map
 from espnet3.parallel.clusters import keeper
-from espnet3.parallel.testing.contract_work import square
+from espnet3.parallel.testing.contract import square
 from tests.habits import pairs, rows
 from tests.standins import Habit, standin
 from tests.standins.place import NAMES

@@ -1,4 +1,4 @@
-"""Values that users give, checked: one kind for each sort of value words every refusal of it.
+"""Values that users give, checked: a `Sort` of value words every refusal of it.
 
     Whole(least=1, example="4")     "must be a positive integer, such as 4"
     argument("batch_size", 0, ...)  raises "batch_size must be a positive integer, not 0"
@@ -28,7 +28,7 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class Kind:
+class Sort:
     """A sort of value.
 
     Attributes:
@@ -45,14 +45,14 @@ class Kind:
         return what and f"must be {what}{f', or {self.none}' if self.none else ''}"
 
 
-class Fits(Kind):
+class Fits(Sort):
     """A value that passes a test; `called` describes right values."""
 
     def __init__(self, test: Callable[[Any], bool], called: str, none: str = "") -> None:
         super().__init__(must_be=lambda value: "" if test(value) else called, none=none)
 
 
-class Number(Kind):
+class Number(Sort):
     """A finite number within bounds; messages describe it by `called`, or else by the bounds."""
 
     whole = False
@@ -89,7 +89,7 @@ class Whole(Number):
     whole = True
 
 
-class Choice(Kind):
+class Choice(Sort):
     """One of a few values; with `quoted`, texts among them are shown in quotes: a configuration file needs none."""
 
     def __init__(self, values: tuple[Any, ...], quoted: bool = False) -> None:
@@ -111,8 +111,8 @@ RESUME = Choice((True, False, "force"), quoted=True)
 """Values of `resume`: continue the run of the folder, start anew, or continue despite changes."""
 
 
-def names_of(what: str, none: str = "") -> Kind:
-    """Return the kind of a list of names."""
+def names_of(what: str, none: str = "") -> Sort:
+    """Return the sort of a list of names."""
     return Fits(
         lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
         f"a list of names of {what}",
@@ -120,7 +120,7 @@ def names_of(what: str, none: str = "") -> Kind:
     )
 
 
-class Location(Kind):
+class Location(Sort):
     """A path of a file or folder, as text or a `Path`; `inside` another one: relative, and without steps back."""
 
     def __init__(self, *, inside: str = "", none: str = "") -> None:
@@ -148,7 +148,7 @@ def _usable_path(path: str) -> str:
     return f"a path of {_LONGEST_PATH} bytes at most" if len(os.fsencode(path)) > _LONGEST_PATH else ""
 
 
-def argument(name: str, value: Any, kind: Kind) -> Any:
+def argument(name: str, value: Any, kind: Sort) -> Any:
     """Return an argument of a call as a plain Python value."""
     refusal = kind.refusal(value)
     if refusal:

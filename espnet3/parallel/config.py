@@ -22,13 +22,13 @@ from espnet3.parallel.checks import (
     Choice,
     Fits,
     Number,
+    Sort,
     Whole,
     as_python,
     is_number,
     is_whole,
     problem,
 )
-from espnet3.parallel.checks import Kind as Sort
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import masked, named, shown, warn_caller
 

@@ -16,9 +16,9 @@ from espnet3.parallel import BaseRunner, ConfigError, DetachedRun, EnvironmentPr
 from espnet3.parallel.checks import (
     FLAG,
     Choice,
-    Kind,
     Location,
     Number,
+    Sort,
     Whole,
     argument,
     as_python,
@@ -72,7 +72,7 @@ class Double(BaseRunner):
         (Location(none="None"), [None, ""], [1.0], "a path"),
     ],
 )
-def test_each_kind_takes_what_it_says(kind: Kind, good: list[Any], bad: list[Any], words: str) -> None:
+def test_each_kind_takes_what_it_says(kind: Sort, good: list[Any], bad: list[Any], words: str) -> None:
     """A kind refuses what it is not, says what it must be, and takes all else."""
     assert [kind.refusal(value) for value in good] == [""] * len(good)
     for value in bad:

@@ -10,8 +10,7 @@ from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.job_text import BREAKS, breaks_lines, word_problem
 from espnet3.parallel.backends.loading import allowed_options, has_option, installed
 from espnet3.parallel.backends.table import BACKENDS
-from espnet3.parallel.checks import FLAG, Fits, Location, Whole, is_number, names_of, problem
-from espnet3.parallel.checks import Kind as Sort
+from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, names_of, problem
 from espnet3.parallel.messages import did_you_mean, named, shown
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from espnet3.parallel.checks import FLAG, Kind, Number, Whole, names_of, problem
+from espnet3.parallel.checks import FLAG, Number, Sort, Whole, names_of, problem
 from espnet3.parallel.messages import did_you_mean, shown
 
 
@@ -51,7 +51,7 @@ def settings_problems(block: Any) -> list[str]:
     return problems
 
 
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, Sort] = {
     "shards": Whole(least=1, none="null"),
     "variables": names_of("environment variables", none="null"),
     "snapshot": FLAG,

@@ -16,9 +16,9 @@ from espnet3.parallel.checks import (
     RESUME,
     Choice,
     Fits,
-    Kind,
     Location,
     Number,
+    Sort,
     Whole,
     argument,
     is_number,
@@ -31,7 +31,7 @@ from espnet3.parallel.runner.writers.hooks import is_default
 
 _TABLES = ("pandas", "polars", "cudf", "modin")
 
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, Sort] = {
     "async_mode": FLAG,
     "async_num_workers": Whole(least=1, none="None"),
     "async_result_dir": Location(),

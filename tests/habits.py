@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel.testing import Habit
+from tests.standins import Habit
 
 
 def rows(names: Sequence[Any], by_default: Sequence[Any]) -> list[Any]:

@@ -9,16 +9,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.checks import SignatureOfInit, refuse_incomplete
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.errors import explained
 from espnet3.parallel.parallel import active_client, active_config, before_loading
 from espnet3.parallel.runner.arguments import (
     check_batches,
-    check_provider,
     checked,
-    no_attribute,
-    with_indices,
     with_suggestions,
 )
 from espnet3.parallel.runner.batches import in_batches_of_one
@@ -89,14 +85,6 @@ class BaseRunner(ABC):
             cls.forward = staticmethod(in_batches_of_one(cls))  # type: ignore[method-assign]  # it has none
         make_static(cls)
 
-    __signature__ = SignatureOfInit()
-
-    @explained
-    def __new__(cls, *args: Any, **kwargs: Any) -> BaseRunner:
-        """Make a runner, if it has all that it needs."""
-        refuse_incomplete(cls, BaseRunner)
-        return super().__new__(cls)
-
     @with_suggestions
     def __init__(
         self,
@@ -121,7 +109,6 @@ class BaseRunner(ABC):
         split_batches: bool = True,
         every_rank: bool = False,
     ) -> None:
-        check_provider(provider)
         self.provider = provider
         self.batch_size = checked("batch_size", batch_size)
         self.async_mode = checked("async_mode", async_mode)
@@ -143,9 +130,6 @@ class BaseRunner(ABC):
         self.split_batches = checked("split_batches", split_batches)
         self.every_rank = checked("every_rank", every_rank)
         check_batches(self)
-
-    def __getattr__(self, name: str) -> Any:
-        raise no_attribute(self, name)
 
     # `*args: Any, **env: Any` lets a type checker accept a subclass that names its own env entries
 
@@ -222,7 +206,7 @@ class BaseRunner(ABC):
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
         """Write more files of a whole run's results, also in a detached run's merge. Optional, without `merge`."""
 
-    @with_indices
+    @explained
     def __call__(self, indices: Iterable[Any]) -> Any:
         """Run all indices; with `output_dir`, those that have no outcome in that folder yet.
 

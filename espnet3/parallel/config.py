@@ -8,30 +8,44 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
+from espnet3.parallel.backends.check import (
+    MISSING,
+    is_missing,
+    misplaced_in_trainer,
+    option_problems,
+    unknown_key,
+)
 from espnet3.parallel.backends.detached_settings import settings_problems
-from espnet3.parallel.backends.hints import misplaced_in_trainer, unknown_key
 from espnet3.parallel.backends.table import BACKENDS, unknown_env
-from espnet3.parallel.checks import MOST_SECONDS, Choice, Fits, Number, Whole, as_python, is_whole, problem
-from espnet3.parallel.checks import Kind as Sort
+from espnet3.parallel.checks import (
+    MOST_SECONDS,
+    Choice,
+    Fits,
+    Number,
+    Sort,
+    Whole,
+    as_python,
+    is_number,
+    is_whole,
+    problem,
+)
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import masked, named, shown, warn_caller
 
 _MOST_WORKERS = 1_000_000
-# Keys of ESPnet3 for which there is nothing to do here, and why.
+# Keys of ESPnet3 without an effect here, and the reason.
 _WITHOUT_EFFECT = {
     "allow_overwrite_lock": "a run folder is held by a lease that ends soon after its holder, so that no lock of a run "
     "that was killed is in the way of the next one. Leave it out",
 }
-_WARNED: set[str] = set()
 _LONG_NUMBER = 20  # digits of a number in text form; Python refuses to read one of thousands
 
 
 def registered(config: Any) -> Any:
-    """Return what `get_parallel_config` is to give back for a caller's object: checked, and a copy of it.
+    """Return a checked copy of a caller's object, for `get_parallel_config`.
 
-    It is a `ParallelConfig`; for a `DictConfig` another one, with its own keys, resolved, and `env`, `n_workers` and
-    `options` in any case.
+    The copy is a `ParallelConfig`; of a `DictConfig` it is another `DictConfig`: resolved, with the user's own keys,
+    and always with `env`, `n_workers` and `options`.
     """
     parsed = ParallelConfig.parse(config)
     if not _is_omegaconf(config) or _is_none(config):
@@ -47,11 +61,10 @@ def registered(config: Any) -> Any:
 
 
 class Options(Mapping[str, Any]):
-    """Options of a backend, which cannot be changed: each read returns a copy.
+    """Read-only options of a backend: each read returns a copy.
 
-    Containers are plain dicts and lists, so `dict(options)` can be given to a cluster class as it
-    is. Objects that are no containers (a `Security`, a class) are kept as they are. What looks like
-    a secret is masked in `repr`.
+    Containers are plain dicts and lists, so a cluster class takes `dict(options)` as it is. Other objects (a
+    `Security`, a class) are not copied. `repr` masks secrets.
     """
 
     __slots__ = ("_values",)
@@ -77,21 +90,21 @@ class ParallelConfig(Mapping[str, Any]):
     """A checked `parallel` block; it also reads as a mapping (`config["env"]`, `config.get(...)`).
 
     Attributes:
-        env: Which backend starts the workers, a row of `espnet3.parallel.backends`.
+        env: Backend that starts the workers, a row of `espnet3.parallel.backends`.
         n_workers: Workers asked for.
         options: Arguments for the backend's cluster class.
         setup_timeout: Seconds a provider may take to build its env on a worker; None: no limit.
         start_timeout: Seconds without any worker before giving up.
-        frozen_timeout: Seconds that a worker's process may give no sign of life (no processor time; on another host,
-            no heartbeat) before its items go to others, and a worker of ours is killed; None: for ever.
-        idle_timeout: Seconds that worker processes of this machine stay after a run, for the next one; 0: not at all.
+        frozen_timeout: Seconds without a sign of life from a worker's process (no processor time; on another host, no
+            heartbeat) until its items go to others and a worker of ours is killed; None: no limit.
+        idle_timeout: Seconds that worker processes of this machine stay after a run, for the next one; 0: none stay.
         detached: Settings of detached runs (`DetachedSettings`).
-        security: "auto" and "on": TLS, on one machine too, with a certificate of the run; "off": whoever can connect
+        security: "auto" and "on": TLS, on one machine too, with a certificate of the run; "off": anyone who can connect
             runs code as the owner.
-        adapt: `{minimum: 0, maximum: 64}` lets the number of workers follow the work; None: it is fixed.
+        adapt: `{minimum: 0, maximum: 64}` lets the number of workers follow the work; None: a fixed number.
 
     Raises:
-        ConfigError: Something is wrong; the message holds all of it.
+        ConfigError: Lists all mistakes.
     """
 
     env: str = "local"
@@ -111,11 +124,10 @@ class ParallelConfig(Mapping[str, Any]):
 
         Args:
             config: None (the defaults), a ParallelConfig, any mapping, or a `DictConfig`, whose
-                interpolations are resolved. It is copied: later edits of it change nothing.
+                interpolations are resolved. Later edits of the object change nothing.
 
         Raises:
-            ConfigError: Something is wrong; the message holds all of it, each with the place, the
-                value and the fix.
+            ConfigError: Lists all mistakes, each with its place, its value and the fix.
         """
         if isinstance(config, cls):
             return config
@@ -142,10 +154,31 @@ def _names() -> tuple[str, ...]:
 
 
 def _checked(config: Any) -> dict[str, Any]:
-    """Return the fields that `config` gives, as plain values that are right, or raise ConfigError."""
+    """Return the fields of a caller's object as checked plain values, or raise ConfigError."""
     if _is_none(config):
         return {}
     problems: list[str] = []
+    raw = _plain_block(config, problems)
+    env = raw.get("env", "local")
+    backend = BACKENDS.get(env) if isinstance(env, str) else None
+    if backend is None and not is_missing(env):
+        problems.append(f"env: {unknown_env(env)}")
+    _check_keys(raw, backend, problems)
+    for name, kind in _KINDS.items():
+        if name in raw and not is_missing(raw[name]):
+            given = raw[name]
+            raw[name] = _as_meant(name, given)
+            if refusal := kind.refusal(raw[name]) or _refused_by_kind(backend, name, raw[name]):
+                problems.append(problem(name, given, refusal))
+    for name in ("options", "detached"):
+        raw[name] = {} if raw.get(name) is None else raw[name]  # a line `options:` with nothing after it
+    problems += option_problems(backend, raw["options"]) + settings_problems(raw["detached"])
+    if problems:
+        raise _wrong(problems)
+    return raw
+
+
+def _plain_block(config: Any, problems: list[str]) -> dict[str, Any]:
     try:
         raw = _plain(config, "", problems)
     except RecursionError:
@@ -162,26 +195,11 @@ def _checked(config: Any) -> dict[str, Any]:
         raise ConfigError(
             "This is a configuration that holds a parallel block, not the block itself: pass config.parallel"
         )
-    env = raw.get("env", "local")
-    backend = BACKENDS.get(env) if isinstance(env, str) else None
-    if backend is None and not is_missing(env):
-        problems.append(f"env: {unknown_env(env)}")
-    _check_keys(raw, backend, problems)
-    for name, kind in _KINDS.items():
-        if name in raw:
-            _check_value(raw, name, kind, problems)
-    _check_backends_own(raw, backend, problems)
-    _check_options(raw, backend, problems)
-    if raw.get("detached") is None:  # a line `detached:` with nothing after it
-        raw["detached"] = {}
-    problems.extend(settings_problems(raw["detached"]))
-    if problems:
-        raise _wrong(problems)
     return raw
 
 
 def check_trainer(block: Any) -> None:
-    """Raise a ConfigError where a `trainer` block, a mapping or a `DictConfig`, holds what belongs to `parallel`."""
+    """Refuse keys of `parallel` in a `trainer` block (a mapping or a `DictConfig`) with a ConfigError."""
     if not isinstance(block, Mapping) and not (_is_omegaconf(block) and hasattr(block, "keys")):
         return
     problems: list[str] = []
@@ -201,63 +219,46 @@ def _wrong(problems: list[str], block: str = "parallel") -> ConfigError:
 
 
 def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
-    """Refuse keys that were meant for another place or are slips; leave out those that mean nothing, with a warning."""
+    """Refuse misplaced and misspelt keys; leave out keys without a meaning, with a warning."""
     known = _names()
     for key, value in list(raw.items()):
         if not isinstance(key, str):
             problems.append(f"{shown(key)} = {shown(value)}: unknown key. Known: {', '.join(known)}")
         elif key in _WITHOUT_EFFECT:
-            if value not in (True, False, None):
-                problems.append(problem(key, value, "must be true or false; it has no effect: leave it out"))
-            elif value:
-                _warn_once(key, f"{key} = {shown(value)} has no effect: {_WITHOUT_EFFECT[key]}")
+            if value:
+                warn_caller(
+                    f"The parallel config: {key} = {shown(value)} has no effect: {_WITHOUT_EFFECT[key]}"
+                )
             del raw[key]
         elif key not in known:
+            place = f"{named(key)} = {shown(value, key)}"
             if why := unknown_key(backend, key, value, (*known, *_WITHOUT_EFFECT)):
-                problems.append(f"{named(key)} = {shown(value, key)}: {why}")
+                problems.append(f"{place}: {why}")
             else:
-                told = (
-                    f"{named(key)} = {shown(value, key)} is ignored: no such key. Known: {', '.join(known)}"
+                warn_caller(
+                    f"The parallel config: {place} is ignored: no such key. Known: {', '.join(known)}"
                 )
-                _warn_once(key, told)
                 del raw[key]
 
 
-def _warn_once(key: str, message: str) -> None:
-    """Warn of a key once in this process: a recipe registers its block in each stage."""
-    if key not in _WARNED:
-        _WARNED.add(key)
-        warn_caller(f"The parallel config: {message}")
-
-
-def _check_value(raw: dict[str, Any], name: str, kind: Sort, problems: list[str]) -> None:
-    given = value = raw[name]
-    if is_missing(value):
-        return
+def _as_meant(name: str, value: Any) -> Any:
     # An interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0".
     if name == "n_workers" and isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value) if len(value) < _LONG_NUMBER else value
+        return int(value) if len(value) < _LONG_NUMBER else value
     if name == "security" and isinstance(value, bool):  # YAML reads on and off so
-        value = "on" if value else "off"
-    if refusal := kind.refusal(value):
-        problems.append(problem(name, given, refusal))
-    else:
-        raw[name] = float(value) if name.endswith("_timeout") and value is not None else value
+        return "on" if value else "off"
+    return float(value) if name.endswith("_timeout") and is_number(value) else value
 
 
-def _check_backends_own(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
-    """Refuse what the kind of a backend cannot do: TLS of pods, and adapting without jobs."""
-    if raw.get("security") == "on" and backend is not None and backend.kind is Kind.KUBERNETES:
-        fix = "pods have no certificate of the run; leave it out, and keep others away by a network policy"
-        problems.append(problem("security", "on", fix))
-    value = raw.get("adapt")
-    if value is None or is_missing(value):
-        return
-    refusal = _ADAPT.refusal(value)
-    if not refusal and backend is not None and backend.kind not in (Kind.BATCH, Kind.KUBERNETES):
-        refusal = f"only batch schedulers and kube adapt; {backend.name} has n_workers"
-    if refusal:
-        problems.append(problem("adapt", value, refusal))
+def _refused_by_kind(backend: Backend | None, name: str, value: Any) -> str:
+    """Refuse a setting that a kind of backend lacks: TLS of pods, and adapting without jobs."""
+    if backend is None or value is None:
+        return ""
+    if name == "security" and value == "on" and backend.kind is Kind.KUBERNETES:
+        return "pods have no certificate of the run; leave it out, and keep others away by a network policy"
+    if name == "adapt" and backend.kind not in (Kind.BATCH, Kind.KUBERNETES):
+        return f"only batch schedulers and kube adapt; {backend.name} has n_workers"
+    return ""
 
 
 def _is_adapt(value: Any) -> bool:
@@ -275,6 +276,12 @@ def _seconds(called: str, **bounds: Any) -> Number:
 
 
 _KINDS: dict[str, Sort] = {
+    "adapt": Fits(
+        _is_adapt,
+        "such as adapt: {minimum: 0, maximum: 64}, numbers of workers with 0 <= minimum <= maximum, and maximum from 1 "
+        f"to {_MOST_WORKERS}",
+        none="null",
+    ),
     "n_workers": Whole(least=1, most=_MOST_WORKERS, example="4"),
     "setup_timeout": _seconds("a positive number of seconds", above=0, none="null for no limit"),
     "start_timeout": _seconds("a positive number of seconds", above=0),
@@ -282,24 +289,6 @@ _KINDS: dict[str, Sort] = {
     "idle_timeout": _seconds("a number of seconds, 0 or more", least=0),
     "security": Choice(("auto", "on", "off")),
 }
-_ADAPT = Fits(
-    _is_adapt,
-    f"such as adapt: {{minimum: 0, maximum: 64}}, numbers of workers with 0 <= minimum <= maximum, and maximum from 1 "
-    f"to {_MOST_WORKERS}",
-)
-
-
-def _check_options(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
-    if raw.get("options") is None:  # a line `options:` with nothing after it
-        raw["options"] = {}
-    options = raw["options"]
-    if isinstance(options, dict):
-        problems.extend(option_problems(backend, options))
-    elif not is_missing(options):
-        problems.append(
-            f"options = {shown(options)}: must be a mapping of option names to values, "
-            f"not {type(options).__name__}; write options: {{}} for none"
-        )
 
 
 def _plain(value: Any, where: str, problems: list[str]) -> Any:
@@ -343,7 +332,7 @@ def _is_omegaconf(value: Any) -> bool:
 
 
 def _is_none(config: Any) -> bool:
-    """Whether a config is None or the DictConfig of an empty file."""
+    """Return whether a config is None or the DictConfig of an empty file."""
     if not _is_omegaconf(config):
         return config is None
     return sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False) is None

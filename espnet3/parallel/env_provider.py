@@ -9,7 +9,7 @@ from functools import cached_property
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from espnet3.parallel.checks import SignatureOfInit, own_attribute, refuse_incomplete
+from espnet3.parallel.checks import SignatureOfInit, own_attribute
 from espnet3.parallel.errors import explained
 from espnet3.parallel.provenance.settings import containers, copied, editable, edited, is_data
 
@@ -57,7 +57,6 @@ class EnvironmentProvider(metaclass=_Making):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EnvironmentProvider:
         """Remember the arguments: a worker makes the same provider from them."""
-        refuse_incomplete(cls, EnvironmentProvider)
         self = super().__new__(cls)
         # by object: also where a subclass is frozen
         object.__setattr__(self, "_espnet3_made_with", (args, kwargs))

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from espnet3.cli.doctor import doctor
 from espnet3.cli.folders import arrived, marked, reply
 from espnet3.cli.importable import Facts, differences
-from espnet3.parallel.testing import standin
 from tests.cli.test_configs import OPTIONS
+from tests.standins import standin
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -144,7 +144,7 @@ def reasons(*cases: tuple[str, str]) -> list[object]:
     reasons(
         (
             "Counts",
-            "backwards; state is kept between items: called twice in one env, item 0 gives 0 and then 1.",
+            "backwards; state is kept between items: item 0 gives 0 alone and 1 after itself",
         ),
         ("Listens", "state is kept between items: item 1 gives 'soft' alone and 'loud' after"),
         (

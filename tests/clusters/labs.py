@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from espnet3.parallel.testing.standins.place import NAMES
+from tests.standins.place import NAMES
 from tests.waiting import wait_until
 
 HERE = Path(__file__).resolve().parent

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel.testing import standin
 from tests.clusters.labs import COMMON, LABS, STAND_INS, Lab
 from tests.egs3.submitted import merged_elsewhere, recognised, submit_and_die
+from tests.standins import standin
 
 # a busy machine takes minutes for what takes seconds on an idle one
 pytestmark = [pytest.mark.clusters, pytest.mark.timeout(1200)]

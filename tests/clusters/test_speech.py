@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from espnet3.parallel.testing import standin
 from tests.clusters.labs import COMMON, LABS, STAND_INS
+from tests.standins import standin
 
 # a busy machine takes minutes for what takes seconds on an idle one
 pytestmark = [pytest.mark.clusters, pytest.mark.timeout(1200)]

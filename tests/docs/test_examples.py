@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from espnet3.parallel.testing import standin
 from tests.components.needed import needed
+from tests.standins import standin
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -72,3 +72,21 @@ def test_an_error_of_an_item_without_a_text_has_one(error: BaseException) -> Non
     failure = ItemFailure(Mute(), "ValueError", "bad", "", 1, "")
     assert failure.name == said
     assert str(item_error(ValueError("bad"), failure)).startswith(f"{said} failed ")
+
+
+def test_a_guess_needs_a_close_name() -> None:
+    """A guess is given for a close name whatever its case, and for nothing else."""
+    assert did_you_mean("QUEU", ["queue", "cores"]) == " Did you mean 'queue'?"
+    assert did_you_mean("zzz", ["queue"]) == did_you_mean(3, ["queue"]) == ""
+
+
+def test_secrets_are_masked_at_any_depth() -> None:
+    """Values under secret names and assignments in shell text are masked, others (a tokenizer) are kept."""
+    value = {"a": [{"api_key": "s"}, "export X_TOKEN=s; ls", 3], "passphrase": None, "tokenizer": "bpe"}
+    assert masked(value) == {
+        "a": [{"api_key": "***"}, "export X_TOKEN=*** ls", 3],
+        "passphrase": None,
+        "tokenizer": "bpe",
+    }
+    assert masked({"name": "MY_SECRET", "value": "s"}) == {"name": "MY_SECRET", "value": "***"}
+    assert value["a"][0] == {"api_key": "s"}  # type: ignore[index]  # it is a list

@@ -21,11 +21,11 @@ import pytest
 
 from espnet3.parallel import get_client
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.testing import standin
 from tests.habits import rows
 from tests.parallel.clusters.ssh_server import ssh_server
 from tests.parallel.clusters.stranger import NOBODY
 from tests.parallel.detached.work import ROOT, held, hold, let_go, run_of
+from tests.standins import standin
 
 SECRET = "s3cr3t-of-a-gateway"
 IDLE = """

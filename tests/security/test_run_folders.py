@@ -17,11 +17,11 @@ from espnet3.parallel import DetachedRun
 from espnet3.parallel.detached.layout import TEMPLATE
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.lease import this_process
-from espnet3.parallel.testing import standin
 from espnet3.parallel.views.replaying import Replay
 from tests.habits import rows
 from tests.parallel.clusters.stranger import NOBODY
 from tests.parallel.detached.work import espnet3, run_of
+from tests.standins import standin
 from tests.waiting import wait_until
 
 ESPNET3 = [sys.executable, "-c", "from espnet3.cli.main import main; main()"]

@@ -1,14 +1,14 @@
 """One table of records, a row for each `env`, and its readers.
 
-In: the name of an `env` and its options. Out: its row, and everything that is wrong with the options.
+In: the name of an `env` and its options. Out: its row, and all mistakes in the options.
 
-`backend.py` is the record of a row and `scheduler.py` that of a batch scheduler, with `queue_states.py` for what a
-job's state means. `schedulers.py` holds the rows of the batch schedulers, `table.py` the others and those of other
-packages. `loading.py` imports a cluster class, and reads from it which options a row takes, `hints.py` finds where
-another name belongs, `check.py` gathers all that is wrong, `ssh_hosts.py` reads the hosts of `env: ssh`,
-`detached_settings.py` the block `detached`, `amounts.py` times and sizes, `gpus.py` counts the GPUs of this machine.
+`backend.py` is the record of a row and `scheduler.py` that of a batch scheduler, with `queue_states.py` for states of
+jobs. `schedulers.py` holds the rows of the batch schedulers, `table.py` the others and those of other packages.
+`loading.py` imports a cluster class and reads its options, `check.py` finds mistakes and the right place of a name,
+`ssh_hosts.py` reads the hosts of `env: ssh`, `detached_settings.py` the block `detached`, `amounts.py` times and sizes,
+`gpus.py` counts the GPUs of this machine.
 
-What has to do with batch schedulers is imported when one is named: a run on this machine would wait for it in vain.
+Modules about batch schedulers are imported when a block names one: a run on this machine starts sooner without them.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def walltime_text(value: Any, *, minutes_last: bool, writes_seconds: bool) -> st
 
 
 def is_size(value: Any) -> bool:
-    """Whether it is a size in bytes, such as "32GB" or 34359738368."""
+    """Return whether it is a size in bytes, such as "32GB" or 34359738368."""
     if isinstance(value, bool):
         return False
     if isinstance(value, (int, float)):
@@ -65,7 +65,7 @@ def is_size(value: Any) -> bool:
 
 
 def is_memory_limit(value: Any) -> bool:
-    """Whether it is a limit of a local worker's memory: a size, a share of all memory, "auto", or 0 for none."""
+    """Return whether it is a limit of a local worker's memory: a size, a share of all memory, "auto", or 0 for none."""
     if isinstance(value, str):
         text = value.strip().lower()
         return text in ("auto", "0") or is_size(text) or (text.isdigit() and is_size(int(text)))

@@ -1,4 +1,4 @@
-"""The record of a backend: what an `env` is, what it needs, and which options it takes."""
+"""The record of a backend: the meaning of an `env`, its package and its options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Backend:
 
     Attributes:
         name: The value of `env`.
-        title: What it is, in a few words.
+        title: Description in a few words.
         kind: How its workers are started.
         package: Import name of the package that must be installed to start it.
         extra: The extra of `espnet3-parallel` that installs the package; None: it is installed by its own name.
@@ -39,9 +39,9 @@ class Backend:
             `**kwargs` to the next: together their parameters are the options.
         required: Options that must be given, with an example of each.
         controlled: Parameters that are not options here, with the reason.
-        instead: Options of other backends, with what means the same here.
+        instead: Options of other backends, with their equivalents here.
         scheduler: The batch scheduler, for rows of the kind `BATCH` and for no other.
-        known: Options for which the package need not be imported to know that they are some.
+        known: Options that are accepted without importing the package.
 
     Raises:
         ValueError: A row of the kind `BATCH` has no scheduler, or another one has one.
@@ -66,7 +66,7 @@ class Backend:
 
     @property
     def is_local(self) -> bool:
-        """Whether the workers are processes of this machine."""
+        """Return whether the workers are processes of this machine."""
         return self.kind in (Kind.LOCAL, Kind.GPU)
 
 

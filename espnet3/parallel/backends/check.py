@@ -1,53 +1,149 @@
-"""Everything that is wrong with the options of a backend, as a list of sentences."""
+"""Everything wrong with the options of a backend, and the right place of an unknown key."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.backends.amounts import is_memory_limit, is_size, walltime_seconds
+from espnet3.parallel.backends.amounts import clock, is_memory_limit, is_size, walltime_seconds
 from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.hints import surely_wrong, unknown_option
 from espnet3.parallel.backends.job_text import BREAKS, breaks_lines, word_problem
-from espnet3.parallel.backends.loading import has_option, installed
-from espnet3.parallel.checks import Fits, Flag, Location, Whole, is_number, names_of, problem
-from espnet3.parallel.checks import Kind as Sort
-from espnet3.parallel.messages import named, shown
+from espnet3.parallel.backends.loading import allowed_options, has_option, installed
+from espnet3.parallel.backends.table import BACKENDS
+from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, names_of, problem
+from espnet3.parallel.messages import did_you_mean, named, shown
 
 if TYPE_CHECKING:
     from espnet3.parallel.backends.scheduler import Scheduler
 
-# OmegaConf's mark of a value that is still to be given; that it is missing is said elsewhere.
+TO_TRAINER = "belongs to trainer, not to parallel: move it to the trainer block"
+TO_PARALLEL = "belongs to parallel, not to trainer: move it to the parallel block"
+
+# Parameters of lightning.Trainer, which takes seconds to import, and two keys of a recipe's configuration.
+_OF_TRAINER = {
+    *("accelerator", "strategy", "devices", "num_nodes", "precision", "logger", "callbacks", "fast_dev_run"),
+    *("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time", "limit_train_batches", "profiler"),
+    *("limit_val_batches", "limit_test_batches", "limit_predict_batches", "overfit_batches", "benchmark"),
+    *("val_check_interval", "check_val_every_n_epoch", "num_sanity_val_steps", "log_every_n_steps"),
+    *("enable_checkpointing", "enable_progress_bar", "enable_model_summary", "accumulate_grad_batches"),
+    *("gradient_clip_val", "gradient_clip_algorithm", "deterministic", "inference_mode", "detect_anomaly"),
+    *("use_distributed_sampler", "barebones", "sync_batchnorm", "reload_dataloaders_every_n_epochs"),
+    *("default_root_dir", "num_device", "trainer"),
+}
+# Options of other envs, for a key beside `env`: their packages are not imported for each key of a user's own.
+_OF_OTHERS = {
+    *("queue", "account", "project", "walltime", "cores", "memory", "disk", "resource_spec", "shebang"),
+    *("job_extra_directives", "job_directives_skip", "job_script_prologue", "job_name", "log_directory"),
+    *("worker_extra_args", "hosts", "connect_options", "remote_python", "image", "namespace"),
+}
+# Words of ESPnet2 and of job scripts, with their equivalents here.
+_RENAMED = {
+    **dict.fromkeys(("nj", "inference_nj", "num_workers", "ntasks"), "n_workers"),
+    "partition": "queue",
+    "time": "walltime",
+    "mem": "memory",
+    "cpus_per_task": "cores",
+}
+_COMMAND = (
+    "there is no such key: env chooses what starts the work (local for run.pl, sge for queue.pl, slurm for "
+    "slurm.pl), and options hold what a job asks for"
+)
+_GPUS = (
+    "there is no such key: GPUs come with the backend. Write env: local_gpu for those of this machine; a scheduler "
+    'is asked for them under options, such as job_extra_directives: ["--gres=gpu:1"] of slurm'
+)
+_REPLACED = {
+    **dict.fromkeys(("train_cmd", "cuda_cmd", "decode_cmd", "cmd"), _COMMAND),
+    **dict.fromkeys(("gpu_inference", "ngpu", "gpu", "gpus", "gres"), _GPUS),
+}
+# OmegaConf's mark of a missing value, which `ParallelConfig` reports.
 MISSING = "???"
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is the mark of a missing one."""
+    """Return whether a value is the mark of a missing one."""
     return isinstance(value, str) and value == MISSING
 
 
-def option_problems(row: Backend | None, options: Mapping[Any, Any]) -> list[str]:
-    """Return what is wrong with `options`: where, the value, why and the fix, one string each."""
+def option_problems(row: Backend | None, options: Any) -> list[str]:
+    """Return the mistakes in `options`, one string each: place, value, reason and fix."""
+    if is_missing(options):
+        return []
+    if not isinstance(options, dict):
+        refusal = f"must be a mapping of option names to values, not {type(options).__name__}"
+        return [problem("options", options, f"{refusal}; write options: {{}} for none")]
     problems = []
     for name, value in options.items():
-        reason = _refused_name(row, name, value) or _refused_value(row, name, options)
+        reason = _refused_name(row, name) or _refused_value(row, name, options)
         if reason:
             problems.append(problem(f"options.{named(name)}", value, reason))
     return problems if row is None else [*problems, *_missing(row, options)]
 
 
-def _refused_name(row: Backend | None, name: Any, value: Any) -> str:
+def _refused_name(row: Backend | None, name: Any) -> str:
     if not isinstance(name, str):
         return f"the name of an option is text, not {type(name).__name__}: put it in quotes"
-    if row is not None and name in row.controlled:
+    if row is None:
+        return "set n_workers beside env" if name == "n_workers" else TO_TRAINER * (name in _OF_TRAINER)
+    if name in row.controlled:
         return f"not an option of {row.name}: {row.controlled[name]}"
-    if row is not None:
-        known = has_option(row, name)
-        # None: the package is not installed, which is said when the cluster is built; the option may be right
-        if known or (known is None and not surely_wrong(row, name)):
-            return ""
-    return unknown_option(row, name, value)
+    known = has_option(row, name)
+    # None: its package is not installed; the option may be right, and building the cluster names the package
+    if known:
+        return ""
+    if known is None and name not in _OF_TRAINER and not (name in _OF_OTHERS and _owners(name)):
+        return ""
+    if meant := _elsewhere(name):
+        return meant
+    instead = f"; under {row.name} {row.instead[name]}" if name in row.instead else ""
+    if others := _owners(name):
+        return f"belongs to {others}, not to {row.name}{instead}"
+    guess = did_you_mean(name, allowed_options(row))
+    takes = "" if guess or instead else f". It takes the parameters of {row.cluster.replace(':', '.')}"
+    lines = "; job_extra_directives has other directives" if takes and row.scheduler else ""
+    return f"unknown option of {row.name}{instead or takes}{lines}.{guess}"
+
+
+def _owners(name: str) -> str:
+    return ", ".join(each.name for each in BACKENDS.values() if has_option(each, name))
+
+
+def _elsewhere(name: str) -> str:
+    """Return the right place of a word of Lightning, ESPnet2 or job scripts; "" for another name."""
+    if name in _OF_TRAINER:
+        return TO_TRAINER
+    if name in _RENAMED:
+        meant = _RENAMED[name]
+        return f"it is called {meant} here, {'beside env' if meant == 'n_workers' else 'under options'}"
+    return _REPLACED.get(name, "")
+
+
+def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ...]) -> str:
+    """Return the mistake in a key beside `env`, and the fix; "" for a key that resembles no known name."""
+    if row is not None and name in row.controlled:
+        return f"unknown key: {row.controlled[name]}"
+    if row is not None and has_option(row, name):
+        return f"belongs under options: write options: {{{name}: {shown(value, name)}}}"
+    if name in _OF_OTHERS:
+        not_here = f", not of {row.name}" if row else ""
+        return f"belongs under options of {_owners(name) or 'another env'}{not_here}"
+    if meant := _elsewhere(name):
+        return meant
+    guess = did_you_mean(name, known)
+    if not guess and row is not None:
+        guess = did_you_mean(name, allowed_options(row)).replace("?", ", under options?")
+    return f"unknown key.{guess} Known: {', '.join(known)}" if guess else ""
+
+
+def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
+    """Return the right place of a key of `parallel` in a `trainer` block; "" for another key."""
+    if name == "parallel":
+        return "is a block of its own: move it out of the trainer block"
+    meant = _RENAMED.get(name, name)
+    if meant not in known and name not in _OF_OTHERS:
+        return ""
+    renamed = f", where it is called {meant}" if name != meant else ""
+    return f"{TO_PARALLEL}{', under options' if name in _OF_OTHERS else ''}{renamed}"
 
 
 def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -> str:
@@ -62,7 +158,7 @@ def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -
     if value is None:
         return ""
     if row.scheduler is not None:
-        return _refused_by_scheduler(row.scheduler, row.name, name, value)
+        return _refused_by_scheduler(row.scheduler, name, value)
     sort = (_OF_PODS if row.kind is Kind.KUBERNETES else _OF_DASK).get(name)
     return "" if sort is None else sort.refusal(value)
 
@@ -71,12 +167,8 @@ def _is(kind: type | tuple[type, ...]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kind)
 
 
-def _are_mappings(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
-
-
 def _are_resources(value: Any) -> bool:
-    """Whether they are limits and requests: Kubernetes would leave out another word without an error."""
+    """Return whether a value holds limits and requests alone: Kubernetes drops other words without an error."""
     return (
         isinstance(value, Mapping)
         and not set(value) - {"limits", "requests"}
@@ -99,7 +191,7 @@ _OF_DASK: dict[str, Sort] = {
     **_MAPPINGS,
     "threads_per_worker": _THREADS,
     "nthreads": _THREADS,
-    "processes": Flag(),
+    "processes": FLAG,
     "memory_limit": Fits(
         is_memory_limit,
         "a size with its unit, such as memory_limit: 4GB, a share such as 0.5, auto, or 0 for none",
@@ -107,10 +199,6 @@ _OF_DASK: dict[str, Sort] = {
     **dict.fromkeys(("host", "interface", "protocol"), Fits(_is(str), "text")),
     "local_directory": Location(),
     "resources": Fits(_is(Mapping), "a mapping of names to numbers, such as resources: {licence: 1}"),
-    "security": Fits(
-        lambda value: isinstance(value, bool) or hasattr(value, "require_encryption"),
-        "true, false or a distributed.Security; as a rule security beside env is what is meant",
-    ),
     "env": Fits(
         _are_variables,
         "a mapping of variables to values, such as env: {OMP_NUM_THREADS: 1}; a name has no =, and nothing a NUL",
@@ -126,62 +214,52 @@ _OF_PODS: dict[str, Sort] = {
     "resources": Fits(_are_resources, "such as resources: {requests: {cpu: 1}, limits: {memory: 16Gi}}"),
     "image_pull_secrets": names_of("secrets"),
     "env": Fits(_is((Mapping, list)), "a mapping of names to values, or a list of {name: ..., value: ...}"),
-    **{
-        name: Fits(_is(Mapping), f"a mapping, such as {name}: {example}")
-        for name, example in (("node_selector", "{gpu: a100}"), ("security_context", "{runAsUser: 1000}"))
-    },
-    **{
-        name: Fits(_are_mappings, f"a list of mappings, as in a pod: {name}: [{example}]")
-        for name, example in (
-            ("volumes", "{name: data, persistentVolumeClaim: {claimName: data}}"),
-            ("volume_mounts", "{name: data, mountPath: /data}"),
-            ("tolerations", "{key: gpu, operator: Exists}"),
-        )
-    },
+    "volume_mounts": Fits(
+        lambda value: isinstance(value, list) and all(isinstance(one, Mapping) for one in value),
+        "a list of mappings, as in a pod: volume_mounts: [{name: data, mountPath: /data}]",
+    ),
 }
 
 
-def _refused_by_scheduler(scheduler: Scheduler, env: str, name: str, value: Any) -> str:
+_NUMBERS = Whole(least=1, example="4")
+_SIZES = Fits(is_size, "a size with its unit, such as 16GB")
+_LISTS = Fits(_is(list), "a list: dask-jobqueue would take a text apart into its letters")
+_OF_JOBS: dict[str, Sort] = {
+    **_MAPPINGS,
+    **dict.fromkeys(("memory", "disk"), _SIZES),
+    **dict.fromkeys(("cores", "processes", "job_cpu", "ncpus"), _NUMBERS),
+    **dict.fromkeys(
+        ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip"), _LISTS
+    ),
+}
+
+
+def _refused_by_scheduler(scheduler: Scheduler, name: str, value: Any) -> str:
     from espnet3.parallel.backends.scheduler import SubmitBy  # loaded with the row
 
+    described = scheduler.submit_by is SubmitBy.DESCRIPTION
     # the lines of a prologue are the user's own, except where it is one value of a description
-    own_lines = name == "job_script_prologue" and scheduler.submit_by is not SubmitBy.DESCRIPTION
-    if not own_lines and breaks_lines(value):
+    if (described or name != "job_script_prologue") and breaks_lines(value):
         return BREAKS
     if name == "walltime":
-        example = _clock(value if is_number(value) else 0, seconds=scheduler.writes_seconds)
-        if is_number(value):
-            return (
-                "YAML has read a time as a number, as it does with 4:00:00; write it in quotes: "
-                f'walltime: "{example}"'
-            )
-        if walltime_seconds(value, minutes_last=scheduler.minutes_last) is None:
-            return f'not a time; write it as walltime: "{example}", or as 90m, 4h, 2 days'
-    if name in ("memory", "disk") and not is_size(value):
-        number = isinstance(value, (int, str)) and str(value).strip().isdigit()
-        return f"write it with its unit: {name}: {value if number else 16}GB"
-    if name in ("cores", "processes", "job_cpu", "ncpus"):
-        return Whole(least=1, example=f"{name}: 4").refusal(value)
-    if name in _MAPPINGS:
-        return _MAPPINGS[name].refusal(value)
-    if name == "job_extra_directives" and scheduler.submit_by is SubmitBy.DESCRIPTION:
-        return "" if isinstance(value, Mapping) else f"must be a mapping for {env}: {{name: value}}"
-    if name in _LISTS and not isinstance(value, list):
-        return f"must be a list: {name}: [{shown(value, name)}]"
+        return _refused_walltime(scheduler, value)
+    if name == "job_extra_directives" and described:
+        return Fits(_is(Mapping), "a mapping: {name: value}").refusal(value)
+    if name in _OF_JOBS and (refusal := _OF_JOBS[name].refusal(value)):
+        return refusal
     words = {"worker_extra_args": value, "python": [value], "worker_command": [value]}.get(name, ())
     return next(filter(None, map(word_problem, words)), "")
 
 
-# dask-jobqueue would take a text apart into its letters.
-_LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")
-
-
-def _clock(value: float, *, seconds: bool) -> str:
-    """Write the number that YAML 1.1 made of a time in base 60 as that time."""
-    if not math.isfinite(value) or value <= 0:
-        return "04:00:00" if seconds else "04:00"
-    left, last = divmod(int(value), 60)
-    return f"{left // 60:02d}:{left % 60:02d}:{last:02d}" if seconds else f"{left:02d}:{last:02d}"
+def _refused_walltime(scheduler: Scheduler, value: Any) -> str:
+    unit = 1 if scheduler.writes_seconds else 60  # YAML 1.1 reads 4:00:00 in base 60
+    seconds = unit * int(value) if is_number(value) and value > 0 else 4 * 3600
+    example = f'walltime: "{clock(seconds, writes_seconds=scheduler.writes_seconds)}"'
+    if is_number(value):
+        return f"YAML has read a time as a number, as it does with 4:00:00; write it in quotes: {example}"
+    if walltime_seconds(value, minutes_last=scheduler.minutes_last) is None:
+        return f"not a time; write it as {example}, or as 90m, 4h, 2 days"
+    return ""
 
 
 def _missing(row: Backend, options: Mapping[Any, Any]) -> list[str]:
@@ -193,7 +271,7 @@ def _missing(row: Backend, options: Mapping[Any, Any]) -> list[str]:
 
 
 def _set_by_site(row: Backend, options: Mapping[Any, Any], name: str) -> bool:
-    """Whether the site's jobqueue.yaml or environment gives a required option, as dask-jobqueue reads it there.
+    """Return whether the site's jobqueue.yaml or environment gives a required option, as dask-jobqueue reads it there.
 
     dask is imported for this, and only here: for a configuration that would otherwise be refused.
     """

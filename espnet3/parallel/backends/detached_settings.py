@@ -1,4 +1,4 @@
-"""The `detached` block of a `parallel` block: what only detached runs look at."""
+"""The `detached` block of a `parallel` block: settings of detached runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from espnet3.parallel.checks import Flag, Kind, Number, Whole, names_of, problem
+from espnet3.parallel.checks import FLAG, Number, Sort, Whole, names_of, problem
 from espnet3.parallel.messages import did_you_mean, shown
 
 
@@ -15,12 +15,12 @@ class DetachedSettings:
     """How a detached run is cut and sent.
 
     Attributes:
-        shards: How many; None: four for each worker, so that late ones even out.
+        shards: Number of shards; None: four for each worker, so that slow ones even out.
         variables: Environment variables to record at submission and to set in the jobs.
         snapshot: Copy the user's code at submission: later edits do not reach queued jobs.
         array_limit: The largest index the site allows in a job array; None: the scheduler's own.
-        retry_memory_factor: `retry` asks for so many times the memory after an out-of-memory kill.
-        requeue: Let a job that stops at its walltime, or is preempted, be queued again by the scheduler.
+        retry_memory_factor: Factor by which `retry` raises the memory after an out-of-memory kill.
+        requeue: Have the scheduler requeue a job that stops at its walltime or is preempted.
     """
 
     shards: int | None = None
@@ -37,7 +37,7 @@ class DetachedSettings:
 
 
 def settings_problems(block: Any) -> list[str]:
-    """Return what is wrong with a `detached` block: where, the value, why and the fix, one string each."""
+    """Return the mistakes in a `detached` block, one string each: place, value, reason and fix."""
     if not isinstance(block, dict):
         return [f"detached = {shown(block)}: must be a mapping, such as {{shards: 100}}"]
     known = [each.name for each in fields(DetachedSettings)]
@@ -51,11 +51,11 @@ def settings_problems(block: Any) -> list[str]:
     return problems
 
 
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, Sort] = {
     "shards": Whole(least=1, none="null"),
     "variables": names_of("environment variables", none="null"),
-    "snapshot": Flag(),
+    "snapshot": FLAG,
     "array_limit": Whole(least=1, none="null"),
     "retry_memory_factor": Number(above=1, none="null", example="1.5"),
-    "requeue": Flag(),
+    "requeue": FLAG,
 }

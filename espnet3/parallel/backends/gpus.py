@@ -1,7 +1,7 @@
 """The GPUs of this machine that CUDA would show this process, counted without touching CUDA.
 
-NVML says what there is, CUDA_VISIBLE_DEVICES what of it may be used. dask-cuda itself counts the commas of the
-variable, so that "", "-1" and "none" would all be one GPU.
+NVML lists the GPUs, and CUDA_VISIBLE_DEVICES chooses among them. dask-cuda itself counts the commas of the variable, so
+that "", "-1" and "none" would all be one GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Gpu:
     Attributes:
         index: Its number among the GPUs of the machine, in the order of their PCI bus; a part has that of its GPU.
         uuid: "GPU-..." or "MIG-...".
-        name: What it is called, such as "NVIDIA A100-SXM4-40GB".
+        name: Model, such as "NVIDIA A100-SXM4-40GB".
     """
 
     index: int
@@ -37,7 +37,7 @@ class Gpu:
 
     @property
     def is_part(self) -> bool:
-        """Whether it is a part, which only its UUID names."""
+        """Return whether this is a part of a GPU: only its UUID names it."""
         return self.uuid.startswith("MIG-")
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Gpu:
 
 
 def gpus_of_machine() -> list[Gpu]:
-    """Return all GPUs of the machine, each followed by its parts; none where there is no NVIDIA driver."""
+    """Return all GPUs of the machine, each followed by its parts; an empty list without an NVIDIA driver."""
     if not installed("pynvml"):
         raise MissingPackageError(
             "env 'local_gpu' counts GPUs with nvidia-ml-py, which is not installed. Please install it: "
@@ -174,7 +174,7 @@ _ASKS = re.compile(r"gres[=\s]\S*gpu|gpus?(_\w+)?\b\s*[=:]|--gpus|^-gpu\b|^-G\b|
 
 
 def asks_for_gpus(requests: Iterable[Any]) -> bool:
-    """Whether one of a job's requests is for GPUs: `--gres=gpu:2`, `select=1:ngpus=1`, `gpu=1`, `request_gpus`.
+    """Return whether one of a job's requests is for GPUs: `--gres=gpu:2`, `select=1:ngpus=1`, `gpu=1`, `request_gpus`.
 
     The name of a queue says nothing.
     """

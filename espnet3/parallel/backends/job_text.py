@@ -22,7 +22,7 @@ BREAKS = (
 
 
 def breaks_lines(value: Any) -> bool:
-    """Whether a value, or anything in it, holds a line break or another control character."""
+    """Return whether a value, or anything in it, holds a line break or another control character."""
     if isinstance(value, str):
         return _CONTROL.search(value) is not None
     if isinstance(value, Mapping):

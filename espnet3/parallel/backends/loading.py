@@ -32,11 +32,11 @@ def load_module(name: str) -> ModuleType:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Import something in a block of code at whose end Ctrl-C is heard, and by the handler that was there before.
+    """Delay Ctrl-C to the end of a block of imports, and restore the handler of before.
 
-    In the middle of an import it may be lost: compiled modules (numpy and pandas, which Dask imports) drop errors of
-    what they look up, and Python itself those of a weak reference's callback. One in a hundred was, in trials. A second
-    Ctrl-C does not wait. dask-jobqueue 0.9 replaces the handler: Ctrl-C would be a silent SystemExit.
+    An import may lose it: compiled modules (numpy and pandas, which Dask imports) drop errors of their lookups, and
+    Python itself those of a weak reference's callback: one in a hundred in trials. A second Ctrl-C does not wait.
+    dask-jobqueue 0.9 replaces the handler: Ctrl-C would be a silent SystemExit.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -59,7 +59,7 @@ def interrupts_wait() -> Iterator[None]:
 
 
 def installed(package: str) -> bool:
-    """Whether a top-level package can be found; it is not imported."""
+    """Return whether a top-level package can be found; it is not imported."""
     # find_spec raises for a module that is loaded and has no __spec__ (one made by hand).
     return sys.modules.get(package) is not None or find_spec(package) is not None
 
@@ -78,7 +78,7 @@ def parameters(reference: str) -> tuple[str, ...] | None:
 
 
 def has_option(row: Backend, name: str) -> bool | None:
-    """Return whether a row accepts an option; None where its package is not installed, and cannot be asked."""
+    """Return whether a row accepts an option; None if its package is not installed."""
     if name in row.controlled:
         return False
     if name in row.required or name in row.known:
@@ -115,7 +115,7 @@ def require_package(row: Backend) -> None:
 
 
 def load_cluster_class(row: Backend) -> Callable[..., Any]:
-    """Import and return what makes the cluster of a row: a class, or for ssh a function."""
+    """Import and return the class of a row's cluster, or for ssh a function."""
     require_package(row)
     module, _, name = row.cluster.partition(":")
     try:
@@ -138,23 +138,15 @@ def pip_line(extra: str) -> str:
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
-        noted = distribution(_PACKAGE).read_text("direct_url.json")
+        came = json.loads(distribution(_PACKAGE).read_text("direct_url.json") or "{}")
     except PackageNotFoundError:  # a checkout on sys.path
-        folder = Path(__file__).resolve().parents[3]
-        return _from_folder(str(folder), extra, editable=True)
-    if noted is None:
-        return f"pip install '{_PACKAGE}[{extra}]'"
-    came = json.loads(noted)
+        came = {"url": Path(__file__).resolve().parents[3].as_uri(), "dir_info": {"editable": True}}
     if "dir_info" in came:
-        folder_name = unquote(urlsplit(came["url"]).path)
-        return _from_folder(folder_name, extra, editable=came["dir_info"].get("editable", False))
+        option = "-e " if came["dir_info"].get("editable") else ""
+        return f"pip install {option}'{unquote(urlsplit(came['url']).path)}[{extra}]'"
     vcs = f"{came['vcs_info']['vcs']}+" if "vcs_info" in came else ""
-    return f"pip install '{_PACKAGE}[{extra}] @ {vcs}{came['url']}'"
-
-
-def _from_folder(folder: str, extra: str, *, editable: bool) -> str:
-    here = os.path.realpath(folder) == os.path.realpath(os.curdir)
-    return f"pip install {'-e ' if editable else ''}'{'.' if here else folder}[{extra}]'"
+    place = f" @ {vcs}{came['url']}" if came else ""
+    return f"pip install '{_PACKAGE}[{extra}]{place}'"
 
 
 _PACKAGE = "espnet3-parallel"

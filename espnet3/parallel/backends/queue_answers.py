@@ -24,7 +24,7 @@ class JobView:
     """One job, or one element of a job array, as the queue lists it.
 
     Attributes:
-        meaning: What its state means.
+        meaning: Meaning of its state.
         word: The scheduler's own word for the state, such as "PENDING"; empty if the job is no longer listed.
         reason: Why it waits or is held, where the scheduler gives a reason.
         node: Where it runs or ran, where the scheduler names a node.
@@ -70,7 +70,7 @@ class JobAnswer:
     """A scheduler's answer about one job.
 
     Attributes:
-        known: What kind of answer it is.
+        known: Kind of answer.
         view: The job in the scheduler's words, where it has words for it.
     """
 
@@ -93,10 +93,10 @@ class Question:
 
     Attributes:
         command: `{ids}` stands for many jobs, `{id}` for one, `{job}` for a whole array (without any of its elements).
-        line: Pattern of what it prints of a job it knows, with `{id}`, `{job}` and `{index}`. Its groups are `word`, or
+        line: Pattern of its output about a known job, with `{id}`, `{job}` and `{index}`. Its groups are `word`, or
             `ended` for another word, and perhaps `reason`. The last match counts. Empty: this question only finds out
             that there is no such job.
-        words: What the words mean; empty: what they mean in the listing.
+        words: Meanings of the words; empty: those of the listing.
         unknown: Pattern of what it prints, on either stream, of a job the scheduler does not have; empty: its answer
             never proves that.
         only_ends: A job that it calls waiting or running may be gone: accounting that missed an end, say.
@@ -122,14 +122,14 @@ class Question:
         return [(list(command), ids) for command, ids in asked.items()]
 
     def is_open(self, answers: Sequence[JobAnswer]) -> bool:
-        """Whether earlier answers about a job leave anything that this question could add."""
+        """Return whether earlier answers about a job leave this question open."""
         known = {answer.known for answer in answers}
         if known & {Known.LISTED, Known.ENDED}:
             return False
         return Known.NO_SUCH_JOB not in known or self.only_ends
 
     def read(self, element: str, place: tuple[str, str], said: str, listed: Words) -> JobAnswer:
-        """Return what an answer says about an element."""
+        """Read the answer about an element."""
         names = (re.escape(element), *map(re.escape, place))
         if self.unknown and re.search(_filled(self.unknown, *names), said, re.MULTILINE):
             return NO_SUCH_JOB
@@ -149,13 +149,13 @@ def _filled(text: str, element: str, job: str, index: str) -> str:
 
 
 def meaning_of(words: Words, word: str) -> Meaning:
-    """Return what a scheduler's word means; one that is not in the table means that the job waits."""
+    """Return the meaning of a scheduler's word; an unknown word means that the job waits."""
     known = max((start for start in words if word.startswith(start)), key=len, default=None)
     return WAITING if known is None else words[known]
 
 
 def given(text: str) -> str:
-    """Return a field of a list, or "" for what schedulers print in place of none."""
+    """Return a field of a list, or "" for a scheduler's word for an empty field."""
     return "" if text.strip() in ("None", "(null)", "undefined", "-", "n/a") else text.strip()
 
 
@@ -171,7 +171,7 @@ def submitter() -> str:
 
 
 def together(answers: Sequence[JobAnswer]) -> JobAnswer:
-    """Return what the answers to several questions say together: life before an end, an end before "no such job"."""
+    """Combine the answers to several questions: life before an end, an end before "no such job"."""
     for known in (Known.LISTED, Known.ENDED, Known.NO_SUCH_JOB):
         for answer in answers:
             if answer.known is known:
@@ -179,7 +179,7 @@ def together(answers: Sequence[JobAnswer]) -> JobAnswer:
     return NOT_KNOWN
 
 
-Answered = tuple[int, str]  # a command's exit status, and what it printed on both streams
+Answered = tuple[int, str]  # a command's exit status, and its output on both streams
 
 
 def inquiry(

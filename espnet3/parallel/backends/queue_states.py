@@ -23,7 +23,7 @@ class QueueState(Enum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of the job runs or will run."""
+        """Return whether nothing of the job runs or will run."""
         return self in (QueueState.FAILED, QueueState.EVICTED, QueueState.ENDED)
 
 
@@ -41,7 +41,7 @@ class Meaning:
 
     @property
     def is_alive(self) -> bool:
-        """Whether a job in this state may still write."""
+        """Return whether a job in this state may still write."""
         return self.shard in ("pending", "running")
 
 

@@ -34,7 +34,7 @@ class Scheduler:
     """A batch scheduler. A *directive* is an option of its submit command, without the mark.
 
     Attributes:
-        mark: What a directive's line in a script begins with; empty where scripts have no directives.
+        mark: Start of a directive's line in a script; empty where scripts have no directives.
         submit_by: How the submit command of a detached run gets the script.
 
         array: Directive for a job array of the elements `{first}` to `{last}`, of which there are `{count}`, with
@@ -42,58 +42,55 @@ class Scheduler:
         index: Shell expression for the index of the element that runs.
         element: Id of an element as the queue lists it, from `{job}` and `{index}`; empty: each element has an id of
             its own, which the submit command prints.
-        submitted: Patterns of the line with which the submit command tells an id, in the order in which they are
-            tried: sites print lines of their own around it, with numbers in them. Empty: as dask-jobqueue finds it.
+        submitted: Patterns of the submit command's line with the id, in the order of trial: sites print lines of their
+            own around it, with numbers in them. Empty: dask-jobqueue's own pattern.
         first: Index of the first element.
         most: Largest index of an element where the site does not set another.
         site_limit: Command that prints the number of indices the site allows, and the pattern that finds it.
         single: Directives in place of `array` for one element; None: an array of one element is allowed.
-        element_log: What stands for a job's id in dask-jobqueue's names of a worker job's output, and what stands for
-            an element's; empty: the scheduler itself tells the elements apart.
-        cancel: What the cancel command takes for a whole array of the id `{job}`.
+        element_log: Placeholders of a job's id in dask-jobqueue's names of a worker job's output, and of an element's;
+            empty: the scheduler itself tells the elements apart.
+        cancel: Argument of the cancel command for a whole array of the id `{job}`.
         naming: Pattern of a directive that names the job; its group is the name.
-        named: Asks what the queue calls jobs, those of `{user}` or the given ones; its line has the groups `job` and
-            `name`. None: the scheduler does not tell.
-        elsewhere: Pattern of a directive with which a job goes to another cluster or server, where no other command
-            would find it; empty: there is none.
+        named: Asks for the names of jobs in the queue, those of `{user}` or the given ones; its line has the groups
+            `job` and `name`. None: the scheduler has no such command.
+        elsewhere: Pattern of a directive that sends a job to another cluster or server, where no other command would
+            find the job; empty: no directive does.
         place: Variables that send every command there, the usual one first.
 
         listing: Command that lists the jobs of `{user}`, with those that ended lately where it can.
         element_listing: The same with the elements of job arrays, where `listing` leaves them out.
-        no_history: Pattern of what `element_listing` prints on standard error, in place of all jobs, where the site
-            keeps no jobs that have ended.
-        no_jobs: Pattern of what a listing prints on standard error where there is no job, if that is an error to it.
-        plain_listing: What lists the elements there.
+        no_history: Pattern of `element_listing`'s message on standard error, in place of all jobs, at sites that keep
+            no ended jobs.
+        no_jobs: Pattern of a listing's message on standard error where an empty queue is an error.
+        plain_listing: Command that lists the elements at sites without history.
         line: Pattern of a listed job. Its groups are `id`, or `job` and perhaps `index`; `word`; perhaps `reason` and
             `node`.
-        words: What the words for states mean; one that is not among them means that the job waits.
+        words: Meanings of the words for states; an unknown word means that the job waits.
         to_come: Command that lists the arrays of `{user}` whose elements the scheduler makes one after another, and
             the pattern of a line, with the groups `job` and `next`: from this index on none has been made yet.
-        questions: What is asked about jobs that the listing leaves out, in order. Without any, a job that leaves no
-            word of its end stays unknown until it is cancelled.
-        look: Command a person types to learn more about the job `{id}`.
+        questions: Questions about jobs that the listing leaves out, in order. Without any, a job without a word of its
+            end stays unknown until it is cancelled.
+        look: Command for a person who wants to know more about the job `{id}`.
 
         minutes_last: Whether a walltime of two numbers is hours and minutes, rather than minutes and seconds.
         writes_seconds: Whether a walltime is written as HH:MM:SS, rather than as HH:MM.
         has_walltime: Whether jobs have a walltime at all.
 
-        flag: A directive of `job_extra_directives` from `{text}`, a long option of the submit command; empty: it has
-            no long ones.
-        gpu: Option that asks for a GPU, as a line of YAML.
         avoid: Directive that keeps a job away from `{nodes}`; empty: none is used.
-        joint: What separates the nodes of `avoid`.
+        joint: Separator of the nodes of `avoid`.
         worker_logs: Directives that send a worker job's output to `{folder}`, where dask-jobqueue has no option for it.
-        worker_prints: Shell line with which a worker job itself sends its output to a file in `{folder}`, quoted, where
-            the scheduler would deliver it only after the job's end, perhaps to a folder that is gone.
-        comment: Command that says why the job `{id}` waits or is stuck, and the pattern of that, of which every match
-            counts: its first group that is not empty. None: the listing says it.
+        worker_prints: Shell line by which a worker job sends its own output to a file in `{folder}` (quoted), where the
+            scheduler would deliver it after the job's end alone, perhaps to a folder that is gone.
+        comment: Command that explains why the job `{id}` waits or is stuck, and a pattern: of each match the first
+            group that is not empty counts. None: the listing has the reason.
         extra: Directives of every job of a detached run; output goes to a file name without a folder, because no
             scheduler reads every folder's name as it is. In a description, `{name}` is the job's name, `{script}` the
             quoted path of the script and `{limit}` the number of elements at a time.
         replaces: Beginning of the directive in dask-jobqueue's header that `array` takes the place of.
         silent: Directives that replace those of `extra` in a folder whose name the scheduler would expand; empty: it
             expands none.
-        quoting: Pairs of a text and what stands for it in a quoted path of a description.
+        quoting: Pairs of a text and its replacement in a quoted path of a description.
 
         printed: Patterns of the file name of an element's output, as of `glob`, from `{job}` and `{index}`; empty: the
             output is not looked at.
@@ -101,8 +98,8 @@ class Scheduler:
         expired: Pattern of the line in it that reports a kill at the walltime.
         rerun: Directives that have an element queued again after preemption or the loss of its node, or when it exits
             with `{again}`, up to `{starts}` starts.
-        requeue: Shell command with which a running element queues itself again.
-        again: Exit status with which an element asks to be queued again; 0: there is none.
+        requeue: Shell command by which a running element requeues itself.
+        again: Exit status by which an element asks to be requeued; 0: none.
     """
 
     mark: str
@@ -138,8 +135,6 @@ class Scheduler:
     writes_seconds: bool = True
     has_walltime: bool = True
 
-    flag: str = ""
-    gpu: str = ""
     avoid: str = ""
     joint: str = ","
     worker_logs: tuple[str, ...] = ()
@@ -180,13 +175,13 @@ class Scheduler:
         return [self.element.format(job=found[0], index=self.first + at) for at in range(count)]
 
     def names_in(self, script: str) -> list[str]:
-        """Return what a script's directives call its jobs; empty: the scheduler calls them after the script."""
+        """Return the jobs' names in a script's directives; empty: the scheduler names them after the script."""
         lines = "\n".join(line for line in script.splitlines() if line.startswith(self.mark))
         found = re.findall(rf"(?m:^|\s)[\"']?{self.naming}", lines) if self.naming else []
         return [name.strip("\"'").split("[")[0] for name in found]
 
     def ask_names(self, jobs: Sequence[str]) -> list[list[str]]:
-        """Return the commands that ask what the queue calls jobs, elements or arrays; empty: it does not tell."""
+        """Return the commands that ask for names of jobs, elements or arrays; empty: the scheduler has none."""
         if self.named is None:
             return []
         whole = {number_of(job): job for job in jobs}
@@ -238,7 +233,7 @@ class Scheduler:
         return {each["job"]: int(each["next"]) for each in found}
 
     def read(self, output: str) -> dict[str, JobView]:
-        """Return the listed jobs and elements by id; what is not listed may have ended, or be unknown."""
+        """Return the listed jobs and elements by id; others may have ended, or be unknown."""
         views = {}
         for line in output.splitlines():  # a pattern that met a line cut short would go on in the next one
             found = re.match(self.line, line)
@@ -271,7 +266,7 @@ class Scheduler:
         return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
 
     def parts_of(self, element: str) -> tuple[str, str]:
-        """Return the job and the index of an element's id; the index of a job that is no array is empty."""
+        """Return the job and the index of an element's id; without an array the index is empty."""
         pattern = re.escape(self.element).replace(r"\{job\}", r"(.+)").replace(r"\{index\}", r"(\d+)")
         found = re.fullmatch(pattern, element)
         return (element, "") if found is None else (found[1], found[2])
@@ -289,12 +284,12 @@ def number_of(job: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a job's name without what some schedulers write as something else."""
+    """Return a job's name without the characters that some schedulers replace."""
     return re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
 def _is_of(told: str, own: Sequence[str]) -> bool:
-    """Whether the queue's name of a job is one of ours; LSF writes * for the beginning of a long one."""
+    """Return whether the queue's name of a job is one of ours; LSF writes * for the beginning of a long one."""
     name = _plain(told.removeprefix("*"))
     return any(one.endswith(name) if told.startswith("*") else one == name for one in map(_plain, own))
 
@@ -316,4 +311,6 @@ def check_ids(jobs: Mapping[str, str], parts: int = 1) -> None:
         words = job.split("/", parts - 1) if isinstance(job, str) else [""]
         safe = all(_ID.fullmatch(word) and ".." not in word for word in words)
         if not (safe and shard.isascii() and shard.isdigit()):
-            raise ConfigError(f"the run folder is damaged: {job!r} is no id of a job, or {shard!r} no shard")
+            raise ConfigError(
+                f"the run folder is damaged: {job!r} is not the id of a job, or {shard!r} not a shard"
+            )

@@ -31,8 +31,6 @@ SLURM = batch_backend(
     "dask_jobqueue.slurm:SLURMJob",
     Scheduler(
         mark="#SBATCH",
-        flag="--{text}",
-        gpu='job_extra_directives: ["--gres=gpu:1"]',
         array="--array={first}-{last}%{limit}",
         index="$SLURM_ARRAY_TASK_ID",
         element="{job}_{index}",
@@ -103,7 +101,6 @@ PBS = batch_backend(
     "dask_jobqueue.pbs:PBSJob",
     Scheduler(
         mark="#PBS",
-        gpu='resource_spec: "select=1:ncpus=4:mem=16GB:ngpus=1"',
         array="-J {first}-{last}%{limit}",
         index="$PBS_ARRAY_INDEX",
         element="{job}[{index}]",
@@ -160,7 +157,6 @@ SGE = batch_backend(
     "dask_jobqueue.sge:SGEJob",
     Scheduler(
         mark="#$",
-        gpu='job_extra_directives: ["-l gpu=1"]',
         array="-t {first}-{last} -tc {limit}",
         index="$SGE_TASK_ID",
         element="{job}.{index}",
@@ -214,7 +210,6 @@ LSF = batch_backend(
     "dask_jobqueue.lsf:LSFJob",
     Scheduler(
         mark="#BSUB",
-        gpu="job_extra_directives: ['-gpu \"num=1\"']",
         submit_by=SubmitBy.STDIN,
         array='-J "{name}[{first}-{last}]%{limit}"',
         index="$LSB_JOBINDEX",
@@ -270,7 +265,6 @@ HTCONDOR = batch_backend(
     "dask_jobqueue.htcondor:HTCondorJob",
     Scheduler(
         mark="",
-        gpu="job_extra_directives: {request_gpus: 1}",
         submit_by=SubmitBy.DESCRIPTION,
         array="queue {count}",
         index="$1",
@@ -349,7 +343,6 @@ MOAB = batch_backend(
     "dask_jobqueue.pbs:PBSJob",  # MoabJob is PBSJob with other commands: it has no __init__ of its own
     Scheduler(
         mark="#PBS",
-        gpu='resource_spec: "nodes=1:ppn=4:gpus=1"',
         array="-t {name}.[{first}-{last}]%{limit}",
         index="${MOAB_JOBARRAYINDEX:-$PBS_ARRAYID}",
         element="{job}[{index}]",

@@ -52,7 +52,7 @@ def worker_hosts(hosts: tuple[SshHost, ...]) -> tuple[SshHost, ...]:
 
 
 def refused_ssh_option(options: Mapping[Any, Any], name: str) -> str:
-    """Return why the value of an option is wrong, and what to write; "" if it is right, or not read here."""
+    """Return the mistake in the value of an option, and the fix; "" for a right one, and for other options."""
     hosts, value = options.get("hosts"), options[name]
     if name == "hosts":
         if isinstance(value, list) and value and all(isinstance(each, str) and each for each in value):

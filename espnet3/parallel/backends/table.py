@@ -35,14 +35,15 @@ _LOCAL = {
     "scheduler_ip": "the cluster gives each worker the address of its scheduler",
     "nanny": "the cluster connects each worker with its nanny",
     "supervisor": "espnet3.parallel forks and watches the workers itself",
+    "gpus": "env: local_gpu has one worker for each GPU",
     "scheduler": "the cluster gives each worker the address of its scheduler",
 }
 _LOCAL_INSTEAD = {
     "cores": "use n_workers and threads_per_worker",
     "memory": "use memory_limit, which is per worker",
 }
-# LocalCluster hands what it does not know itself to its worker class, ours or a Nanny under dask-cuda; both hand on
-# to Worker what they do not know.
+# LocalCluster hands unknown parameters to its worker class (ours, or a Nanny under dask-cuda), which hands on to Worker
+# what is unknown to it as well.
 _LOCAL_SIGNATURES = (
     "distributed.deploy.local:LocalCluster.__init__",
     "espnet3.parallel.local.dask.forked_worker:ForkedWorker.__init__",
@@ -231,7 +232,7 @@ def unknown_env(env: object) -> str:
     if script in KALDI_SCRIPTS:
         instead = KALDI_SCRIPTS[script]
         return (
-            f"Unknown env {shown(env)}: what {script} does is env: {instead} here (espnet3 migrate cmd.sh makes the "
+            f"Unknown env {shown(env)}: write env: {instead} in place of {script} (espnet3 migrate cmd.sh makes the "
             f"whole block). Known: {', '.join(BACKENDS)}"
         )
     # 0.5 rather than the usual 0.6: "gpu" and "kubernetes" should find local_gpu and kube.

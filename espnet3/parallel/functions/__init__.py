@@ -1,5 +1,5 @@
-"""A function in the place of a runner and a provider: for people who have a function and items.
+"""A function in the place of a runner and a provider.
 
-In: a function, items, and what the function needs besides. Out: what a runner with that `forward` returns, with all
-that runners have: progress, recorded failures, a run folder, detached jobs.
+In: a function, items, and the function's other arguments. Out: the result of a runner with that `forward`, with
+progress, recorded failures, a run folder and detached jobs.
 """

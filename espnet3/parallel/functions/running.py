@@ -37,25 +37,25 @@ def run(
 
     Args:
         fn: A function of one item; its other parameters are taken from the env by their names.
-        items: The items; in a run folder they stand for what they give, so short ones (numbers, names) are best.
-        env: What the function needs besides the item, ready to be sent to workers.
+        items: The items; a run folder stores them beside their results, so short ones (numbers, names) are best.
+        env: The function's other arguments, ready to be sent to workers.
         setup: In place of `env`, a function without arguments that builds it, once in each process: models belong here.
         item_cost: A function from an item to its cost in any unit; the most expensive start first.
         **options: Arguments of `BaseRunner`: `output_dir`, `on_error`, `max_retries`, `seed`, `async_mode`, ...
 
     Returns:
-        What a runner's call returns: the results in the order of the items; with `async_mode` a `DetachedRun`.
+        The results in the order of the items, as a runner's call; with `async_mode` a `DetachedRun`.
 
     Raises:
         ConfigError: Both `env` and `setup` were given, or an option is wrong.
-        SignatureError: `fn` is no function, or does not fit what it would be given.
+        SignatureError: `fn` is not a function, or does not fit its arguments.
         ItemError: The first failed item, unless `on_error="record"`.
     """
     fn = unwrapped(fn)
     if not isinstance(fn, (FunctionType, BuiltinFunctionType)):
         raise SignatureError(
-            f"run takes a function (def or lambda), and {shown(fn)} is of type {type(fn).__name__}: what a partial or "
-            "an object holds goes into env={...}, so that a later run can tell whether it is the same"
+            f"run takes a function (def or lambda), and {shown(fn)} is of type {type(fn).__name__}: put the "
+            "content of a partial or an object into env={...}, so that a later run can compare it"
         )
     if env is not None and setup is not None:
         raise ConfigError("env and setup are two ways to give the env: leave one of them out")
@@ -67,7 +67,7 @@ def run(
 
 
 def runner_of(fn: Any, item_cost: Callable[[Any], float] | None = None) -> type[BaseRunner]:
-    """Return a runner's class that stands under a function's name, so that its code is what identifies a run."""
+    """Return a runner's class under a function's name: the function's code identifies the run."""
     body: dict[str, Any] = {"forward": staticmethod(fn), FUNCTION: staticmethod(fn)}
     if item_cost is not None:
         body["item_cost"] = staticmethod(item_cost)

@@ -55,10 +55,10 @@ def pod_fields(
     pod = {
         "volumes": volumes,
         "tolerations": tolerations,
-        "nodeSelector": None if node_selector is None else dict(node_selector),
+        "nodeSelector": node_selector,
         "serviceAccountName": service_account,
         "imagePullSecrets": secrets,
-        "securityContext": None if security_context is None else dict(security_context),
+        "securityContext": security_context,
     }
     container = {
         "volumeMounts": volume_mounts,

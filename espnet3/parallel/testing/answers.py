@@ -1,41 +1,12 @@
-"""Whether a runner gives the same answer wherever it runs."""
+"""`same_answer`: run a runner in several ways and compare the results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from espnet3.parallel.testing.equality import equal
-from espnet3.parallel.testing.reasons import why
+from espnet3.parallel.testing.reasons import equal, why
 from espnet3.parallel.testing.trials import Trials
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first item that has one result here and another there.
-
-    Attributes:
-        index: The item.
-        one: Its result where the runner ran first.
-        where: How that was.
-        other: Its result where it differs.
-        here: How that was.
-        why: What further trials with that item say of the reason.
-    """
-
-    index: Any
-    one: Any
-    where: str
-    other: Any
-    here: str
-    why: str
-
-    def __str__(self) -> str:
-        return (
-            f"item {self.index!r} differs: {self.one!r:.300} with {self.where}, {self.other!r:.300} with {self.here}; "
-            f"{self.why}"
-        )
 
 
 def same_answer(
@@ -52,9 +23,9 @@ def same_answer(
     `seed=`, batches whose padding leaks into their items, and results that depend on the order.
 
     Args:
-        runner: A `BaseRunner`; what is changed of it is put back afterwards. With an `output_dir` each run goes to a
-            temporary folder of its own, so that none is resumed.
-        indices: What to run.
+        runner: A `BaseRunner`, which is afterwards as before. With an `output_dir` each run goes to a temporary folder
+            of its own, so that none is resumed.
+        indices: Indices to run.
         n_workers: Worker counts to try; 1 is this process.
         batch_sizes: Batch sizes to try.
         detached: Try detached jobs of this machine as well; the classes must be in files, as for any detached run.
@@ -65,7 +36,7 @@ def same_answer(
     items = list(indices)
     results, difference = first_difference(runner, items, n_workers, batch_sizes, detached)
     if difference is not None:
-        raise AssertionError(str(difference))
+        raise AssertionError(difference)
     return results
 
 
@@ -75,8 +46,8 @@ def first_difference(
     n_workers: Sequence[int],
     batch_sizes: Sequence[int | None],
     detached: bool,
-) -> tuple[list[Any], Difference | None]:
-    """Return the results of the first way of running, and the first that another way has not; for `same_answer`."""
+) -> tuple[list[Any], str | None]:
+    """Return the results of the first way of running, and a sentence about the first that another way has not."""
     with Trials(runner) as trials:
         ways = _ways(trials, items, n_workers, batch_sizes, detached)
         where, reference, _ = next(ways)
@@ -84,7 +55,9 @@ def first_difference(
             for at, (one, other) in enumerate(zip(reference, results, strict=True)):
                 if not equal(one, other):
                     reason = why(trials, items, at, one, other, reference if batched else None)
-                    return reference, Difference(items[at], one, where, other, here, reason)
+                    return reference, (
+                        f"item {items[at]!r} differs: {one!r:.300} with {where}, {other!r:.300} with {here}; {reason}"
+                    )
     return reference, None
 
 

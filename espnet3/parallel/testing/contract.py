@@ -1,21 +1,138 @@
-"""`BackendContract`: what every backend must do, as a class of tests to inherit."""
+"""`BackendContract`: the duties of every backend, as a class of tests to inherit.
+
+Workers import this module for the runners, providers and functions of the tests, so it loads neither pytest nor Dask.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, ClassVar, TypeVar
 
+from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.engine.seeding import item_seed
+from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.errors import ItemError, WorkerSetupError
 from espnet3.parallel.parallel import get_client, parallel_for, parallel_map, parallel_submit, set_parallel
 from espnet3.parallel.records import ItemFailure
-from espnet3.parallel.testing import contract_work as work
 
 E = TypeVar("E", bound=Exception)
+LOGGER = "espnet3_contract"
+
+
+class Provider(EnvironmentProvider):
+    """An env that records which process built it, and how often."""
+
+    built = 0
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Return the env."""
+        Provider.built += 1
+        return {"factor": 3, "pid": os.getpid(), "built": Provider.built}
+
+
+class BrokenProvider(EnvironmentProvider):
+    """An env that cannot be built."""
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Raise."""
+        raise FileNotFoundError("no model at that place")
+
+
+class Scale(BaseRunner):
+    """A value, a text and a list for each index; deterministic."""
+
+    @staticmethod
+    def forward(idx: int, factor: int) -> dict[str, Any]:
+        """Return values of the index and the env."""
+        return {"index": idx, "value": idx * factor, "text": f"item {idx} é", "list": [idx / 7] * 3}
+
+
+class Batched(Scale):
+    """The same, by batches."""
+
+    @staticmethod
+    def batch_forward(indices: Sequence[int], factor: int) -> list[dict[str, Any]]:
+        """Return one result for each index."""
+        return [Scale.forward(idx, factor) for idx in indices]
+
+
+class Where(BaseRunner):
+    """The process that ran the item, and its env."""
+
+    @staticmethod
+    def forward(idx: int, pid: int, built: int) -> tuple[int, int, int]:
+        """Return this process, the one that built the env, and how many it had built."""
+        time.sleep(0.02)  # long enough for every worker to get some
+        return os.getpid(), pid, built
+
+
+class Fails(BaseRunner):
+    """One index raises."""
+
+    @staticmethod
+    def forward(idx: int) -> int:
+        """Raise for index 5."""
+        if idx == 5:
+            raise LookupError("index 5 has no audio")
+        return idx
+
+
+class Draws(BaseRunner):
+    """Random numbers: the same anywhere with `seed`."""
+
+    @staticmethod
+    def forward(idx: int) -> float:
+        """Return a random number."""
+        return random.random()  # noqa: S311  # no secret
+
+
+class Crashes(BaseRunner):
+    """One index ends its process."""
+
+    @staticmethod
+    def forward(idx: int) -> int:
+        """End the process for index 7."""
+        if idx == 7:
+            os._exit(3)
+        return idx
+
+
+class Logs(BaseRunner):
+    """One index logs a message, by a logger as a user has it."""
+
+    @staticmethod
+    def forward(idx: int) -> int:
+        """Log for index 7."""
+        if idx == 7:
+            logging.getLogger(LOGGER).info("seven of %d", 20)
+        return idx
+
+
+def square(x: int) -> int:
+    """Return the square."""
+    return x * x
+
+
+def add(x: int, factor: int) -> int:
+    """Return the sum with an entry of the env."""
+    return x + factor
+
+
+def refuse(x: int) -> int:
+    """Raise for 3."""
+    if x == 3:
+        raise LookupError("three")
+    return x
+
+
+def env() -> dict[str, Any]:
+    """Return an env for `parallel_map`."""
+    return {"factor": 10}
 
 
 def raised(kind: type[E], call: Callable[[], Any]) -> E:
@@ -65,7 +182,7 @@ class BackendContract:
         began = time.monotonic()
         cls._espnet3_client = cls._espnet3_stack.enter_context(get_client(cls.config))
         try:
-            assert parallel_map(work.square, [3]) == [9]
+            assert parallel_map(square, [3]) == [9]
         except BaseException:
             cls._espnet3_stack.close()
             raise
@@ -84,18 +201,16 @@ class BackendContract:
     def test_same_results_as_in_this_process(self) -> None:
         """A runner returns the same list, in the same order, as in this process."""
         indices = [5, 3, 11, *range(20, 60)]
-        assert work.Scale(work.Provider(None), progress=False)(indices) == [
-            work.Scale.forward(idx, 3) for idx in indices
-        ]
+        assert Scale(Provider(None), progress=False)(indices) == [Scale.forward(idx, 3) for idx in indices]
 
     def test_batches_change_nothing(self) -> None:
         """Whatever the batch size, there is one result for each index, the same."""
-        expected = [work.Scale.forward(idx, 3) for idx in range(23)]
-        assert work.Batched(work.Provider(None), batch_size=4, progress=False)(range(23)) == expected
+        expected = [Scale.forward(idx, 3) for idx in range(23)]
+        assert Batched(Provider(None), batch_size=4, progress=False)(range(23)) == expected
 
     def test_env_is_built_where_it_is_used_and_once(self) -> None:
         """Each worker process builds the env itself, once for a run."""
-        seen = work.Where(work.Provider(None), progress=False)(range(60))
+        seen = Where(Provider(None), progress=False)(range(60))
         assert {ran == built for ran, built, _ in seen} == {True}
         built = {(pid, times) for pid, _, times in seen}
         assert len(built) == len({pid for pid, _ in built})
@@ -105,31 +220,31 @@ class BackendContract:
         self._espnet3_client.wait_for_workers(int(self.config["n_workers"]), timeout=60)
         deadline = time.monotonic() + 30
         while True:
-            pids = {pid for pid, _, _ in work.Where(work.Provider(None), progress=False)(range(60))}
+            pids = {pid for pid, _, _ in Where(Provider(None), progress=False)(range(60))}
             if len(pids) >= int(self.config["n_workers"]) or time.monotonic() > deadline:
                 break
         assert len(pids) == int(self.config["n_workers"])
 
     def test_an_items_exception_names_the_item(self) -> None:
         """A runner stops with an `ItemError` that names the index and carries the original exception."""
-        error = raised(ItemError, lambda: work.Fails(work.Provider(None), progress=False)(range(10)))
+        error = raised(ItemError, lambda: Fails(Provider(None), progress=False)(range(10)))
         assert error.index == 5 and isinstance(error.__cause__, LookupError)
 
     def test_failures_can_be_recorded(self) -> None:
         """With `on_error="record"` the other items keep their results."""
-        results = work.Fails(work.Provider(None), on_error="record", progress=False)(range(10))
+        results = Fails(Provider(None), on_error="record", progress=False)(range(10))
         assert [r for r in results if not isinstance(r, ItemFailure)] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert results[5].error_type.endswith("LookupError")
 
     def test_what_items_log_arrives_at_the_driver(self) -> None:
         """A record of an item reaches the handlers of the driver, with its worker and its item."""
         seen: list[logging.LogRecord] = []
-        handler, logger = logging.Handler(), logging.getLogger(work.LOGGER)
+        handler, logger = logging.Handler(), logging.getLogger(LOGGER)
         handler.emit = seen.append  # type: ignore[method-assign,assignment]  # it keeps what it gets
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         try:
-            work.Logs(work.Provider(None), progress=False)(range(20))
+            Logs(Provider(None), progress=False)(range(20))
         finally:
             logger.removeHandler(handler)
             logger.setLevel(logging.NOTSET)
@@ -140,30 +255,28 @@ class BackendContract:
 
     def test_a_broken_env_is_reported_at_once(self) -> None:
         """An env that cannot be built raises `WorkerSetupError` with the reason."""
-        error = raised(
-            WorkerSetupError, lambda: work.Scale(work.BrokenProvider(None), progress=False)(range(4))
-        )
+        error = raised(WorkerSetupError, lambda: Scale(BrokenProvider(None), progress=False)(range(4)))
         assert "no model at that place" in str(error)
 
     def test_seeded_random_numbers(self) -> None:
         """With `seed`, random numbers are those of this process."""
-        drawn = work.Draws(work.Provider(None), seed=7, progress=False)(range(12))
+        drawn = Draws(Provider(None), seed=7, progress=False)(range(12))
         assert drawn == [random.Random(item_seed(7, idx)).random() for idx in range(12)]  # noqa: S311  # no secret
 
     def test_functions_get_the_env(self) -> None:
         """`parallel_map`, `parallel_for` and `parallel_submit` inject the env by name."""
-        assert parallel_map(work.add, range(30), setup_fn=work.env) == [x + 10 for x in range(30)]
-        assert sorted(parallel_for(work.add, range(30), setup_fn=work.env)) == [x + 10 for x in range(30)]
-        assert parallel_submit(work.square, 12).result(timeout=60) == 144
+        assert parallel_map(add, range(30), setup_fn=env) == [x + 10 for x in range(30)]
+        assert sorted(parallel_for(add, range(30), setup_fn=env)) == [x + 10 for x in range(30)]
+        assert parallel_submit(square, 12).result(timeout=60) == 144
 
     def test_a_functions_exception_arrives_as_itself(self) -> None:
         """`parallel_map` raises the item's own exception."""
-        assert "three" in str(raised(LookupError, lambda: parallel_map(work.refuse, range(8))))
+        assert "three" in str(raised(LookupError, lambda: parallel_map(refuse, range(8))))
 
     def test_an_item_that_kills_its_worker_is_named(self) -> None:
         """The others keep their results, and the worker process is replaced."""
         if not self.survives_crashes:
             return
-        results = work.Crashes(work.Provider(None), on_error="record", progress=False)(range(20))
+        results = Crashes(Provider(None), on_error="record", progress=False)(range(20))
         assert results[7].cause == "poison"
         assert [r for at, r in enumerate(results) if at != 7] == [n for n in range(20) if n != 7]

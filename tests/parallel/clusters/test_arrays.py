@@ -19,9 +19,9 @@ from espnet3.parallel import get_client, parallel_for
 from espnet3.parallel.backends import row
 from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.keeper import log_tail
-from espnet3.parallel.testing import standin
 from tests.habits import rows
 from tests.sites import SUBMIT, habit
+from tests.standins import standin
 from tests.waiting import wait_until
 
 OPTIONS: dict[str, Any] = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}

@@ -17,7 +17,7 @@ from espnet3.parallel.backends import row
 from espnet3.parallel.clusters.job_cluster import plan_jobs
 from espnet3.parallel.clusters.options import worker_argument_problems
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.testing import standin
+from tests.standins import standin
 
 REQUIRED: dict[str, Any] = {"cores": 1, "memory": "1GB"}
 OPTIONS = {

@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from espnet3.parallel import get_client, parallel_map, set_parallel
-from espnet3.parallel.testing import standin
 from tests.habits import rows
 from tests.parallel.clusters.listening import Listener, listeners_of, named, on_the_page, tries_at, verdict
 from tests.parallel.clusters.ssh_server import ssh_server
 from tests.parallel.clusters.stranger import Stranger, stranger
 from tests.parallel.detached.work import Provider, Squares, held, hold, let_go, shut
+from tests.standins import standin
 
 ON_SCHEDULER = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
 ON_HOSTS = {

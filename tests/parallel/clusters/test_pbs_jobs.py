@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import NoWorkersError, get_client, parallel_map
-from espnet3.parallel.testing import standin
+from tests.standins import standin
 from tests.waiting import wait_until
 
 OPTIONS: dict[str, Any] = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}

@@ -19,9 +19,9 @@ from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.backends import row
 from espnet3.parallel.clusters.job_cluster import plan_jobs
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.testing import standin
 from tests.habits import rows
 from tests.parallel.clusters.ssh_server import ssh_server
+from tests.standins import standin
 from tests.waiting import wait_until
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from espnet3.parallel import ConfigError, SubmissionError, get_client, parallel_map
 from espnet3.parallel.clusters import commands
-from espnet3.parallel.testing import StandIn, standin
 from tests.habits import rows
 from tests.parallel.clusters.test_arrays import STANDINS, block
 from tests.sites import BANNER, BEFORE, CANCEL, SUBMIT, habit, somebody_elses
+from tests.standins import StandIn, standin
 from tests.waiting import wait_until
 
 

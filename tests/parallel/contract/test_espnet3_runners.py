@@ -8,7 +8,6 @@ import warnings
 import pytest
 
 from espnet3.parallel import BaseRunner, set_parallel
-from espnet3.parallel.runner import arguments
 from espnet3.parallel.runner.batches import takes_lists
 from tests.habits import rows
 from tests.parallel.contract import espnet3_runners as runners
@@ -21,12 +20,6 @@ LINES = [str(3 * x) for x in range(10)]
 def mode(request):
     """Where a runner is called: in process, on two workers, or without a driver."""
     return request.param
-
-
-@pytest.fixture
-def unwarned(monkeypatch):
-    """No runner has been warned of in this process."""
-    monkeypatch.setattr(arguments, "_WARNED", set())
 
 
 @pytest.fixture
@@ -95,7 +88,6 @@ def test_hooks_may_be_assigned_in_the_class_body(call):
 # --- batches --------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("unwarned")
 def test_forward_without_batch_forward_takes_lists_where_it_says_so(call):
     """Without batch_forward, a forward annotated for lists is given them, and write_record what it returns."""
     with pytest.warns(UserWarning, match="batch_size=4.*has no batch_forward"):
@@ -116,16 +108,6 @@ def test_a_runner_derived_from_one_of_espnet3s_own_takes_lists():
     assert takes_lists(type("Derived", (theirs,), unsaid), 4)
     assert not takes_lists(type("Derived", (theirs,), unsaid), None)
     assert not takes_lists(type("Other", (runners.OneWriter,), unsaid), 4)
-
-
-@pytest.mark.usefixtures("unwarned")
-def test_lists_are_warned_of_once(call):
-    """A second runner of the class with the same batch size says nothing more; without a size it gets one index."""
-    with pytest.warns(UserWarning, match="is given lists"):
-        runners.Lists(runners.Provider(), batch_size=3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        assert call(runners.Lists, batch_size=3)["a"][0] == "[0,3,6]"
 
 
 def test_batch_forward_may_be_forward(call):

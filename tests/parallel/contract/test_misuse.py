@@ -1,9 +1,9 @@
 """Slips of a newcomer: each is one error or one warning that says what to do, and none goes unnoticed."""
 
+import re
 import threading
 import warnings
 
-import numpy as np
 import pandas
 import pytest
 from click.testing import CliRunner
@@ -92,7 +92,7 @@ def test_results_that_may_be_none_are_no_slip(place, tmp_path):
 def tables():
     """Return a table, a column of it and what is said of them."""
     table = pandas.DataFrame({"a": [1, 2]})
-    return [(table, r"DataFrame: df\.index"), (table.a, r"Series: df\.index .* list\(series\)")]
+    return [(table, r"DataFrame: range\(len"), (table.a, r"Series: range\(len.* list\(series\)")]
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,9 @@ def tables():
     [
         ("abc", r"str: \['abc'\] is a list of one; list\(\.\.\.\)"),
         (b"abc", r"bytes: .*list\(\.\.\.\)"),
-        (bytearray(b"abc"), r"bytearray: .*list\(\.\.\.\)"),
         ({"utt1": "path"}, r"dict: list\(\.\.\.\) gives its keys, .*\.items\(\)"),
-        (7, r"int: range\(7\)"),
-        (2.5, r"float: range\(2\)"),
-        (None, r"NoneType: is a `return` missing"),
-        (np.int64(7), r"range\(7\)"),
-        (np.array(7), r"no dimension; range\(array\(7\)\)"),
+        (7, "must be an iterable of items, not 7"),
+        (None, "must be an iterable of items, not None"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -117,14 +113,14 @@ def test_what_is_hardly_meant_as_indices_is_refused(indices, words):
 
 
 def test_tables_as_indices_are_refused_and_their_index_is_taken():
-    """A DataFrame's columns would be run: a TypeError names df.index, which is taken."""
+    """A DataFrame's columns would be run: a TypeError says what to give; its index is taken."""
     for indices, words in tables():
         with pytest.raises(TypeError, match=words):
             work.Echo(work.Whole(), progress=False)(indices)
         assert work.Echo(work.Whole(), progress=False)(indices.index) == [0, 1]
 
 
-@pytest.mark.parametrize("provider", [None, {"factor": 2}, object()], ids=["None", "mapping", "object"])
+@pytest.mark.parametrize("provider", [None, {"factor": 2}], ids=["None", "mapping"])
 def test_a_provider_that_builds_nothing_is_an_error_of_the_call(provider):
     """A runner may be made with anything, as in ESPnet3's own tests; one that cannot build an env is refused then."""
     runner = work.Times(provider, progress=False)
@@ -204,39 +200,18 @@ def test_batch_forward_alone_in_a_script_that_is_run(tmp_path):
 # --- names ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right"), [("ouput_dir", "output_dir"), ("batchsize", "batch_size"), ("onerror", "on_error")]
-)
+@pytest.mark.parametrize(("wrong", "right"), [("ouput_dir", "output_dir"), ("onerror", "on_error")])
 def test_a_misspelled_argument_is_named_with_the_right_one(wrong, right):
     """A typo in the constructor is a TypeError with the name that was meant."""
     with pytest.raises(TypeError, match=f"Echo.* no argument '{wrong}'. Did you mean '{right}'"):
         work.Echo(work.Whole(), **{wrong: 1})
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("n_workers", r"parallel block: set_parallel\(\{'n_workers': 3\}\)"),
-        ("num_workers", r"parallel block: set_parallel\(\{'n_workers': 3\}\)"),
-        ("n_worker", r"parallel block: set_parallel\(\{'n_workers': 3\}\)"),
-        ("env", r"parallel block: set_parallel\(\{'env': 3\}\)"),
-        ("config", r"the provider: MyProvider\(config=...\)"),
-    ],
-)
-def test_an_argument_of_something_else_is_sent_there(name, words):
-    """Keys of the parallel block, and a provider's arguments, are answered with where they belong."""
-    with pytest.raises(
-        TypeError, match=f"Echo.* no argument '{name}'. It belongs to {'the ' * (words[0] == 'p')}{words}"
-    ):
-        work.Echo(work.Whole(), **{name: 3})
-
-
-def test_a_whole_block_given_to_a_runner_is_sent_to_set_parallel():
-    """`parallel=` of a runner is answered with the call that registers it."""
-    with pytest.raises(
-        TypeError, match=r"'parallel'\. .*set_parallel\(\{'n_workers': 2\}\), before the call"
-    ):
-        work.Echo(work.Whole(), parallel={"n_workers": 2})
+def test_a_key_of_the_block_given_to_a_runner_is_sent_to_set_parallel():
+    """A key of the parallel block, also misspelt, is answered with the call that registers it."""
+    for name, guess in (("n_worker", " Did you mean 'n_workers'?"), ("env", "")):
+        with pytest.raises(TypeError, match=rf"no argument '{name}'\.{re.escape(guess)}.* set_parallel\(\{{"):
+            work.Echo(work.Whole(), **{name: 3})
 
 
 def test_keys_given_as_keywords_are_answered_with_the_block():
@@ -244,20 +219,6 @@ def test_keys_given_as_keywords_are_answered_with_the_block():
     for given, more in ((), {"env": "local", "n_workers": 2}), (({"env": "local"},), {"n_workers": 2}):
         with pytest.raises(TypeError, match=r"set_parallel\(\{'env': 'local', 'n_workers': 2\}\)$"):
             set_parallel(*given, **more)
-
-
-def test_a_call_without_indices_is_refused_by_the_runners_own_name():
-    """A runner that is called with nothing says what it is called with."""
-    with pytest.raises(
-        TypeError, match=r"^Echo objects are called with the indices .* runner\(range\(100\)\)$"
-    ):
-        work.Echo(work.Whole(), progress=False)()
-
-
-def test_a_folder_given_by_position_is_sent_to_its_name():
-    """Echo(provider, "run") is answered with output_dir="run"."""
-    with pytest.raises(TypeError, match=r"Echo\(provider, output_dir='run'\)$"):
-        work.Echo(work.Whole(), "run")
 
 
 def test_a_setup_fn_that_needs_arguments_is_told_how_it_gets_them():
@@ -272,30 +233,18 @@ def load(path):
     return {"factor": path}
 
 
-def test_a_runner_without_a_provider_is_refused_by_its_own_name():
-    """A runner made of nothing says that it needs a provider, and how it is given one."""
-    with pytest.raises(TypeError, match=r"^Echo\(\) needs a provider, .*: Echo\(MyProvider\(config\)\)$"):
-        work.Echo()
-
-
-def test_a_method_that_is_missing_is_named_with_the_one_that_was_meant():
-    """A misspelled forward or build_env_local is found when the first object is made."""
-    misspelt = type("Misspelt", (BaseRunner,), {"foward": staticmethod(lambda idx: idx)})
-    with pytest.raises(
-        TypeError, match=r"^Misspelt must define forward\. It has 'foward': is that its name misspelt"
-    ):
-        misspelt(work.Whole())
-    with pytest.raises(TypeError, match=r"^Nothing must define forward\.$"):
-        type("Nothing", (BaseRunner,), {})(work.Whole())
-    with pytest.raises(TypeError, match=r"^Builds must define build_env_local\. It has 'build_local_env'"):
-        type("Builds", (EnvironmentProvider,), {"build_local_env": lambda self: {}})({})
-
-
-def test_a_method_that_was_inherited_is_no_misspelt_one():
-    """What an InferenceProvider lacks is named without a guess from what it has from its base."""
-    half = type("Half", (InferenceProvider,), {"build_dataset": staticmethod(lambda config: [1])})
-    with pytest.raises(TypeError, match=r"^Half must define build_model\.$"):
-        half({})
+@pytest.mark.parametrize(
+    ("base", "own", "missing"),
+    [
+        (BaseRunner, "foward", "forward"),
+        (EnvironmentProvider, "build_local_env", "build_env_local"),
+        (InferenceProvider, "build_dataset", "build_model"),
+    ],
+)
+def test_a_method_that_is_missing_is_named(base, own, missing):
+    """What a class lacks, forgotten or misspelt, is named when the first object is made."""
+    with pytest.raises(TypeError, match=rf"Half .*\b{missing}\b"):
+        type("Half", (base,), {own: staticmethod(lambda *given: {})})({})
 
 
 class NoReturn(EnvironmentProvider):
@@ -418,23 +367,7 @@ def test_a_part_of_the_config_that_cannot_travel_is_named():
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("run", r"call the runner itself, runner\(indices\)"),
-        ("map", r"call the runner itself, runner\(indices\)"),
-        ("outputdir", "Did you mean 'output_dir'"),
-        ("sumary", "Did you mean 'summary'"),
-        ("nothing_like_it", "has no attribute 'nothing_like_it'$"),
-    ],
-)
-def test_a_misspelled_attribute_is_named_with_the_right_one(name, words):
-    """What a runner does not have is an AttributeError that says what was meant."""
-    with pytest.raises(AttributeError, match=words):
-        getattr(work.Echo(work.Whole()), name)
-
-
-@pytest.mark.parametrize(("wrong", "right"), [("stauts", "status"), ("dotcor", "doctor"), ("merg", "merge")])
+@pytest.mark.parametrize(("wrong", "right"), [("stauts", "status"), ("merg", "merge")])
 def test_a_misspelled_verb_is_named_with_the_right_one(wrong, right):
     """The command says which verb was meant, and all that there are."""
     result = CliRunner().invoke(main, [wrong, "run"])

@@ -16,14 +16,13 @@ from espnet3.parallel import DetachedRun, FolderInUseError
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import Said
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.testing import standin
-from espnet3.parallel.testing.standins import htcondor, lsf, moab, pbs
-from espnet3.parallel.testing.standins.jobs import Store
-from espnet3.parallel.testing.standins.place import NAMES
 from tests.habits import rows
 from tests.parallel.detached.test_standins import submit
+from tests.standins import standin
+from tests.standins.__main__ import COMMANDS
+from tests.standins.jobs import Store
+from tests.standins.place import NAMES
 
-COMMANDS = {**pbs.COMMANDS, **lsf.COMMANDS, **moab.COMMANDS, **htcondor.COMMANDS}
 ENDED = (0, 1)  # the shards whose jobs have ended without a word
 LONG_AGO = 600  # seconds: far beyond the silence after which "no such job" is believed
 

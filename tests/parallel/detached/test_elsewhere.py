@@ -13,8 +13,6 @@ import pytest
 
 from espnet3.parallel import DetachedRun, FolderInUseError, set_parallel
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.testing import standin
-from espnet3.parallel.testing.standins.place import NAMES
 from tests.habits import rows
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import (
@@ -31,6 +29,8 @@ from tests.parallel.detached.work import (
     run_of,
     supervisor,
 )
+from tests.standins import standin
+from tests.standins.place import NAMES
 
 
 def files_of(run: Path) -> dict[str, bytes]:

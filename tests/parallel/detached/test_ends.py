@@ -12,10 +12,10 @@ from espnet3.parallel import DetachedRun, set_parallel
 from espnet3.parallel.detached.job.stopping import EarlyEnd
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.testing import Habit, standin
-from espnet3.parallel.testing.standins.place import NAMES
 from tests.habits import rows
 from tests.parallel.detached.work import Provider, Squares, held, hold
+from tests.standins import Habit, standin
+from tests.standins.place import NAMES
 from tests.waiting import wait_until
 
 LATE = (Habit.LATE_LOGS,)

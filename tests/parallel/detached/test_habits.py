@@ -11,11 +11,11 @@ from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import Said
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.testing import Habit, standin
-from espnet3.parallel.testing.standins.place import NAMES
 from tests.habits import pairs
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import calls, held, here, hold, let_go
+from tests.standins import Habit, standin
+from tests.standins.place import NAMES
 
 FINE = (JobState.DONE, JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN)
 

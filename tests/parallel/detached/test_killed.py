@@ -14,7 +14,6 @@ import pytest
 from espnet3.parallel import set_parallel
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.testing import standin
 from tests.habits import rows
 from tests.parallel.detached.work import (
     ROOT,
@@ -33,6 +32,7 @@ from tests.parallel.detached.work import (
     status_json,
     supervisor,
 )
+from tests.standins import standin
 
 
 def test_the_submitter_is_killed_and_another_process_finishes(tmp_path: Path) -> None:

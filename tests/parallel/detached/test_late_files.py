@@ -12,11 +12,11 @@ from espnet3.parallel import DetachedRun, FolderInUseError
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now
-from espnet3.parallel.testing import standin
-from espnet3.parallel.testing.standins.place import NAMES
 from tests.habits import rows
 from tests.parallel.detached.test_bad_answers import BadScheduler, age
 from tests.parallel.detached.test_standins import submit
+from tests.standins import standin
+from tests.standins.place import NAMES
 from tests.waiting import wait_until
 
 SHARDS = 3

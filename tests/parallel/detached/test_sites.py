@@ -13,12 +13,12 @@ import pytest
 from espnet3.parallel import ConfigError, DetachedRun, ParallelError, SubmissionError, set_parallel
 from espnet3.parallel.detached.launch import job_arrays
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.testing import standin
-from espnet3.parallel.testing.standins.place import NAMES
 from tests.habits import rows
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import Provider, Squares
 from tests.sites import BANNER, BEFORE, CANCEL, SUBMIT, habit, somebody_elses
+from tests.standins import standin
+from tests.standins.place import NAMES
 from tests.waiting import wait_until
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from espnet3.parallel import DetachedRun, set_parallel
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.testing import standin
-from espnet3.parallel.testing.standins.place import NAMES
 from tests.habits import rows
 from tests.parallel.detached.test_ends import submit as submit_two
 from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go
+from tests.standins import standin
+from tests.standins.place import NAMES
 
 
 def submit(name: str, folder: Path, n: int = 6, shards: int = 3) -> DetachedRun:

@@ -19,10 +19,10 @@ from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking import detached_run as looking
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger.lease import Lease
-from espnet3.parallel.testing import StandIn, standin
-from espnet3.parallel.testing.standins.jobs import Store
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import calls, run_of
+from tests.standins import StandIn, standin
+from tests.standins.jobs import Store
 
 
 def test_verbs_exclude_each_other_and_say_who_is_at_work(

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from espnet3.parallel.testing import standin
 from tests.habits import rows
 from tests.parallel.faults.watching import PATIENCE, Driver, Mailbox, family
+from tests.standins import standin
 from tests.waiting import wait_until
 
 

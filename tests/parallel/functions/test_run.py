@@ -111,7 +111,7 @@ def test_it_can_be_detached_and_replayed(tmp_path: Path) -> None:
 
 def test_what_is_no_function_or_no_env_is_refused() -> None:
     """Each mistake is an error that says what to give, before any item has run."""
-    with pytest.raises(SignatureError, match=r"goes into env=\{\.\.\.\}"):
+    with pytest.raises(SignatureError, match=r"into env=\{\.\.\.\}"):
         quietly(partial(scaled, scale=2), range(3))
     with pytest.raises(ConfigError, match="leave one of them out"):
         quietly(scaled, range(3), env={"scale": 2}, setup=setup)

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from espnet3.parallel.testing import BackendContract, standin
+from espnet3.parallel.testing import BackendContract
+from tests.standins import standin
 from tests.waiting import wait_until
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from espnet3.parallel.detached.launch.handover import launcher
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.testing import standin
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.page import page_of
 from tests.parallel.detached.test_ends import submit
 from tests.parallel.detached.work import held, hold, let_go
+from tests.standins import standin
 from tests.waiting import wait_until
 
 

@@ -5,8 +5,8 @@ import re
 import socket
 import sys
 
-from espnet3.parallel.testing.standins.jobs import Store
-from espnet3.parallel.testing.standins.reading import directives, seconds
+from tests.standins.jobs import Store
+from tests.standins.reading import directives, seconds
 
 
 def exsub(script):

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from espnet3.parallel.testing.standins.habits import Habit, names_of
-from espnet3.parallel.testing.standins.jobs import Element, Store
+from tests.standins.habits import Habit
+from tests.standins.jobs import Element, Store
 
 NAMES = {
     "pbs": ("qsub", "qstat", "qdel"),
@@ -25,14 +25,8 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A stand-in whose commands are on the PATH.
+    """A stand-in whose commands are on the PATH, in `folder/bin`."""
 
-    Attributes:
-        name: What it stands in for, such as "pbs".
-        folder: Its state; the commands are in `folder/bin`.
-    """
-
-    name: str
     folder: Path
 
     def jobs(self) -> list[Element]:
@@ -50,22 +44,7 @@ class StandIn:
 
 @contextmanager
 def standin(name: str, slots: int = 8, habits: Iterable[Habit] = ()) -> Iterator[StandIn]:
-    """Put the commands of a scheduler on this process's PATH for a block of code.
-
-    Args:
-        name: "pbs" (qsub, qstat, qdel), "lsf" (bsub, bjobs, bkill), "moab" (msub, showq, checkjob, canceljob)
-            or "htcondor" (condor_submit, condor_q, condor_history, condor_rm).
-        slots: How many cores jobs may use together; more wait.
-        habits: In what it is as bad as real ones can be.
-
-    Yields:
-        The stand-in. Afterwards its jobs are ended and its folder is removed.
-
-    Raises:
-        ValueError: There is no stand-in of this name.
-    """
-    if name not in NAMES:
-        raise ValueError(f"there is no stand-in for {name!r}: {', '.join(NAMES)}")
+    """Put the commands of a scheduler in `NAMES` on this process's PATH for a block of code, with so many cores."""
     program = [sys.executable, "-S", "-m", str(__package__)]  # needs no package: starts in half the time
     commands = {command: [*program, command] for command in NAMES[name]}
     with commands_on_path(name, commands, slots, habits) as placed:
@@ -76,20 +55,13 @@ def standin(name: str, slots: int = 8, habits: Iterable[Habit] = ()) -> Iterator
 def commands_on_path(
     name: str, commands: Mapping[str, Sequence[str]], slots: int = 8, habits: Iterable[Habit] = ()
 ) -> Iterator[StandIn]:
-    """Put commands on this process's PATH whose jobs are in one `Store`, for a block of code.
-
-    Args:
-        name: What they stand in for.
-        commands: The program that each one starts, with its first arguments.
-        slots: How many cores jobs may use together; more wait.
-        habits: In what the stand-in is as bad as real schedulers can be.
-    """
+    """Put commands on this process's PATH, each with the words that start it; afterwards end their jobs."""
     folder = Path(tempfile.mkdtemp(prefix=f"espnet3-{name}-"))
     (folder / "bin").mkdir()
-    root = str(Path(__file__).parents[4])
+    root = str(Path(__file__).parents[2])
     variables = (
         f"PYTHONPATH={shlex.quote(root)} ESPNET3_STANDIN={shlex.quote(str(folder))} "
-        f"ESPNET3_STANDIN_SLOTS={slots} ESPNET3_STANDIN_HABITS={names_of(habits)}"
+        f"ESPNET3_STANDIN_SLOTS={slots} ESPNET3_STANDIN_HABITS={','.join(habit.value for habit in habits)}"
     )
     for command, words in commands.items():
         path = folder / "bin" / command
@@ -98,7 +70,7 @@ def commands_on_path(
     before = os.environ["PATH"]
     os.environ["PATH"] = f"{folder / 'bin'}{os.pathsep}{before}"
     try:
-        yield StandIn(name, folder)
+        yield StandIn(folder)
     finally:
         os.environ["PATH"] = before
         Store(folder).end_all()

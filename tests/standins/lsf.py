@@ -9,28 +9,11 @@ import socket
 import sys
 from collections.abc import Callable
 
-from espnet3.parallel.testing.standins.jobs import Element, Store
-from espnet3.parallel.testing.standins.reading import directives, indices, options, refuse, seconds
+from tests.standins.jobs import Element, Store
+from tests.standins.reading import directives, indices, options, refuse, seconds
 
 QUEUES = ("normal", "gpu", "debug")
-_VALUES = (
-    "-J",
-    "-o",
-    "-e",
-    "-oo",
-    "-eo",
-    "-q",
-    "-P",
-    "-n",
-    "-R",
-    "-M",
-    "-W",
-    "-cwd",
-    "-env",
-    "-G",
-    "-m",
-    "-gpu",
-)
+_VALUES = ("-J", "-o", "-e", "-oo", "-eo", "-q", "-P", "-n", "-R", "-M", "-W", "-cwd", "-env")
 _FLAGS = ("-x", "-r", "-rn", "-B", "-N")
 
 
@@ -90,7 +73,7 @@ def state(each: Element) -> str:
 
 def bjobs(words: list[str]) -> int:
     """List jobs; `-o "jobid stat ... delimiter='|'"` chooses the fields."""
-    given, wanted = options("bjobs", words, ("-u", "-o", "-q"), ("-a", "-noheader", "-w", "-p"))
+    given, wanted = options("bjobs", words, ("-u", "-o"), ("-a", "-noheader", "-p"))
     store = Store()
     listed = store.seen(history="-a" in given or bool(wanted), whole=not wanted)
     if wanted:
@@ -128,7 +111,7 @@ def bjobs(words: list[str]) -> int:
 
 
 def _is(each: Element, name: str) -> bool:
-    """Whether a job is meant by a name: "101", or "101[2]"."""
+    """Return whether a job is meant by a name: "101", or "101[2]"."""
     return name in (str(each.job), f"{each.job}[{each.index}]")
 
 

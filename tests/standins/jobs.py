@@ -1,7 +1,7 @@
-"""What the stand-ins share: jobs on disk, and a supervisor for each that runs it as process groups.
+"""Jobs of all stand-ins: files on disk, and a supervisor for each job that runs it as process groups.
 
-A job is a file for each of its elements (one, or as many as its array has). Whoever holds the lock
-may read and write them. The supervisor starts an element when slots are free, in the order of
+A job is a file for each of its elements (one, or as many as its array has), which the holder of the lock may
+change. The supervisor starts an element when slots are free, in the order of
 submission, ends it at its walltime or when it is cancelled, and keeps its exit code.
 """
 
@@ -22,8 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from espnet3.parallel.ledger.atomic import write_whole
-from espnet3.parallel.testing.standins.habits import LATE, Habit, Habits
+from tests.standins.habits import LATE, Habit, Habits
 
 TICK = 0.2  # seconds between the rounds of a supervisor
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
@@ -31,62 +30,34 @@ GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One job, or one element of a job array.
-
-    Attributes:
-        job: The job's number.
-        index: The element's index; None where the job is no array.
-        state: "waiting", "running" or "done".
-        name: The job's name.
-        queue: Its queue.
-        cores: Slots it takes.
-        limit: Elements of its array that may run at once; 0: any number.
-        walltime: Seconds it may run; None: for ever.
-        folder: Where it starts.
-        output: File of its standard output ("%J" and "%I" are the job and the index); None: nowhere.
-        error: File of its standard error; None: with the output.
-        variables: What its environment has beyond the submitter's.
-        id_variable: The one that holds the job's number.
-        index_variable: The one that holds the index.
-        script: The script.
-        submitted: When it was submitted.
-        element_id: What `id_variable` holds in an element of an array, such as "%J[%I]".
-        expired: What the scheduler adds to its output when it ends it at its walltime.
-        pid: Its process, the leader of its group.
-        exit_code: Its exit code (128 + n if signal n ended it).
-        ended_by: "walltime" or "cancel" where it did not end by itself.
-    """
+    """One job, or one element of a job array."""
 
     job: int
-    index: int | None
+    index: int | None  # None: not an array
     name: str
     queue: str
-    cores: int
-    limit: int
-    walltime: float | None
+    cores: int  # slots
+    limit: int  # elements of its array that may run at once; 0: any number
+    walltime: float | None  # seconds
     folder: str
-    output: str | None
-    error: str | None
-    variables: dict[str, str]
+    output: str | None  # a file name in which "%J" is the job and "%I" the index; None: nowhere
+    error: str | None  # None: with the output
+    variables: dict[str, str]  # beyond the submitter's
     id_variable: str
     index_variable: str
     script: str
     submitted: float
-    element_id: str = "%J"
-    expired: str = ""
-    state: str = "waiting"
-    pid: int | None = None
+    element_id: str = "%J"  # what `id_variable` holds in an element of an array
+    expired: str = ""  # what the scheduler adds to the output of a job at its walltime
+    state: str = "waiting"  # "running", "done"
+    pid: int | None = None  # the leader of its process group
     started: float | None = None
-    exit_code: int | None = None
-    ended_by: str = ""
+    exit_code: int | None = None  # 128 + n if signal n ended it
+    ended_by: str = ""  # "walltime", "cancel"
 
 
 class Store:
-    """The jobs of one stand-in.
-
-    Args:
-        folder: Its folder; None: the one of the command that runs.
-    """
+    """The jobs of the stand-in in a folder; without one, of the command that runs."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or Path(os.environ["ESPNET3_STANDIN"])
@@ -107,7 +78,9 @@ class Store:
     def save(self, element: Element) -> None:
         """Write an element's file in one step."""
         path = self._path(element.job, element.index)
-        write_whole(path, json.dumps(asdict(element)).encode(), durable=False)
+        whole = path.with_suffix(".new")
+        whole.write_text(json.dumps(asdict(element)))
+        whole.replace(path)
 
     def elements(self) -> list[Element]:
         """Return all elements, in the order of submission."""
@@ -120,12 +93,7 @@ class Store:
         return mine if index is None else [each for each in mine if each.index == index]
 
     def seen(self, *, history: bool, whole: bool = True) -> list[Element]:
-        """Return the elements that a command is told about.
-
-        Args:
-            history: Those that have ended, too.
-            whole: The command lists all jobs, rather than one that it was asked about.
-        """
+        """Return the elements that a command sees: with `history` also ended ones; `whole`: it lists all jobs."""
         known = [
             each
             for each in self.elements()
@@ -135,7 +103,7 @@ class Store:
         return [each for place, each in enumerate(known) if place in shown]
 
     def can_run(self, element: Element) -> bool:
-        """Whether an element asks for no more than there is; with no slots at all, it just waits."""
+        """Return whether an element asks for no more than there is; with no slots at all, it just waits."""
         return not 0 < self.slots < element.cores
 
     # --- submission ---
@@ -178,11 +146,7 @@ class Store:
             return True
 
     def cancel_named(self, names: Iterable[str]) -> Iterator[tuple[str, bool | None]]:
-        """Cancel jobs ("7"), whole arrays ("7[]") or single elements ("7[2]"), whatever follows in the name.
-
-        Yields:
-            Each name, and whether something was ended; None: there is no such job.
-        """
+        """Cancel jobs ("7"), arrays ("7[]") or elements ("7[2]"); yield name and success, None for an unknown job."""
         for name in names:
             found = re.match(r"(\d+)(?:\[(\d*)\])?", name)
             chosen = self.select(int(found[1]), int(found[2]) if found[2] else None) if found else []

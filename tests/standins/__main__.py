@@ -1,14 +1,14 @@
-"""The commands: `python -m espnet3.parallel.testing.standins qsub ...`."""
+"""The commands: `python -m tests.standins qsub ...`."""
 
 from __future__ import annotations
 
 import sys
 
-from espnet3.parallel.testing.standins import htcondor, lsf, moab, pbs
-from espnet3.parallel.testing.standins.jobs import Store
+from tests.standins import htcondor, lsf, pbs
+from tests.standins.jobs import Store
 
-COMMANDS = {**pbs.COMMANDS, **lsf.COMMANDS, **moab.COMMANDS, **htcondor.COMMANDS}
-LOOKS = (*pbs.LOOKS, *lsf.LOOKS, *moab.LOOKS, *htcondor.LOOKS)
+COMMANDS = {**pbs.COMMANDS, **lsf.COMMANDS, **htcondor.COMMANDS}
+LOOKS = (*pbs.LOOKS, *lsf.LOOKS, *htcondor.LOOKS)
 
 
 def main(command: str, words: list[str]) -> int:

@@ -8,8 +8,8 @@ import shlex
 import sys
 from collections.abc import Callable
 
-from espnet3.parallel.testing.standins.jobs import Element, Store
-from espnet3.parallel.testing.standins.reading import refuse
+from tests.standins.jobs import Element, Store
+from tests.standins.reading import refuse
 
 _PROCESS = "STANDIN_PROCESS"
 _STATES = {"waiting": "1", "running": "2"}
@@ -140,7 +140,7 @@ Step    Matched  Condition
 
 
 def chosen_by(each: Element, names: list[str]) -> bool:
-    """Whether a job is meant by one of some names: "7" or "7.3"."""
+    """Return whether a job is meant by one of some names: "7" or "7.3"."""
     return str(each.job) in names or f"{each.job}.{each.index}" in names
 
 

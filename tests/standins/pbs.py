@@ -1,8 +1,7 @@
-"""PBS: qsub, qstat and qdel, as OpenPBS has them."""
+"""PBS (qsub, qstat and qdel, as OpenPBS has them) and Moab (msub, showq, checkjob and canceljob)."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -10,30 +9,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from espnet3.parallel.testing.standins.habits import Habit
-from espnet3.parallel.testing.standins.jobs import Element, Store
-from espnet3.parallel.testing.standins.reading import directives, indices, options, refuse, seconds
+from tests.standins.habits import Habit
+from tests.standins.jobs import Element, Store
+from tests.standins.reading import directives, indices, options, refuse, seconds
 
 QUEUES = ("workq", "gpu", "debug")
-_VALUES = (
-    "-N",
-    "-q",
-    "-A",
-    "-P",
-    "-l",
-    "-o",
-    "-e",
-    "-j",
-    "-J",
-    "-v",
-    "-m",
-    "-M",
-    "-r",
-    "-k",
-    "-W",
-    "-S",
-    "-p",
-)
+_VALUES = ("-N", "-q", "-A", "-P", "-l", "-o", "-e", "-j", "-J", "-t", "-v", "-W", "-r")
+_FLAGS = ("-V", "-h", "-z")
 _LETTERS = {"waiting": "Q", "running": "R", "done": "F"}
 
 
@@ -50,7 +32,7 @@ def job_id(element: Element, *, whole: bool = False) -> str:
 
 def qsub(words: list[str]) -> int:
     """Submit a script, from a file or standard input."""
-    facts, text, array = read_submission("qsub", words, "#PBS")
+    facts, text, array = read_submission("qsub", words)
     picked: list[int] | None = None
     if array is not None:
         spec, _, limit = array.partition("%")
@@ -63,11 +45,11 @@ def qsub(words: list[str]) -> int:
     return 0
 
 
-def read_submission(command: str, words: list[str], mark: str) -> tuple[dict[str, Any], str, str | None]:
+def read_submission(command: str, words: list[str]) -> tuple[dict[str, Any], str, str | None]:
     """Return the facts of a submission, its script, and its array as written."""
-    given, rest = options(command, words, (*_VALUES, "-t"), ("-V", "-h", "-z"))
+    given, rest = options(command, words, _VALUES, _FLAGS)
     text = sys.stdin.read() if not rest or rest[0] == "-" else _script(command, rest[0])
-    written, _ = options(command, directives(text, mark), (*_VALUES, "-t"), ("-V", "-h", "-z"))
+    written, _ = options(command, directives(text, "#PBS"), _VALUES, _FLAGS)
     merged = {name: [*written.get(name, []), *given.get(name, [])] for name in {**written, **given}}
 
     def last(name: str, default: str = "") -> str:
@@ -80,9 +62,7 @@ def read_submission(command: str, words: list[str], mark: str) -> tuple[dict[str
     wall = re.search(r"walltime=([\d:]+)", resources)
     cores = re.search(r"(?:ncpus|ppn)=(\d+)", resources)
     memory = re.search(r"mem=(\d+)([kmgt]?)b", resources, re.IGNORECASE)
-    if (
-        memory and int(memory[1]) * 1024 ** "kmgt".find(memory[2].lower() or "?") > 1024**3
-    ):  # in MB: a petabyte
+    if memory and int(memory[1]) >= 1024**2 and memory[2].lower() == "g":  # a petabyte
         refuse(command, "Job violates queue and/or server resource limits", 188)
     facts = {
         "name": last("-N") or os.path.basename(rest[0] if rest else "STDIN"),
@@ -133,17 +113,14 @@ def _file(wanted: str, default: str, in_folder: str) -> str:
 
 
 def qstat(words: list[str]) -> int:
-    """List jobs: the wide table with -u, all facts with -f, as JSON with -F json."""
-    given, wanted = options("qstat", _split(words), ("-u", "-F"), ("-x", "-t", "-f", "-a"))
+    """List jobs: the wide table, or all facts with -f."""
+    given, wanted = options("qstat", words, ("-u",), ("-x", "-t", "-f"))
     store = Store()
     if "-x" in given and Habit.NO_HISTORY in store.habits:
         print("qstat: PBS is not configured to maintain job history", file=sys.stderr)
         return 0
     listed, code = _named(store, wanted, "-x" in given) if wanted else (store.seen(history="-x" in given), 0)
-    if "-F" in given:
-        jobs = {job_id(each): _facts(each) for each in listed}
-        print(json.dumps({"Jobs": jobs}, indent=1))
-    elif "-f" in given:
+    if "-f" in given:
         for each in listed:
             lines = "\n".join(f"    {name} = {value}" for name, value in _facts(each).items())
             print(f"Job Id: {job_id(each)}\n{lines}\n")
@@ -181,33 +158,20 @@ def _named(store: Store, names: list[str], history: bool) -> tuple[list[Element]
 
 
 def _is(each: Element, name: str) -> bool:
-    """Whether a job is meant by a name: 7, 7[] or 7[2], whatever server follows."""
+    """Return whether a job is meant by a name: 7, 7[] or 7[2], whatever server follows."""
     found = re.match(r"(\d+)(?:\[(\d*)\])?", name)
     return found is not None and each.job == int(found[1]) and (not found[2] or each.index == int(found[2]))
 
 
-def _split(words: list[str]) -> list[str]:
-    """Take joined flags apart: -xtf is -x -t -f."""
-    out: list[str] = []
-    for word in words:
-        out += [f"-{letter}" for letter in word[1:]] if re.fullmatch(r"-[xtfa]{2,}", word) else [word]
-    return out
-
-
 def _facts(each: Element) -> dict[str, Any]:
     facts: dict[str, Any] = {"Job_Name": each.name, "job_state": _LETTERS[each.state], "queue": each.queue}
-    if each.index is not None:
-        facts["array_index"] = each.index
     if each.exit_code is not None:
         facts["Exit_status"] = each.exit_code
     if each.state == "waiting":
-        store = Store()
-        slots = store.slots
-        never = (
-            f"Can Never Run: Insufficient amount of resource: ncpus (R: {each.cores} A: {slots} T: {slots})"
-        )
-        now = "Not Running: Insufficient amount of resource: ncpus"
-        facts["comment"] = now if store.can_run(each) else never
+        slots = Store().slots
+        short = "Insufficient amount of resource: ncpus"
+        never = f"Can Never Run: {short} (R: {each.cores} A: {slots} T: {slots})"
+        facts["comment"] = f"Not Running: {short}" if Store().can_run(each) else never
     return facts
 
 
@@ -224,5 +188,81 @@ def qdel(words: list[str]) -> int:
     return code
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"qsub": qsub, "qstat": qstat, "qdel": qdel}
-LOOKS = ("qstat",)
+# --- Moab: it reads #PBS lines, which dask-jobqueue writes ---
+
+_MOAB_STATES = {"waiting": "Idle", "running": "Running"}
+
+
+def msub(words: list[str]) -> int:
+    """Submit a script; an array is `-t name.[1-4]%2`."""
+    facts, text, array = read_submission("msub", words)
+    picked: list[int] | None = None
+    if array is not None:
+        found = re.fullmatch(r"(?:(\w+)\.)?\[(.+)\](?:%(\d+))?", array)
+        picked = indices(found[2]) if found else None
+        if found is None or picked is None:
+            refuse("msub", f"invalid job array {array}")
+        facts["limit"] = int(found[3] or 0)
+        facts["name"] = found[1] or facts["name"]
+    print(f"\n{submit(facts, text, picked, 'MOAB_JOBARRAYINDEX')}")
+    return 0
+
+
+def showq(words: list[str]) -> int:
+    """List the jobs that run and those that wait."""
+    options("showq", words, ("-u", "-w"))
+    store = Store()
+    for title, state in (("active jobs", "running"), ("eligible jobs", "waiting")):
+        print(
+            f"\n{title + '-' * 24}\nJOBID              USERNAME      STATE PROCS   REMAINING            STARTTIME\n"
+        )
+        for each in store.seen(history=False):
+            if each.state == state:
+                at = "" if each.index is None else f"[{each.index}]"
+                print(
+                    f"{str(each.job) + at:18} {store.user:>8} {_MOAB_STATES[state]:>10} {each.cores:5}    00:10:00"
+                )
+    return 0
+
+
+def checkjob(words: list[str]) -> int:
+    """Show the state of a job or an element: 7, 7[2]."""
+    found = re.fullmatch(r"(\d+)(?:\[(\d+)\])?", words[0])
+    index = int(found[2]) if found and found[2] else None
+    store = Store()
+    for each in store.seen(history=True, whole=False):
+        if found and each.job == int(found[1]) and index in (None, each.index):
+            ended = "Removed" if each.ended_by == "cancel" else "Completed"
+            print(f"job {words[0]}\n\nAName: {each.name}\nState: {_MOAB_STATES.get(each.state, ended)}")
+            if each.state == "waiting":
+                procs = (
+                    "idle procs available: 0" if store.can_run(each) else f"procs configured: {store.slots}"
+                )
+                print(f"\nNOTE:  job cannot run in partition base (insufficient {procs} < {each.cores})")
+            return 0
+    print(f"ERROR:  invalid job specified: {words[0]}", file=sys.stderr)
+    return 1
+
+
+def canceljob(words: list[str]) -> int:
+    """Cancel jobs, whole arrays or single elements."""
+    code = 0
+    for name, ended in Store().cancel_named(words):
+        if ended:
+            print(f"\njob '{name}' cancelled")
+            continue
+        print(f"ERROR:  invalid job specified ({name})", file=sys.stderr)
+        code = 1
+    return code
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "qsub": qsub,
+    "qstat": qstat,
+    "qdel": qdel,
+    "msub": msub,
+    "showq": showq,
+    "checkjob": checkjob,
+    "canceljob": canceljob,
+}
+LOOKS = ("qstat", "showq", "checkjob")

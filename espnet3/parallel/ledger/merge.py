@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from zlib import crc32
 
 from espnet3.parallel.ledger.atomic import Draft, sync_folder
@@ -30,10 +29,8 @@ RECEIPT = "receipt.json"
 SCHEMA = 1
 _SHOWN = 10
 _WRITE = 1 << 20  # bytes written at a time
-_LEAST_READ = 4 << 10  # a line somewhere else in a file is read with this much after it
-_MOST_READ = 1 << 20  # lines that follow each other, with this
-_READ_MEMORY = 64 << 20  # for all files together
-_OPEN = 100  # splits of a run whose files stay open; with more, each read opens its file
+_READ = 8 << 10  # bytes read at a time: the next line may be anywhere
+_OPEN = 100  # files that stay open
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +170,16 @@ def _prove_coverage(path: Path, scan: Scan, places: Places) -> None:
 
 
 class _Lines:
-    """Reads lines where a scan has found them: far apart in small reads, one after the other in growing ones."""
+    """Reads lines where a scan has found them."""
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
-        self._files: dict[tuple[int, bool], _Window] = {}
+        self._files: dict[tuple[int, bool], BinaryIO] = {}
 
     def span(self, begin: int) -> list[bytes]:
         """Return what the lines of the span that begins at a position hold between position and checksum."""
-        span, offset = self._scan.spans[begin], self._scan.locate(begin)[1]
-        data = self._window(begin, ok=True).read(span.size, offset)
+        span = self._scan.spans[begin]
+        data = self._file_at(begin, ok=True).read(span.size)
         found = bodies(data)
         if not span.fits(data) or len(found) != span.items:
             raise self._changed(begin)
@@ -191,16 +188,13 @@ class _Lines:
     def of(self, positions: range) -> Iterator[tuple[int, bytes, int]]:
         """Yield each of these positions with its line, and where in that the checksum begins."""
         state, where, sums = self._scan.state, self._scan.where, self._scan.sums
-        data, at, following = b"", 0, -1
+        file, following = None, -1
         for position in positions:
-            place = where[position]
             ok = state[position] == OK
-            # most lines follow the one before them: half the time
-            if place == following and ok and (stop := data.find(b"\n", at)) >= 0:
-                line, at = data[at : stop + 1], stop + 1
-            else:
-                line, data, at = self._window(position, ok).line(self._scan.locate(position)[1])
-            following = place + len(line) if ok else -1
+            if file is None or not ok or where[position] != following:
+                file = self._file_at(position, ok)
+            line = file.readline()
+            following = where[position] + len(line) if ok else -1
             end = line.rfind(b',"crc":')
             if crc32(line[:end]) != sums[position] and check_line(line) < 0:  # of a moved one it is another
                 raise self._changed(position)
@@ -213,51 +207,20 @@ class _Lines:
             f"{self._scan.splits[number] / name} changed while it was merged, at byte {offset}: run again"
         )
 
-    def _window(self, position: int, ok: bool) -> _Window:
-        number = self._scan.locate(position)[0]
-        if (number, ok) not in self._files:
-            path = self._scan.splits[number] / (RESULTS if ok else ERRORS)
-            self._files[number, ok] = _Window(path, len(self._scan.splits))
-        return self._files[number, ok]
+    def _file_at(self, position: int, ok: bool) -> BinaryIO:
+        number, offset = self._scan.locate(position)
+        file = self._files.pop((number, ok), None)
+        if file is None:
+            if len(self._files) == _OPEN:
+                self._files.pop(next(iter(self._files))).close()  # used least recently
+            file = open_plain(self._scan.splits[number] / (RESULTS if ok else ERRORS), _READ)
+        self._files[number, ok] = file
+        file.seek(offset)
+        return file
 
     def close(self) -> None:
-        for window in self._files.values():
-            window.close()
-
-
-class _Window:
-    """A file, one of so many, of which a stretch is held in memory."""
-
-    def __init__(self, path: Path, files: int) -> None:
-        self.path = path
-        self._file = open_plain(path, 0) if files <= _OPEN else None
-        self._most = max(_LEAST_READ, min(_MOST_READ, _READ_MEMORY // files))
-        self._size = _LEAST_READ
-        self._data, self._begin = b"", 0
-
-    def line(self, offset: int) -> tuple[bytes, bytes, int]:
-        """Return the line at an offset, the stretch that is in memory, and where in it the line ends."""
-        at = offset - self._begin
-        if not 0 <= at < len(self._data) or self._data.find(b"\n", at) < 0:
-            near = 0 <= at <= len(self._data) + self._size
-            size = self._size = min(self._most, self._size * 2) if near else _LEAST_READ
-            self._data, self._begin, at = self.read(size, offset), offset, 0
-            while b"\n" not in self._data and len(self._data) == size:
-                size *= 4  # a line longer than the stretch
-                self._data = self.read(size, offset)
-        end = self._data.find(b"\n", at) + 1 or len(self._data)
-        return self._data[at:end], self._data, end
-
-    def read(self, size: int, offset: int) -> bytes:
-        """Return a stretch of the file."""
-        if self._file is not None:
-            return os.pread(self._file.fileno(), size, offset)
-        with open_plain(self.path, 0) as file:
-            return os.pread(file.fileno(), size, offset)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        for file in self._files.values():
+            file.close()
 
 
 class _Output:

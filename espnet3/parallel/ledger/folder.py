@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from espnet3.parallel.checks import RESUME, argument
-from espnet3.parallel.ledger.atomic import leftovers, sync_folder
 from espnet3.parallel.ledger.errors import ChangedRunError, DamagedFolderError
-from espnet3.parallel.ledger.files import make_folder, read_json, write_json, writing
+from espnet3.parallel.ledger.files import leftovers, make_folder, read_json, sync_folder, write_json, writing
 from espnet3.parallel.ledger.identity import Identity, changed_packages, changes
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import index_json
@@ -100,7 +99,7 @@ def _open(
         raise damage
     if damage is not None:
         moved = set_aside(path, only=(RUN,)) or moved
-    differs = changes(old, identity, lost_indices(path, old, items)) if old is not None else []
+    differs = changes(old, identity, _lost_indices(path, old, items)) if old is not None else []
     if differs and resume is True:
         if _has_outcomes(path):
             raise ChangedRunError(str(path), differs)
@@ -109,37 +108,26 @@ def _open(
     if plan is None and old is not None and differs:
         moved = set_aside(path) or moved
     plan = identity.plan if plan is None else plan
-    is_other = old is None or bool(differs) or _is_longer(old, identity)
-    if old is not None:
-        _warn_of_versions(path, old, identity)
-    if is_other:
-        write_indices(path, items)
-        _write_run(path, run_id, replace(identity, plan=plan), old or {}, differs)
-    run = OpenRun(path, run_id, identity, items, lease, plan)
-    notes: dict[str, dict[str, Any]] = {
-        "moved_aside": {"to": moved.name} if moved is not None else {},
-        "repaired": {"what": f"{damage}; forced"} if damage is not None else {},
-        "forced": {"differences": differs} if differs else {},
-    }
-    for kind, facts in notes.items():
-        if facts:
-            run.event(kind, **facts)
-    kind = "started" if old is None and damage is None else "resumed"
-    run.event(kind, run_id=run_id, ok=run.ok, failed=run.failed)
-    return run
-
-
-def _is_longer(old: dict[str, Any], identity: Identity) -> bool:
-    return bool((old.get("indices") or {}).get("sha256") != identity.indices["sha256"])
-
-
-def _warn_of_versions(path: Path, old: dict[str, Any], identity: Identity) -> None:
-    if updated := changed_packages(old, identity):
+    if old is not None and (updated := changed_packages(old, identity)):
         warnings.warn(
             f"{path} has results of other versions ({', '.join(updated)}); what is left is computed with these. "
             "resume=False starts anew",
-            stacklevel=_CALLER + 1,
+            stacklevel=_CALLER,
         )
+    if old is None or differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
+        if not isinstance(items, range):  # `run.json` says all of a range
+            write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
+        _write_run(path, run_id, replace(identity, plan=plan), old or {}, differs)
+    run = OpenRun(path, run_id, identity, items, lease, plan)
+    if moved is not None:
+        run.event("moved_aside", to=moved.name)
+    if damage is not None:
+        run.event("repaired", what=f"{damage}; forced")
+    if differs:
+        run.event("forced", differences=differs)
+    kind = "started" if old is None and damage is None else "resumed"
+    run.event(kind, run_id=run_id, ok=run.ok, failed=run.failed)
+    return run
 
 
 def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | None:
@@ -154,13 +142,7 @@ def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | N
     return plan if same and SHARDS in plan and SHARDS in identity.plan else None
 
 
-def write_indices(path: Path, items: Sequence[Any]) -> None:
-    """Write an index list beside `run.json`, which says it of a range."""
-    if not isinstance(items, range):
-        write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
-
-
-def lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list[str] | None:
+def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list[str] | None:
     """Return the indices of a run's list that another one lacks; None where all are there, in another order.
 
     None, too, where nobody knows the old list, or the run has shards of its own, which are stretches of that list.

@@ -10,7 +10,6 @@ quote inside a JSON string is escaped, so the last `,"crc":` of a line is the li
 from __future__ import annotations
 
 import json
-import re
 import sys
 from typing import Any
 from zlib import crc32
@@ -23,7 +22,6 @@ RESULT = b"result"
 FAILURE = b"failure"
 DAMAGED = -1
 _SHORT = 1 << 63  # a number below it is written as it is
-_BODY = re.compile(rb'\{"n":\d{1,18},(.*),"crc":\d{1,18}\}\n')
 _DIGITS = 18  # of a position that a line may be for: more are no position, and cost time to read
 _FIELDS: dict[str, tuple[type, ...]] = {  # of a failure, in the order of an ItemFailure's
     **dict.fromkeys(("type", "message", "traceback"), (str,)),
@@ -45,18 +43,7 @@ def encode_line(position: int, index: Any, value: Any) -> bytes:
     return b'%b,"crc":%d}\n' % (head, crc32(head))
 
 
-def bodies(block: bytes) -> list[bytes]:
-    """Return what lines of results, which are known to be whole, hold between position and checksum."""
-    return _BODY.findall(block)
-
-
-def with_checksum(facts: dict[str, Any]) -> bytes:
-    """Return a line of other facts, of which `n` is the first, that `check_line` can tell from a damaged one."""
-    head = json.dumps(facts, separators=(",", ":"))[:-1].encode()
-    return _sealed(head)
-
-
-def _sealed(head: bytes) -> bytes:
+def sealed(head: bytes) -> bytes:
     """Return a line from all of it that stands before its checksum."""
     return b'%b,"crc":%d}\n' % (head, crc32(head))
 
@@ -80,7 +67,7 @@ def encode_failure(position: int, failure: ItemFailure) -> bytes:
         index_json(failure.index),
         to_json(facts, "failure"),
     )
-    return _sealed(head)
+    return sealed(head)
 
 
 def read_merged(line: bytes, file: object, number: int) -> dict[str, Any]:
@@ -100,15 +87,10 @@ def merged_failure(line: bytes, file: object, number: int) -> ItemFailure:
 def failure_of(line: bytes, file: object, number: int) -> ItemFailure:
     """Return the record of a failed item from a whole line of a split."""
     try:
-        index, failure = split_line(line)
+        index, facts = (from_json(part, file, number) for part in split_line(line))
     except ValueError as error:
         raise damaged(file, number, error) from error
-    return decode_failure(index, failure, file, number)
-
-
-def decode_failure(index: bytes, failure: bytes, file: object = "", number: int = 0) -> ItemFailure:
-    """Return the record of a failed item from the two parts of its line."""
-    return _failure(from_json(index, file, number), from_json(failure, file, number), file, number)
+    return _failure(index, facts, file, number)
 
 
 def _failure(index: Any, facts: Any, file: object, number: int) -> ItemFailure:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,11 +17,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
 
-from espnet3.parallel.ledger.atomic import Draft, sync_folder
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
-from espnet3.parallel.ledger.files import open_plain, read_record, write_json, writing
+from espnet3.parallel.ledger.files import Draft, open_plain, read_record, sync_folder, write_json, writing
 from espnet3.parallel.ledger.indices import Places
-from espnet3.parallel.ledger.lines import bodies, check_line, index_json, split_line
+from espnet3.parallel.ledger.lines import check_line, index_json, split_line
 from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPLIT
 from espnet3.parallel.ledger.values import from_json
@@ -28,6 +28,7 @@ from espnet3.parallel.ledger.values import from_json
 RECEIPT = "receipt.json"
 SCHEMA = 1
 _SHOWN = 10
+_BODY = re.compile(rb'\{"n":\d{1,18},(.*),"crc":\d{1,18}\}\n')
 _WRITE = 1 << 20  # bytes written at a time
 _READ = 8 << 10  # bytes read at a time: the next line may be anywhere
 _OPEN = 100  # files that stay open
@@ -149,7 +150,7 @@ def _write(scan: Scan, results: _Output, errors: _Output) -> Counter[str]:
                 errors.write(b'{"n":%d,"index":%b,%b\n' % (position, index, failure[1:]))
             if begin in scan.spans:
                 results.write(b"{%b}\n" % b"}\n{".join(lines.span(begin)))
-                at = scan.spans[begin].positions.stop
+                at = begin + scan.spans[begin].items
     return failed
 
 
@@ -180,7 +181,7 @@ class _Lines:
         """Return what the lines of the span that begins at a position hold between position and checksum."""
         span = self._scan.spans[begin]
         data = self._file_at(begin, ok=True).read(span.size)
-        found = bodies(data)
+        found: list[bytes] = _BODY.findall(data)
         if not span.fits(data) or len(found) != span.items:
             raise self._changed(begin)
         return found

@@ -27,12 +27,28 @@ _SHOWN = 5  # damaged lines of a file that are named
 Place = Callable[[bytes, int, int, int], "tuple[int, int] | None"]
 
 
+class Counted:
+    """Outcomes by position: `state` has one byte for each, `LEFT`, `OK` or `FAILED`."""
+
+    __slots__ = ("state",)
+    state: bytearray
+
+    @property
+    def ok(self) -> int:
+        """Positions with a result."""
+        return self.state.count(OK)
+
+    @property
+    def failed(self) -> int:
+        """Positions whose last outcome is a failure."""
+        return self.state.count(FAILED)
+
+
 @dataclass(slots=True)
-class Scan:
+class Scan(Counted):
     """What the splits of a run hold.
 
     Attributes:
-        state: One byte a position: `LEFT`, `OK` or `FAILED`.
         where: By position, where its line is (`locate`), of a span where its first line is; empty unless asked for.
         spans: Spans that were taken whole, by their first position; empty unless `where` was asked for.
         sums: By position, the checksum of the line that was taken, to tell whether another result is the same.
@@ -47,16 +63,6 @@ class Scan:
     spans: dict[int, Span] = field(default_factory=dict)
     repaired: list[str] = field(default_factory=list)
     repeated: int = 0
-
-    @property
-    def ok(self) -> int:
-        """Positions with a result."""
-        return self.state.count(OK)
-
-    @property
-    def failed(self) -> int:
-        """Positions whose last outcome is a failure."""
-        return self.state.count(FAILED)
 
     def locate(self, position: int) -> tuple[int, int]:
         """Return the number of the split and the offset in its file of a position's line."""

@@ -18,7 +18,7 @@ from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
 from espnet3.parallel.ledger.results import Results
-from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, scan_splits
+from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted, scan_splits
 from espnet3.parallel.ledger.split import DONE, SESSION, SPLIT, SplitWriter
 from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ItemFailure
@@ -29,7 +29,7 @@ SCHEMA = 1
 _SHOWN = 500  # characters of an error in an event
 
 
-class OpenRun:
+class OpenRun(Counted):
     """A run folder in the hands of the one driver that holds its lease.
 
     Its methods are for one thread at a time. Made by `open_run`; a context manager that marks the
@@ -37,7 +37,7 @@ class OpenRun:
 
     Attributes:
         path: The folder.
-        state: One byte an index, as it was when the folder was opened: `LEFT`, `OK` or `FAILED`.
+        state: As it was when the folder was opened, like `ok` and `failed`, which count it.
         plan: How the work was cut when the folder was new; a resumed run keeps to it.
         repaired: Sentences about what was damaged and what was done about it.
     """
@@ -68,16 +68,6 @@ class OpenRun:
         self._noted = set(scan.repaired)
         for sentence in scan.repaired:
             self.event("repaired", what=sentence)
-
-    @property
-    def ok(self) -> int:
-        """Indices that had a result when the folder was opened."""
-        return self.state.count(OK)
-
-    @property
-    def failed(self) -> int:
-        """Indices that had a failure when the folder was opened."""
-        return self.state.count(FAILED)
 
     def left(self, retry_failed: bool = False) -> Sequence[int]:
         """Return the positions still to be computed, in order: a range where that is all of them."""
@@ -158,10 +148,6 @@ class OpenRun:
         self._events.append(
             [json.dumps({"time": now, "event": kind, **masked(facts)}, default=str).encode() + b"\n"]
         )
-
-    def sync(self) -> None:
-        """Have the disk hold all lines now."""
-        self._split.sync()
 
     def merge(self) -> Receipt:
         """Write the merged, ordered files and the receipt that proves them."""

@@ -5,16 +5,17 @@ Where the runner's own writers have the `split.<k>` (one for each shard), sessio
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json, writing
-from espnet3.parallel.ledger.lines import DAMAGED, check_line, with_checksum
+from espnet3.parallel.ledger.lines import DAMAGED, check_line, sealed
 
 RESULTS = "results.jsonl"
 ERRORS = "errors.jsonl"
@@ -45,11 +46,6 @@ class Span:
     offset: int  # of the first line in the file
     size: int  # of all lines in bytes
     checksum: int  # of all lines: CRC-32
-
-    @property
-    def positions(self) -> range:
-        """The positions of its results."""
-        return range(self.n, self.n + self.items)
 
     def fits(self, data: bytes) -> bool:
         """Whether these are the lines it was noted for."""
@@ -120,13 +116,12 @@ class SplitWriter:
         for at, block in zip(starts, blocks, strict=True):
             items = min(_SPAN_ITEMS, len(lines) - at)
             span = Span(positions[at], items, offset, len(block), crc32(block))
-            spans.append(with_checksum(asdict(span)))
+            spans.append(sealed(json.dumps(asdict(span), separators=(",", ":"))[:-1].encode()))
             offset += len(block)
         self._file(SPANS, durable=False).append(spans)
 
-    def append_failures(self, lines: Iterable[bytes]) -> None:
+    def append_failures(self, lines: Sequence[bytes]) -> None:
         """Append lines of failed items in one write."""
-        lines = list(lines)
         if lines:
             self._file(ERRORS).append(lines)
             self.errors += len(lines)

@@ -15,12 +15,12 @@ from espnet3.parallel.ledger.errors import DamagedFolderError, damaged
 from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.lines import check_line, failure_of, merged_failure
+from espnet3.parallel.ledger.scan import FAILED, OK, Counted
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
 from espnet3.parallel.records import ItemFailure
 
 MOST_FAILURES = 200_000  # failed items that are told apart: a report is for people
-_OK, _FAILED = 1, 2
 _SHOWN = 5  # indices of a group that are named
 SLOWEST = 10
 _MESSAGE = 200  # characters of a message by which failures are grouped
@@ -75,7 +75,7 @@ class Failures:
         indices: dict[tuple[str, str, str], list[str]] = {}
         attempts: dict[tuple[str, str, str], int] = {}
         for position, (key, index, tries) in self._of.items():
-            if state is not None and state[position] != _FAILED:
+            if state is not None and state[position] != FAILED:
                 continue
             counts[key] += 1
             attempts[key] = max(tries, attempts.get(key, 0))
@@ -95,11 +95,10 @@ class Failures:
         ]
 
 
-class Outcomes:
+class Outcomes(Counted):
     """The outcomes that the splits of a run hold so far.
 
     Attributes:
-        state: One byte a position: 0 where it has no outcome yet.
         failures: The failed items.
         foreign: Names of splits of another index list, which are not counted.
     """
@@ -118,16 +117,6 @@ class Outcomes:
         self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
         self._own: set[Path] = set()
 
-    @property
-    def ok(self) -> int:
-        """Positions with a result."""
-        return self.state.count(_OK)
-
-    @property
-    def failed(self) -> int:
-        """Positions whose last outcome is a failure."""
-        return self.state.count(_FAILED)
-
     def look(self) -> None:
         """Read what has been written since the last look."""
         for split in split_folders(self.run, self.kind):
@@ -138,11 +127,11 @@ class Outcomes:
                     self.foreign.append(split.name)
             if split in self._own:
                 for line, number, position in self._new_lines(split / ERRORS):
-                    if self.state[position] != _OK:
-                        self.state[position] = _FAILED
+                    if self.state[position] != OK:
+                        self.state[position] = FAILED
                         self.failures.add(position, failure_of(line, split / ERRORS, number))
                 for _, _, position in self._new_lines(split / RESULTS):
-                    self.state[position] = _OK
+                    self.state[position] = OK
 
     def look_at_failures(self) -> None:
         """Read the first failed items alone, up to `MOST_FAILURES`: of a run that is too large to be counted."""

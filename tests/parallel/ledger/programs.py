@@ -65,7 +65,7 @@ def append(path: str, n: str, block: str) -> None:
 
 def append_to_a_small_disk(path: str, n: str, limit: str) -> None:
     """As `append`, with a limit on the size of a file: the system writes a part, then refuses."""
-    from espnet3.parallel.ledger import FolderWriteError
+    from espnet3.parallel.ledger.errors import FolderWriteError
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
     try:
@@ -76,7 +76,8 @@ def append_to_a_small_disk(path: str, n: str, limit: str) -> None:
 
 def contend() -> None:
     """For each folder it is given: try to take its lease, say how it went, keep it until asked to go on."""
-    from espnet3.parallel.ledger import FolderInUseError, Lease
+    from espnet3.parallel.ledger.errors import FolderInUseError
+    from espnet3.parallel.ledger.lease import Lease
 
     say("ready")
     for line in sys.stdin:
@@ -94,7 +95,8 @@ def contend() -> None:
 
 def merge_many(path: str, n: str) -> None:
     """Write a run of n results in a scattered order, merge it, read it; say what memory and file grew by."""
-    from espnet3.parallel.ledger import Results, encode_line
+    from espnet3.parallel.ledger import Results
+    from espnet3.parallel.ledger.lines import encode_line
     from tests.parallel.ledger.making import begin
 
     count = int(n)
@@ -121,7 +123,7 @@ def peak() -> int:
 
 def die_with_lease(path: str) -> None:
     """Take a lease, say so, and wait to be killed."""
-    from espnet3.parallel.ledger import Lease
+    from espnet3.parallel.ledger.lease import Lease
 
     lease = Lease(path)
     lease.acquire("a dead run")

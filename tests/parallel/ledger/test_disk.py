@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider
-from espnet3.parallel.ledger import DamagedFolderError, FolderWriteError
+from espnet3.parallel.ledger.errors import DamagedFolderError, FolderWriteError
 from espnet3.parallel.ledger.files import Appender
 from tests.parallel.ledger.making import N, begin, expected, finished, lines_of, partial
 from tests.parallel.ledger.programs import heard, program

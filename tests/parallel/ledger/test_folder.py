@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel.ledger import ChangedRunError, Results
+from espnet3.parallel.ledger import Results
+from espnet3.parallel.ledger.errors import ChangedRunError
 from tests.parallel.ledger.making import (
     N,
     OtherRunner,

@@ -67,13 +67,12 @@ def open_run(
     identity: Identity,
     items: Sequence[Any],
     resume: bool | str = True,
-    lease: Lease | None = None,
 ) -> OpenRun:
     """Open a run folder, new or with what earlier sessions left in it."""
     resume = resumed(resume)
     path = Path(path)
     make_folder(path)
-    lease = lease or Lease(path)
+    lease = Lease(path)
     run_id = uuid.uuid4().hex
     lease.acquire(run_id)
     try:
@@ -99,35 +98,39 @@ def _open(
         raise damage
     if damage is not None:
         moved = set_aside(path, only=(RUN,)) or moved
-    differs = changes(old, identity, _lost_indices(path, old, items)) if old is not None else []
+    differs = changes(old, identity, _lost_indices(path, old, items)) if old else []
     if differs and resume is True:
         if _has_outcomes(path):
             raise ChangedRunError(str(path), differs)
-        moved, old, differs = set_aside(path) or moved, None, []  # it was refused before its first item
-    plan = _plan_to_keep(old if old is not None else _said_by_sessions(path), identity)
-    if plan is None and old is not None and differs:
+        moved, old, differs = set_aside(path) or moved, {}, []  # it was refused before its first item
+    plan = _plan_to_keep(old or _said_by_sessions(path), identity)
+    if plan is None and differs:
         moved = set_aside(path) or moved
     plan = identity.plan if plan is None else plan
-    if old is not None and (updated := changed_packages(old, identity)):
+    _warn_of_versions(path, changed_packages(old, identity))
+    if differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
+        _write_run(path, run_id, replace(identity, plan=plan), items, old, differs)
+    run = OpenRun(path, run_id, identity, items, lease, plan)
+    notes: dict[str, dict[str, Any]] = {
+        "moved_aside": {"to": moved.name} if moved is not None else {},
+        "repaired": {"what": f"{damage}; forced"} if damage is not None else {},
+        "forced": {"differences": differs} if differs else {},
+    }
+    for kind, facts in notes.items():
+        if facts:
+            run.event(kind, **facts)
+    kind = "resumed" if old or damage else "started"
+    run.event(kind, run_id=run_id, ok=run.ok, failed=run.failed)
+    return run
+
+
+def _warn_of_versions(path: Path, updated: list[str]) -> None:
+    if updated:
         warnings.warn(
             f"{path} has results of other versions ({', '.join(updated)}); what is left is computed with these. "
             "resume=False starts anew",
-            stacklevel=_CALLER,
+            stacklevel=_CALLER + 1,
         )
-    if old is None or differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
-        if not isinstance(items, range):  # `run.json` says all of a range
-            write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
-        _write_run(path, run_id, replace(identity, plan=plan), old or {}, differs)
-    run = OpenRun(path, run_id, identity, items, lease, plan)
-    if moved is not None:
-        run.event("moved_aside", to=moved.name)
-    if damage is not None:
-        run.event("repaired", what=f"{damage}; forced")
-    if differs:
-        run.event("forced", differences=differs)
-    kind = "started" if old is None and damage is None else "resumed"
-    run.event(kind, run_id=run_id, ok=run.ok, failed=run.failed)
-    return run
 
 
 def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | None:
@@ -192,8 +195,17 @@ def _sessions(path: Path) -> list[Path]:
     return [*split_folders(path), *split_folders(path, SESSION)]
 
 
-def _write_run(path: Path, run_id: str, identity: Identity, old: dict[str, Any], differs: list[str]) -> None:
-    """Write `run.json`; what was forced over an older run is its history."""
+def _write_run(
+    path: Path,
+    run_id: str,
+    identity: Identity,
+    items: Sequence[Any],
+    old: dict[str, Any],
+    differs: list[str],
+) -> None:
+    """Write `run.json`, in whose history is what was forced over an older run, and a list of indices beside it."""
+    if not isinstance(items, range):  # of a range `run.json` says all
+        write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     history = list(old.get("history", []))
     if differs:
@@ -225,8 +237,8 @@ def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
     return run
 
 
-def _read_run(path: Path) -> tuple[dict[str, Any] | None, DamagedFolderError | None]:
-    """Return what `run.json` says, or what is wrong with it."""
+def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
+    """Return what `run.json` says, or what is wrong with it; neither for a new run."""
     advice = (
         'What the splits hold is intact: resume="force" takes over the results of this index list; '
         "resume=False moves all aside and starts anew"
@@ -235,14 +247,14 @@ def _read_run(path: Path) -> tuple[dict[str, Any] | None, DamagedFolderError | N
         old = read_run(path)
     except FileNotFoundError:
         if not split_folders(path):
-            return None, None
+            return {}, None
         if (path / MANIFEST).exists() and not (path / EVENTS).exists():
-            return None, DamagedFolderError(_of_espnet3(path))
-        return None, DamagedFolderError(f"{path / RUN} is missing, and there are results. {advice}")
+            return {}, DamagedFolderError(_of_espnet3(path))
+        return {}, DamagedFolderError(f"{path / RUN} is missing, and there are results. {advice}")
     except DamagedFolderError as error:
-        return None, DamagedFolderError(f"{error}. {advice}")
+        return {}, DamagedFolderError(f"{error}. {advice}")
     if not isinstance(old.get("schema"), int) or "created" not in old:
-        return None, DamagedFolderError(f"{path / RUN} is damaged: it has no schema number. {advice}")
+        return {}, DamagedFolderError(f"{path / RUN} is damaged: it has no schema number. {advice}")
     if old["schema"] > SCHEMA:
         raise DamagedFolderError(
             f"{path / RUN} has schema {old['schema']}, and this version knows {SCHEMA}: use the newer version"

@@ -81,9 +81,6 @@ class Results(Sequence[Any]):
         position = range(self._length)[index]  # negative indices count from the end; IndexError beyond it
         return self._one(position)
 
-    def __contains__(self, value: object) -> bool:
-        return any(item is value or item == value for item in self)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (Results, list)):
             return NotImplemented

@@ -18,11 +18,9 @@ from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.timing.reading import Arrival, RunTimes, Stint
 from espnet3.parallel.views import facts as facts_module
-from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import RunFacts, read_facts
-from espnet3.parallel.views.page import binned, page_of
+from espnet3.parallel.views.page import binned, conclusions, page_of, rows_of
 from espnet3.parallel.views.sessions import Span, Stretch
-from espnet3.parallel.views.timeline import rows_of
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 
 HELD = """

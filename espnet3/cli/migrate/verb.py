@@ -10,10 +10,8 @@ from pathlib import Path
 import click
 
 from espnet3.cli.migrate import kaldi
-from espnet3.cli.migrate.block import Block
-from espnet3.cli.migrate.flags import read_qsub, read_sbatch
-from espnet3.cli.migrate.kaldi import Call, Entry, OptionsFile
-from espnet3.cli.migrate.shell import Script, is_computed
+from espnet3.cli.migrate.block import Block, read_qsub, read_sbatch
+from espnet3.cli.migrate.kaldi import Call, Entry, OptionsFile, Script, is_computed
 from espnet3.cli.output import explained
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError

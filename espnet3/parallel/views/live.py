@@ -78,13 +78,28 @@ class LiveFacts:
         }
 
 
+class Rate:
+    """Items per second, over the last minute of looks."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def __call__(self, now: float, done: int) -> float:
+        """Take in how many items are done at a moment, and return the rate."""
+        self._seen.append((now, done))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - _SPAN:
+            self._seen.popleft()
+        begin, before = self._seen[0]
+        return (done - before) / (now - begin) if done > before and now > begin else 0.0
+
+
 class Watcher:
     """Looks at one run again and again; each look reads what is new."""
 
     def __init__(self, run: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.run = run
         self._clock = clock
-        self._seen: deque[tuple[float, int]] = deque()
+        self._rate = Rate()
         self._longest: dict[str, float] = {}
         self._detached = DetachedRun.open(run) if is_detached(run) else None
         if self._detached is None:
@@ -118,7 +133,7 @@ class Watcher:
         return LiveFacts(
             status,
             now,
-            self._rate(status.ok + status.failed),
+            self._rate(self._clock(), status.ok + status.failed),
             tuple(workers),
             tuple(failures.groups(None if merged else self._outcomes.state)),
             tuple((round(seconds, 3), name) for seconds, name in slow),
@@ -134,14 +149,6 @@ class Watcher:
         notes = tuple(f"{name} is of another index list and is not counted" for name in seen.foreign)
         counts = len(seen.state), seen.ok, seen.failed
         return FolderStatus(str(self.run), *counts, bool(driver), False, driver, notes)
-
-    def _rate(self, done: int) -> float:
-        now = self._clock()
-        self._seen.append((now, done))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - _SPAN:
-            self._seen.popleft()
-        begin, before = self._seen[0]
-        return (done - before) / (now - begin) if done > before and now > begin else 0.0
 
     def _jobs(self, status: RunStatus, times: RunTimes) -> list[Worker]:
         layout, found = Layout(self.run), []

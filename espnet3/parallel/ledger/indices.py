@@ -33,17 +33,12 @@ def _held(at: int, item: Any) -> bytes:
     try:
         return index_json(item)
     except ValueTypeError as error:
-        kind = type(item).__qualname__
+        kind, why = type(item).__qualname__, error.problem.partition(":")[0]  # without the advice for results
         raise ValueTypeError(
             f"indices[{at}] = {brief(item, 80)}",
             f"({kind}) is no index for a run folder, whose files are JSON: give numbers, text, lists or dicts of "
-            f"them, such as range(len(items)), and keep the objects in the env ({error.where} {_why(error)})",
+            f"them, such as range(len(items)), and keep the objects in the env ({error.where} {why})",
         ) from None
-
-
-def _why(error: ValueTypeError) -> str:
-    """Return what is wrong with a value, without the advice, which is for results."""
-    return error.problem.partition(":")[0]
 
 
 def _hash_integers(items: Sequence[Any]) -> str | None:

@@ -41,12 +41,9 @@ _HELD: set[str] = set()  # tokens of the leases this process holds
 
 
 class Lease:
-    """The right to write to a folder.
+    """The right to write to a folder that exists, kept by a sign of life each `beat` seconds.
 
-    Args:
-        path: The folder; it exists.
-        beat: Seconds between two signs of life.
-        stale: Seconds of silence that are suspicious, where a holder's process cannot be looked at.
+    Silence of `stale` seconds is suspicious where the process of a holder cannot be seen.
     """
 
     def __init__(self, path: str | os.PathLike[str], beat: float = BEAT, stale: float = STALE) -> None:

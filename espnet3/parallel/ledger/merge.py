@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
@@ -59,10 +59,6 @@ class Receipt:
     results_bytes: int
     repeated: int = 0
     schema: int = SCHEMA
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dict."""
-        return asdict(self)
 
 
 def read_receipt(path: Path) -> Receipt:
@@ -114,7 +110,7 @@ def merge_splits(
     _prove_coverage(path, scan, places)
     with writing(path / RECEIPT):
         (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
-    with closing(_Output(path / RESULTS)) as results, closing(_Output(path / ERRORS)) as errors:
+    with _Output(path / RESULTS) as results, _Output(path / ERRORS) as errors:
         failed = _write(scan, results, errors)
         results.finish()
         errors.finish()
@@ -129,7 +125,7 @@ def merge_splits(
         results_bytes=results.size,
         repeated=scan.repeated,
     )
-    write_json(path / RECEIPT, receipt.to_json())
+    write_json(path / RECEIPT, asdict(receipt))
     return receipt
 
 
@@ -224,21 +220,21 @@ class _Lines:
             file.close()
 
 
-class _Output:
+class _Output(Draft):
     """A merged file; it replaces the old one if it differs."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.file = path
         self.digest = hashlib.sha256()
         self.size = 0
         self._parts: list[bytes] = []
         self._held = 0
         with writing(path):
-            self._draft = Draft(path)
+            super().__init__(path)
 
-    def write(self, line: bytes) -> None:
-        self._parts.append(line)
-        self._held += len(line)
+    def write(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._held += len(data)
         if self._held >= _WRITE:
             self._flush()
 
@@ -247,17 +243,12 @@ class _Output:
         self._parts, self._held = [], 0
         self.digest.update(data)
         self.size += len(data)
-        with writing(self.path):
-            self._draft.write(data)
+        with writing(self.file):
+            super().write(data)
 
     def finish(self) -> None:
         self._flush()
-        with writing(self.path):
-            same = self.path.exists() and filecmp.cmp(self.path, self._draft.temporary, shallow=False)
-            if not same:
-                self._draft.sync()
-                self._draft.commit(durable=False)  # the folder is synced once, for both files
-
-    def close(self) -> None:
-        """Drop what did not take the old file's place."""
-        self._draft.close()
+        with writing(self.file):
+            if not (self.file.exists() and filecmp.cmp(self.file, self.temporary, shallow=False)):
+                self.sync()
+                self.commit(durable=False)  # the folder is synced once, for both files

@@ -81,11 +81,7 @@ def read_spans(split: Path) -> list[Span]:
 def split_folders(path: Path, kind: str = SPLIT) -> list[Path]:
     """Return a run's splits (or its folders of another kind) in the order in which they were begun."""
     found = [p for p in path.glob(f"{kind}.*") if p.suffix[1:].isdigit() and p.is_dir()]
-    return sorted(found, key=_number)
-
-
-def _number(folder: Path) -> int:
-    return int(folder.suffix[1:])
+    return sorted(found, key=lambda folder: int(folder.suffix[1:]))
 
 
 class SplitWriter:
@@ -162,7 +158,7 @@ class SplitWriter:
 
     def _begin(self) -> Path:
         existing = split_folders(self.path, self.kind)
-        number = _number(existing[-1]) + 1 if existing else 0
+        number = int(existing[-1].suffix[1:]) + 1 if existing else 0
         while True:
             folder = self.path / f"{self.kind}.{number}"
             with writing(folder):

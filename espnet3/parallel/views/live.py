@@ -72,7 +72,7 @@ class LiveFacts:
             "rate": self.rate,
             "seconds_left": self.seconds_left,
             "workers": [asdict(worker) for worker in self.workers],
-            "failures": [group.to_json() for group in self.failures],
+            "failures": [asdict(group) for group in self.failures],
             "slow": [list(one) for one in self.slow],
             "memory": self.memory,
         }

@@ -6,7 +6,7 @@ import heapq
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,6 @@ class FailureGroup:
     traceback: str
     worker: str
     attempts: int  # the most that one of them had
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain data."""
-        return {**asdict(self), "indices": list(self.indices)}
 
 
 class Failures:

@@ -128,13 +128,7 @@ class Stretch:
 
 
 def stretches(sessions: Sequence[Session], done: int, stints: Sequence[Stint]) -> list[Stretch]:
-    """Return when items came in: as their times say, and of those that have none while their session went on.
-
-    Args:
-        sessions: Those of the run.
-        done: Items with an outcome.
-        stints: What workers did.
-    """
+    """Return when the `done` items came in: as their times say, or else while their session went on."""
     found = [Stretch(one.begin, one.end, one.items) for one in stints]
     for session, after in zip_longest(sessions, sessions[1:]):
         if session.end is None or session.ended in ("submitted", "merged"):

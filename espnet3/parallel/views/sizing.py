@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -53,10 +53,6 @@ class Size:
     wall: float  # seconds from its start to its end, without waiting in a queue
     worker_hours: float
     start_share: float  # of the worker hours
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain data."""
-        return asdict(self)
 
 
 def measured_by(run: Path, sample: int = 0) -> Measured:

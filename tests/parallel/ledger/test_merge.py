@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_the_receipt_is_true(tmp_path: Path) -> None:
         receipt = run.merge()
     assert receipt.planned == receipt.ok + sum(receipt.failed.values()) == N
     assert check_receipt(tmp_path) == receipt
-    assert json.loads((tmp_path / "receipt.json").read_text()) == receipt.to_json()
+    assert json.loads((tmp_path / "receipt.json").read_text()) == asdict(receipt)
     for name in ("errors.jsonl", "results.jsonl"):
         with open(tmp_path / name, "ab") as file:
             file.write(b" ")

@@ -236,7 +236,7 @@ def _try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell
         _compare_answers(runner, n_items, detached, tell)
     except ConfigError as error:
         tell(False, f"the same answer everywhere: {error}")
-    except Exception as error:  # the user's code, and what the runner says of it
+    except Exception as error:  # of the user's code, or of the runner about it
         tell(False, f"the same answer everywhere: {type(error).__name__}: {error}")
 
 
@@ -260,7 +260,7 @@ def _compare_answers(runner: Any, n_items: int, detached: bool, tell: Tell) -> N
 
 
 def _without_hooks(runner: Any) -> type[BaseRunner]:
-    """Return a runner of the same items, whose results are returned and not written."""
+    """Return a runner of the same items that returns its results instead of writing files."""
     body = {"forward": staticmethod(runner.forward), "__module__": runner.__module__}
     if runner.batch_forward is not BaseRunner.batch_forward:
         body["batch_forward"] = staticmethod(runner.batch_forward)

@@ -72,7 +72,7 @@ def look_as_job(python: str, wanted: dict[str, str]) -> Facts | str:
 
 
 def differences(here: Facts, there: Facts) -> list[str]:
-    """Return what keeps two processes from exchanging pickled objects."""
+    """Return the differences that keep two processes from exchanging pickled objects."""
     found = []
     if here.python.rsplit(".", 1)[0] != there.python.rsplit(".", 1)[0]:
         found.append(f"Python is {there.python} there and {here.python} here: use the same minor version")

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-# A verb's module, and its line in the list of verbs, which loads none of the modules. Without commas: fish cuts a text
-# at the first one.
+# The module of each verb, and its line in the list of verbs, without commas: fish cuts a text at the first one
 _VERBS: dict[str, tuple[str, str]] = {
     "submit": ("espnet3.cli.runs", "Submit the shards of RUN that were never submitted."),
     "status": ("espnet3.cli.runs", "Show the progress and the job states of RUN."),

@@ -111,7 +111,7 @@ class LiveLine:
 
 
 def plain_line(facts: LiveFacts) -> str:
-    """Return one line about a run that is watched where there is no terminal."""
+    """Return one line about a run, for `watch` without a terminal."""
     status = facts.status
     end = "" if status.alive else f", {state_of(facts)}"
     causes = "".join(f"; {cause_of(group):.100}" for group in facts.failures[:1])

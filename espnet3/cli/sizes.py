@@ -1,4 +1,4 @@
-"""`espnet3 size`: how many workers a bigger job should have, and with what options."""
+"""`espnet3 size`: the number of workers of a bigger job, and its options."""
 
 from __future__ import annotations
 

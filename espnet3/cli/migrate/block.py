@@ -51,7 +51,7 @@ class Block:
         self.notes.append(f"{flag} ({why}): {reason}")
 
     def take(self, kept: dict[str, Entry], name: str, value: str, why: str) -> None:
-        """Keep a value of which the last one counts, and note one that is lost by it."""
+        """Keep the last value of a name, and note the one that it replaces."""
         before = kept.get(name)
         if before is not None and before.value != value:
             said = f"{name} {before.value}" if kept is self.options else before.value
@@ -92,7 +92,7 @@ class Block:
             self.cores = Entry(int(value), why)
 
     def complete(self) -> None:
-        """Make options of all that was gathered for a scheduler, with a guess at what a job must have."""
+        """Make options of the gathered values for a scheduler, with guesses for required ones."""
         cores, memory = self.cores or _CORES, self._memory_of_job()
         self.options["cores"] = cores
         self.options["memory"] = _MEMORY if memory is None else Entry(_size_text(memory.value), memory.why)
@@ -117,7 +117,7 @@ class Block:
         return Entry(self.memory.value * self.cores.value, why)
 
     def _whole(self, resources: dict[str, Entry], cores: Entry, memory: Entry | None) -> dict[str, Entry]:
-        """Return what PBS is given in its own words, where they say more than cores and memory do."""
+        """Return the resources in words of PBS, if they hold more than cores and memory."""
         mem = "" if memory is None else f"mem={memory.value // 1024**2}mb"
         whole = {name: resources.pop(name) for name in _WHOLE if name in resources}
         gpus = resources.pop("ngpus", None)
@@ -187,7 +187,7 @@ _SBATCH_OURS = {
     "hold": "a held worker would never come",
 }
 
-# of qsub, which is one program of Grid Engine and another of PBS and Torque
+# of qsub: one program of Grid Engine, another of PBS and Torque
 _QSUB_OPTIONS = {
     "sge": {"-q": "queue", "-P": "project", "-N": "job_name"},
     "pbs": {"-q": "queue", "-A": "account", "-N": "job_name"},
@@ -205,7 +205,7 @@ _OF_PBS = re.compile(r"(?:^|\s)-l\s*(?:\S*,)?(?:walltime|nodes|select|ncpus)=")
 
 
 def read_sbatch(flags: Sequence[Entry], block: Block) -> None:
-    """Take flags of sbatch, of which a later one replaces an earlier one of its name."""
+    """Take flags of sbatch: a later one replaces an earlier one of its name."""
     for given in flags:
         for flag, *values in by_flag(_words(given)):
             name, _, value = flag[2:].partition("=") if flag.startswith("--") else (flag[1:2], "", flag[2:])
@@ -230,7 +230,7 @@ def _take_sbatch(name: str, value: str, written: str, why: str, block: Block) ->
             block.take(block.options, _SBATCH_OPTIONS[name], value, why)
         case _ if name not in _SBATCH_OURS:
             block.take(block.directives, name, written, why)
-        case _ if written != "--export=ALL":  # which is how sbatch is without it
+        case _ if written != "--export=ALL":  # the default of sbatch
             block.leave_out(written, why, _SBATCH_OURS[name])
 
 

@@ -1,7 +1,7 @@
 """Kaldi's settings: shell scripts such as cmd.sh and run.sh, read without running them, and files of options.
 
-Of a script are read assignments, options of a command (`./asr.sh --nj 32`) and an `if` that compares two texts. What
-needs a shell to be understood (`$(hostname)`, `case`, `&&`) is left out, with a note.
+Assignments, options of a command (`./asr.sh --nj 32`) and an `if` that compares two texts are read. Text that needs a
+shell (`$(hostname)`, `case`, `&&`) is left out, with a note.
 
 A command of it, such as `slurm.pl --mem 4G`, reads the meaning of its options from a file, such as conf/slurm.conf:
 
@@ -54,7 +54,7 @@ OPTIONS_FILES = {
     "slurm": ("conf/slurm.conf", _SLURM),
     "pbs": ("conf/pbs.conf", _PBS),
 }
-_STRICT = ("slurm", "pbs")  # whose scripts stop at an option that the file does not have; queue.pl ignores it
+_STRICT = ("slurm", "pbs")  # their scripts stop at an option that the file lacks; queue.pl ignores it
 
 _LINE = re.compile(
     r"command\s+(?P<command>.+)|(?P<kind>option|default)\s+(?P<name>[^=\s]+)=(?P<value>\S+)\s*(?P<flags>.*)"
@@ -91,7 +91,7 @@ class Call:
     variable: str  # its name in cmd.sh, such as "decode_cmd"
     said: Entry
     script: str  # such as "queue.pl"
-    env: str  # the backend that does here what the script does
+    env: str  # the backend in the place of the script
     options: dict[str, Entry]  # by name, without `--`, with `_` for `-`
     flags: str  # those of the submit command
 
@@ -157,7 +157,7 @@ def read_call(variable: str, said: Entry) -> Call:
 
 
 def by_flag(words: Sequence[str]) -> Iterator[list[str]]:
-    """Yield each flag with the values behind it, which begin with no dash, unless they are numbers."""
+    """Yield each flag with the values behind it: words without a dash at their start, and numbers."""
     found: list[str] = []
     for word in words:
         if found and _FLAG.match(word):
@@ -170,7 +170,7 @@ def by_flag(words: Sequence[str]) -> Iterator[list[str]]:
 
 def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
     """Return the flags that the submit command is given for a call, those that count least first."""
-    # in the order of queue.pl and slurm.pl: what the file of options adds counts more than what cmd.sh hands through
+    # in the order of queue.pl and slurm.pl: flags of the file of options count more than those of cmd.sh
     found = [
         Entry(file.command.value.partition(" ")[2], file.command.why),
         Entry(call.flags, f"{call.said.why}, {call.variable}"),
@@ -325,7 +325,7 @@ def _statements(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _settings(words: list[str]) -> Iterator[tuple[str, str, bool]]:
-    """Yield assignments, which stand before a command, and options of a number: name, value and does it follow `&&`."""
+    """Yield assignments before a command and options with a number: name, value, and whether they follow `&&`."""
     begins, follows = True, False
     for word, after in pairwise([*words, ""]):
         name, sign, value = word.partition("=")

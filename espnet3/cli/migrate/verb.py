@@ -56,7 +56,7 @@ def migrate(files: tuple[str, ...], stage: str, output: str | None, **given: int
         for name, value in given.items()
         if value is not None
     }
-    if "nj" in fixed:  # what was typed wins over an inference_nj of a file
+    if "nj" in fixed:  # a typed number wins over an inference_nj of a file
         fixed.setdefault("inference_nj", fixed["nj"])
     text = _migrated(files, fixed, stage)
     if output is None:

@@ -2,10 +2,10 @@
 
 In: an index list, and lines of outcomes. Out: a folder, and the merged results read from it.
 
-`values.py` and `lines.py` say what a result looks like, `identity.py` what makes two runs the same;
-`folder.py` opens a folder, `session.py` is what the driver does with it, `split.py` its own files in it;
-`scan.py` reads what all sessions wrote, `merge.py` puts it in order and proves it, `results.py` reads
-that lazily; `lease.py` keeps a second driver out. Nothing here knows how the items are run.
+`values.py` and `lines.py` hold the format of a result, `identity.py` the sameness of two runs; `folder.py` opens a
+folder, `session.py` serves the driver in it, `split.py` has the driver's own files; `scan.py` reads the files of all
+sessions, `merge.py` puts them in order and proves them, `results.py` reads the merged ones lazily; `lease.py` keeps a
+second driver out. Nothing here knows how the items are run.
 """
 
 from __future__ import annotations

@@ -33,11 +33,11 @@ D = TypeVar("D", bound="Draft")
 
 PRIVATE = 0o600  # mode of a file for its owner alone
 BY_UMASK = 0o666  # of a file that others may read as far as the umask lets them
-SYNC_SECONDS = 1.0  # what a power failure may cost; what a process has written survives its own death
+SYNC_SECONDS = 1.0  # that a power failure may cost; the death of a process costs no written line
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 _IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.ELOOP}
-# what this package writes in a run folder, and beside the user's own files in a split
+# names of this package in a run folder, and beside the user's own files in a split
 _OURS = re.compile(
     r"detached|(split|session)\.\d+|(run|receipt|manifest)\.json|(results|errors|events)\.jsonl|lease\.\d+\.json"
 )
@@ -50,7 +50,7 @@ _HUGE = 1 << 53  # no count, size or time of a run is as large
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an operating system's error into one that names the file and says what to do."""
+    """Turn an error of the operating system into one that names the file and the fix."""
     try:
         yield
     except FolderWriteError:
@@ -162,9 +162,9 @@ def create_whole(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def write_plainly(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file that nobody looks for before another one is there: neither renamed nor synced.
+    """Write a file without rename and sync, where no reader looks for it before another file is there.
 
-    For thousands of files at a time, which a file system over the network takes twice as long to rename as well.
+    For thousands of files at a time: renaming takes as long again on a network file system.
     """
     fd = open_to_write(path, os.O_TRUNC)
     try:
@@ -194,7 +194,7 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
 
 
 def leftovers(folder: Path, name: str) -> list[Path]:
-    """Return the drafts of a file, or of those that a pattern names, whose writers were killed or are still at it."""
+    """Return the drafts of a file (or of a pattern) whose writers were killed or are still writing."""
     return list(folder.glob(f".{name}.{_TOKEN}.tmp"))
 
 
@@ -272,7 +272,6 @@ _types_of: Callable[[Any], dict[str, Any]] = lru_cache(get_type_hints)
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a JSON value is of a declared type."""
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin is Any or origin is Sequence:  # items are written in a form of their own
         return True
@@ -282,7 +281,7 @@ def _is_of(value: Any, kind: Any) -> bool:
         return any(_is_of(value, each) for each in inner)
     if origin in (int, float):
         number = isinstance(value, int) or (origin is float and isinstance(value, float))
-        return number and type(value) is not bool and abs(value) < _HUGE  # which NaN is not
+        return number and type(value) is not bool and abs(value) < _HUGE  # false for NaN
     if is_dataclass(origin) or is_typeddict(origin):
         types = _types_of(origin)
         if not isinstance(value, dict) or not all(
@@ -338,7 +337,7 @@ class Appender:
                 self.sync()
 
     def check(self) -> None:
-        """Raise `DamagedFolderError` where the file is gone from its folder: what is written to it is lost."""
+        """Raise `DamagedFolderError` if the file is gone from its folder: further lines would be lost."""
         if not os.fstat(self._fd).st_nlink or not self.path.exists():
             raise DamagedFolderError(
                 f"{self.path} is gone: it was deleted or moved while the run was writing to it. Put it back, or start "
@@ -352,7 +351,7 @@ class Appender:
             self._broken = True  # a torn line stays at the end: no reader takes it, and nothing may follow it
 
     def sync(self) -> None:
-        """Have the disk hold what was appended."""
+        """Have the disk hold all appended lines."""
         if self._dirty and self._durable:
             with writing(self.path):
                 os.fsync(self._fd)
@@ -369,11 +368,11 @@ class Appender:
             self._fd = -1
 
 
-# --- whose a folder is ---
+# --- owners of a folder ---
 
 
 def refuse_others(run: Path) -> None:
-    """Raise where another user could have written what a run folder says, so that nobody acts on it.
+    """Raise if another user could have written to a run folder, before its content is acted on.
 
     In a folder that others cannot enter only a file's owner counts: with a umask of 002 all files are the group's.
     """
@@ -400,7 +399,7 @@ def refuse_others(run: Path) -> None:
 
 
 def writers(status: os.stat_result, *, owner_alone: bool = False) -> str:
-    """Say who else has written a file or folder, or may write to it; empty where only this user and root can."""
+    """Name the other writers of a file or folder; empty if only this user and root can write to it."""
     if status.st_uid not in (os.geteuid(), 0):
         return f"belongs to {_user(status.st_uid)}"
     if owner_alone or stat.S_ISLNK(status.st_mode):

@@ -24,11 +24,11 @@ from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SESSION, SPEC, 
 from espnet3.parallel.provenance.origin import origin
 
 RUN = "run.json"
-INDICES = "indices.json"  # the index list, to see what a later one has lost
+INDICES = "indices.json"  # the index list, to find indices that a later one lacks
 MANIFEST = "manifest.json"  # how the run is cut, for tools of ESPnet3
-_MOST_ITEMS = 1 << 32  # a byte for each is what looking at a run takes
+_MOST_ITEMS = 1 << 32  # looking at a run takes a byte for each
 _CALLER = 7  # frames from here to the line that calls the runner
-# By whoever holds the lease; the lease's own are not ours
+# By the holder of the lease; drafts of a lease are not ours
 _WRITTEN_WHOLE = (RUN, INDICES, RECEIPT, RESULTS, ERRORS, MANIFEST)
 
 
@@ -68,7 +68,7 @@ def open_run(
     items: Sequence[Any],
     resume: bool | str = True,
 ) -> OpenRun:
-    """Open a run folder, new or with what earlier sessions left in it."""
+    """Open a run folder, new or with the outcomes of earlier sessions."""
     resume = resumed(resume)
     path = Path(path)
     make_folder(path)
@@ -134,9 +134,9 @@ def _warn_of_versions(path: Path, updated: list[str]) -> None:
 
 
 def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | None:
-    """Return the plan that a folder's shards were cut by; None where they are of no use to this run.
+    """Return the plan that cut a folder's shards; None if this run cannot use them.
 
-    What a runner's own writers have written cannot be taken over item by item, as results can.
+    Files of a runner's own writers cannot be taken over item by item, as results can.
     """
     plan: dict[str, Any] = old.get("plan") or {}
     if SHARDS not in plan and SHARDS not in identity.plan:
@@ -146,9 +146,9 @@ def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | N
 
 
 def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list[str] | None:
-    """Return the indices of a run's list that another one lacks; None where all are there, in another order.
+    """Return the indices of a run's list that another one lacks; None if all are there, in another order.
 
-    None, too, where nobody knows the old list, or the run has shards of its own, which are stretches of that list.
+    None also if the old list is not known, or the run has shards of its own: stretches of that list.
     """
     said = old.get("indices") or {}
     if SHARDS in (old.get("plan") or {}) or not said.get("count"):
@@ -170,7 +170,7 @@ def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list
 
 
 def _said_by_sessions(path: Path) -> dict[str, Any]:
-    """Return what the last session noted of its run, as far as it is needed where run.json is lost."""
+    """Return the facts of a lost run.json that the last session noted, as far as they are needed."""
     for session in reversed(split_folders(path, SESSION)):
         try:
             said = read_json(session / SPEC, _SessionFile)
@@ -181,7 +181,7 @@ def _said_by_sessions(path: Path) -> dict[str, Any]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what a process left that was killed while it wrote a file; the folder's lease is ours."""
+    """Remove the drafts of killed processes; the folder's lease is ours."""
     found = [leftover for name in _WRITTEN_WHOLE for leftover in leftovers(path, name)]
     for split in _sessions(path):
         found += [leftover for name in (SPEC, DONE) for leftover in leftovers(split, name)]
@@ -191,7 +191,7 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _sessions(path: Path) -> list[Path]:
-    """Return what sessions have made in a run's folder, whatever the runner does with its results."""
+    """Return the folders of sessions, with and without writers of the runner's own."""
     return [*split_folders(path), *split_folders(path, SESSION)]
 
 
@@ -203,7 +203,7 @@ def _write_run(
     old: dict[str, Any],
     differs: list[str],
 ) -> None:
-    """Write `run.json`, in whose history is what was forced over an older run, and a list of indices beside it."""
+    """Write `run.json`, with the forced differences in its history, and a list of indices beside it."""
     if not isinstance(items, range):  # of a range `run.json` says all
         write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -216,12 +216,12 @@ def _write_run(
 
 
 def _has_run(path: Path) -> bool:
-    """Tell whether sessions of a run have been here, and not just files with the same names."""
+    """Tell sessions of a run from other files with the same names."""
     return (path / RUN).exists() or bool(split_folders(path))
 
 
 def _has_outcomes(path: Path) -> bool:
-    """Tell whether sessions of a run have left an outcome of any item, or a shard of their own."""
+    """Tell whether a session has left an outcome, or a finished shard of its own."""
     if any((split / DONE).exists() for split in _sessions(path)) and split_folders(path, SESSION):
         return True
     files = (split / name for split in _sessions(path) for name in (RESULTS, ERRORS))
@@ -229,7 +229,7 @@ def _has_outcomes(path: Path) -> bool:
 
 
 def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
-    """Return what the `run.json` of a folder says."""
+    """Return the content of a folder's `run.json`."""
     run = read_json(path / RUN, _RunFile, own=own)
     count = run.get("indices", {}).get("count", 0)
     if not 0 <= count <= _MOST_ITEMS:
@@ -238,7 +238,7 @@ def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
 
 
 def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
-    """Return what `run.json` says, or what is wrong with it; neither for a new run."""
+    """Return the content of `run.json`, or its damage; neither for a new run."""
     advice = (
         'What the splits hold is intact: resume="force" takes over the results of this index list; '
         "resume=False moves all aside and starts anew"
@@ -263,7 +263,7 @@ def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
 
 
 def _of_espnet3(path: Path) -> str:
-    """Word that a folder was written by ESPnet3's own layer, which has the same names for shards and manifest."""
+    """Describe a folder of ESPnet3's own layer, with the same names for shards and manifest."""
     locks = [lock.relative_to(path).as_posix() for lock in path.glob(f"{SPLIT}.*/lock")]
     at_work = f"; it is still at work there, or was killed ({', '.join(sorted(locks))})" if locks else ""
     return (
@@ -276,8 +276,8 @@ def _of_espnet3(path: Path) -> str:
 def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
     """Move a run's files to a new `old.<n>` beside them; nothing is ever deleted.
 
-    Whenever this is interrupted, what has not been moved is a run that lacks some results. So `run.json`
-    goes last, and what is made of the splits goes first.
+    Interrupted at any point, it leaves a run that lacks some results: `run.json` goes last, and files made from the
+    splits go first.
     """
     splits = [split.name for split in _sessions(path)]
     names = [

@@ -29,7 +29,7 @@ def hash_indices(items: Sequence[Any]) -> str:
 
 
 def _held(at: int, item: Any) -> bytes:
-    """Return an index as JSON, or raise the error that says which it is."""
+    """Return an index as JSON; an error names it and its place."""
     try:
         return index_json(item)
     except ValueTypeError as error:
@@ -64,7 +64,7 @@ def _hash_integers(items: Sequence[Any]) -> str | None:
 
 
 def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
-    """Return what `run.json` says of an index list: count and hash, its ends for people, and a range's numbers."""
+    """Describe an index list for `run.json`: count, hash, its ends for people, and the numbers of a range."""
     n = len(items)
     ends = [
         _held(at, items[at]).decode() for at in sorted({*range(min(n, _SHOWN)), *range(max(0, n - 1), n)})
@@ -74,7 +74,7 @@ def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
 
 
 def list_shown(indices: dict[str, Any]) -> str:
-    """Return what messages say of a list that `describe_indices` has described."""
+    """Return the text of a list that `describe_indices` has described, for messages."""
     ends = indices.get("shown") or []
     count = indices.get("count")
     if not ends:
@@ -100,10 +100,9 @@ class Places:
         return lambda position: template % (position, index_json(items[position]))
 
     def moved(self) -> Callable[[bytes], int | None]:
-        """Return the lookup for a split of another list: by index, None for one that is gone.
+        """Return the lookup for a split of another list: by index, None for a missing one.
 
-        An index that is in the list more than once is computed again: only the other list could say which
-        of its results belongs where.
+        An index that stands in the list twice is computed again: only the other list knows the places of its results.
         """
         if self._by_index is None:
             self._by_index = {}

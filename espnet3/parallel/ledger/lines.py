@@ -22,7 +22,7 @@ RESULT = b"result"
 FAILURE = b"failure"
 DAMAGED = -1
 _SHORT = 1 << 63  # a number below it is written as it is
-_DIGITS = 18  # of a position that a line may be for: more are no position, and cost time to read
+_DIGITS = 18  # of a position; more are damage, and take time to read
 _FIELDS: dict[str, tuple[type, ...]] = {  # of a failure, in the order of an ItemFailure's
     **dict.fromkeys(("type", "message", "traceback"), (str,)),
     "attempts": (int,),
@@ -71,7 +71,7 @@ def encode_failure(position: int, failure: ItemFailure) -> bytes:
 
 
 def read_merged(line: bytes, file: object, number: int) -> dict[str, Any]:
-    """Return a line of a merged file; one that is none is a `DamagedFolderError` with its file and number."""
+    """Return the record in a line of a merged file; damage is a `DamagedFolderError` with file and number."""
     record = from_json(line, file, number)
     if type(record) is dict and "index" in record:
         return record

@@ -130,7 +130,7 @@ def merge_splits(
 
 
 def _write(scan: Scan, results: _Output, errors: _Output) -> Counter[str]:
-    """Write all outcomes in order, wherever their lines are; return how many failures have each cause."""
+    """Write all outcomes in order; return the number of failures by cause."""
     failed: Counter[str] = Counter()
     with closing(_Lines(scan)) as lines:
         at = 0
@@ -174,7 +174,7 @@ class _Lines:
         self._files: dict[tuple[int, bool], BinaryIO] = {}
 
     def span(self, begin: int) -> list[bytes]:
-        """Return what the lines of the span that begins at a position hold between position and checksum."""
+        """Return the middle of each line, between position and checksum, of the span that begins at a position."""
         span = self._scan.spans[begin]
         data = self._file_at(begin, ok=True).read(span.size)
         found: list[bytes] = _BODY.findall(data)
@@ -183,7 +183,7 @@ class _Lines:
         return found
 
     def of(self, positions: range) -> Iterator[tuple[int, bytes, int]]:
-        """Yield each of these positions with its line, and where in that the checksum begins."""
+        """Yield each position with its line and the place of the checksum in it."""
         state, where, sums = self._scan.state, self._scan.where, self._scan.sums
         file, following = None, -1
         for position in positions:
@@ -193,7 +193,7 @@ class _Lines:
             line = file.readline()
             following = where[position] + len(line) if ok else -1
             end = line.rfind(b',"crc":')
-            if crc32(line[:end]) != sums[position] and check_line(line) < 0:  # of a moved one it is another
+            if crc32(line[:end]) != sums[position] and check_line(line) < 0:  # a moved line has another sum
                 raise self._changed(position)
             yield position, line, end
 

@@ -93,7 +93,7 @@ class Results(Sequence[Any]):
         return f"<{self._length} results{failed} in {str(self.path)!r}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the first results, and how many failed."""
+        """Return a table for notebooks: the first results, and the number of failed ones."""
         rows: list[tuple[str, object]] = [
             ("folder", self.path),
             ("results", f"{self._length:,}, {self._failures:,} failed"),
@@ -127,7 +127,6 @@ class Results(Sequence[Any]):
         return next(self._stream(position, position + 1))
 
     def _stream(self, start: int, stop: int) -> Iterator[Any]:
-        """Yield the values of the positions from `start` up to `stop`."""
         for _, value in self._records(start, stop):
             yield value
 
@@ -189,7 +188,7 @@ class Results(Sequence[Any]):
             return merged_failure(file.readline(), self.path / ERRORS, place + 1)
 
     def _stamp_now(self) -> tuple[int, int]:
-        """Return what changes when the merged file does; the same on every host that sees it."""
+        """Return size and time of the merged file, the same on every host that sees it."""
         try:
             status = os.stat(self.path / RESULTS)
         except FileNotFoundError:
@@ -219,7 +218,7 @@ def _table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:
             rows.append({"error": value.error_type, "message": value.message})
         else:
             rows.append(value if isinstance(value, dict) else {"result": value})
-    columns = dict.fromkeys(key for row in rows for key in row)  # in the order in which they are first met
+    columns = dict.fromkeys(key for row in rows for key in row)  # in the order of their first rows
     if any_failed:
         columns = {**{key: None for key in columns if key not in _OF_FAILURES}, **dict.fromkeys(_OF_FAILURES)}
     data = {key: [row.get(key) for row in rows] for key in columns}

@@ -1,7 +1,6 @@
-"""Reads what all sessions wrote: which positions are done, where their lines are, what is damaged.
+"""Reads the files of all sessions: done positions, the places of their lines, and damage.
 
-Results are read in blocks of whole lines: those of a span with one look at its checksum. Others, and failures, are read
-line by line.
+The results of a span are read at once, with one look at its checksum; other results, and failures, line by line.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ class Counted:
 
 @dataclass(slots=True)
 class Scan(Counted):
-    """What the splits of a run hold.
+    """The content of a run's splits.
 
     Attributes:
-        where: By position, where its line is (`locate`), of a span where its first line is; empty unless asked for.
+        where: By position, the place of its line (`locate`), of a span that of its first line; empty unless asked for.
         spans: Spans that were taken whole, by their first position; empty unless `where` was asked for.
         sums: By position, the checksum of the line that was taken, to tell whether another result is the same.
-        repaired: A sentence for everything that was not as a run leaves it, and what was done.
+        repaired: A sentence for each damage, with its repair.
         repeated: Lines that repeat an earlier one.
     """
 
@@ -92,7 +91,7 @@ def scan_splits(
 
 
 class _SecondOutcomeError(Exception):
-    """A result for a position that has one, read as part of a span: its checksum is not known."""
+    """A second result of a position, whose first one was read in a span without its own checksum."""
 
 
 class _Reader:
@@ -121,7 +120,7 @@ class _Reader:
             return False
 
     def _file(self, number: int, name: str, outcome: int) -> int:
-        """Read one file of a split; return how many whole lines it has."""
+        """Read one file of a split; return the number of its whole lines."""
         file = self.scan.splits[number] / name
         if not file.exists():
             return 0
@@ -132,7 +131,7 @@ class _Reader:
         damage: list[int] = []
         with open_plain(file, _BUFFER) as stream:
             for span in (*spans, None):
-                # where a line runs into a span, somebody changed the file: its lines are read one by one
+                # a line that runs into a span is damage: the lines of the span are read one by one
                 while (span is None or at < span.offset) and (line := stream.readline()):
                     lines += 1
                     if not self._line(line, lines, first | at, number, outcome, place):
@@ -157,7 +156,7 @@ class _Reader:
             return False
         try:
             placed = place(line, at, *found)
-        except ValueError:  # there is no index in it
+        except ValueError:  # it has no index
             return False
         if placed is None:
             return True
@@ -174,11 +173,11 @@ class _Reader:
         if where:
             where[position] = begin
             if outcome == FAILED:
-                failure_of(line, self.scan.splits[number] / ERRORS, at)  # one that is none is an error here
+                failure_of(line, self.scan.splits[number] / ERRORS, at)  # raises for a damaged one
         return True
 
     def _take(self, span: Span, offset: int) -> int:
-        """Note the results of a span; return how many, or 0, and nothing is noted, where one needs a closer look."""
+        """Note the results of a span and return their number; note nothing and return 0 if one is done already."""
         begin, end = span.n, span.n + span.items
         state, where = self.scan.state, self.scan.where
         if end > len(state) or state.count(LEFT, begin, end) != span.items:
@@ -218,7 +217,7 @@ class _Reader:
         return place
 
     def _compare_with_done(self, split: Path, have: dict[str, int]) -> None:
-        """Compare the counts that a session wrote at its end with what is there."""
+        """Compare the counts of a session's end with the lines that are there."""
         try:
             said = read_json(split / DONE)
         except FileNotFoundError:
@@ -244,7 +243,6 @@ class _Reader:
         )
 
     def _two_results(self, position: int, number: int, at: int) -> DamagedFolderError:
-        """Find the line that the present one contradicts."""
         first = "another line"
         for other, own in zip(self.scan.splits[: number + 1], self.own, strict=False):
             if own and (other / RESULTS).exists():

@@ -1,4 +1,4 @@
-"""What the driver that holds a run folder does with it, from opening to closing."""
+"""A driver's work in the run folder that it holds, from opening to closing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ItemFailure
 
 EVENTS = "events.jsonl"
-SHARDS = "shards"  # the key of a plan whose shards have writers of their own
+SHARDS = "shards"  # a key of plans whose shards have writers of their own
 SCHEMA = 1
 _SHOWN = 500  # characters of an error in an event
 
@@ -39,7 +39,7 @@ class OpenRun(Counted):
         path: The folder.
         state: As it was when the folder was opened, like `ok` and `failed`, which count it.
         plan: How the work was cut when the folder was new; a resumed run keeps to it.
-        repaired: Sentences about what was damaged and what was done about it.
+        repaired: Sentences about damage and its repair.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class OpenRun(Counted):
         return {"indices": self._hash, "begin": positions.start, "end": positions.stop}
 
     def append_times(self, lines: Sequence[bytes]) -> None:
-        """Note how long items took: lines of `timing`, which no outcome depends on."""
+        """Note how long items took: lines of `timing`; no outcome depends on them."""
         self._split.append_times(lines)
 
     def _before_write(self) -> None:

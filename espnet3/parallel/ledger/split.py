@@ -1,4 +1,4 @@
-"""What one driver session appends: a `split.<k>` of its own, which no other session ever appends to.
+"""The files of one driver session: a `split.<k>` of its own, to which no other session ever appends.
 
 Where the runner's own writers have the `split.<k>` (one for each shard), sessions are `session.<k>`.
 """
@@ -24,7 +24,7 @@ TIMES = "times.jsonl"  # how long items took: see `timing`
 DONE = "done"
 SPEC = "spec.json"
 SPLIT = "split"
-SESSION = "session"  # beside the shards of a runner with writers of its own, which are the splits there
+SESSION = "session"  # beside the splits of a runner with writers of its own: its shards
 
 _SPAN = re.compile(
     rb'\{"n":(\d{1,18}),"items":(\d{1,18}),"offset":(\d{1,18}),"size":(\d{1,18}),"checksum":(\d{1,18}),"crc":\d+\}'
@@ -37,7 +37,7 @@ _LEAST_ITEMS = 64  # fewer are read line by line
 class Span:
     """Lines of results.jsonl that follow each other and hold the results of consecutive positions.
 
-    With one checksum for all of them they are read many at a time, which is what opening a folder of millions takes.
+    One checksum for all of them lets readers take many at a time: a folder of millions opens in a second.
     Nothing depends on it: lines that no span fits are read one by one.
     """
 
@@ -79,13 +79,13 @@ def read_spans(split: Path) -> list[Span]:
 
 
 def split_folders(path: Path, kind: str = SPLIT) -> list[Path]:
-    """Return a run's splits (or its folders of another kind) in the order in which they were begun."""
+    """Return a run's splits (or its folders of another kind), the oldest first."""
     found = [p for p in path.glob(f"{kind}.*") if p.suffix[1:].isdigit() and p.is_dir()]
     return sorted(found, key=lambda folder: int(folder.suffix[1:]))
 
 
 class SplitWriter:
-    """A new split of a run, created with its first line; its spec's "indices" says which list positions refer to."""
+    """A new split of a run, created with its first line; "indices" of its spec is the hash of the positions' list."""
 
     def __init__(self, path: Path, spec: dict[str, Any], kind: str = SPLIT) -> None:
         self.path = path
@@ -123,14 +123,14 @@ class SplitWriter:
             self.errors += len(lines)
 
     def append_times(self, lines: Sequence[bytes]) -> None:
-        """Append lines on item times, which no outcome depends on; before the first outcome they wait."""
+        """Append lines on item times; no outcome depends on them, and they wait for the first one."""
         self._times += lines
         if self.folder is not None:
             self._file(TIMES, durable=False).append(self._times)
             self._times = []
 
     def check(self) -> None:
-        """Raise `DamagedFolderError` where somebody has deleted what was written here."""
+        """Raise `DamagedFolderError` if a written file was deleted."""
         for file in self._files.values():
             file.check()
 

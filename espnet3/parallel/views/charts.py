@@ -17,7 +17,7 @@ _LONGEST_NAME = 24  # characters
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch of a row, with a style class and what a pointer is told."""
+    """A stretch of a row, with a style class and the text under a pointer."""
 
     begin: float
     end: float

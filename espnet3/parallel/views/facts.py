@@ -50,8 +50,8 @@ class RunFacts:
     ok: int
     failed: int
     state: str  # "complete", "at work" or "unfinished"
-    driver: str  # the one that is at work; "" where none is
-    sampled: str  # says what was estimated, or left out as too much; "" where nothing was
+    driver: str  # at work; "" for none
+    sampled: str  # a sentence on estimated or unread parts; "" for none
     sessions: tuple[Session, ...]
     drivers: tuple[Span, ...]
     shards: tuple[Span, ...]
@@ -137,7 +137,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
 
 
 def _slowest(failures: Failures, times: RunTimes) -> list[tuple[float, str]]:
-    """Return the slowest items: those that were timed, and failed ones, whose worker may have died with them."""
+    """Return the slowest items: timed ones, and failed ones, whose worker may have died with them."""
     longest: dict[str, float] = {}
     for seconds, name in [*((seconds, name) for seconds, _, name in times.slow), *failures.slowest]:
         longest[name] = max(seconds, longest.get(name, 0.0))

@@ -20,8 +20,8 @@ from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, wor
 from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures
 from espnet3.parallel.views.sessions import seconds_of
 
-_SPAN = 60.0  # seconds over which the rate is taken
-_DEPTH = ("*/", "*/*/")  # folders below the one that was given in which runs are looked for
+_SPAN = 60.0  # seconds of the rate
+_DEPTH = ("*/", "*/*/")  # levels at which runs are looked for
 _SLOW = 5
 _MOST_INDICES = 32 << 20  # bytes of the list of them: about a second
 _FINISHED = (JobState.DONE, JobState.NEW, JobState.NOT_STARTED)
@@ -34,7 +34,7 @@ class Worker:
     name: str
     state: str  # a job state, or "running"
     where: str  # host and process; "" where it has not started
-    items: int  # of its shard; 0 of a driver's worker, which has none of its own
+    items: int  # of its shard; 0 of a driver's worker: it has none of its own
     done: int
     doing: str = ""
     since: float = 0.0  # when that began, in seconds since the epoch; 0 where nothing says so
@@ -103,7 +103,7 @@ class Watcher:
         self._longest: dict[str, float] = {}
         self._detached = DetachedRun.open(run) if is_detached(run) else None
         if self._detached is None:
-            folder_status(run)  # says what is wrong with the folder
+            folder_status(run)  # raises for a damaged folder
         self._outcomes = Outcomes(run, read_run(run) if (run / RUN).exists() else {})
         self._times = TimesReader(run)
         self._items = None if self._detached is None else _indices(run)
@@ -187,7 +187,7 @@ class Watcher:
 
 
 def in_progress(folder: Path, items: Sequence[Any] | None) -> tuple[str, float]:
-    """Return what a shard's worker is in by its mark, and since when in seconds since the epoch; "" for nothing."""
+    """Return the item or hook that a shard's worker marked, and its begin in seconds since the epoch; "" for none."""
     mark = read_mark(folder)
     try:
         since = (folder / MARK).stat().st_mtime
@@ -203,7 +203,6 @@ def in_progress(folder: Path, items: Sequence[Any] | None) -> tuple[str, float]:
 
 
 def _named(position: int, items: Sequence[Any] | None) -> str:
-    """Return an item's index as text."""
     if items is None or position >= len(items):
         return f"at position {position}"
     return f"{items[position]!r:.60}"
@@ -233,7 +232,6 @@ def workers_of(times: RunTimes, since: float) -> list[Worker]:
 
 
 def _peaks(said: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Return the most memory that each name has recorded."""
     found: dict[str, int] = {}
     for name, memory in said:
         found[name] = max(memory, found.get(name, 0))

@@ -23,7 +23,7 @@ from espnet3.parallel.records import ItemFailure
 MOST_FAILURES = 200_000  # failed items that are told apart: a report is for people
 _SHOWN = 5  # indices of a group that are named
 SLOWEST = 10
-_MESSAGE = 200  # characters of a message by which failures are grouped
+_MESSAGE = 200  # characters of a message that group failures
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"")
 
 
@@ -33,7 +33,7 @@ class FailureGroup:
 
     cause: str  # "error", "poison", "timeout" or "result"
     error_type: str
-    message: str  # of the first one, as is what follows
+    message: str  # of the first one, like the fields below
     count: int
     indices: tuple[str, ...]  # of the first ones
     traceback: str
@@ -114,7 +114,7 @@ class Outcomes(Counted):
         self._own: set[Path] = set()
 
     def look(self) -> None:
-        """Read what has been written since the last look."""
+        """Read the lines since the last look."""
         for split in split_folders(self.run, self.kind):
             if split not in self._own and split.name not in self.foreign and not _begins(split):
                 if self._is_of(split):
@@ -161,7 +161,7 @@ class Outcomes(Counted):
 
 
 def _begins(split: Path) -> bool:
-    """Whether a split's folder has just been made: what it says of itself is the first file in it."""
+    """Tell a folder that was just made: its spec is its first file."""
     return not any((split / name).exists() for name in (SPEC, RESULTS, ERRORS))
 
 

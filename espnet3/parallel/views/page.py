@@ -128,7 +128,7 @@ def binned(found: Sequence[Stretch], begin: float | None = None) -> tuple[float,
     rates = [0.0] * _BINS
     for one in found:
         length = max(1e-3, one.end - one.begin)
-        start = min(one.begin, end - length)  # one that took no time has a bin all the same
+        start = min(one.begin, end - length)  # a stretch without length has a bin too
         at, last = int((start - first) / width), int((start + length - first) / width)
         for place in range(max(0, at), min(last + 1, _BINS)):
             low = first + place * width
@@ -179,7 +179,7 @@ def _times(facts: RunFacts) -> str:
 
 
 def _histogram(times: RunTimes) -> str:
-    """Draw how many items took how long, over bins whose ends grow by equal factors."""
+    """Draw the numbers of items by time, in bins whose ends grow by equal factors."""
     first, last = min(times.counts), max(times.counts)
     width = -(-(last - first + 1) // _COLUMNS)
     if width > 1:
@@ -311,7 +311,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _inline(sentence: str) -> str:
-    """Return a sentence as HTML; what stands between backticks is code."""
+    """Return a sentence as HTML, with code between backticks."""
     parts = sentence.split("`")
     return "".join(f"<code>{escape(p)}</code>" if k % 2 else escape(p) for k, p in enumerate(parts))
 
@@ -425,10 +425,10 @@ def rows_of(facts: RunFacts) -> tuple[list[Row], str]:
 
 
 def _worker_bars(facts: RunFacts) -> dict[str, list[Bar]]:
-    """Return what each worker did as `times.jsonl` has it: its start, its env, its items, and where it died."""
+    """Return the bars of each worker by `times.jsonl`: its start, its env, its items, and its deaths."""
     times = facts.times
     found: dict[str, list[Bar]] = {}
-    begins: dict[str, list[float]] = {}  # moments from which on a worker or a shard's job was being started
+    begins: dict[str, list[float]] = {}  # moments at which the start of a worker or job began
     for name, when in [*((span.name, span.begin) for span in facts.shards), *times.losses]:
         begins.setdefault(name, []).append(when)
     sessions = [session.begin for session in facts.sessions]

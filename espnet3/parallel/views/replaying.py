@@ -1,6 +1,6 @@
-"""One item of a run once more, in this process: with its provider, code and seed, and told what is not the same.
+"""One item of a run once more, in this process: with its provider, code and seed, and the differences named.
 
-Runner and provider are made again from what the run's folder says.
+Runner and provider are made again from the run's folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from espnet3.parallel.runner.inline import build_here
 from espnet3.parallel.runner.writers.hooks import writes_files
 
 _MASKED = "***"
-# The indices are not made again, and what is masked is said in other words.
+# The indices are not made again, and a note of its own names masked values.
 _KNOWN = ("indices:", "config: a masked value")
 
 
@@ -121,7 +121,7 @@ def _reference(what: str, said: dict[str, Any], script: str) -> ClassRef:
 
 
 class _Config(dict[str, Any]):
-    """Plain data in the place of a config whose class is not recorded: a mapping whose keys are attributes too."""
+    """Plain data for a config whose class is not recorded: a mapping whose keys are attributes too."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -131,7 +131,7 @@ class _Config(dict[str, Any]):
 
 
 def _provider(cls: Any, config: Any, notes: list[str]) -> Any:
-    """Make a provider again from what run.json shows of its arguments."""
+    """Make a provider again from its arguments in run.json."""
     if not isinstance(config, dict):
         raise ConfigError(
             "run.json does not say what the provider was made with: an earlier version wrote it"
@@ -161,7 +161,7 @@ def _provider(cls: Any, config: Any, notes: list[str]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return what `_usable` was given."""
+    """Undo `_usable`."""
     if type(value) in (dict, _Config):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if type(value) is list else value
@@ -173,7 +173,7 @@ def _usable(value: Any) -> Any:
     return [_usable(item) for item in value] if isinstance(value, list) else value
 
 
-_PLANNED = 100_000  # indices among which a similar one is looked for
+_PLANNED = 100_000  # indices that are searched for a similar one
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +199,8 @@ class Replayed:
 class Replay:
     """A run whose items can be run again in this process; nothing is written to its folder.
 
-    This process takes over the run's working directory and search path. With `trust` the folder may be one that others
-    own or may write to.
+    This process takes over the run's working directory and search path. With `trust` others may own the folder or
+    write to it.
 
     Attributes:
         differences: A line for each thing that has changed.
@@ -254,7 +254,7 @@ class Replay:
             self._scratch.cleanup()
 
     def prepare(self) -> Callable[[Any], Any]:
-        """Build the env, and return what is called with an index; the first item would do it otherwise."""
+        """Build the env before the first item, and return the function of an index."""
         if self._bound is None:
             env = build_here(adding(self._remade.setup, self._entries()), None)
             if self._remade.batched:
@@ -265,7 +265,7 @@ class Replay:
         return self._bound
 
     def _entries(self) -> dict[str, Any]:
-        """Return what the run folder adds to the env, with an empty folder in its place."""
+        """Return the entries of the env about the run folder, with an empty folder in its place."""
         called = self.runner.batch_forward if self._remade.batched else self.runner.forward
         wanted = {"output_dir", "shard_subdir", "shard_id"}
         if not writes_files(self.runner):
@@ -302,7 +302,7 @@ def index_of(run: Path, text: str) -> Any:
 
 
 def failed_indices(run: Path) -> list[Any]:
-    """Return the indices whose outcome is a failure, in the order in which they are found."""
+    """Return the indices of failed items, in the order of the files."""
     if (run / ERRORS).exists():
         with open_plain(run / ERRORS) as file:
             return [merged_failure(line, run / ERRORS, number).index for number, line in enumerate(file, 1)]
@@ -324,7 +324,7 @@ def first_indices(run: Path, n: int) -> list[Any]:
 
 
 def outcome_of(run: Path, index: Any) -> Then | None:
-    """Return what the folder says of an item; None where it has no outcome."""
+    """Return an item's outcome in the folder; None if it has none."""
     try:
         wanted = index_json(index)
     except Exception:  # not an index that JSON can hold: the run cannot have it

@@ -33,7 +33,7 @@ class Session:
     ok_before: int = 0  # items that had a result when it began
     failed_before: int = 0
     ended: str = ""  # "computed", "submitted" to detached jobs, "stopped", "merged" where it did no more; "": not noted
-    error: str = ""  # type and message of what stopped it
+    error: str = ""  # type and message of the error that stopped it
     figures: dict[str, Any] | None = None  # its `RunSummary`, of one that "computed"
     submitted: dict[str, Any] | None = None  # backend, shards and workers of the jobs it handed over
     repaired: tuple[str, ...] = ()  # damage that it found, and the repair
@@ -156,7 +156,7 @@ class Span:
     host: str
     pid: int
     begin: float  # in seconds since the epoch
-    end: float  # when it gave the lease back, or its last sign of life; of one that is alive, now
+    end: float  # the return of the lease, or the last sign of life; now for a living process
     ended: str  # "released" (it left in order), "died" (it gave no more sign of life) or "alive"
     items: int = 0  # with an outcome by it and those before it; 0 where that is not recorded
 
@@ -239,7 +239,7 @@ class JobEnds:
 
 
 def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
-    """Return how jobs of a run ended, in the order in which it was noticed, and why it is not known of those of now.
+    """Return how jobs of a run ended, the earliest first, and a note if their present state is not known.
 
     The scheduler is not asked about a run that is merged, or has no detached jobs.
     """
@@ -260,7 +260,7 @@ def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
 
 
 def _ends(found: Any, noticed: float | None) -> list[JobEnds]:
-    """Return what was noticed at one moment; what a newer version may have written is passed over."""
+    """Return the ends noticed at one moment, without those of a newer version."""
     states = {state.value: state for state in JobState}
     return [
         JobEnds(name, tuple(shards), noticed, states[name].sentence)

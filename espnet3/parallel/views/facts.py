@@ -22,14 +22,12 @@ from espnet3.parallel.views.sessions import (
     JobEnds,
     Session,
     Span,
-    Stretch,
     driver_spans,
     losses_of,
     read_ends,
     read_sessions,
     seconds_of,
     shard_spans,
-    stretches,
 )
 
 _MOST_BYTES = 512 << 20  # of outcomes that are read line by line: some seconds
@@ -55,7 +53,6 @@ class RunFacts:
     sessions: tuple[Session, ...]
     drivers: tuple[Span, ...]
     shards: tuple[Span, ...]
-    stretches: tuple[Stretch, ...]
     failures: tuple[FailureGroup, ...]
     slowest: tuple[tuple[float, str], ...]  # seconds and index
     losses: int  # processes of detached jobs that ended with items in progress
@@ -121,7 +118,6 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         sessions=tuple(sessions),
         drivers=tuple(drivers),
         shards=tuple(shards),
-        stretches=tuple(stretches(sessions, counts.ok + counts.failed, times.stints)),
         failures=tuple(counts.groups),
         slowest=tuple(_slowest(counts.failures, times)),
         times=times,

@@ -19,7 +19,6 @@ from espnet3.parallel.timing.reading import RunTimes, Stint, shard_of, worker_na
 from espnet3.parallel.views import charts
 from espnet3.parallel.views.charts import STYLE, Bar, amount, duration
 from espnet3.parallel.views.facts import RunFacts
-from espnet3.parallel.views.sessions import Stretch
 
 _MOST_GROUPS = 50
 _MOST_CONFIG = 200_000  # characters
@@ -104,9 +103,9 @@ def _tiles(facts: RunFacts) -> str:
 
 
 def _throughput(facts: RunFacts) -> str:
-    if not facts.stretches:
+    if not facts.times.stints:
         return "<p>Nothing is recorded yet of when items came in.</p>"
-    begin, end, rates = binned(facts.stretches, facts.sessions[0].begin if facts.sessions else None)
+    begin, end, rates = binned(facts.times.stints, facts.sessions[0].begin if facts.sessions else None)
     width = (end - begin) / len(rates)
     shown = [(charts.clock(begin + place * width), f"{rate:,.3g}") for place, rate in enumerate(rates)]
     drawn = [(rate, f"{moment}: {text}/s") for rate, (moment, text) in zip(rates, shown, strict=True)]
@@ -119,8 +118,8 @@ def _throughput(facts: RunFacts) -> str:
     )
 
 
-def binned(found: Sequence[Stretch], begin: float | None = None) -> tuple[float, float, list[float]]:
-    """Return when stretches begin (or `begin`, if that is earlier) and end, and the items per second in each bin."""
+def binned(found: Sequence[Stint], begin: float | None = None) -> tuple[float, float, list[float]]:
+    """Return when stints begin (or `begin`, if that is earlier) and end, and the items per second in each bin."""
     first, end = min(one.begin for one in found), max(one.end for one in found)
     first = first if begin is None else min(begin, first)
     end = max(end, first + 1e-3)
@@ -128,7 +127,7 @@ def binned(found: Sequence[Stretch], begin: float | None = None) -> tuple[float,
     rates = [0.0] * _BINS
     for one in found:
         length = max(1e-3, one.end - one.begin)
-        start = min(one.begin, end - length)  # a stretch without length has a bin too
+        start = min(one.begin, end - length)  # a stint without length has a bin too
         at, last = int((start - first) / width), int((start + length - first) / width)
         for place in range(max(0, at), min(last + 1, _BINS)):
             low = first + place * width

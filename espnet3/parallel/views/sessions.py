@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import open_plain, read_or_none
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.session import EVENTS
-from espnet3.parallel.timing.reading import Stint
 
 _MOST_REPAIRS = 20  # sentences that are kept of a session: a disk that fails writes thousands
 
@@ -116,36 +114,6 @@ def events_of(run: Path) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(event, dict):
                 yield event
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Items that came in between two moments, in seconds since the epoch; they are taken to be spread evenly."""
-
-    begin: float
-    end: float
-    items: int
-
-
-def stretches(sessions: Sequence[Session], done: int, stints: Sequence[Stint]) -> list[Stretch]:
-    """Return when the `done` items came in: as their times say, or else while their session went on."""
-    found = [Stretch(one.begin, one.end, one.items) for one in stints]
-    for session, after in zip_longest(sessions, sessions[1:]):
-        if session.end is None or session.ended in ("submitted", "merged"):
-            continue
-        until = float("inf") if after is None else after.begin
-        left = -sum(one.items for one in stints if session.begin <= one.begin < until)
-        begin, end = session.begin, session.end
-        if session.figures:
-            left += int(session.figure("items"))
-            end = begin + session.figure("seconds")
-            begin = min(end, begin + session.figure("start_seconds"))
-        else:
-            have = done if after is None else after.ok_before + after.failed_before
-            left += have - session.ok_before - session.failed_before
-        if left > 0:
-            found.append(Stretch(begin, max(begin, end), left))
-    return sorted(found, key=lambda one: one.begin)
 
 
 @dataclass(frozen=True, slots=True)

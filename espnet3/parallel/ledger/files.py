@@ -19,6 +19,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
+from datetime import datetime, timezone
 from functools import cache, lru_cache
 from pathlib import Path
 from types import TracebackType, UnionType
@@ -46,6 +47,11 @@ _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # network file systems; 
 _TOKEN = "[0-9a-f]" * 32  # as a pattern; `.*.tmp` would take the drafts of file.scp for those of `file`
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _HUGE = 1 << 53  # no count, size or time of a run is as large
+
+
+def now() -> str:
+    """Return this moment in UTC as text, to a millisecond."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 @contextlib.contextmanager

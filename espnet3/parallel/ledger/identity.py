@@ -13,7 +13,7 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.indices import describe_indices, list_shown
+from espnet3.parallel.ledger.lines import describe_indices, list_shown
 from espnet3.parallel.provenance.config_facts import differences, shown_config
 from espnet3.parallel.provenance.content import Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of

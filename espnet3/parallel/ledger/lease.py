@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 import time
 import uuid
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,13 @@ from espnet3.parallel.ledger.errors import (
     FolderWriteError,
     LeaseLostError,
 )
-from espnet3.parallel.ledger.files import create_whole, open_plain, read_json, write_json, writing
+from espnet3.parallel.ledger.files import create_whole, now, open_plain, read_json, write_json, writing
 
 BEAT = 2.0  # seconds between two signs of life
 STALE = 30.0  # seconds without one before a holder on another host is suspected
 _KEPT = 4  # files of earlier holders that stay, for people
 _ATTEMPTS = 100
+_NAME = re.compile(r"lease\.(\d+)\.json")
 _PROC = Path("/proc")
 _HELD: set[str] = set()  # tokens of the leases this process holds
 
@@ -63,8 +64,7 @@ class Lease:
         """Take the lease."""
         for _ in range(_ATTEMPTS):
             number = max(self._numbers(), default=0)
-            if number:
-                self._refuse_if_alive(number)
+            self._refuse_if_alive(number)
             if self._take(number + 1, who):
                 break
         else:
@@ -99,7 +99,7 @@ class Lease:
         if self._lost:
             return
         try:
-            write_json(self._file(self._number), {**self._facts, "released": _now()})
+            write_json(self._file(self._number), {**self._facts, "released": now()})
         except FolderWriteError as error:
             # a full disk, or the folder is gone: the lease ends with this process, or with the token above
             self.last_error = error
@@ -110,17 +110,14 @@ class Lease:
         return self.path / f"lease.{number}.json"
 
     def _numbers(self) -> list[int]:
-        names = [name.split(".") for name in os.listdir(self.path)]
-        return [
-            int(n[1]) for n in names if len(n) == 3 and n[0] == "lease" and n[1].isdigit() and n[2] == "json"
-        ]
+        return [int(found[1]) for name in os.listdir(self.path) if (found := _NAME.fullmatch(name))]
 
     def _take(self, number: int, who: str) -> bool:
         """Create the lease of a number; False if another process was faster."""
         token = uuid.uuid4().hex
         self._facts = {
             "run_id": who,
-            "since": _now(),
+            "since": now(),
             **this_process(),
             "beat": self.beat,
             "token": token,
@@ -248,10 +245,6 @@ def _touched(file: Path) -> int | None:
             return os.fstat(opened.fileno()).st_mtime_ns
     except FileNotFoundError:
         return None
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 # --- processes, so that another one can tell later whether they are still alive ---

@@ -1,4 +1,4 @@
-"""One outcome as one line: written by workers, appended by the driver, checked without parsing it.
+"""One outcome as one line: written by workers, appended by the driver, checked without parsing it; and index lists.
 
     {"n":5,"index":5,"result":...,"crc":1234567890}
     {"n":6,"index":6,"failure":{"cause":"error",...},"crc":1234567890}
@@ -9,19 +9,25 @@ quote inside a JSON string is escaped, so the last `,"crc":` of a line is the li
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
+from array import array
+from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import ValueTypeError, damaged
 from espnet3.parallel.ledger.values import from_json, to_json
+from espnet3.parallel.messages import brief
 from espnet3.parallel.records import ItemFailure
 
 RESULT = b"result"
 FAILURE = b"failure"
 DAMAGED = -1
 _SHORT = 1 << 63  # a number below it is written as it is
+_CHUNK = 1 << 16  # indices that are hashed at a time
+_SHOWN = 3  # indices of a list that are written out
 _DIGITS = 18  # of a position; more are damage, and take time to read
 _FIELDS: dict[str, tuple[type, ...]] = {  # of a failure, in the order of an ItemFailure's
     **dict.fromkeys(("type", "message", "traceback"), (str,)),
@@ -155,3 +161,72 @@ def read_line(line: bytes) -> tuple[int, bytes, bytes] | None:
         return None if position == DAMAGED else (position, *split_line(line))
     except ValueError:
         return None
+
+
+# --- the list of indices ---
+
+
+def hash_indices(items: Sequence[Any]) -> str:
+    """Return a hash of the indices and their order; a range and the equal list have the same."""
+    digest = _hash_integers(items)
+    if digest is None:
+        plain = hashlib.sha256(b"json\n")
+        for at, item in enumerate(items):
+            plain.update(_held(at, item) + b"\n")
+        digest = plain.hexdigest()
+    return digest
+
+
+def _held(at: int, item: Any) -> bytes:
+    """Return an index as JSON; an error names it and its place."""
+    try:
+        return index_json(item)
+    except ValueTypeError as error:
+        kind, why = type(item).__qualname__, error.problem.partition(":")[0]  # without the advice for results
+        raise ValueTypeError(
+            f"indices[{at}] = {brief(item, 80)}",
+            f"({kind}) is no index for a run folder, whose files are JSON: give numbers, text, lists or dicts of "
+            f"them, such as range(len(items)), and keep the objects in the env ({error.where} {why})",
+        ) from None
+
+
+def _hash_integers(items: Sequence[Any]) -> str | None:
+    """Return the hash of a list of 64-bit integers (10 million in half a second); None for any other list."""
+    digest = hashlib.sha256(b"int64\n")
+    numpy = sys.modules.get("numpy")
+    for at in range(0, len(items), _CHUNK):
+        part = items[at : at + _CHUNK]
+        if not isinstance(part, range):
+            kinds = set(map(type, part))
+            if not all(
+                kind is int or (numpy is not None and issubclass(kind, numpy.integer)) for kind in kinds
+            ):
+                return None
+        try:
+            numbers = array("q", part)
+        except OverflowError:
+            return None
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        digest.update(numbers)
+    return digest.hexdigest()
+
+
+def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
+    """Describe an index list for `run.json`: count, hash, its ends for people, and the numbers of a range."""
+    n = len(items)
+    ends = [
+        _held(at, items[at]).decode() for at in sorted({*range(min(n, _SHOWN)), *range(max(0, n - 1), n)})
+    ]
+    whole = {"range": [items.start, items.stop, items.step]} if isinstance(items, range) else {}
+    return {"count": n, "sha256": hash_indices(items), "shown": ends, **whole}
+
+
+def list_shown(indices: dict[str, Any]) -> str:
+    """Return the text of a list that `describe_indices` has described, for messages."""
+    ends = indices.get("shown") or []
+    count = indices.get("count")
+    if not ends:
+        return f"{count} indices"
+    text = ", ".join(ends) if len(ends) == count else f"{', '.join(ends[:-1])} ... {ends[-1]}"
+    return f"{count} indices ({text if len(text) <= 120 else text[:117] + '...'})"

@@ -19,9 +19,8 @@ from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
 from espnet3.parallel.ledger.files import Draft, open_plain, read_record, sync_folder, write_json, writing
-from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lines import check_line, index_json, split_line
-from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
+from espnet3.parallel.ledger.scan import LEFT, OK, Places, Scan, scan_splits
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPLIT
 from espnet3.parallel.ledger.values import from_json
 

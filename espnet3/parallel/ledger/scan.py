@@ -6,21 +6,30 @@ The results of a span are read at once, with one look at its checksum; other res
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import open_plain, read_json
-from espnet3.parallel.ledger.indices import Places
-from espnet3.parallel.ledger.lines import FAILURE, RESULT, check_line, checked, failure_of, split_line
+from espnet3.parallel.ledger.lines import (
+    FAILURE,
+    RESULT,
+    check_line,
+    checked,
+    failure_of,
+    index_json,
+    split_line,
+)
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SPLIT, Span, read_spans, split_folders
 
 LEFT, OK, FAILED = 0, 1, 2
 _BUFFER = 64 << 10  # bytes read at a time
 _OFFSET_BITS = 40  # a file of up to a terabyte, in one of up to 8 million splits
 _SHOWN = 5  # damaged lines of a file that are named
+_TWICE = -1
 
 # From a whole line to its position in the present list and its checksum there; None leaves it out
 Place = Callable[[bytes, int, int, int], "tuple[int, int] | None"]
@@ -88,6 +97,41 @@ def scan_splits(
         return read(in_spans=True)
     except _SecondOutcomeError:
         return read(in_spans=False)
+
+
+class Places:
+    """Where the lines of a split belong in the present index list."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self.items = items
+        self._by_index: dict[bytes, int] | None = None
+
+    def head(self, key: bytes) -> Callable[[int], bytes]:
+        """Return the function from a planned position to how a line for it begins."""
+        items = self.items
+        if isinstance(items, range):
+            template = b'{"n":%%d,"index":%%d,"%b":' % key
+            return lambda position: template % (position, items[position])
+        template = b'{"n":%%d,"index":%%b,"%b":' % key
+        return lambda position: template % (position, index_json(items[position]))
+
+    def moved(self) -> Callable[[bytes], int | None]:
+        """Return the lookup for a split of another list: by index, None for a missing one.
+
+        An index that stands in the list twice is computed again: only the other list knows the places of its results.
+        """
+        if self._by_index is None:
+            self._by_index = {}
+            for position, item in enumerate(self.items):
+                index = index_json(item)
+                self._by_index[index] = _TWICE if index in self._by_index else position
+        by_index = self._by_index
+
+        def place(index: bytes) -> int | None:
+            position = by_index.get(index, _TWICE)
+            return None if position == _TWICE else position
+
+        return place
 
 
 class _SecondOutcomeError(Exception):

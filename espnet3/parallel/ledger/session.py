@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from array import array
 from collections.abc import Iterable, Sequence
@@ -11,14 +10,13 @@ from types import TracebackType
 from typing import Any
 
 from espnet3.parallel.ledger.errors import DamagedFolderError, LedgerError
-from espnet3.parallel.ledger.files import Appender, read_json, write_json, writing
+from espnet3.parallel.ledger.files import Appender, now, read_json, write_json, writing
 from espnet3.parallel.ledger.identity import Identity
-from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
 from espnet3.parallel.ledger.results import Results
-from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted, scan_splits
+from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted, Places, scan_splits
 from espnet3.parallel.ledger.split import DONE, SESSION, SPLIT, SplitWriter
 from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ItemFailure
@@ -143,10 +141,9 @@ class OpenRun(Counted):
 
     def event(self, kind: str, **facts: Any) -> None:
         """Note in `events.jsonl` that something happened now."""
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
         # escaped to ASCII: a message may hold lone surrogates
         self._events.append(
-            [json.dumps({"time": now, "event": kind, **masked(facts)}, default=str).encode() + b"\n"]
+            [json.dumps({"time": now(), "event": kind, **masked(facts)}, default=str).encode() + b"\n"]
         )
 
     def merge(self) -> Receipt:

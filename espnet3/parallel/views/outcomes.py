@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -67,28 +66,17 @@ class Failures:
 
     def groups(self, state: bytearray | None = None) -> list[FailureGroup]:
         """Return the groups, the largest first."""
-        counts: Counter[tuple[str, str, str]] = Counter()
-        indices: dict[tuple[str, str, str], list[str]] = {}
-        attempts: dict[tuple[str, str, str], int] = {}
-        for position, (key, index, tries) in self._of.items():
-            if state is not None and state[position] != FAILED:
-                continue
-            counts[key] += 1
-            attempts[key] = max(tries, attempts.get(key, 0))
-            if len(named := indices.setdefault(key, [])) < _SHOWN:
-                named.append(index)
-        return [
-            FailureGroup(
-                *key[:2],
-                self._first[key].message,
-                count,
-                tuple(indices[key]),
-                self._first[key].traceback,
-                self._first[key].worker,
-                attempts[key],
-            )
-            for key, count in counts.most_common()
-        ]
+        members: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
+        for position, (key, index, attempts) in self._of.items():
+            if state is None or state[position] == FAILED:
+                members.setdefault(key, []).append((index, attempts))
+        found = []
+        for key, items in members.items():
+            first, named = self._first[key], tuple(index for index, _ in items[:_SHOWN])
+            most = max(attempts for _, attempts in items)
+            facts = (first.message, len(items), named, first.traceback, first.worker, most)
+            found.append(FailureGroup(first.cause, first.error_type, *facts))
+        return sorted(found, key=lambda group: -group.count)
 
 
 class Outcomes(Counted):

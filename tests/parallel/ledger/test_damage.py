@@ -10,9 +10,8 @@ import pytest
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import Draft
-from espnet3.parallel.ledger.indices import Places, hash_indices
-from espnet3.parallel.ledger.lines import encode_line
-from espnet3.parallel.ledger.scan import LEFT, OK, scan_splits
+from espnet3.parallel.ledger.lines import encode_line, hash_indices
+from espnet3.parallel.ledger.scan import LEFT, OK, Places, scan_splits
 from tests.parallel.ledger.making import N, begin, events, expected, failure, finished, lines_of, partial
 
 SOME = range(6)

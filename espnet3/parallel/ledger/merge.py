@@ -10,17 +10,17 @@ import filecmp
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
 from espnet3.parallel.ledger.files import Draft, open_plain, read_record, sync_folder, write_json, writing
 from espnet3.parallel.ledger.lines import check_line, index_json, split_line
-from espnet3.parallel.ledger.scan import LEFT, OK, Places, Scan, scan_splits
+from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPLIT
 from espnet3.parallel.ledger.values import from_json
 
@@ -96,17 +96,17 @@ def check_receipt(path: Path) -> Receipt:
 
 
 def merge_splits(
-    path: Path, places: Places, indices_sha256: str, note: Callable[[str], None], kind: str = SPLIT
+    path: Path, items: Sequence[Any], indices_sha256: str, note: Callable[[str], None], kind: str = SPLIT
 ) -> Receipt:
     """Write results.jsonl, errors.jsonl and receipt.json from all splits.
 
     Memory is 13 bytes an index and some 70 MB, however large the results are. Files that would not
     change are left as they are, so that a sequence read from them stays valid.
     """
-    scan = scan_splits(path, places, indices_sha256, offsets=True, kind=kind)
+    scan = scan_splits(path, items, indices_sha256, offsets=True, kind=kind)
     for sentence in scan.repaired:
         note(sentence)
-    _prove_coverage(path, scan, places)
+    _prove_coverage(path, scan, items)
     with writing(path / RECEIPT):
         (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
     with _Output(path / RESULTS) as results, _Output(path / ERRORS) as errors:
@@ -149,14 +149,14 @@ def _write(scan: Scan, results: _Output, errors: _Output) -> Counter[str]:
     return failed
 
 
-def _prove_coverage(path: Path, scan: Scan, places: Places) -> None:
+def _prove_coverage(path: Path, scan: Scan, items: Sequence[Any]) -> None:
     missing = scan.state.count(LEFT)
     if not missing:
         return
     at = -1
     first: list[str] = []
     while len(first) < _SHOWN and (at := scan.state.find(LEFT, at + 1)) >= 0:
-        first.append(repr(places.items[at]))
+        first.append(repr(items[at]))
     more = ", ..." if missing > len(first) else ""
     raise IncompleteRunError(
         f"{path}: {missing} of {len(scan.state)} indices have neither a result nor a failure: "

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -29,7 +30,6 @@ LEFT, OK, FAILED = 0, 1, 2
 _BUFFER = 64 << 10  # bytes read at a time
 _OFFSET_BITS = 40  # a file of up to a terabyte, in one of up to 8 million splits
 _SHOWN = 5  # damaged lines of a file that are named
-_TWICE = -1
 
 # From a whole line to its position in the present list and its checksum there; None leaves it out
 Place = Callable[[bytes, int, int, int], "tuple[int, int] | None"]
@@ -78,7 +78,7 @@ class Scan(Counted):
 
 
 def scan_splits(
-    path: Path, places: Places, indices_sha256: str, *, offsets: bool = False, kind: str = SPLIT
+    path: Path, items: Sequence[Any], indices_sha256: str, *, offsets: bool = False, kind: str = SPLIT
 ) -> Scan:
     """Read all splits of a run.
 
@@ -86,12 +86,12 @@ def scan_splits(
     later; of two failures the later one. A split of another index list (after `resume="force"`) is
     looked up by index.
     """
-    n = len(places.items)
+    n = len(items)
 
     def read(in_spans: bool) -> Scan:
         where = array("q", [0]) * (n if offsets else 0)
         scan = Scan(bytearray(n), where, array("I", [0]) * n, split_folders(path, kind))
-        return _Reader(scan, places, indices_sha256, in_spans).read()
+        return _Reader(scan, items, indices_sha256, in_spans).read()
 
     try:
         return read(in_spans=True)
@@ -99,49 +99,14 @@ def scan_splits(
         return read(in_spans=False)
 
 
-class Places:
-    """Where the lines of a split belong in the present index list."""
-
-    def __init__(self, items: Sequence[Any]) -> None:
-        self.items = items
-        self._by_index: dict[bytes, int] | None = None
-
-    def head(self, key: bytes) -> Callable[[int], bytes]:
-        """Return the function from a planned position to how a line for it begins."""
-        items = self.items
-        if isinstance(items, range):
-            template = b'{"n":%%d,"index":%%d,"%b":' % key
-            return lambda position: template % (position, items[position])
-        template = b'{"n":%%d,"index":%%b,"%b":' % key
-        return lambda position: template % (position, index_json(items[position]))
-
-    def moved(self) -> Callable[[bytes], int | None]:
-        """Return the lookup for a split of another list: by index, None for a missing one.
-
-        An index that stands in the list twice is computed again: only the other list knows the places of its results.
-        """
-        if self._by_index is None:
-            self._by_index = {}
-            for position, item in enumerate(self.items):
-                index = index_json(item)
-                self._by_index[index] = _TWICE if index in self._by_index else position
-        by_index = self._by_index
-
-        def place(index: bytes) -> int | None:
-            position = by_index.get(index, _TWICE)
-            return None if position == _TWICE else position
-
-        return place
-
-
 class _SecondOutcomeError(Exception):
     """A second result of a position, whose first one was read in a span without its own checksum."""
 
 
 class _Reader:
-    def __init__(self, scan: Scan, places: Places, indices_sha256: str, in_spans: bool) -> None:
+    def __init__(self, scan: Scan, items: Sequence[Any], indices_sha256: str, in_spans: bool) -> None:
         self.scan = scan
-        self.places = places
+        self.items = items
         self.in_spans = in_spans
         self.own = [self._is_own(split, indices_sha256) for split in scan.splits]
 
@@ -169,7 +134,7 @@ class _Reader:
         if not file.exists():
             return 0
         own = self.own[number]
-        place = self._own_place(file, outcome) if own else self._moved_place()
+        place = self._own_place(file, outcome) if own else self._moved_place
         spans = read_spans(file.parent) if outcome == OK and own and self.in_spans else []
         at, lines, first = 0, 0, number << _OFFSET_BITS
         damage: list[int] = []
@@ -233,32 +198,43 @@ class _Reader:
         return span.items
 
     def _own_place(self, file: Path, outcome: int) -> Place:
-        head, items = self.places.head(RESULT if outcome == OK else FAILURE), self.places.items
-        n = len(items)
+        items, n, of_numbers = self.items, len(self.items), isinstance(self.items, range)
+        head = b'{"n":%%d,"index":%%%b,"%b":' % (
+            b"d" if of_numbers else b"b",
+            RESULT if outcome == OK else FAILURE,
+        )
 
         def place(line: bytes, at: int, position: int, checksum: int) -> tuple[int, int]:
-            if position < n and line.startswith(head(position)):
-                return position, checksum
-            index = split_line(line)[0].decode()
+            if position < n:
+                index = items[position] if of_numbers else index_json(items[position])
+                if line.startswith(head % (position, index)):
+                    return position, checksum
             planned = f"only {n} were planned" if position >= n else f"{items[position]!r} was planned there"
             raise DamagedFolderError(
-                f"{file}, line {at}: an outcome of index {index} at position {position}, and {planned}. "
-                "The file belongs to another run: move its folder away, or start anew with resume=False"
+                f"{file}, line {at}: an outcome of index {split_line(line)[0].decode()} at position {position}, and "
+                f"{planned}. The file belongs to another run: move its folder away, or start anew with resume=False"
             )
 
         return place
 
-    def _moved_place(self) -> Place:
-        moved = self.places.moved()
+    def _moved_place(self, line: bytes, at: int, was: int, checksum: int) -> tuple[int, int] | None:
+        position = self._by_index.get(split_line(line)[0])
+        if position is None:
+            return None
+        rest = line[line.index(b",", 5) : line.rindex(b',"crc":')]
+        return position, crc32(b'{"n":%d%b' % (position, rest))
 
-        def place(line: bytes, at: int, was: int, checksum: int) -> tuple[int, int] | None:
-            position = moved(split_line(line)[0])
-            if position is None:
-                return None
-            rest = line[line.index(b",", 5) : line.rindex(b',"crc":')]
-            return position, crc32(b'{"n":%d%b' % (position, rest))
+    @cached_property
+    def _by_index(self) -> dict[bytes, int | None]:
+        """The positions of indices; None for one that stands in the list twice: it is computed again.
 
-        return place
+        Only the other list would know the places of its results.
+        """
+        found: dict[bytes, int | None] = {}
+        for position, item in enumerate(self.items):
+            index = index_json(item)
+            found[index] = None if index in found else position
+        return found
 
     def _compare_with_done(self, split: Path, have: dict[str, int]) -> None:
         """Compare the counts of a session's end with the lines that are there."""
@@ -296,7 +272,7 @@ class _Reader:
                     first = f"{other / RESULTS}, line {hit}"
                     break
         return DamagedFolderError(
-            f"item {self.places.items[position]!r} (position {position}) has two different results: {first}, "
+            f"item {self.items[position]!r} (position {position}) has two different results: {first}, "
             f"and {self.scan.splits[number] / RESULTS}, line {at}. Remove the wrong line, or start anew with "
             "resume=False"
         )

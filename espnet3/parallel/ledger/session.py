@@ -16,7 +16,7 @@ from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
 from espnet3.parallel.ledger.results import Results
-from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted, Places, scan_splits
+from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted, scan_splits
 from espnet3.parallel.ledger.split import DONE, SESSION, SPLIT, SplitWriter
 from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ItemFailure
@@ -54,12 +54,12 @@ class OpenRun(Counted):
         self.lease = lease
         self.plan = plan
         self._kind = SESSION if SHARDS in plan else SPLIT
-        self._places = Places(items)
+        self._items = items
         self._hash: str = identity.indices["sha256"]
         spec = {"schema": SCHEMA, "run_id": run_id, "indices": self._hash}
         # finished shards can be reused only by a run that is cut the same way; noted here in case run.json is lost
         self._split = SplitWriter(path, {**spec, "plan": plan} if SHARDS in plan else spec, self._kind)
-        scan = scan_splits(path, self._places, self._hash, kind=self._kind)
+        scan = scan_splits(path, self._items, self._hash, kind=self._kind)
         self._events = Appender(path / EVENTS)
         self.state = scan.state
         self.repaired = scan.repaired
@@ -151,7 +151,7 @@ class OpenRun(Counted):
         self.lease.check()
         self._split.sync()
         self._split.check()
-        receipt = merge_splits(self.path, self._places, self._hash, self._note_repair, self._kind)
+        receipt = merge_splits(self.path, self._items, self._hash, self._note_repair, self._kind)
         self.event("merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
         return receipt
 

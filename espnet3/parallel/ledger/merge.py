@@ -29,7 +29,7 @@ SCHEMA = 1
 _SHOWN = 10
 _BODY = re.compile(rb'\{"n":\d{1,18},(.*),"crc":\d{1,18}\}\n')
 _WRITE = 1 << 20  # bytes written at a time
-_READ = 8 << 10  # bytes read at a time: the next line may be anywhere
+_READ = 4 << 10  # bytes read at a time: the next line may be anywhere
 _OPEN = 100  # files that stay open
 
 

@@ -107,7 +107,7 @@ def _wrong(what: str, reference: str) -> str:
     if found is None:
         return f"{module} has no {name}.{did_you_mean(name, vars(loaded))}"
     if not (isinstance(found, type) and issubclass(found, base)):
-        return f"it is no subclass of {base.__name__}"
+        return f"it is not a subclass of {base.__name__}"
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         return f"it does not define {', '.join(missing)}"
     return ""

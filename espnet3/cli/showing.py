@@ -127,7 +127,7 @@ def state_of(facts: LiveFacts) -> str:
     """Return in a few words how a run is."""
     if facts.status.alive:
         return "at work"
-    return "complete" if facts.status.done or facts.status.merged else "nobody works on it"
+    return "complete" if facts.status.done or facts.status.merged else "no process works on it"
 
 
 def pace(rate: float, left: float | None) -> str:

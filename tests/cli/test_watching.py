@@ -79,7 +79,7 @@ def test_a_folder_of_runs_has_a_line_for_each(tmp_path: Path) -> None:
     ordinary(tmp_path, "two")
     text = shown(tmp_path, 80)
     assert "one: 4 of 4 items" in text and "complete" in text
-    assert "two: 3 of 4 items" in text and "nobody works on it" in text
+    assert "two: 3 of 4 items" in text and "no process works on it" in text
     done = CliRunner().invoke(watch, [str(tmp_path)])
     assert done.exit_code == 1 and len(done.output.splitlines()) == 2
 

@@ -64,7 +64,7 @@ class Block:
         if value.lower() in _ENDLESS:
             self.leave_out(f"time {value}", why, "each worker has a time limit, and is replaced at its end")
         elif seconds is None or seconds <= 0:
-            raise ConfigError(f"{why}: {value!r} is no time; write it as 4:00:00")
+            raise ConfigError(f"{why}: {value!r} is not a time; write it as 4:00:00")
         else:
             self.take(self.options, "walltime", clock(seconds), why)
 
@@ -72,7 +72,7 @@ class Block:
         """Take a size of memory; a plain number counts units of so many bytes."""
         found = _SIZE.fullmatch(value)
         if found is None:
-            raise ConfigError(f"{why}: {value!r} is no size of memory; write it as 4G or 500M")
+            raise ConfigError(f"{why}: {value!r} is not a size of memory; write it as 4G or 500M")
         power = _POWERS.get(found[2].lower())
         size = math.ceil(float(found[1]) * (unit if power is None else 1024**power))
         if self.memory is not None and self.memory.value != size:
@@ -87,7 +87,7 @@ class Block:
     def take_cores(self, value: str, why: str) -> None:
         """Take a number of cores; of several the largest counts, since Kaldi hands flags over in no fixed order."""
         if not value.isdigit() or not int(value):
-            raise ConfigError(f"{why}: {value!r} is no number of cores; write 1 or more")
+            raise ConfigError(f"{why}: {value!r} is not a number of cores; write 1 or more")
         if self.cores is None or int(value) > self.cores.value:
             self.cores = Entry(int(value), why)
 

@@ -103,7 +103,7 @@ def _text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no text in UTF-8: {error}") from error
+        raise ConfigError(f"{path} is not text in UTF-8: {error}") from error
 
 
 def _choose_call(script: Script, stage: str) -> Call:

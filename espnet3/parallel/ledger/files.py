@@ -217,13 +217,13 @@ def open_plain(path: str | os.PathLike[str], buffering: int = -1, *, own: bool =
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link; a socket
             raise
-        raise DamagedFolderError(f"{path} is damaged: it is no regular file") from error
+        raise DamagedFolderError(f"{path} is damaged: it is not a regular file") from error
     status = os.fstat(fd)
     if stat.S_ISREG(status.st_mode) and (not own or status.st_uid in (os.geteuid(), 0)):
         return open(fd, "rb", buffering)
     os.close(fd)
     if not stat.S_ISREG(status.st_mode):
-        raise DamagedFolderError(f"{path} is damaged: it is no regular file")
+        raise DamagedFolderError(f"{path} is damaged: it is not a regular file")
     raise ConfigError(
         f"{path} belongs to {_user(status.st_uid)}, and says what is to be run: it is not believed"
     )
@@ -242,7 +242,7 @@ def read_json(path: str | os.PathLike[str], like: type | None = None, *, own: bo
         if name in value and not _is_of(value[name], kind):
             what = kind if get_args(kind) else getattr(kind, "__name__", kind)
             raise DamagedFolderError(
-                f"{path} is damaged: its {name!r} is {shown(value[name])}, which is no {what}"
+                f"{path} is damaged: its {name!r} is {shown(value[name])}, not of type {what}"
             )
     return value
 

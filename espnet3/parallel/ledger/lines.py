@@ -185,7 +185,7 @@ def _held(at: int, item: Any) -> bytes:
         kind, why = type(item).__qualname__, error.problem.partition(":")[0]  # without the advice for results
         raise ValueTypeError(
             f"indices[{at}] = {brief(item, 80)}",
-            f"({kind}) is no index for a run folder, whose files are JSON: give numbers, text, lists or dicts of "
+            f"({kind}) cannot be an index of a run folder, a set of JSON files: give numbers, text, lists or dicts of "
             f"them, such as range(len(items)), and keep the objects in the env ({error.where} {why})",
         ) from None
 

@@ -102,7 +102,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     complete = counts.merged or (not alive and counts.exact and counts.ok + counts.failed == items)
     notes = [*counts.notes, *unknown]
     if complete and not counts.merged:
-        notes.append("every item has an outcome, and nobody has merged them yet")
+        notes.append("every item has an outcome; they are not merged yet")
     return RunFacts(
         run=str(run),
         runner=str((said.get("runner") or {}).get("path", "?")),

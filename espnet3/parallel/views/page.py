@@ -356,7 +356,7 @@ def _state(facts: RunFacts) -> str:
     why = f" It stopped at {ended.error.splitlines()[0]:.120}." if ended is not None and ended.error else ""
     again = f"`espnet3 retry {facts.run}`" if facts.shards else "the same call of the runner"
     left = f"the {facts.left:,} that are left" if facts.exact else "what is left, and to count"
-    return f"{have}, and nobody works on it.{why} To compute {left}: {again}."
+    return f"{have}, and no process works on it.{why} To compute {left}: {again}."
 
 
 def _trouble(facts: RunFacts) -> str:

@@ -111,7 +111,7 @@ def test_a_run_that_an_item_stopped_says_so(tmp_path: Path) -> None:
     facts = facts_of(tmp_path)
     said = conclusions(facts)[0]
     assert facts.state == "unfinished" and facts.left == 20 - facts.ok - facts.failed > 0
-    assert "nobody works on it" in said and "no square of 2" in said and "the same call" in said
+    assert "no process works on it" in said and "no square of 2" in said and "the same call" in said
     Checked(page_of(facts))
 
 
@@ -164,7 +164,7 @@ def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:
     shown = run._repr_html_()  # what a notebook shows of it
     assert str(run.path) in shown and "12 of 12, 1 failed" in shown and "3 of 3" in shown
     page = page_of(facts)
-    assert Checked(page).labels and "nobody has merged them yet" in page
+    assert Checked(page).labels and "they are not merged yet" in page
 
 
 def test_what_a_job_did_is_in_its_row_with_its_start_its_env_and_its_end(tmp_path: Path) -> None:

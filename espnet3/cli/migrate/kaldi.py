@@ -108,7 +108,9 @@ def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
             continue
         found = _LINE.fullmatch(line)
         if found is None:
-            raise ConfigError(f"{where}: {line!r} is not of the form: option name=value flags; put no spaces around the =")
+            raise ConfigError(
+                f"{where}: {line!r} must be: option name=value flags; put no spaces around the ="
+            )
         option, value, flags = found["name"], found["value"], found["flags"]
         if found["command"]:
             command = Entry(found["command"], where)

@@ -92,7 +92,8 @@ def _open(
     path: Path, run_id: str, identity: Identity, items: Sequence[Any], resume: bool | str, lease: Lease
 ) -> OpenRun:
     _remove_leftovers(path)
-    moved = set_aside(path) if resume is False or not _has_run(path) else None
+    is_run = (path / RUN).exists() or split_folders(path)  # else other files with the same names
+    moved = set_aside(path) if resume is False or not is_run else None
     old, damage = _read_run(path)
     if damage is not None and resume is True:
         raise damage
@@ -213,11 +214,6 @@ def _write_run(
     facts = {"schema": SCHEMA, "run_id": run_id, "created": old.get("created", now)}
     where = {"origin": origin(identity.runner["file"]), "history": history}
     write_json(path / RUN, {**facts, **identity.to_json(), **where})
-
-
-def _has_run(path: Path) -> bool:
-    """Tell sessions of a run from other files with the same names."""
-    return (path / RUN).exists() or bool(split_folders(path))
 
 
 def _has_outcomes(path: Path) -> bool:

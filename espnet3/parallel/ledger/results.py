@@ -64,7 +64,7 @@ class Results(Sequence[Any]):
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
-        return self._stream(0, self._length)
+        return (value for _, value in self._records(0, self._length))
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -76,7 +76,7 @@ class Results(Sequence[Any]):
             if not wanted:
                 return []
             if wanted.step == 1:
-                return list(self._stream(wanted.start, wanted.stop))
+                return [value for _, value in self._records(wanted.start, wanted.stop)]
             return [self._one(position) for position in wanted]
         position = range(self._length)[index]  # negative indices count from the end; IndexError beyond it
         return self._one(position)
@@ -124,11 +124,7 @@ class Results(Sequence[Any]):
     # --- reading ---
 
     def _one(self, position: int) -> Any:
-        return next(self._stream(position, position + 1))
-
-    def _stream(self, start: int, stop: int) -> Iterator[Any]:
-        for _, value in self._records(start, stop):
-            yield value
+        return next(self._records(position, position + 1))[1]
 
     def _records(self, start: int, stop: int) -> Iterator[tuple[Any, Any]]:
         """Yield index and value of the positions from `start` up to `stop`."""

@@ -79,12 +79,10 @@ class OpenRun(Counted):
                 at = self.state.find(value, at + 1)
         return array("q", sorted(found)) if retry_failed else found
 
-    def resuming(self, retry_failed: bool = False, left: int | None = None) -> str:
+    def resuming(self, left: int) -> str:
         """Return the line to print: "resuming: 6 000 done, 4 000 left"; empty for a new run."""
         if not self.ok and not self.failed:
             return ""
-        if left is None:
-            left = self.state.count(LEFT) + (self.failed if retry_failed else 0)
         failed = f" ({_spaced(self.failed)} failed before)" if self.failed else ""
         return f"resuming: {_spaced(len(self.state) - left)} done, {_spaced(left)} left{failed}"
 

@@ -232,7 +232,7 @@ def _in_folder(
             left, failed = sum(len(shard.items) for shard in again), failed_elsewhere(folder, again)
         else:
             left, failed = len(folder.left(retry)), 0 if retry else folder.failed
-        progress.resume(len(run.items) - left, folder.resuming(retry, left))
+        progress.resume(len(run.items) - left, folder.resuming(left))
         report.resume(len(run.items) - left, failed)
         loaded = LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
         if run.writes:

@@ -25,7 +25,6 @@ from espnet3.parallel.views.sessions import (
     losses_of,
     read_ends,
     read_sessions,
-    seconds_of,
     shard_spans,
     spans,
 )
@@ -43,7 +42,6 @@ class RunFacts:
     runner: str  # import path of its class
     provider: str
     read: float
-    created: float | None  # as run.json says
     items: int
     ok: int
     failed: int
@@ -108,7 +106,6 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         runner=str((said.get("runner") or {}).get("path", "?")),
         provider=str((said.get("provider") or {}).get("path", "?")),
         read=time.time(),
-        created=seconds_of(said.get("created")),
         items=items,
         ok=counts.ok,
         failed=counts.failed,

@@ -17,7 +17,7 @@ from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, split_folders
 from espnet3.parallel.messages import masked
 from espnet3.parallel.timing.reading import RunTimes, read_times
-from espnet3.parallel.views.outcomes import SLOWEST, FailureGroup, Failures, Outcomes, merged_failures
+from espnet3.parallel.views.outcomes import FailureGroup, Failures, Outcomes, merged_failures, slowest_of
 from espnet3.parallel.views.sessions import (
     JobEnds,
     Session,
@@ -116,7 +116,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         drivers=tuple(drivers),
         shards=tuple(shards),
         failures=tuple(counts.groups),
-        slowest=tuple(_slowest(counts.failures, times)),
+        slowest=tuple(slowest_of(counts.failures, times)),
         times=times,
         losses=losses_of(run),
         ends=tuple(found),
@@ -127,14 +127,6 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         notes=tuple(notes),
         exact=counts.exact,
     )
-
-
-def _slowest(failures: Failures, times: RunTimes) -> list[tuple[float, str]]:
-    """Return the slowest items: timed ones, and failed ones, whose worker may have died with them."""
-    longest: dict[str, float] = {}
-    for seconds, name in [*((seconds, name) for seconds, _, name in times.slow), *failures.slowest]:
-        longest[name] = max(seconds, longest.get(name, 0.0))
-    return sorted(((seconds, name) for name, seconds in longest.items()), reverse=True)[:SLOWEST]
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, liv
 from espnet3.parallel.ledger.folder import RUN, read_run
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
-from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures
+from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures, slowest_of
 from espnet3.parallel.views.sessions import seconds_of
 
 _SPAN = 60.0  # seconds of the rate
@@ -122,9 +122,7 @@ class Watcher:
                 name = f"{worker.doing} of {worker.name}"
                 self._longest[name] = max(self._longest.get(name, 0.0), now - worker.since)
         failures = merged_failures(self.run, status.failed) if merged else self._outcomes.failures
-        timed: dict[str, float] = {}
-        for seconds, index in [*failures.slowest, *((s, name) for s, _, name in times.slow)]:
-            timed[f"item {index}"] = max(seconds, timed.get(f"item {index}", 0.0))
+        timed = {f"item {index}": seconds for seconds, index in slowest_of(failures, times)}
         # an item seen in progress counts until it is timed
         seen = {name: s for name, s in self._longest.items() if name.partition(" of ")[0] not in timed}
         longest = [*((seconds, name) for part in (timed, seen) for name, seconds in part.items())]

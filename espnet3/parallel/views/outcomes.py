@@ -18,6 +18,7 @@ from espnet3.parallel.ledger.scan import FAILED, OK, Counted
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
 from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.timing.reading import RunTimes
 
 MOST_FAILURES = 200_000  # failed items that are told apart: a report is for people
 _SHOWN = 5  # indices of a group that are named
@@ -161,3 +162,11 @@ def merged_failures(run: Path, failed: int) -> Failures:
             found.add(number, merged_failure(line, run / ERRORS, number))
     found.unread = max(0, failed - MOST_FAILURES)
     return found
+
+
+def slowest_of(failures: Failures, times: RunTimes) -> list[tuple[float, str]]:
+    """Return the slowest items: timed ones, and failed ones, whose worker may have died with them."""
+    longest: dict[str, float] = {}
+    for seconds, name in [*((seconds, name) for seconds, _, name in times.slow), *failures.slowest]:
+        longest[name] = max(seconds, longest.get(name, 0.0))
+    return sorted(((seconds, name) for name, seconds in longest.items()), reverse=True)[:SLOWEST]

@@ -97,7 +97,11 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     found, unknown = read_ends(run) if ends else ([], [])
     # the driver lives, or one of the jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
-    complete = counts.merged or (not alive and counts.exact and counts.ok + counts.failed == items)
+    complete = counts.merged or (not alive and not counts.estimated and counts.ok + counts.failed == items)
+    unread = ""
+    if counts.failures.unread:
+        first = counts.failed - counts.failures.unread
+        unread = f"{counts.failed:,} items failed: the causes are counted over the first {first:,} of them"
     notes = [*counts.notes, *unknown]
     if complete and not counts.merged:
         notes.append("every item has an outcome; they are not merged yet")
@@ -111,11 +115,11 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         failed=counts.failed,
         state="at work" if alive else "complete" if complete else "unfinished",
         driver=driver_of(run),
-        sampled=counts.sampled,
+        sampled=counts.estimated or unread,
         sessions=tuple(sessions),
         drivers=tuple(drivers),
         shards=tuple(shards),
-        failures=tuple(counts.groups),
+        failures=tuple(counts.failures.groups(counts.state)),
         slowest=tuple(slowest_of(counts.failures, times)),
         times=times,
         losses=losses_of(run),
@@ -125,7 +129,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
             for name in ("config", "seed", "policy", "origin", "packages", "history", "indices")
         },
         notes=tuple(notes),
-        exact=counts.exact,
+        exact=not counts.estimated,
     )
 
 
@@ -133,12 +137,11 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
 class _Counts:
     ok: int
     failed: int
-    merged: bool
     failures: Failures
-    groups: Sequence[FailureGroup] = ()
-    sampled: str = ""
+    merged: bool = False
+    state: bytearray | None = None  # by position; None: all failures count
+    estimated: str = ""  # why `ok` and `failed` are estimates; "" where they are counted
     notes: Sequence[str] = ()
-    exact: bool = True
 
 
 def _counts(run: Path, said: dict[str, Any], items: int) -> _Counts:
@@ -146,10 +149,7 @@ def _counts(run: Path, said: dict[str, Any], items: int) -> _Counts:
     if (run / RECEIPT).exists():
         receipt = read_receipt(run)
         failed = sum(receipt.failed.values())
-        failures = merged_failures(run, failed)
-        return _Counts(
-            receipt.ok, failed, True, failures, failures.groups(), _unread(failures.unread, failed)
-        )
+        return _Counts(receipt.ok, failed, merged_failures(run, failed), merged=True)
     outcomes = Outcomes(run, said)
     splits = split_folders(run, outcomes.kind)
     n_bytes = sum(_size(split / name) for split in splits for name in (RESULTS, ERRORS))
@@ -161,27 +161,17 @@ def _counts(run: Path, said: dict[str, Any], items: int) -> _Counts:
             f"the outcomes are {n_bytes >> 20:,} MB and not merged yet: how many there are is estimated from "
             f"{_PLACES} samples of each file"
         )
-        groups = outcomes.failures.groups()
-        return _Counts(ok, failed, False, outcomes.failures, groups, why, exact=False)
+        return _Counts(ok, failed, outcomes.failures, estimated=why)
     outcomes.look()
     notes = [f"{name} is of another index list and is not counted" for name in outcomes.foreign]
-    groups = outcomes.failures.groups(outcomes.state)
-    unread = _unread(outcomes.failures.unread, outcomes.failed)
-    return _Counts(outcomes.ok, outcomes.failed, False, outcomes.failures, groups, unread, notes)
-
-
-def _unread(unread: int, failed: int) -> str:
-    if not unread:
-        return ""
-    return f"{failed:,} items failed: the causes are counted over the first {failed - unread:,} of them"
+    return _Counts(outcomes.ok, outcomes.failed, outcomes.failures, state=outcomes.state, notes=notes)
 
 
 def lines_estimated(file: Path) -> int:
     """Return about how many lines a file has, from samples spread over it."""
-    size = _size(file)
+    size, seen, lines = _size(file), 0, 0
     if not size:
         return 0
-    seen = lines = 0
     step = max(_SAMPLE, size // _PLACES)
     with open_plain(file) as stream:
         for at in range(0, size, step):

@@ -116,7 +116,9 @@ def watched(job: Callable[[], Any]) -> list[Sample]:
 
 def merge(records: int, where: Path | None) -> dict[str, Any]:
     """Write a run of many records in a scattered order, merge it, and return what memory that took."""
-    from espnet3.parallel.ledger import encode_line, identify, open_run
+    from espnet3.parallel.ledger.folder import open_run
+    from espnet3.parallel.ledger.identity import identify
+    from espnet3.parallel.ledger.lines import encode_line
 
     class Runner:
         """Stands for a user's."""
@@ -148,7 +150,9 @@ def merge(records: int, where: Path | None) -> dict[str, Any]:
 
 def opening(done: int, where: Path | None) -> dict[str, Any]:
     """Write a run of many done items as a driver does, open it again, and return what that took."""
-    from espnet3.parallel.ledger import encode_line, identify, open_run
+    from espnet3.parallel.ledger.folder import open_run
+    from espnet3.parallel.ledger.identity import identify
+    from espnet3.parallel.ledger.lines import encode_line
 
     class Runner:
         """Stands for a user's."""

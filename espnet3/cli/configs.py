@@ -1,4 +1,4 @@
-"""A configuration in a YAML file, and `espnet3 plan`, which prints its job script."""
+"""A configuration in a YAML file, and `espnet3 plan`: its job script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=Fal
 
 
 def read_file(path: str) -> Any:
-    """Return what a YAML file holds, as OmegaConf's mapping."""
+    """Return a YAML file as OmegaConf's mapping."""
     from omegaconf import OmegaConf
 
     try:
@@ -65,7 +65,7 @@ def read_block(path: str, loaded: Any = None) -> ParallelConfig:
             check_trainer(loaded.get("trainer"))
             return ParallelConfig.parse(block)
         finally:
-            for each in said:  # its place would be a line of this program, which says nothing of the file
+            for each in said:  # its own place would be a line of this program
                 say(f"warning: {path}: {each.message}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""`espnet3 doctor`: check a configuration without submitting anything."""
+"""`espnet3 doctor`: check a configuration without submitting anything; with --same-answer, compare ways to run it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,34 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
 from espnet3.cli.configs import read_block, read_file
 from espnet3.cli.folders import Folder, arrived, existing, marked, reply
-from espnet3.cli.importable import Facts, differences, look, look_as_job, see_current_folder
+from espnet3.cli.importable import (
+    Facts,
+    differences,
+    look,
+    look_as_job,
+    runner_and_provider,
+    see_current_folder,
+)
 from espnet3.cli.output import Tell, say, wrapped
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.gpus import chosen_gpus
+from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import get_client, parallel_map
+from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.runner.writers.hooks import writes_files
+from espnet3.parallel.testing.answers import first_difference
+from espnet3.parallel.testing.trials import unused_batches
 from espnet3_parallel import layer
 from espnet3_parallel.layer import Finding
 
@@ -73,9 +86,7 @@ def doctor(
                 tell(None, f"that workers see {' and '.join([*paths, sys.executable])}: --start asks one")
             tell(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
     if same_answer:
-        from espnet3.cli.answers import try_answers
-
-        try_answers(loaded, wanted, items, tell)
+        _try_answers(loaded, wanted, items, tell)
     wrong = sum(each.good is False for each in findings)
     done = sum(each.good is not None for each in findings)
     left = f", {len(findings) - done} not made" if done < len(findings) else ""
@@ -206,3 +217,51 @@ def _where(asked: tuple[dict[str, str], list[Folder]]) -> tuple[str, Facts, list
 
     wanted, folders = asked
     return f"{socket.gethostname()}, process {os.getpid()}", look(wanted), [reply(each) for each in folders]
+
+
+_WORKERS = (1, 2, 3)
+_SIZES = (1, 4)
+
+
+def _try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell) -> None:
+    """Run a runner in several ways; tell equal results, or the first difference and its reason."""
+    try:
+        runner_class, provider = runner_and_provider(whole, wanted.get("runner"), wanted.get("provider"))
+        detached = not writes_files(runner_class)
+        if not detached:
+            tell(None, "its writer hooks: the results of forward are compared, before files are made of them")
+            runner_class = _without_hooks(runner_class)
+        with unused_batches():
+            runner = runner_class(provider, progress=False, on_error="record")
+        _compare_answers(runner, n_items, detached, tell)
+    except ConfigError as error:
+        tell(False, f"the same answer everywhere: {error}")
+    except Exception as error:  # of the user's code, or of the runner about it
+        tell(False, f"the same answer everywhere: {type(error).__name__}: {error}")
+
+
+def _compare_answers(runner: Any, n_items: int, detached: bool, tell: Tell) -> None:
+    batches = type(runner).batch_forward is not BaseRunner.batch_forward
+    sizes = (None, *_SIZES) if batches else (None,)
+    results, difference = first_difference(runner, list(range(n_items)), _WORKERS, sizes, detached)
+    failures = [result for result in results if isinstance(result, ItemFailure)]
+    if difference is not None:
+        tell(False, f"not the same answer everywhere: {difference}")
+        return
+    if failures:
+        first = f"item {failures[0].index!r}: {failures[0].error_type}: {failures[0].message}"
+        failed = f"{counted(len(failures), 'item')} of {n_items} failed, everywhere in the same way"
+        tell(len(failures) < n_items, f"{failed}; the first is {first}")
+    ways = ["in this process, twice and backwards", "on 2 and 3 workers"]
+    ways += [f"in batches of {' and '.join(map(str, _SIZES))}"] if batches else []
+    ways += ["as detached jobs"] if detached else []
+    if len(failures) < n_items:
+        tell(True, f"{counted(n_items, 'item')}: the same answer {', '.join(ways)}")
+
+
+def _without_hooks(runner: Any) -> type[BaseRunner]:
+    """Return a runner of the same items that returns its results instead of writing files."""
+    body = {"forward": staticmethod(runner.forward), "__module__": runner.__module__}
+    if runner.batch_forward is not BaseRunner.batch_forward:
+        body["batch_forward"] = staticmethod(runner.batch_forward)
+    return type(runner.__name__, (BaseRunner,), {**body, "__qualname__": runner.__qualname__})

@@ -51,7 +51,7 @@ def marked(paths: Sequence[str]) -> Iterator[list[Folder]]:
 
 
 def reply(folder: Folder) -> str:
-    """On a worker: read the mark and write the answer; return what is wrong, or ""."""
+    """On a worker: read the mark and write the answer; return the problem, or ""."""
     try:
         folder.file.read_text()
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def reply(folder: Folder) -> str:
 
 
 def arrived(folder: Folder) -> str:
-    """Return what is wrong with a worker's answer, or ""."""
+    """Return the problem of a worker's answer, or ""."""
     try:
         folder.answer.read_text()
     except OSError as error:

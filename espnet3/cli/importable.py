@@ -72,7 +72,7 @@ def look_as_job(python: str, wanted: dict[str, str]) -> Facts | str:
 
 
 def differences(here: Facts, there: Facts) -> list[str]:
-    """Return what keeps two processes from exchanging pickled objects."""
+    """Return the differences that keep two processes from exchanging pickled objects."""
     found = []
     if here.python.rsplit(".", 1)[0] != there.python.rsplit(".", 1)[0]:
         found.append(f"Python is {there.python} there and {here.python} here: use the same minor version")
@@ -107,7 +107,7 @@ def _wrong(what: str, reference: str) -> str:
     if found is None:
         return f"{module} has no {name}.{did_you_mean(name, vars(loaded))}"
     if not (isinstance(found, type) and issubclass(found, base)):
-        return f"it is no subclass of {base.__name__}"
+        return f"it is not a subclass of {base.__name__}"
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         return f"it does not define {', '.join(missing)}"
     return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,31 +14,23 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-@dataclass(frozen=True, slots=True)
-class _Verb:
-    """A verb's module, and its line in the list of verbs, which loads none of the modules."""
-
-    module: str
-    text: str
-
-
-# In the order of the list. Without commas: fish cuts a text at the first one.
-_VERBS = {
-    "submit": _Verb("espnet3.cli.runs", "Submit the shards of RUN that were never submitted."),
-    "status": _Verb("espnet3.cli.runs", "Show the progress and the job states of RUN."),
-    "wait": _Verb("espnet3.cli.runs", "Wait until RUN has stopped."),
-    "watch": _Verb("espnet3.cli.watching", "Show RUN or all runs in FOLDER as they go on."),
-    "logs": _Verb("espnet3.cli.runs", "Print what the jobs of RUN printed."),
-    "report": _Verb("espnet3.cli.reports", "Write a report of RUN as one HTML page."),
-    "replay": _Verb("espnet3.cli.replays", "Run one item of RUN again in this process."),
-    "cancel": _Verb("espnet3.cli.runs", "End every job of RUN; what has been computed stays."),
-    "retry": _Verb("espnet3.cli.runs", "Submit again what is missing of RUN and nothing else."),
-    "merge": _Verb("espnet3.cli.runs", "Put the outcomes of RUN in order; none may be missing."),
-    "doctor": _Verb("espnet3.cli.doctor", "Check CONF without submitting anything."),
-    "plan": _Verb("espnet3.cli.configs", "Print the job script or manifest of CONF."),
-    "size": _Verb("espnet3.cli.sizes", "Say how many workers --items need and for how long."),
-    "migrate": _Verb("espnet3.cli.migrate.verb", "Turn Kaldi's or ESPnet2's settings into a parallel block."),
-    "overlay": _Verb("espnet3_parallel.overlay", "Use this layer in TREE: a checkout of ESPnet."),
+# The module of each verb, and its line in the list of verbs, without commas: fish cuts a text at the first one
+_VERBS: dict[str, tuple[str, str]] = {
+    "submit": ("espnet3.cli.runs", "Submit the shards of RUN that were never submitted."),
+    "status": ("espnet3.cli.runs", "Show the progress and the job states of RUN."),
+    "wait": ("espnet3.cli.runs", "Wait until RUN has stopped."),
+    "watch": ("espnet3.cli.watching", "Show RUN or all runs in FOLDER as they go on."),
+    "logs": ("espnet3.cli.runs", "Print what the jobs of RUN printed."),
+    "report": ("espnet3.cli.reports", "Write a report of RUN as one HTML page."),
+    "replay": ("espnet3.cli.replays", "Run one item of RUN again in this process."),
+    "cancel": ("espnet3.cli.runs", "End every job of RUN; what has been computed stays."),
+    "retry": ("espnet3.cli.runs", "Submit again what is missing of RUN and nothing else."),
+    "merge": ("espnet3.cli.runs", "Put the outcomes of RUN in order; none may be missing."),
+    "doctor": ("espnet3.cli.doctor", "Check CONF without submitting anything."),
+    "plan": ("espnet3.cli.configs", "Print the job script or manifest of CONF."),
+    "size": ("espnet3.cli.sizes", "Say how many workers --items need and for how long."),
+    "migrate": ("espnet3.cli.migrate.verb", "Turn Kaldi's or ESPnet2's settings into a parallel block."),
+    "overlay": ("espnet3_parallel.overlay", "Use this layer in TREE: a checkout of ESPnet."),
 }
 
 
@@ -50,12 +41,12 @@ class _Verbs(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         from click.shell_completion import CompletionItem  # 10 ms that only a shell waits for
 
-        found = [CompletionItem(n, help=verb.text) for n, verb in _VERBS.items() if n.startswith(incomplete)]
+        found = [CompletionItem(n, help=text) for n, (_, text) in _VERBS.items() if n.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)  # its options
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.text) for name, verb in _VERBS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in _VERBS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -69,7 +60,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
-        found: Any = getattr(import_module(_VERBS[cmd_name].module), cmd_name)
+        found: Any = getattr(import_module(_VERBS[cmd_name][0]), cmd_name)
         return found if isinstance(found, click.Command) else None
 
 

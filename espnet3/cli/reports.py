@@ -10,9 +10,8 @@ from pathlib import Path
 import click
 
 from espnet3.cli.output import explained, say
-from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import read_facts
-from espnet3.parallel.views.page import page_of
+from espnet3.parallel.views.page import conclusions, page_of
 
 
 @click.command()

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
@@ -15,7 +15,7 @@ from espnet3.cli.output import say, wrapped
 from espnet3.parallel.detached.looking.status import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus
 from espnet3.parallel.messages import printable
-from espnet3.parallel.views.live import LiveFacts
+from espnet3.parallel.views.live import LiveFacts, Rate
 from espnet3.parallel.views.outcomes import FailureGroup
 
 _REASONS = 3  # for waiting or unstarted jobs: the most frequent ones are shown
@@ -85,17 +85,13 @@ class LiveLine:
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._begin = self._next = clock()
-        self._seen: deque[tuple[float, int]] = deque()
+        self._rate = Rate()
         self._width = 0  # of the line on a terminal
 
     def show(self, found: RunStatus | FolderStatus) -> None:
         """Show a status."""
         now, done = self._clock(), found.ok + found.failed
-        self._seen.append((now, done))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - 60.0:  # the rate is that of the last minute
-            self._seen.popleft()
-        begin, before = self._seen[0]
-        rate = (done - before) / (now - begin) if done > before else 0.0
+        rate = self._rate(now, done)
         text = f"{counts_of(found)}{pace(rate, (found.items - done) / rate if rate else None)}"
         if isinstance(found, RunStatus):
             text += f"; jobs: {', '.join(f'{n} {_word(state)}' for state, n in found.counts.items() if state.alive)}"
@@ -115,7 +111,7 @@ class LiveLine:
 
 
 def plain_line(facts: LiveFacts) -> str:
-    """Return one line about a run that is watched where there is no terminal."""
+    """Return one line about a run, for `watch` without a terminal."""
     status = facts.status
     end = "" if status.alive else f", {state_of(facts)}"
     causes = "".join(f"; {cause_of(group):.100}" for group in facts.failures[:1])
@@ -131,7 +127,7 @@ def state_of(facts: LiveFacts) -> str:
     """Return in a few words how a run is."""
     if facts.status.alive:
         return "at work"
-    return "complete" if facts.status.done or facts.status.merged else "nobody works on it"
+    return "complete" if facts.status.done or facts.status.merged else "no process works on it"
 
 
 def pace(rate: float, left: float | None) -> str:

@@ -1,9 +1,10 @@
-"""`espnet3 size`: how many workers a bigger job should have, and with what options."""
+"""`espnet3 size`: the number of workers of a bigger job, and its options."""
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -47,7 +48,7 @@ def size(
     chosen = sizing.recommended(there, items, None if within is None else within * 3600, most)
     block = sizing.block_for(config, chosen, measured)
     if as_json:
-        say(json.dumps({"size": chosen.to_json(), "parallel": block}, indent=2, default=str))
+        say(json.dumps({"size": asdict(chosen), "parallel": block}, indent=2, default=str))
         return
     took = f", up to {amount(measured.memory)} in a process" if measured.memory else ""
     say(

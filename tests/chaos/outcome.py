@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger import LedgerError, check_receipt
+from espnet3.parallel.ledger import check_receipt
+from espnet3.parallel.ledger.errors import LedgerError
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from espnet3.parallel.ledger.indices import Places, hash_indices
+from espnet3.parallel.ledger.lines import hash_indices
 from espnet3.parallel.ledger.scan import LEFT, scan_splits
 from espnet3.parallel.runner.shards import cut
 from tests.chaos import outcome
@@ -256,7 +256,7 @@ class Round:
         if not self.folder.exists():
             return frozenset()
         kind, items = kind_of_sessions(self.variant), range(N)
-        scan = scan_splits(self.folder, Places(items), hash_indices(items), kind=kind)
+        scan = scan_splits(self.folder, items, hash_indices(items), kind=kind)
         noted = frozenset(idx for idx in items if scan.state[idx] != LEFT)
         if self.variant == "items":
             return noted

@@ -65,7 +65,7 @@ def test_fish_shows_each_verb_with_all_that_the_list_says_of_it(tmp_path: Path) 
         text=True,
         check=True,
     )
-    said = "".join(f"{verb}\t{each.text}\n" for verb, each in command._VERBS.items())
+    said = "".join(f"{verb}\t{text}\n" for verb, (_, text) in command._VERBS.items())
     assert done.stdout == said
 
 

@@ -36,7 +36,7 @@ def test_the_list_and_the_verb_begin_alike(name: str) -> None:
     """What the list says of a verb is found again in its own help, up to the words left out; it fits 80 columns."""
     verb = command.main.get_command(click.Context(command.main), name)
     assert verb is not None and verb.help
-    text = command._VERBS[name].text
+    text = command._VERBS[name][1]
     assert len(text) <= 64
     words = verb.help.replace(".", " ").replace(";", " ").replace(",", " ").split()
     said = text.rstrip(".").replace(";", " ").replace(",", " ").split()

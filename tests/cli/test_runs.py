@@ -21,14 +21,7 @@ from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.detached.looking.status import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus, ShardStatus
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
-
-HELD = """
-import sys
-from pathlib import Path
-from tests.parallel.detached.work import Provider, Squares
-folder = Path(sys.argv[1])
-Squares(Provider({"folder": str(folder)}), output_dir=folder / "run", progress=False)(range(3))
-"""
+from tests.parallel.views.test_report import HELD
 
 
 def ordinary(folder: Path, **config: Any) -> Squares:

@@ -25,14 +25,7 @@ from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.views.live import Watcher, Worker
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
-
-HELD = """
-import sys
-from pathlib import Path
-from tests.parallel.detached.work import Provider, Squares
-folder = Path(sys.argv[1])
-Squares(Provider({"folder": str(folder)}), output_dir=folder / "run", progress=False)(range(3))
-"""
+from tests.parallel.views.test_report import HELD
 
 
 def ordinary(folder: Path, name: str = "run", **arguments: Any) -> None:
@@ -86,7 +79,7 @@ def test_a_folder_of_runs_has_a_line_for_each(tmp_path: Path) -> None:
     ordinary(tmp_path, "two")
     text = shown(tmp_path, 80)
     assert "one: 4 of 4 items" in text and "complete" in text
-    assert "two: 3 of 4 items" in text and "nobody works on it" in text
+    assert "two: 3 of 4 items" in text and "no process works on it" in text
     done = CliRunner().invoke(watch, [str(tmp_path)])
     assert done.exit_code == 1 and len(done.output.splitlines()) == 2
 

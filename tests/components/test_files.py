@@ -9,7 +9,7 @@ from typing import IO
 import pytest
 
 from espnet3.components.data.files import remove_leftovers, write_atomic, write_text_atomic
-from espnet3.parallel.ledger.atomic import BY_UMASK, Draft
+from espnet3.parallel.ledger.files import BY_UMASK, Draft
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:

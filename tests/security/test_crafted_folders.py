@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from espnet3.cli.reports import report
-from espnet3.parallel.ledger import DamagedFolderError
+from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPANS
 from tests.parallel.ledger.making import N, begin, expected, failure, finished, lines_of, partial
@@ -25,7 +25,8 @@ COMMAND = ("-c", "from espnet3_parallel.command import main; main()")
 EIGHT = base64.b64encode(bytes(8)).decode()
 READ = """
 import sys
-from espnet3.parallel.ledger import DamagedFolderError, Results
+from espnet3.parallel.ledger import Results
+from espnet3.parallel.ledger.errors import DamagedFolderError
 results = Results(sys.argv[1])
 for position in range(len(results)):
     table = [lambda _: results.to_pandas()] if not position else []

@@ -1,15 +1,16 @@
-"""A `parallel` block in the making: each value says where it came from."""
+"""A `parallel` block in the making, from the flags of `sbatch` and `qsub`: each value says where it came from."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from espnet3.cli.migrate.kaldi import Entry
+from espnet3.cli.migrate.kaldi import Entry, by_flag
 from espnet3.parallel.backends.amounts import clock, walltime_seconds
 from espnet3.parallel.errors import ConfigError
 
@@ -50,7 +51,7 @@ class Block:
         self.notes.append(f"{flag} ({why}): {reason}")
 
     def take(self, kept: dict[str, Entry], name: str, value: str, why: str) -> None:
-        """Keep a value of which the last one counts, and note one that is lost by it."""
+        """Keep the last value of a name, and note the one that it replaces."""
         before = kept.get(name)
         if before is not None and before.value != value:
             said = f"{name} {before.value}" if kept is self.options else before.value
@@ -63,7 +64,7 @@ class Block:
         if value.lower() in _ENDLESS:
             self.leave_out(f"time {value}", why, "each worker has a time limit, and is replaced at its end")
         elif seconds is None or seconds <= 0:
-            raise ConfigError(f"{why}: {value!r} is no time; write it as 4:00:00")
+            raise ConfigError(f"{why}: {value!r} is not a time; write it as 4:00:00")
         else:
             self.take(self.options, "walltime", clock(seconds), why)
 
@@ -71,7 +72,7 @@ class Block:
         """Take a size of memory; a plain number counts units of so many bytes."""
         found = _SIZE.fullmatch(value)
         if found is None:
-            raise ConfigError(f"{why}: {value!r} is no size of memory; write it as 4G or 500M")
+            raise ConfigError(f"{why}: {value!r} is not a size of memory; write it as 4G or 500M")
         power = _POWERS.get(found[2].lower())
         size = math.ceil(float(found[1]) * (unit if power is None else 1024**power))
         if self.memory is not None and self.memory.value != size:
@@ -86,12 +87,12 @@ class Block:
     def take_cores(self, value: str, why: str) -> None:
         """Take a number of cores; of several the largest counts, since Kaldi hands flags over in no fixed order."""
         if not value.isdigit() or not int(value):
-            raise ConfigError(f"{why}: {value!r} is no number of cores; write 1 or more")
+            raise ConfigError(f"{why}: {value!r} is not a number of cores; write 1 or more")
         if self.cores is None or int(value) > self.cores.value:
             self.cores = Entry(int(value), why)
 
     def complete(self) -> None:
-        """Make options of all that was gathered for a scheduler, with a guess at what a job must have."""
+        """Make options of the gathered values for a scheduler, with guesses for required ones."""
         cores, memory = self.cores or _CORES, self._memory_of_job()
         self.options["cores"] = cores
         self.options["memory"] = _MEMORY if memory is None else Entry(_size_text(memory.value), memory.why)
@@ -116,7 +117,7 @@ class Block:
         return Entry(self.memory.value * self.cores.value, why)
 
     def _whole(self, resources: dict[str, Entry], cores: Entry, memory: Entry | None) -> dict[str, Entry]:
-        """Return what PBS is given in its own words, where they say more than cores and memory do."""
+        """Return the resources in words of PBS, if they hold more than cores and memory."""
         mem = "" if memory is None else f"mem={memory.value // 1024**2}mb"
         whole = {name: resources.pop(name) for name in _WHOLE if name in resources}
         gpus = resources.pop("ngpus", None)
@@ -167,3 +168,127 @@ def _scalar(value: object) -> str:
         return text
     # OmegaConf would look ${USER} up in the config: with a backslash it is text
     return json.dumps(text.replace("${", "\\${"), ensure_ascii=False)
+
+
+_LOGS = "log_directory says where jobs write their logs"
+_WATCHED = "jobs are submitted and watched from here"
+
+# of sbatch
+_SBATCH_OPTIONS = {
+    **dict.fromkeys(("p", "partition"), "queue"),
+    **dict.fromkeys(("A", "account"), "account"),
+    **dict.fromkeys(("J", "job-name"), "job_name"),
+}
+_SBATCH_OURS = {
+    **dict.fromkeys(("o", "output", "e", "error", "open-mode"), _LOGS),
+    **dict.fromkeys(("a", "array", "W", "wait", "parsable", "quiet", "d", "dependency"), _WATCHED),
+    **dict.fromkeys(("D", "chdir"), "workers start in the folder of the run"),
+    "export": "left out, so that jobs get all variables of the submitting shell, PYTHONPATH and the like too",
+    "hold": "a held worker would never come",
+}
+
+# of qsub: one program of Grid Engine, another of PBS and Torque
+_QSUB_OPTIONS = {
+    "sge": {"-q": "queue", "-P": "project", "-N": "job_name"},
+    "pbs": {"-q": "queue", "-A": "account", "-N": "job_name"},
+}
+_QSUB_OURS = {
+    "sge": {**dict.fromkeys(("-o", "-e"), _LOGS), **dict.fromkeys(("-t", "-sync", "-hold_jid"), _WATCHED)},
+    "pbs": {**dict.fromkeys(("-o", "-e", "-j"), _LOGS), **dict.fromkeys(("-J", "-t"), _WATCHED)},
+}
+# every job script has -cwd and -j y, and its shell in the first line
+_QSUB_DONE = {"sge": ("-cwd", "-j", "-S"), "pbs": ("-S",)}
+_SGE_MEMORY = ("mem_free", "ram_free", "h_vmem", "s_vmem", "virtual_free", "h_rss", "rmem", "mem")
+_PBS_MEMORY = ("mem", "pmem", "vmem")
+_CHUNK = re.compile(r"(\w+)=([^:]*)")
+_OF_PBS = re.compile(r"(?:^|\s)-l\s*(?:\S*,)?(?:walltime|nodes|select|ncpus)=")
+
+
+def read_sbatch(flags: Sequence[Entry], block: Block) -> None:
+    """Take flags of sbatch: a later one replaces an earlier one of its name."""
+    for given in flags:
+        for flag, *values in by_flag(_words(given)):
+            name, _, value = flag[2:].partition("=") if flag.startswith("--") else (flag[1:2], "", flag[2:])
+            # a value in quotes may hold spaces; a bracket of a host list needs no quotes
+            written = " ".join(shlex.quote(each) if " " in each else each for each in (flag, *values))
+            _take_sbatch(name, value or " ".join(values), written, given.why, block)
+
+
+def _take_sbatch(name: str, value: str, written: str, why: str, block: Block) -> None:
+    match name:
+        case "time" | "t":
+            block.take_time(value, why, unit=60)
+        case "mem" | "mem-per-cpu":
+            block.take_memory(value, why, unit=1024**2, per_core=name == "mem-per-cpu")
+        case "cpus-per-task" | "c":
+            block.take_cores(value, why)
+        case "ntasks" | "n" | "ntasks-per-node" | "nodes" | "N":
+            if value != "1":
+                reason = "a worker is one task on one node; trainer.num_nodes is for training"
+                block.leave_out(written, why, reason)
+        case _ if name in _SBATCH_OPTIONS:
+            block.take(block.options, _SBATCH_OPTIONS[name], value, why)
+        case _ if name not in _SBATCH_OURS:
+            block.take(block.directives, name, written, why)
+        case _ if written != "--export=ALL":  # the default of sbatch
+            block.leave_out(written, why, _SBATCH_OURS[name])
+
+
+def read_qsub(flags: Sequence[Entry], block: Block) -> None:
+    """Take flags of the qsub of Grid Engine; resources that only PBS and Torque have make it theirs."""
+    if block.env.value == "sge" and any(_OF_PBS.search(each.value) for each in flags):
+        block.env = Entry("pbs", f"{block.env.why}; its -l is that of PBS or Torque, not of Grid Engine")
+    for given in flags:
+        for name, *values in by_flag(_words(given)):
+            _take_qsub(block.env.value, name, " ".join(values), given.why, block)
+
+
+def _take_qsub(env: str, name: str, value: str, why: str, block: Block) -> None:
+    written = f"{name} {value}".rstrip()
+    if name in _QSUB_OPTIONS[env]:
+        block.take(block.options, _QSUB_OPTIONS[env][name], value, why)
+    elif name.startswith("-l"):  # -l mem_free=2G or -lmem_free=2G
+        for each in (name[2:] or value).split(","):
+            _take_resource(env, each, why, block)
+    elif name in _QSUB_OURS[env]:
+        block.leave_out(written, why, _QSUB_OURS[env][name])
+    elif name == "-W" and value.startswith(("block", "depend")):
+        block.leave_out(written, why, _WATCHED)
+    elif name == "-tc" and env == "sge":
+        block.at_once = Entry(value, why)
+    elif name == "-v" and name in block.directives:  # variables of several stand in one
+        before = block.directives[name]
+        block.directives[name] = Entry(f"{before.value},{value}", f"{before.why}; {why}")
+    elif name not in _QSUB_DONE[env]:
+        if name == "-pe":
+            block.take_cores(value.rpartition(" ")[2].partition("-")[0], why)
+        block.take(block.directives, name, written, why)
+
+
+def _take_resource(env: str, text: str, why: str, block: Block) -> None:
+    name, _, amount = text.partition("=")
+    if name == ("h_rt" if env == "sge" else "walltime"):
+        block.take_time(amount, why, unit=1)
+    elif env == "sge" and name in _SGE_MEMORY:
+        block.take_memory(amount, why, per_core=True)  # it is counted for each slot of a parallel environment
+        block.resources[name] = Entry(text, why)
+    elif env == "sge":
+        block.take(block.resources, name, text, why)
+    elif name in _PBS_MEMORY:
+        block.take_memory(amount, why, per_core=name == "pmem")
+    elif name in ("ncpus", "ppn"):
+        block.take_cores(amount, why)
+    else:
+        for part, number in _CHUNK.findall(amount) if name in ("select", "nodes") else ():
+            if part in ("ncpus", "ppn"):
+                block.take_cores(number, why)
+            elif part == "mem":
+                block.take_memory(number, why, per_core=False)
+        block.take(block.resources, name, text, why)
+
+
+def _words(given: Entry) -> list[str]:
+    try:
+        return shlex.split(given.value)
+    except ValueError as error:
+        raise ConfigError(f"{given.why}: {given.value!r}: {str(error).lower()}") from error

@@ -1,6 +1,9 @@
-"""The flags that Kaldi's scripts, such as `slurm.pl --mem 4G`, give to the submit command.
+"""Kaldi's settings: shell scripts such as cmd.sh and run.sh, read without running them, and files of options.
 
-A script reads the meaning of its options from a file, such as conf/slurm.conf:
+Assignments, options of a command (`./asr.sh --nj 32`) and an `if` that compares two texts are read. Text that needs a
+shell (`$(hostname)`, `case`, `&&`) is left out, with a note.
+
+A command of it, such as `slurm.pl --mem 4G`, reads the meaning of its options from a file, such as conf/slurm.conf:
 
 command sbatch --export=PATH        the submit command, with the flags that every job has
 default gpu=0                       an option that is given where the caller does not
@@ -12,8 +15,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from espnet3.parallel.backends.table import KALDI_SCRIPTS
@@ -49,7 +54,7 @@ OPTIONS_FILES = {
     "slurm": ("conf/slurm.conf", _SLURM),
     "pbs": ("conf/pbs.conf", _PBS),
 }
-_STRICT = ("slurm", "pbs")  # whose scripts stop at an option that the file does not have; queue.pl ignores it
+_STRICT = ("slurm", "pbs")  # their scripts stop at an option that the file lacks; queue.pl ignores it
 
 _LINE = re.compile(
     r"command\s+(?P<command>.+)|(?P<kind>option|default)\s+(?P<name>[^=\s]+)=(?P<value>\S+)\s*(?P<flags>.*)"
@@ -86,7 +91,7 @@ class Call:
     variable: str  # its name in cmd.sh, such as "decode_cmd"
     said: Entry
     script: str  # such as "queue.pl"
-    env: str  # the backend that does here what the script does
+    env: str  # the backend in the place of the script
     options: dict[str, Entry]  # by name, without `--`, with `_` for `-`
     flags: str  # those of the submit command
 
@@ -103,7 +108,9 @@ def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
             continue
         found = _LINE.fullmatch(line)
         if found is None:
-            raise ConfigError(f"{where}: {line!r} is no option name=value flags; put no spaces around the =")
+            raise ConfigError(
+                f"{where}: {line!r} must be: option name=value flags; put no spaces around the ="
+            )
         option, value, flags = found["name"], found["value"], found["flags"]
         if found["command"]:
             command = Entry(found["command"], where)
@@ -152,7 +159,7 @@ def read_call(variable: str, said: Entry) -> Call:
 
 
 def by_flag(words: Sequence[str]) -> Iterator[list[str]]:
-    """Yield each flag with the values behind it, which begin with no dash, unless they are numbers."""
+    """Yield each flag with the values behind it: words without a dash at their start, and numbers."""
     found: list[str] = []
     for word in words:
         if found and _FLAG.match(word):
@@ -165,7 +172,7 @@ def by_flag(words: Sequence[str]) -> Iterator[list[str]]:
 
 def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
     """Return the flags that the submit command is given for a call, those that count least first."""
-    # in the order of queue.pl and slurm.pl: what the file of options adds counts more than what cmd.sh hands through
+    # in the order of queue.pl and slurm.pl: flags of the file of options count more than those of cmd.sh
     found = [
         Entry(file.command.value.partition(" ")[2], file.command.why),
         Entry(call.flags, f"{call.said.why}, {call.variable}"),
@@ -197,3 +204,139 @@ def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
 def dashed(option: str, value: str) -> str:
     """Return an option as it is written on a command line."""
     return f"--{option.replace('_', '-')} {value}"
+
+
+_NUMBERS = ("nj", "inference_nj", "gpu_inference")  # of run.sh and asr.sh
+_WANTED = (*_NUMBERS, "cmd", "train_cmd", "cuda_cmd", "decode_cmd", "cmd_backend")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+# the scheduler's shell, or whatever opens a file, knows the variables of a login
+_COMPUTED = re.compile(r"`|\$(?!\{?(?:HOME|USER|TMPDIR|PWD)\b)")
+_PATTERN = re.compile(r"[*?\[`$]")  # no plain text on the right of a comparison
+_BEFORE = ("then", "do", "{")
+_INNER_HASH = re.compile(r"(?<=[^\s;&|])#")  # as in $#, where shlex would begin a comment
+
+
+@dataclass(slots=True)
+class _Branch:
+    """An open `if` or `case`: does its part run, and may a later part? None: only a shell can decide."""
+
+    said: str
+    runs: bool | None = None
+    open: bool | None = True
+
+
+class Script:
+    """The settings of one script after another; variables that are given at first stay as they are."""
+
+    def __init__(self, fixed: Mapping[str, Entry]) -> None:
+        self.variables = dict(fixed)
+        self.notes: list[str] = []  # settings that are left out
+        self._fixed = frozenset(fixed)
+        self._branches: list[_Branch] = []  # open ones
+
+    def read(self, name: str, text: str) -> None:
+        """Read a script."""
+        self._branches = []
+        for line, statement in _statements(name, text):
+            first = next((at for at, word in enumerate(statement) if word not in _BEFORE), len(statement))
+            words = self._branch(f"{name}:{line}", statement[first:])
+            if all(branch.runs is not False for branch in self._branches):
+                self._take(f"{name}:{line}", words)
+
+    def _branch(self, where: str, words: list[str]) -> list[str]:
+        """Open, change or close a branch; return the words that remain."""
+        first = words[0] if words else ""
+        if first in ("if", "case"):
+            self._branches.append(_Branch(""))
+        if first not in ("if", "elif", "else", "fi", "case", "esac") or not self._branches:
+            return words
+        if first in ("fi", "esac"):
+            self._branches.pop()
+            return words[1:]
+        branch = self._branches[-1]
+        branch.runs = _both(branch.open, True if first == "else" else self._holds(words[1:]))
+        branch.open = _both(branch.open, None if branch.runs is None else not branch.runs)
+        if first == "else":
+            return words[1:]
+        branch.said = f"{where}: {' '.join(words)!r}"
+        return []
+
+    def _holds(self, condition: list[str]) -> bool | None:
+        """Return whether a comparison of two texts is true; None: only a shell can decide."""
+        match [self._filled(word) for word in condition]:
+            case ["[" | "[[", left, "=" | "==", right, "]" | "]]"]:
+                return None if is_computed(left) or _PATTERN.search(right) else left == right
+        return None
+
+    def _take(self, where: str, words: list[str]) -> None:
+        """Take the settings of a statement, or note those that a shell must decide or compute."""
+        unsure = next((f" ({each.said})" for each in self._branches if each.runs is None), "")
+        for name, source, follows in _settings(words):
+            value = self._filled(source)
+            before = self.variables.get(name)
+            if name in self._fixed or (before is not None and before.value == value):
+                continue
+            why = "only a shell can compute it; write its value" if is_computed(value) else ""
+            if unsure or follows:
+                why = f"only a shell can decide that{unsure}; if it counts, migrate a copy with it alone"
+            else:
+                self.variables[name] = Entry(value, where)
+            if why and name in _WANTED:
+                self.notes.append(f"{where}: {name}={shlex.quote(source)} is left out: {why}")
+
+    def _filled(self, word: str) -> str:
+        def known(found: re.Match[str]) -> str:
+            return str(self.variables.get(found[1] or found[2], Entry(found[0], "")).value)
+
+        return _VARIABLE.sub(known, word)
+
+
+def is_computed(value: str) -> bool:
+    """Tell a value that only a shell can compute."""
+    return _COMPUTED.search(value) is not None
+
+
+def _both(one: bool | None, other: bool | None) -> bool | None:
+    if one is False or other is False:
+        return False
+    return None if one is None or other is None else True
+
+
+def _statements(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the words between line ends and semicolons, with their line; operators such as `&&` stay words."""
+    pending, first = "", 0
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        pending, first = (f"{pending}\n{line}", first) if pending else (line, number)
+        if pending.endswith("\\"):
+            pending = pending[:-1]
+            continue
+        lexer = shlex.shlex(_INNER_HASH.sub("\0", pending), posix=True, punctuation_chars=";&|")
+        lexer.whitespace_split = True
+        try:
+            words = [word.replace("\0", "#") for word in lexer]
+        except ValueError:  # a quotation mark that a later line closes
+            continue
+        pending = ""
+        while words:
+            ends = [at for at, word in enumerate(words) if word.startswith(";")]
+            end = ends[0] if ends else len(words)
+            yield first, words[:end]
+            words = words[end + 1 :]
+    if pending:
+        raise ConfigError(f"{name}:{first}: a quotation mark that opens here is never closed")
+
+
+def _settings(words: list[str]) -> Iterator[tuple[str, str, bool]]:
+    """Yield assignments before a command and options with a number: name, value, and whether they follow `&&`."""
+    begins, follows = True, False
+    for word, after in pairwise([*words, ""]):
+        name, sign, value = word.partition("=")
+        option = word[2:].replace("-", "_")
+        if begins and sign and name.isidentifier():
+            yield name, value, follows
+        elif word.startswith("--") and option in _NUMBERS:
+            yield option, after, follows
+        elif word[:1] in ("&", "|"):
+            begins = follows = True
+        else:
+            begins = word in ("export", "local", "declare", "readonly") or word.endswith(")")

@@ -10,10 +10,8 @@ from pathlib import Path
 import click
 
 from espnet3.cli.migrate import kaldi
-from espnet3.cli.migrate.block import Block
-from espnet3.cli.migrate.flags import read_qsub, read_sbatch
-from espnet3.cli.migrate.kaldi import Call, Entry, OptionsFile
-from espnet3.cli.migrate.shell import Script, is_computed
+from espnet3.cli.migrate.block import Block, read_qsub, read_sbatch
+from espnet3.cli.migrate.kaldi import Call, Entry, OptionsFile, Script, is_computed
 from espnet3.cli.output import explained
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
@@ -58,7 +56,7 @@ def migrate(files: tuple[str, ...], stage: str, output: str | None, **given: int
         for name, value in given.items()
         if value is not None
     }
-    if "nj" in fixed:  # what was typed wins over an inference_nj of a file
+    if "nj" in fixed:  # a typed number wins over an inference_nj of a file
         fixed.setdefault("inference_nj", fixed["nj"])
     text = _migrated(files, fixed, stage)
     if output is None:
@@ -105,7 +103,7 @@ def _text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no text in UTF-8: {error}") from error
+        raise ConfigError(f"{path} is not text in UTF-8: {error}") from error
 
 
 def _choose_call(script: Script, stage: str) -> Call:

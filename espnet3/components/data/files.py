@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from espnet3.parallel.ledger.atomic import BY_UMASK, Draft, leftovers
+from espnet3.parallel.ledger.files import BY_UMASK, Draft, leftovers
 
 
 def write_atomic(

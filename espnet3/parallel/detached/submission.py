@@ -39,9 +39,8 @@ from espnet3.parallel.detached.layout import ENDED, FOLDER, RUNNER, Layout, Plan
 from espnet3.parallel.detached.looking.detached_run import DetachedRun, runner_attributes
 from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger import open_run
 from espnet3.parallel.ledger.files import make_folder, refuse_others, write_json
-from espnet3.parallel.ledger.folder import resumed
+from espnet3.parallel.ledger.folder import open_run, resumed
 from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders

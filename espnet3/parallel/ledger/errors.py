@@ -1,9 +1,9 @@
-"""What can go wrong with a run folder.
+"""Errors about a run folder.
 
     LedgerError                  (ParallelError, RuntimeError)
     ├── ValueTypeError           (TypeError)   a result or an index that JSON cannot hold
     ├── FolderWriteError         (OSError)     the disk is full, the folder is read-only, ...
-    ├── DamagedFolderError                     files that cannot be what a run left behind
+    ├── DamagedFolderError                     files that no run leaves behind
     ├── ChangedRunError                        another runner, config or index list than the folder's
     ├── IncompleteRunError                     a merge that would not hold every planned index
     ├── FolderInUseError                       another driver holds the folder's lease
@@ -54,7 +54,7 @@ class DamagedFolderError(LedgerError):
 
 
 def damaged(file: object, line: int, why: Exception) -> DamagedFolderError:
-    """Return the error for what no run writes; without a file it is a value's, and line 0 means all of the file."""
+    """Return the error about a line that no run writes; line 0 is the whole file, and no file a value."""
     place = f"{file}, line {line}" if line else str(file or "a value")
     reason = str(why) if type(why) is ValueError else f"{type(why).__name__}: {why}"
     return DamagedFolderError(
@@ -91,8 +91,8 @@ class IncompleteRunError(LedgerError):
     """Some planned indices have neither a result nor a failure.
 
     Attributes:
-        problem: What is missing, and in which run folder.
-        advice: What to do about it.
+        problem: The missing indices and their run folder.
+        advice: The fix.
     """
 
     def __init__(self, problem: str, advice: str) -> None:

@@ -1,4 +1,10 @@
-"""Files of a run folder: written whole or not at all, or appended to in whole lines; folders are 0700, files 0600."""
+"""Files of a run folder: written whole or not at all, or appended to in whole lines; folders are 0700, files 0600.
+
+    Draft ──write──> .name.<token>.tmp ──commit──> name       a reader sees the old content or all of the new one
+
+`write_whole` for content at hand, a `Draft` for content that comes piece by piece, `create_whole` where one of several
+writers is to be the first. Each leaves no temporary file behind, unless its process is killed.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +19,44 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
+from datetime import datetime, timezone
 from functools import cache, lru_cache
 from pathlib import Path
-from types import UnionType
+from types import TracebackType, UnionType
 from typing import Any, BinaryIO, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger import atomic
 from espnet3.parallel.ledger.errors import DamagedFolderError, FolderWriteError
 from espnet3.parallel.messages import shown
 
 R = TypeVar("R")
+D = TypeVar("D", bound="Draft")
 
-SYNC_SECONDS = 1.0  # what a power failure may cost; what a process has written survives its own death
+PRIVATE = 0o600  # mode of a file for its owner alone
+BY_UMASK = 0o666  # of a file that others may read as far as the umask lets them
+SYNC_SECONDS = 1.0  # that a power failure may cost; the death of a process costs no written line
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 _IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.ELOOP}
-# what this package writes in a run folder, and beside the user's own files in a split
+# names of this package in a run folder, and beside the user's own files in a split
 _OURS = re.compile(
     r"detached|(split|session)\.\d+|(run|receipt|manifest)\.json|(results|errors|events)\.jsonl|lease\.\d+\.json"
 )
 _OF_A_SPLIT = re.compile(r"done|.*\.jsonl?")
+_NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # network file systems; folders that may not be read
+_TOKEN = "[0-9a-f]" * 32  # as a pattern; `.*.tmp` would take the drafts of file.scp for those of `file`
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _HUGE = 1 << 53  # no count, size or time of a run is as large
+
+
+def now() -> str:
+    """Return this moment in UTC as text, to a millisecond."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an operating system's error into one that names the file and says what to do."""
+    """Turn an error of the operating system into one that names the file and the fix."""
     try:
         yield
     except FolderWriteError:
@@ -71,10 +88,120 @@ def make_folder(path: Path) -> None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
 
-def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
+class Draft:
+    """Writes a file atomically: readers see it after `commit`; without that, `close` drops it.
+
+    Until then the content is in `temporary`, beside the file; each writer has a name of its own.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], mode: int = PRIVATE) -> None:
+        self.path = os.fspath(path)
+        folder, name = os.path.split(self.path)
+        self.temporary = os.path.join(folder, f".{name}.{os.urandom(16).hex()}.tmp")
+        self._there = True
+        self._fd = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+
+    def __enter__(self: D) -> D:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        with contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext():
+            self.close()  # the first error is the one to report
+
+    def write(self, data: bytes) -> None:
+        """Append to the content."""
+        write_all(self._fd, data)
+
+    def opened(self) -> BinaryIO:
+        """Return the draft as a binary file, to be closed before `commit`; the draft stays open."""
+        return open(self._fd, "wb", closefd=False)
+
+    def sync(self) -> None:
+        """Have the disk hold the content."""
+        os.fsync(self._fd)
+
+    def commit(self, *, durable: bool = True) -> None:
+        """Put the content in the file's place."""
+        if durable:
+            self.sync()
+        self._close_file()  # before the rename: over NFS another host could see the file without its end
+        os.replace(self.temporary, self.path)
+        self._there = False
+        if durable:
+            sync_folder(os.path.dirname(self.path))
+
+    def close(self) -> None:
+        """Drop the content, unless it was committed; a second call does nothing."""
+        self._close_file()
+        if self._there:
+            self._there = False
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.temporary)
+
+    def _close_file(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def write_whole(
+    path: str | os.PathLike[str], data: bytes, *, durable: bool = True, mode: int = PRIVATE
+) -> None:
     """Write a file so that it has either its old content or all of the new one; `durable` as for `Draft.commit`."""
-    with writing(path):
-        atomic.write_whole(path, data, durable=durable)
+    with writing(Path(path)), Draft(path, mode) as draft:
+        draft.write(data)
+        draft.commit(durable=durable)
+
+
+def create_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file that is not there yet, for its owner alone; of several writers one is the first."""
+    with Draft(path) as draft:
+        draft.write(data)
+        try:
+            os.link(draft.temporary, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # some FUSE and Windows file systems: a reader may see it empty for a moment
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb") as file:
+                file.write(data)
+
+
+def write_plainly(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file without rename and sync, where no reader looks for it before another file is there.
+
+    For thousands of files at a time: renaming takes as long again on a network file system.
+    """
+    fd = open_to_write(path, os.O_TRUNC)
+    try:
+        write_all(fd, data)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of the bytes: the system may take fewer at a time, near a full disk for one."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Make the names in a folder survive a power failure, where the file system can."""
+    try:
+        fd = os.open(path or os.curdir, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+
+
+def leftovers(folder: Path, name: str) -> list[Path]:
+    """Return the drafts of a file (or of a pattern) whose writers were killed or are still writing."""
+    return list(folder.glob(f".{name}.{_TOKEN}.tmp"))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -90,13 +217,13 @@ def open_plain(path: str | os.PathLike[str], buffering: int = -1, *, own: bool =
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link; a socket
             raise
-        raise DamagedFolderError(f"{path} is damaged: it is no regular file") from error
+        raise DamagedFolderError(f"{path} is damaged: it is not a regular file") from error
     status = os.fstat(fd)
     if stat.S_ISREG(status.st_mode) and (not own or status.st_uid in (os.geteuid(), 0)):
         return open(fd, "rb", buffering)
     os.close(fd)
     if not stat.S_ISREG(status.st_mode):
-        raise DamagedFolderError(f"{path} is damaged: it is no regular file")
+        raise DamagedFolderError(f"{path} is damaged: it is not a regular file")
     raise ConfigError(
         f"{path} belongs to {_user(status.st_uid)}, and says what is to be run: it is not believed"
     )
@@ -115,7 +242,7 @@ def read_json(path: str | os.PathLike[str], like: type | None = None, *, own: bo
         if name in value and not _is_of(value[name], kind):
             what = kind if get_args(kind) else getattr(kind, "__name__", kind)
             raise DamagedFolderError(
-                f"{path} is damaged: its {name!r} is {shown(value[name])}, which is no {what}"
+                f"{path} is damaged: its {name!r} is {shown(value[name])}, not of type {what}"
             )
     return value
 
@@ -151,7 +278,6 @@ _types_of: Callable[[Any], dict[str, Any]] = lru_cache(get_type_hints)
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a JSON value is of a declared type."""
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin is Any or origin is Sequence:  # items are written in a form of their own
         return True
@@ -161,7 +287,7 @@ def _is_of(value: Any, kind: Any) -> bool:
         return any(_is_of(value, each) for each in inner)
     if origin in (int, float):
         number = isinstance(value, int) or (origin is float and isinstance(value, float))
-        return number and type(value) is not bool and abs(value) < _HUGE  # which NaN is not
+        return number and type(value) is not bool and abs(value) < _HUGE  # false for NaN
     if is_dataclass(origin) or is_typeddict(origin):
         types = _types_of(origin)
         if not isinstance(value, dict) or not all(
@@ -207,7 +333,7 @@ class Appender:
         with writing(self.path):
             self.check()
             try:
-                atomic.write_all(self._fd, data)
+                write_all(self._fd, data)
             except OSError:
                 self._cut_back()
                 raise
@@ -217,7 +343,7 @@ class Appender:
                 self.sync()
 
     def check(self) -> None:
-        """Raise `DamagedFolderError` where the file is gone from its folder: what is written to it is lost."""
+        """Raise `DamagedFolderError` if the file is gone from its folder: further lines would be lost."""
         if not os.fstat(self._fd).st_nlink or not self.path.exists():
             raise DamagedFolderError(
                 f"{self.path} is gone: it was deleted or moved while the run was writing to it. Put it back, or start "
@@ -231,7 +357,7 @@ class Appender:
             self._broken = True  # a torn line stays at the end: no reader takes it, and nothing may follow it
 
     def sync(self) -> None:
-        """Have the disk hold what was appended."""
+        """Have the disk hold all appended lines."""
         if self._dirty and self._durable:
             with writing(self.path):
                 os.fsync(self._fd)
@@ -248,11 +374,11 @@ class Appender:
             self._fd = -1
 
 
-# --- whose a folder is ---
+# --- owners of a folder ---
 
 
 def refuse_others(run: Path) -> None:
-    """Raise where another user could have written what a run folder says, so that nobody acts on it.
+    """Raise if another user could have written to a run folder, before its content is acted on.
 
     In a folder that others cannot enter only a file's owner counts: with a umask of 002 all files are the group's.
     """
@@ -279,7 +405,7 @@ def refuse_others(run: Path) -> None:
 
 
 def writers(status: os.stat_result, *, owner_alone: bool = False) -> str:
-    """Say who else has written a file or folder, or may write to it; empty where only this user and root can."""
+    """Name the other writers of a file or folder; empty if only this user and root can write to it."""
     if status.st_uid not in (os.geteuid(), 0):
         return f"belongs to {_user(status.st_uid)}"
     if owner_alone or stat.S_ISLNK(status.st_mode):

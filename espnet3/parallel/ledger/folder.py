@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from espnet3.parallel.checks import RESUME, argument
-from espnet3.parallel.ledger.atomic import leftovers, sync_folder
 from espnet3.parallel.ledger.errors import ChangedRunError, DamagedFolderError
-from espnet3.parallel.ledger.files import make_folder, read_json, write_json, writing
+from espnet3.parallel.ledger.files import leftovers, make_folder, read_json, sync_folder, write_json, writing
 from espnet3.parallel.ledger.identity import Identity, changed_packages, changes
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import index_json
@@ -25,11 +24,11 @@ from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SESSION, SPEC, 
 from espnet3.parallel.provenance.origin import origin
 
 RUN = "run.json"
-INDICES = "indices.json"  # the index list, to see what a later one has lost
+INDICES = "indices.json"  # the index list, to find indices that a later one lacks
 MANIFEST = "manifest.json"  # how the run is cut, for tools of ESPnet3
-_MOST_ITEMS = 1 << 32  # a byte for each is what looking at a run takes
+_MOST_ITEMS = 1 << 32  # looking at a run takes a byte for each
 _CALLER = 7  # frames from here to the line that calls the runner
-# By whoever holds the lease; the lease's own are not ours
+# By the holder of the lease; drafts of a lease are not ours
 _WRITTEN_WHOLE = (RUN, INDICES, RECEIPT, RESULTS, ERRORS, MANIFEST)
 
 
@@ -68,13 +67,12 @@ def open_run(
     identity: Identity,
     items: Sequence[Any],
     resume: bool | str = True,
-    lease: Lease | None = None,
 ) -> OpenRun:
-    """Open a run folder, new or with what earlier sessions left in it."""
+    """Open a run folder, new or with the outcomes of earlier sessions."""
     resume = resumed(resume)
     path = Path(path)
     make_folder(path)
-    lease = lease or Lease(path)
+    lease = Lease(path)
     run_id = uuid.uuid4().hex
     lease.acquire(run_id)
     try:
@@ -94,27 +92,25 @@ def _open(
     path: Path, run_id: str, identity: Identity, items: Sequence[Any], resume: bool | str, lease: Lease
 ) -> OpenRun:
     _remove_leftovers(path)
-    moved = set_aside(path) if resume is False or not _has_run(path) else None
+    is_run = (path / RUN).exists() or split_folders(path)  # else other files with the same names
+    moved = set_aside(path) if resume is False or not is_run else None
     old, damage = _read_run(path)
     if damage is not None and resume is True:
         raise damage
     if damage is not None:
         moved = set_aside(path, only=(RUN,)) or moved
-    differs = changes(old, identity, lost_indices(path, old, items)) if old is not None else []
+    differs = changes(old, identity, _lost_indices(path, old, items)) if old else []
     if differs and resume is True:
         if _has_outcomes(path):
             raise ChangedRunError(str(path), differs)
-        moved, old, differs = set_aside(path) or moved, None, []  # it was refused before its first item
-    plan = _plan_to_keep(old if old is not None else _said_by_sessions(path), identity)
-    if plan is None and old is not None and differs:
+        moved, old, differs = set_aside(path) or moved, {}, []  # it was refused before its first item
+    plan = _plan_to_keep(old or _said_by_sessions(path), identity)
+    if plan is None and differs:
         moved = set_aside(path) or moved
     plan = identity.plan if plan is None else plan
-    is_other = old is None or bool(differs) or _is_longer(old, identity)
-    if old is not None:
-        _warn_of_versions(path, old, identity)
-    if is_other:
-        write_indices(path, items)
-        _write_run(path, run_id, replace(identity, plan=plan), old or {}, differs)
+    _warn_of_versions(path, changed_packages(old, identity))
+    if differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
+        _write_run(path, run_id, replace(identity, plan=plan), items, old, differs)
     run = OpenRun(path, run_id, identity, items, lease, plan)
     notes: dict[str, dict[str, Any]] = {
         "moved_aside": {"to": moved.name} if moved is not None else {},
@@ -124,17 +120,13 @@ def _open(
     for kind, facts in notes.items():
         if facts:
             run.event(kind, **facts)
-    kind = "started" if old is None and damage is None else "resumed"
+    kind = "resumed" if old or damage else "started"
     run.event(kind, run_id=run_id, ok=run.ok, failed=run.failed)
     return run
 
 
-def _is_longer(old: dict[str, Any], identity: Identity) -> bool:
-    return bool((old.get("indices") or {}).get("sha256") != identity.indices["sha256"])
-
-
-def _warn_of_versions(path: Path, old: dict[str, Any], identity: Identity) -> None:
-    if updated := changed_packages(old, identity):
+def _warn_of_versions(path: Path, updated: list[str]) -> None:
+    if updated:
         warnings.warn(
             f"{path} has results of other versions ({', '.join(updated)}); what is left is computed with these. "
             "resume=False starts anew",
@@ -143,9 +135,9 @@ def _warn_of_versions(path: Path, old: dict[str, Any], identity: Identity) -> No
 
 
 def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | None:
-    """Return the plan that a folder's shards were cut by; None where they are of no use to this run.
+    """Return the plan that cut a folder's shards; None if this run cannot use them.
 
-    What a runner's own writers have written cannot be taken over item by item, as results can.
+    Files of a runner's own writers cannot be taken over item by item, as results can.
     """
     plan: dict[str, Any] = old.get("plan") or {}
     if SHARDS not in plan and SHARDS not in identity.plan:
@@ -154,16 +146,10 @@ def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | N
     return plan if same and SHARDS in plan and SHARDS in identity.plan else None
 
 
-def write_indices(path: Path, items: Sequence[Any]) -> None:
-    """Write an index list beside `run.json`, which says it of a range."""
-    if not isinstance(items, range):
-        write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
+def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list[str] | None:
+    """Return the indices of a run's list that another one lacks; None if all are there, in another order.
 
-
-def lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list[str] | None:
-    """Return the indices of a run's list that another one lacks; None where all are there, in another order.
-
-    None, too, where nobody knows the old list, or the run has shards of its own, which are stretches of that list.
+    None also if the old list is not known, or the run has shards of its own: stretches of that list.
     """
     said = old.get("indices") or {}
     if SHARDS in (old.get("plan") or {}) or not said.get("count"):
@@ -185,7 +171,7 @@ def lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list[
 
 
 def _said_by_sessions(path: Path) -> dict[str, Any]:
-    """Return what the last session noted of its run, as far as it is needed where run.json is lost."""
+    """Return the facts of a lost run.json that the last session noted, as far as they are needed."""
     for session in reversed(split_folders(path, SESSION)):
         try:
             said = read_json(session / SPEC, _SessionFile)
@@ -196,7 +182,7 @@ def _said_by_sessions(path: Path) -> dict[str, Any]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what a process left that was killed while it wrote a file; the folder's lease is ours."""
+    """Remove the drafts of killed processes; the folder's lease is ours."""
     found = [leftover for name in _WRITTEN_WHOLE for leftover in leftovers(path, name)]
     for split in _sessions(path):
         found += [leftover for name in (SPEC, DONE) for leftover in leftovers(split, name)]
@@ -206,12 +192,21 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _sessions(path: Path) -> list[Path]:
-    """Return what sessions have made in a run's folder, whatever the runner does with its results."""
+    """Return the folders of sessions, with and without writers of the runner's own."""
     return [*split_folders(path), *split_folders(path, SESSION)]
 
 
-def _write_run(path: Path, run_id: str, identity: Identity, old: dict[str, Any], differs: list[str]) -> None:
-    """Write `run.json`; what was forced over an older run is its history."""
+def _write_run(
+    path: Path,
+    run_id: str,
+    identity: Identity,
+    items: Sequence[Any],
+    old: dict[str, Any],
+    differs: list[str],
+) -> None:
+    """Write `run.json`, with the forced differences in its history, and a list of indices beside it."""
+    if not isinstance(items, range):  # of a range `run.json` says all
+        write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     history = list(old.get("history", []))
     if differs:
@@ -221,13 +216,8 @@ def _write_run(path: Path, run_id: str, identity: Identity, old: dict[str, Any],
     write_json(path / RUN, {**facts, **identity.to_json(), **where})
 
 
-def _has_run(path: Path) -> bool:
-    """Tell whether sessions of a run have been here, and not just files with the same names."""
-    return (path / RUN).exists() or bool(split_folders(path))
-
-
 def _has_outcomes(path: Path) -> bool:
-    """Tell whether sessions of a run have left an outcome of any item, or a shard of their own."""
+    """Tell whether a session has left an outcome, or a finished shard of its own."""
     if any((split / DONE).exists() for split in _sessions(path)) and split_folders(path, SESSION):
         return True
     files = (split / name for split in _sessions(path) for name in (RESULTS, ERRORS))
@@ -235,7 +225,7 @@ def _has_outcomes(path: Path) -> bool:
 
 
 def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
-    """Return what the `run.json` of a folder says."""
+    """Return the content of a folder's `run.json`."""
     run = read_json(path / RUN, _RunFile, own=own)
     count = run.get("indices", {}).get("count", 0)
     if not 0 <= count <= _MOST_ITEMS:
@@ -243,8 +233,8 @@ def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
     return run
 
 
-def _read_run(path: Path) -> tuple[dict[str, Any] | None, DamagedFolderError | None]:
-    """Return what `run.json` says, or what is wrong with it."""
+def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
+    """Return the content of `run.json`, or its damage; neither for a new run."""
     advice = (
         'What the splits hold is intact: resume="force" takes over the results of this index list; '
         "resume=False moves all aside and starts anew"
@@ -253,14 +243,14 @@ def _read_run(path: Path) -> tuple[dict[str, Any] | None, DamagedFolderError | N
         old = read_run(path)
     except FileNotFoundError:
         if not split_folders(path):
-            return None, None
+            return {}, None
         if (path / MANIFEST).exists() and not (path / EVENTS).exists():
-            return None, DamagedFolderError(_of_espnet3(path))
-        return None, DamagedFolderError(f"{path / RUN} is missing, and there are results. {advice}")
+            return {}, DamagedFolderError(_of_espnet3(path))
+        return {}, DamagedFolderError(f"{path / RUN} is missing, and there are results. {advice}")
     except DamagedFolderError as error:
-        return None, DamagedFolderError(f"{error}. {advice}")
+        return {}, DamagedFolderError(f"{error}. {advice}")
     if not isinstance(old.get("schema"), int) or "created" not in old:
-        return None, DamagedFolderError(f"{path / RUN} is damaged: it has no schema number. {advice}")
+        return {}, DamagedFolderError(f"{path / RUN} is damaged: it has no schema number. {advice}")
     if old["schema"] > SCHEMA:
         raise DamagedFolderError(
             f"{path / RUN} has schema {old['schema']}, and this version knows {SCHEMA}: use the newer version"
@@ -269,7 +259,7 @@ def _read_run(path: Path) -> tuple[dict[str, Any] | None, DamagedFolderError | N
 
 
 def _of_espnet3(path: Path) -> str:
-    """Word that a folder was written by ESPnet3's own layer, which has the same names for shards and manifest."""
+    """Describe a folder of ESPnet3's own layer, with the same names for shards and manifest."""
     locks = [lock.relative_to(path).as_posix() for lock in path.glob(f"{SPLIT}.*/lock")]
     at_work = f"; it is still at work there, or was killed ({', '.join(sorted(locks))})" if locks else ""
     return (
@@ -282,8 +272,8 @@ def _of_espnet3(path: Path) -> str:
 def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
     """Move a run's files to a new `old.<n>` beside them; nothing is ever deleted.
 
-    Whenever this is interrupted, what has not been moved is a run that lacks some results. So `run.json`
-    goes last, and what is made of the splits goes first.
+    Interrupted at any point, it leaves a run that lacks some results: `run.json` goes last, and files made from the
+    splits go first.
     """
     splits = [split.name for split in _sessions(path)]
     names = [

@@ -1,4 +1,4 @@
-"""What makes two runs the same run: the user's code, config, index list and seed."""
+"""The identity of a run: the user's code, config, index list and seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.indices import describe_indices, list_shown
+from espnet3.parallel.ledger.lines import describe_indices, list_shown
 from espnet3.parallel.provenance.config_facts import differences, shown_config
 from espnet3.parallel.provenance.content import Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
@@ -34,7 +34,7 @@ class Identity:
     Attributes:
         config: The provider's, secrets masked.
         config_sha256: The hash of its content, secrets included, without the places in `not_compared`.
-        contents: A hash of each value of the config, to name one that differs where what is shown does not.
+        contents: A hash of each value of the config, to name one that differs but is shown alike.
         code: The user's own code that runner, provider and config depend on (`provenance.reach.code_of`).
         packages: Versions of Python and of the packages that this code imports.
     """
@@ -96,14 +96,14 @@ def identify(
 
 
 def without_execution(config: Any, place: str, left_out: list[str], lists: bool = False) -> Any:
-    """Return a config without what says how a run is executed, and note the places of that."""
+    """Return a config without the parts on how a run is executed, and note their places."""
     held = as_containers(config)
     if type(held) in (list, tuple):
         return type(held)(
             without_execution(one, f"{place}[{at}]", left_out, lists) for at, one in enumerate(held)
         )
     entries, beside = attributes_of(held), {}
-    if is_a(held, dict) and not is_a(held, defaultdict):  # its factory is no entry
+    if is_a(held, dict) and not is_a(held, defaultdict):  # its factory is not an entry
         entries, beside = dict(dict.items(held)), entries
     elif not (is_a(held, (Namespace, SimpleNamespace)) or is_dataclass(type(held))):
         return held
@@ -143,7 +143,7 @@ def _describe_class(cls: type) -> dict[str, Any]:
 
 
 def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = None) -> list[str]:
-    """Return what differs between the run of a `run.json` and this one, the nearest first: "what: old -> new" lines."""
+    """Return the differences of a `run.json` and this run, the nearest first: "what: old -> new" lines."""
     paths = {
         part: ((old.get(part) or {}).get("path"), getattr(new, part)["path"])
         for part in ("runner", "provider")
@@ -184,6 +184,6 @@ def _hidden(old: dict[str, Any], new: Identity) -> list[str]:
 
 
 def changed_packages(old: dict[str, Any], new: Identity) -> list[str]:
-    """Return which packages have another version than when the run of a `run.json` began: "name old -> new"."""
+    """Return the packages whose version has changed since the run of a `run.json` began: "name old -> new"."""
     was = old.get("packages") or {}
     return [f"{name} {was[name]} -> {now}" for name, now in new.packages.items() if was.get(name, now) != now]

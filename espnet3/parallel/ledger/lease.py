@@ -2,52 +2,49 @@
 
     lease.1.json  lease.2.json  lease.3.json     the highest number holds; each is written by one process
 
-A lease is taken by creating the file of the next number, which the file system lets only one process do
-(a hard link to a finished file: also on NFS). Nobody ever replaces another's lease, so two drivers that
+A lease is taken by creating the file of the next number; the file system lets only one process do it
+(a hard link to a finished file: also on NFS). No process ever replaces another's lease, so two drivers that
 find the same dead one cannot take it over both. The holder touches its file every few seconds.
 
 Dead is: on the same host a process that is gone, whatever the clock says. From elsewhere a file that is
 not touched: its age by the file system's own clock (against a file touched just now), and then, since a
-clock may have jumped, by watching it for longer than two beats. The lease in a copy of a folder is nobody's:
-folder and path are others than those it was written for, and nobody touches it.
+clock may have jumped, by watching it for longer than two beats. The lease in a copy of a folder has no holder:
+folder and path are others than those it was written for, and no process touches it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 import time
 import uuid
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger.atomic import create_whole
 from espnet3.parallel.ledger.errors import (
     DamagedFolderError,
     FolderInUseError,
     FolderWriteError,
     LeaseLostError,
 )
-from espnet3.parallel.ledger.files import open_plain, read_json, write_json, writing
+from espnet3.parallel.ledger.files import create_whole, now, open_plain, read_json, write_json, writing
 
 BEAT = 2.0  # seconds between two signs of life
-STALE = 30.0  # seconds without one after which another host's holder is suspected
+STALE = 30.0  # seconds without one before a holder on another host is suspected
 _KEPT = 4  # files of earlier holders that stay, for people
 _ATTEMPTS = 100
+_NAME = re.compile(r"lease\.(\d+)\.json")
 _PROC = Path("/proc")
 _HELD: set[str] = set()  # tokens of the leases this process holds
 
 
 class Lease:
-    """The right to write to a folder.
+    """The right to write to a folder that exists, kept by a sign of life each `beat` seconds.
 
-    Args:
-        path: The folder; it exists.
-        beat: Seconds between two signs of life.
-        stale: Seconds of silence that are suspicious, where a holder's process cannot be looked at.
+    Silence of `stale` seconds is suspicious where the process of a holder cannot be seen.
     """
 
     def __init__(self, path: str | os.PathLike[str], beat: float = BEAT, stale: float = STALE) -> None:
@@ -67,8 +64,7 @@ class Lease:
         """Take the lease."""
         for _ in range(_ATTEMPTS):
             number = max(self._numbers(), default=0)
-            if number:
-                self._refuse_if_alive(number)
+            self._refuse_if_alive(number)
             if self._take(number + 1, who):
                 break
         else:
@@ -78,7 +74,7 @@ class Lease:
         self._thread.start()
 
     def is_held(self) -> bool:
-        """Whether somebody holds the folder's lease now, and lives; takes nothing."""
+        """Tell whether the folder's lease has a living holder; take nothing."""
         try:
             self._refuse_if_alive(max(self._numbers(), default=0))
         except FolderInUseError:
@@ -103,7 +99,7 @@ class Lease:
         if self._lost:
             return
         try:
-            write_json(self._file(self._number), {**self._facts, "released": _now()})
+            write_json(self._file(self._number), {**self._facts, "released": now()})
         except FolderWriteError as error:
             # a full disk, or the folder is gone: the lease ends with this process, or with the token above
             self.last_error = error
@@ -114,17 +110,14 @@ class Lease:
         return self.path / f"lease.{number}.json"
 
     def _numbers(self) -> list[int]:
-        names = [name.split(".") for name in os.listdir(self.path)]
-        return [
-            int(n[1]) for n in names if len(n) == 3 and n[0] == "lease" and n[1].isdigit() and n[2] == "json"
-        ]
+        return [int(found[1]) for name in os.listdir(self.path) if (found := _NAME.fullmatch(name))]
 
     def _take(self, number: int, who: str) -> bool:
-        """Create the lease of a number; False if somebody else was faster."""
+        """Create the lease of a number; False if another process was faster."""
         token = uuid.uuid4().hex
         self._facts = {
             "run_id": who,
-            "since": _now(),
+            "since": now(),
             **this_process(),
             "beat": self.beat,
             "token": token,
@@ -141,10 +134,9 @@ class Lease:
         return taken
 
     def _create(self, number: int) -> bool:
-        """Write the file of a number; False if somebody else was faster."""
         with writing(self._file(number)):
             try:
-                # whole from its first moment on, which a reader would else take for a damaged one
+                # whole from its first moment on: a reader would take a part of it for a damaged one
                 create_whole(self._file(number), json.dumps(self._facts, indent=2).encode())
             except FileExistsError:
                 return False
@@ -159,7 +151,6 @@ class Lease:
         return True
 
     def _refuse_if_alive(self, number: int) -> None:
-        """Raise if the holder of a number lives."""
         file = self._file(number)
         with writing(file):  # a holder's file is its user's alone: another user has no business here
             try:
@@ -172,7 +163,7 @@ class Lease:
             return
         alive, copied = is_alive(held), is_copied(self.path, held)
         if alive and held.get("pid") == os.getpid():
-            alive = held.get("token") in _HELD  # this process's, which could not note that it gave it back
+            alive = held.get("token") in _HELD  # of this process, and maybe given back without a note
         if alive is None or (alive and copied):
             said = held.get("beat")
             beat = (
@@ -187,7 +178,7 @@ class Lease:
             )
 
     def _is_touched(self, file: Path, beat: float, *, at_once: bool = True) -> bool:
-        """Whether the holder of a lease gives signs of life; `at_once` believes one of a short time ago."""
+        """Tell whether the holder of a lease gives signs of life; `at_once` believes a recent one."""
         touched = _touched(file)
         if touched is None:
             return False
@@ -213,7 +204,6 @@ class Lease:
     # --- keeping ---
 
     def _keep(self) -> None:
-        """Give signs of life until the lease is released or lost."""
         while not self._lost and not self._stop.wait(self.beat):
             self._look()
 
@@ -235,21 +225,21 @@ class Lease:
 
 
 def _place(folder: Path) -> dict[str, Any]:
-    """Return what tells a folder from a copy of it."""
+    """Return facts that tell a folder from its copy."""
     return {"path": os.path.realpath(folder), "inode": os.stat(folder).st_ino}
 
 
 def is_copied(folder: Path, held: dict[str, Any]) -> bool:
-    """Whether a lease was written for another folder than the one it is in: a copy's is nobody's.
+    """Tell whether a lease was written for another folder: the lease in a copy has no holder.
 
-    A folder that was only moved keeps its inode, and its holder.
+    A moved folder keeps its inode, and its holder.
     """
     place, ours = held.get("folder"), _place(folder)
     return isinstance(place, dict) and all(place.get(name) != ours[name] for name in ours)
 
 
 def _touched(file: Path) -> int | None:
-    """Return when a file was last touched; None if it is gone."""
+    """Return the time of the last touch; None for a missing file."""
     try:
         with open_plain(file) as opened:  # opening asks an NFS server, where stat may answer from a cache
             return os.fstat(opened.fileno()).st_mtime_ns
@@ -257,15 +247,11 @@ def _touched(file: Path) -> int | None:
         return None
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-
-
-# --- who a process is, so that another one can tell later whether it is still alive ---
+# --- processes, so that another one can tell later whether they are still alive ---
 
 
 def this_process() -> dict[str, Any]:
-    """Return what identifies this process on this host until the next boot.
+    """Return facts that identify this process on this host until the next boot.
 
     Process ids are reused, so the start time goes with the id; hosts share names (`localhost`), so the boot
     id goes with the name; containers share a boot, so the namespace of process ids goes with it.
@@ -295,10 +281,7 @@ def _pid_namespace() -> str | None:
 
 
 def process_start(pid: int) -> int | None:
-    """Return when a process started, in ticks since the boot; None for one that is gone or a zombie.
-
-    None as well where the system has no /proc: ask `is_alive`.
-    """
+    """Return the start of a process, in ticks since the boot; None for one that is gone or a zombie."""
     try:
         stat = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
@@ -309,19 +292,11 @@ def process_start(pid: int) -> int | None:
 
 
 def is_alive(who: dict[str, Any]) -> bool | None:
-    """Whether a process described by `this_process` is alive; None if that cannot be found out from here."""
+    """Tell whether a process described by `this_process` is alive; None if it cannot be seen from here."""
     here = this_process()
     if any(who.get(key) != here[key] for key in ("host", "boot_id", "pid_namespace")):
         return None
     pid, start = who.get("pid"), who.get("process_start")
-    if type(pid) is not int or not 0 < pid < 1 << 31 or type(start) is not type(here["process_start"]):
+    if type(pid) is not int or type(start) is not int:
         return None
-    if here["process_start"] is not None:
-        return process_start(pid) == start
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # it is there, and another user's
-    return True
+    return process_start(pid) == start

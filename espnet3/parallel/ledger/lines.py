@@ -1,4 +1,4 @@
-"""One outcome as one line: written by workers, appended by the driver, checked without parsing it.
+"""One outcome as one line: written by workers, appended by the driver, checked without parsing it; and index lists.
 
     {"n":5,"index":5,"result":...,"crc":1234567890}
     {"n":6,"index":6,"failure":{"cause":"error",...},"crc":1234567890}
@@ -9,22 +9,26 @@ quote inside a JSON string is escaped, so the last `,"crc":` of a line is the li
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
 import sys
+from array import array
+from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import ValueTypeError, damaged
 from espnet3.parallel.ledger.values import from_json, to_json
+from espnet3.parallel.messages import brief
 from espnet3.parallel.records import ItemFailure
 
 RESULT = b"result"
 FAILURE = b"failure"
 DAMAGED = -1
 _SHORT = 1 << 63  # a number below it is written as it is
-_BODY = re.compile(rb'\{"n":\d{1,18},(.*),"crc":\d{1,18}\}\n')
-_DIGITS = 18  # of a position that a line may be for: more are no position, and cost time to read
+_CHUNK = 1 << 16  # indices that are hashed at a time
+_SHOWN = 3  # indices of a list that are written out
+_DIGITS = 18  # of a position; more are damage, and take time to read
 _FIELDS: dict[str, tuple[type, ...]] = {  # of a failure, in the order of an ItemFailure's
     **dict.fromkeys(("type", "message", "traceback"), (str,)),
     "attempts": (int,),
@@ -45,18 +49,7 @@ def encode_line(position: int, index: Any, value: Any) -> bytes:
     return b'%b,"crc":%d}\n' % (head, crc32(head))
 
 
-def bodies(block: bytes) -> list[bytes]:
-    """Return what lines of results, which are known to be whole, hold between position and checksum."""
-    return _BODY.findall(block)
-
-
-def with_checksum(facts: dict[str, Any]) -> bytes:
-    """Return a line of other facts, of which `n` is the first, that `check_line` can tell from a damaged one."""
-    head = json.dumps(facts, separators=(",", ":"))[:-1].encode()
-    return _sealed(head)
-
-
-def _sealed(head: bytes) -> bytes:
+def sealed(head: bytes) -> bytes:
     """Return a line from all of it that stands before its checksum."""
     return b'%b,"crc":%d}\n' % (head, crc32(head))
 
@@ -80,11 +73,11 @@ def encode_failure(position: int, failure: ItemFailure) -> bytes:
         index_json(failure.index),
         to_json(facts, "failure"),
     )
-    return _sealed(head)
+    return sealed(head)
 
 
 def read_merged(line: bytes, file: object, number: int) -> dict[str, Any]:
-    """Return a line of a merged file; one that is none is a `DamagedFolderError` with its file and number."""
+    """Return the record in a line of a merged file; damage is a `DamagedFolderError` with file and number."""
     record = from_json(line, file, number)
     if type(record) is dict and "index" in record:
         return record
@@ -100,15 +93,10 @@ def merged_failure(line: bytes, file: object, number: int) -> ItemFailure:
 def failure_of(line: bytes, file: object, number: int) -> ItemFailure:
     """Return the record of a failed item from a whole line of a split."""
     try:
-        index, failure = split_line(line)
+        index, facts = (from_json(part, file, number) for part in split_line(line))
     except ValueError as error:
         raise damaged(file, number, error) from error
-    return decode_failure(index, failure, file, number)
-
-
-def decode_failure(index: bytes, failure: bytes, file: object = "", number: int = 0) -> ItemFailure:
-    """Return the record of a failed item from the two parts of its line."""
-    return _failure(from_json(index, file, number), from_json(failure, file, number), file, number)
+    return _failure(index, facts, file, number)
 
 
 def _failure(index: Any, facts: Any, file: object, number: int) -> ItemFailure:
@@ -173,3 +161,72 @@ def read_line(line: bytes) -> tuple[int, bytes, bytes] | None:
         return None if position == DAMAGED else (position, *split_line(line))
     except ValueError:
         return None
+
+
+# --- the list of indices ---
+
+
+def hash_indices(items: Sequence[Any]) -> str:
+    """Return a hash of the indices and their order; a range and the equal list have the same."""
+    digest = _hash_integers(items)
+    if digest is None:
+        plain = hashlib.sha256(b"json\n")
+        for at, item in enumerate(items):
+            plain.update(_held(at, item) + b"\n")
+        digest = plain.hexdigest()
+    return digest
+
+
+def _held(at: int, item: Any) -> bytes:
+    """Return an index as JSON; an error names it and its place."""
+    try:
+        return index_json(item)
+    except ValueTypeError as error:
+        kind, why = type(item).__qualname__, error.problem.partition(":")[0]  # without the advice for results
+        raise ValueTypeError(
+            f"indices[{at}] = {brief(item, 80)}",
+            f"({kind}) cannot be an index of a run folder, a set of JSON files: give numbers, text, lists or dicts of "
+            f"them, such as range(len(items)), and keep the objects in the env ({error.where} {why})",
+        ) from None
+
+
+def _hash_integers(items: Sequence[Any]) -> str | None:
+    """Return the hash of a list of 64-bit integers (10 million in half a second); None for any other list."""
+    digest = hashlib.sha256(b"int64\n")
+    numpy = sys.modules.get("numpy")
+    for at in range(0, len(items), _CHUNK):
+        part = items[at : at + _CHUNK]
+        if not isinstance(part, range):
+            kinds = set(map(type, part))
+            if not all(
+                kind is int or (numpy is not None and issubclass(kind, numpy.integer)) for kind in kinds
+            ):
+                return None
+        try:
+            numbers = array("q", part)
+        except OverflowError:
+            return None
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        digest.update(numbers)
+    return digest.hexdigest()
+
+
+def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
+    """Describe an index list for `run.json`: count, hash, its ends for people, and the numbers of a range."""
+    n = len(items)
+    ends = [
+        _held(at, items[at]).decode() for at in sorted({*range(min(n, _SHOWN)), *range(max(0, n - 1), n)})
+    ]
+    whole = {"range": [items.start, items.stop, items.step]} if isinstance(items, range) else {}
+    return {"count": n, "sha256": hash_indices(items), "shown": ends, **whole}
+
+
+def list_shown(indices: dict[str, Any]) -> str:
+    """Return the text of a list that `describe_indices` has described, for messages."""
+    ends = indices.get("shown") or []
+    count = indices.get("count")
+    if not ends:
+        return f"{count} indices"
+    text = ", ".join(ends) if len(ends) == count else f"{', '.join(ends[:-1])} ... {ends[-1]}"
+    return f"{count} indices ({text if len(text) <= 120 else text[:117] + '...'})"

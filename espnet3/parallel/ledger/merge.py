@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
-import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from zlib import crc32
 
-from espnet3.parallel.ledger.atomic import Draft, sync_folder
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
-from espnet3.parallel.ledger.files import open_plain, read_record, write_json, writing
-from espnet3.parallel.ledger.indices import Places
-from espnet3.parallel.ledger.lines import bodies, check_line, index_json, split_line
+from espnet3.parallel.ledger.files import Draft, open_plain, read_record, sync_folder, write_json, writing
+from espnet3.parallel.ledger.lines import check_line, index_json, split_line
 from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPLIT
 from espnet3.parallel.ledger.values import from_json
@@ -29,11 +27,10 @@ from espnet3.parallel.ledger.values import from_json
 RECEIPT = "receipt.json"
 SCHEMA = 1
 _SHOWN = 10
+_BODY = re.compile(rb'\{"n":\d{1,18},(.*),"crc":\d{1,18}\}\n')
 _WRITE = 1 << 20  # bytes written at a time
-_LEAST_READ = 4 << 10  # a line somewhere else in a file is read with this much after it
-_MOST_READ = 1 << 20  # lines that follow each other, with this
-_READ_MEMORY = 64 << 20  # for all files together
-_OPEN = 100  # splits of a run whose files stay open; with more, each read opens its file
+_READ = 4 << 10  # bytes read at a time: the next line may be anywhere
+_OPEN = 100  # files that stay open
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +58,6 @@ class Receipt:
     results_bytes: int
     repeated: int = 0
     schema: int = SCHEMA
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dict."""
-        return asdict(self)
 
 
 def read_receipt(path: Path) -> Receipt:
@@ -103,20 +96,20 @@ def check_receipt(path: Path) -> Receipt:
 
 
 def merge_splits(
-    path: Path, places: Places, indices_sha256: str, note: Callable[[str], None], kind: str = SPLIT
+    path: Path, items: Sequence[Any], indices_sha256: str, note: Callable[[str], None], kind: str = SPLIT
 ) -> Receipt:
     """Write results.jsonl, errors.jsonl and receipt.json from all splits.
 
     Memory is 13 bytes an index and some 70 MB, however large the results are. Files that would not
     change are left as they are, so that a sequence read from them stays valid.
     """
-    scan = scan_splits(path, places, indices_sha256, offsets=True, kind=kind)
+    scan = scan_splits(path, items, indices_sha256, offsets=True, kind=kind)
     for sentence in scan.repaired:
         note(sentence)
-    _prove_coverage(path, scan, places)
+    _prove_coverage(path, scan, items)
     with writing(path / RECEIPT):
         (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
-    with closing(_Output(path / RESULTS)) as results, closing(_Output(path / ERRORS)) as errors:
+    with _Output(path / RESULTS) as results, _Output(path / ERRORS) as errors:
         failed = _write(scan, results, errors)
         results.finish()
         errors.finish()
@@ -131,12 +124,12 @@ def merge_splits(
         results_bytes=results.size,
         repeated=scan.repeated,
     )
-    write_json(path / RECEIPT, receipt.to_json())
+    write_json(path / RECEIPT, asdict(receipt))
     return receipt
 
 
 def _write(scan: Scan, results: _Output, errors: _Output) -> Counter[str]:
-    """Write all outcomes in order, wherever their lines are; return how many failures have each cause."""
+    """Write all outcomes in order; return the number of failures by cause."""
     failed: Counter[str] = Counter()
     with closing(_Lines(scan)) as lines:
         at = 0
@@ -152,18 +145,18 @@ def _write(scan: Scan, results: _Output, errors: _Output) -> Counter[str]:
                 errors.write(b'{"n":%d,"index":%b,%b\n' % (position, index, failure[1:]))
             if begin in scan.spans:
                 results.write(b"{%b}\n" % b"}\n{".join(lines.span(begin)))
-                at = scan.spans[begin].positions.stop
+                at = begin + scan.spans[begin].items
     return failed
 
 
-def _prove_coverage(path: Path, scan: Scan, places: Places) -> None:
+def _prove_coverage(path: Path, scan: Scan, items: Sequence[Any]) -> None:
     missing = scan.state.count(LEFT)
     if not missing:
         return
     at = -1
     first: list[str] = []
     while len(first) < _SHOWN and (at := scan.state.find(LEFT, at + 1)) >= 0:
-        first.append(repr(places.items[at]))
+        first.append(repr(items[at]))
     more = ", ..." if missing > len(first) else ""
     raise IncompleteRunError(
         f"{path}: {missing} of {len(scan.state)} indices have neither a result nor a failure: "
@@ -173,36 +166,33 @@ def _prove_coverage(path: Path, scan: Scan, places: Places) -> None:
 
 
 class _Lines:
-    """Reads lines where a scan has found them: far apart in small reads, one after the other in growing ones."""
+    """Reads lines where a scan has found them."""
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
-        self._files: dict[tuple[int, bool], _Window] = {}
+        self._files: dict[tuple[int, bool], BinaryIO] = {}
 
     def span(self, begin: int) -> list[bytes]:
-        """Return what the lines of the span that begins at a position hold between position and checksum."""
-        span, offset = self._scan.spans[begin], self._scan.locate(begin)[1]
-        data = self._window(begin, ok=True).read(span.size, offset)
-        found = bodies(data)
+        """Return the middle of each line, between position and checksum, of the span that begins at a position."""
+        span = self._scan.spans[begin]
+        data = self._file_at(begin, ok=True).read(span.size)
+        found: list[bytes] = _BODY.findall(data)
         if not span.fits(data) or len(found) != span.items:
             raise self._changed(begin)
         return found
 
     def of(self, positions: range) -> Iterator[tuple[int, bytes, int]]:
-        """Yield each of these positions with its line, and where in that the checksum begins."""
+        """Yield each position with its line and the place of the checksum in it."""
         state, where, sums = self._scan.state, self._scan.where, self._scan.sums
-        data, at, following = b"", 0, -1
+        file, following = None, -1
         for position in positions:
-            place = where[position]
             ok = state[position] == OK
-            # most lines follow the one before them: half the time
-            if place == following and ok and (stop := data.find(b"\n", at)) >= 0:
-                line, at = data[at : stop + 1], stop + 1
-            else:
-                line, data, at = self._window(position, ok).line(self._scan.locate(position)[1])
-            following = place + len(line) if ok else -1
+            if file is None or not ok or where[position] != following:
+                file = self._file_at(position, ok)
+            line = file.readline()
+            following = where[position] + len(line) if ok else -1
             end = line.rfind(b',"crc":')
-            if crc32(line[:end]) != sums[position] and check_line(line) < 0:  # of a moved one it is another
+            if crc32(line[:end]) != sums[position] and check_line(line) < 0:  # a moved line has another sum
                 raise self._changed(position)
             yield position, line, end
 
@@ -213,68 +203,37 @@ class _Lines:
             f"{self._scan.splits[number] / name} changed while it was merged, at byte {offset}: run again"
         )
 
-    def _window(self, position: int, ok: bool) -> _Window:
-        number = self._scan.locate(position)[0]
-        if (number, ok) not in self._files:
-            path = self._scan.splits[number] / (RESULTS if ok else ERRORS)
-            self._files[number, ok] = _Window(path, len(self._scan.splits))
-        return self._files[number, ok]
+    def _file_at(self, position: int, ok: bool) -> BinaryIO:
+        number, offset = self._scan.locate(position)
+        file = self._files.pop((number, ok), None)
+        if file is None:
+            if len(self._files) == _OPEN:
+                self._files.pop(next(iter(self._files))).close()  # used least recently
+            file = open_plain(self._scan.splits[number] / (RESULTS if ok else ERRORS), _READ)
+        self._files[number, ok] = file
+        file.seek(offset)
+        return file
 
     def close(self) -> None:
-        for window in self._files.values():
-            window.close()
+        for file in self._files.values():
+            file.close()
 
 
-class _Window:
-    """A file, one of so many, of which a stretch is held in memory."""
-
-    def __init__(self, path: Path, files: int) -> None:
-        self.path = path
-        self._file = open_plain(path, 0) if files <= _OPEN else None
-        self._most = max(_LEAST_READ, min(_MOST_READ, _READ_MEMORY // files))
-        self._size = _LEAST_READ
-        self._data, self._begin = b"", 0
-
-    def line(self, offset: int) -> tuple[bytes, bytes, int]:
-        """Return the line at an offset, the stretch that is in memory, and where in it the line ends."""
-        at = offset - self._begin
-        if not 0 <= at < len(self._data) or self._data.find(b"\n", at) < 0:
-            near = 0 <= at <= len(self._data) + self._size
-            size = self._size = min(self._most, self._size * 2) if near else _LEAST_READ
-            self._data, self._begin, at = self.read(size, offset), offset, 0
-            while b"\n" not in self._data and len(self._data) == size:
-                size *= 4  # a line longer than the stretch
-                self._data = self.read(size, offset)
-        end = self._data.find(b"\n", at) + 1 or len(self._data)
-        return self._data[at:end], self._data, end
-
-    def read(self, size: int, offset: int) -> bytes:
-        """Return a stretch of the file."""
-        if self._file is not None:
-            return os.pread(self._file.fileno(), size, offset)
-        with open_plain(self.path, 0) as file:
-            return os.pread(file.fileno(), size, offset)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-class _Output:
+class _Output(Draft):
     """A merged file; it replaces the old one if it differs."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.file = path
         self.digest = hashlib.sha256()
         self.size = 0
         self._parts: list[bytes] = []
         self._held = 0
         with writing(path):
-            self._draft = Draft(path)
+            super().__init__(path)
 
-    def write(self, line: bytes) -> None:
-        self._parts.append(line)
-        self._held += len(line)
+    def write(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._held += len(data)
         if self._held >= _WRITE:
             self._flush()
 
@@ -283,17 +242,12 @@ class _Output:
         self._parts, self._held = [], 0
         self.digest.update(data)
         self.size += len(data)
-        with writing(self.path):
-            self._draft.write(data)
+        with writing(self.file):
+            super().write(data)
 
     def finish(self) -> None:
         self._flush()
-        with writing(self.path):
-            same = self.path.exists() and filecmp.cmp(self.path, self._draft.temporary, shallow=False)
-            if not same:
-                self._draft.sync()
-                self._draft.commit(durable=False)  # the folder is synced once, for both files
-
-    def close(self) -> None:
-        """Drop what did not take the old file's place."""
-        self._draft.close()
+        with writing(self.file):
+            if not (self.file.exists() and filecmp.cmp(self.file, self.temporary, shallow=False)):
+                self.sync()
+                self.commit(durable=False)  # the folder is synced once, for both files

@@ -64,7 +64,7 @@ class Results(Sequence[Any]):
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
-        return self._stream(0, self._length)
+        return (value for _, value in self._records(0, self._length))
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -76,13 +76,10 @@ class Results(Sequence[Any]):
             if not wanted:
                 return []
             if wanted.step == 1:
-                return list(self._stream(wanted.start, wanted.stop))
+                return [value for _, value in self._records(wanted.start, wanted.stop)]
             return [self._one(position) for position in wanted]
         position = range(self._length)[index]  # negative indices count from the end; IndexError beyond it
         return self._one(position)
-
-    def __contains__(self, value: object) -> bool:
-        return any(item is value or item == value for item in self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (Results, list)):
@@ -96,7 +93,7 @@ class Results(Sequence[Any]):
         return f"<{self._length} results{failed} in {str(self.path)!r}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the first results, and how many failed."""
+        """Return a table for notebooks: the first results, and the number of failed ones."""
         rows: list[tuple[str, object]] = [
             ("folder", self.path),
             ("results", f"{self._length:,}, {self._failures:,} failed"),
@@ -127,12 +124,7 @@ class Results(Sequence[Any]):
     # --- reading ---
 
     def _one(self, position: int) -> Any:
-        return next(self._stream(position, position + 1))
-
-    def _stream(self, start: int, stop: int) -> Iterator[Any]:
-        """Yield the values of the positions from `start` up to `stop`."""
-        for _, value in self._records(start, stop):
-            yield value
+        return next(self._records(position, position + 1))[1]
 
     def _records(self, start: int, stop: int) -> Iterator[tuple[Any, Any]]:
         """Yield index and value of the positions from `start` up to `stop`."""
@@ -192,7 +184,7 @@ class Results(Sequence[Any]):
             return merged_failure(file.readline(), self.path / ERRORS, place + 1)
 
     def _stamp_now(self) -> tuple[int, int]:
-        """Return what changes when the merged file does; the same on every host that sees it."""
+        """Return size and time of the merged file, the same on every host that sees it."""
         try:
             status = os.stat(self.path / RESULTS)
         except FileNotFoundError:
@@ -222,7 +214,7 @@ def _table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:
             rows.append({"error": value.error_type, "message": value.message})
         else:
             rows.append(value if isinstance(value, dict) else {"result": value})
-    columns = dict.fromkeys(key for row in rows for key in row)  # in the order in which they are first met
+    columns = dict.fromkeys(key for row in rows for key in row)  # in the order of their first rows
     if any_failed:
         columns = {**{key: None for key in columns if key not in _OF_FAILURES}, **dict.fromkeys(_OF_FAILURES)}
     data = {key: [row.get(key) for row in rows] for key in columns}

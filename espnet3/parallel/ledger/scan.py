@@ -1,26 +1,33 @@
-"""Reads what all sessions wrote: which positions are done, where their lines are, what is damaged.
+"""Reads the files of all sessions: done positions, the places of their lines, and damage.
 
-Results are read in blocks of whole lines: those of a span with one look at its checksum. Others, and failures, are read
-line by line.
+The results of a span are read at once, with one look at its checksum; other results, and failures, line by line.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import open_plain, read_json
-from espnet3.parallel.ledger.indices import Places
-from espnet3.parallel.ledger.lines import FAILURE, RESULT, check_line, checked, failure_of, split_line
+from espnet3.parallel.ledger.lines import (
+    FAILURE,
+    RESULT,
+    check_line,
+    checked,
+    failure_of,
+    index_json,
+    split_line,
+)
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SPLIT, Span, read_spans, split_folders
 
 LEFT, OK, FAILED = 0, 1, 2
-BUFFER = 64 << 10  # bytes read at a time: what is made of them stays in the caches, half the time of 1 MiB
+_BUFFER = 64 << 10  # bytes read at a time
 _OFFSET_BITS = 40  # a file of up to a terabyte, in one of up to 8 million splits
 _SHOWN = 5  # damaged lines of a file that are named
 
@@ -28,26 +35,11 @@ _SHOWN = 5  # damaged lines of a file that are named
 Place = Callable[[bytes, int, int, int], "tuple[int, int] | None"]
 
 
-@dataclass(slots=True)
-class Scan:
-    """What the splits of a run hold.
+class Counted:
+    """Outcomes by position: `state` has one byte for each, `LEFT`, `OK` or `FAILED`."""
 
-    Attributes:
-        state: One byte a position: `LEFT`, `OK` or `FAILED`.
-        where: By position, where its line is (`locate`), of a span where its first line is; empty unless asked for.
-        spans: Spans that were taken whole, by their first position; empty unless `where` was asked for.
-        sums: By position, the checksum of the line that was taken, to tell whether another result is the same.
-        repaired: A sentence for everything that was not as a run leaves it, and what was done.
-        repeated: Lines that repeat an earlier one.
-    """
-
+    __slots__ = ("state",)
     state: bytearray
-    where: array[int]
-    sums: array[int]
-    splits: list[Path]
-    spans: dict[int, Span] = field(default_factory=dict)
-    repaired: list[str] = field(default_factory=list)
-    repeated: int = 0
 
     @property
     def ok(self) -> int:
@@ -59,13 +51,34 @@ class Scan:
         """Positions whose last outcome is a failure."""
         return self.state.count(FAILED)
 
+
+@dataclass(slots=True)
+class Scan(Counted):
+    """The content of a run's splits.
+
+    Attributes:
+        where: By position, the place of its line (`locate`), of a span that of its first line; empty unless asked for.
+        spans: Spans that were taken whole, by their first position; empty unless `where` was asked for.
+        sums: By position, the checksum of the line that was taken, to tell whether another result is the same.
+        repaired: A sentence for each damage, with its repair.
+        repeated: Lines that repeat an earlier one.
+    """
+
+    state: bytearray
+    where: array[int]
+    sums: array[int]
+    splits: list[Path]
+    spans: dict[int, Span] = field(default_factory=dict)
+    repaired: list[str] = field(default_factory=list)
+    repeated: int = 0
+
     def locate(self, position: int) -> tuple[int, int]:
         """Return the number of the split and the offset in its file of a position's line."""
         return self.where[position] >> _OFFSET_BITS, self.where[position] & ((1 << _OFFSET_BITS) - 1)
 
 
 def scan_splits(
-    path: Path, places: Places, indices_sha256: str, *, offsets: bool = False, kind: str = SPLIT
+    path: Path, items: Sequence[Any], indices_sha256: str, *, offsets: bool = False, kind: str = SPLIT
 ) -> Scan:
     """Read all splits of a run.
 
@@ -73,12 +86,12 @@ def scan_splits(
     later; of two failures the later one. A split of another index list (after `resume="force"`) is
     looked up by index.
     """
-    n = len(places.items)
+    n = len(items)
 
     def read(in_spans: bool) -> Scan:
         where = array("q", [0]) * (n if offsets else 0)
         scan = Scan(bytearray(n), where, array("I", [0]) * n, split_folders(path, kind))
-        return _Reader(scan, places, indices_sha256, in_spans).read()
+        return _Reader(scan, items, indices_sha256, in_spans).read()
 
     try:
         return read(in_spans=True)
@@ -87,13 +100,13 @@ def scan_splits(
 
 
 class _SecondOutcomeError(Exception):
-    """A result for a position that has one, read as part of a span: its checksum is not known."""
+    """A second result of a position, whose first one was read in a span without its own checksum."""
 
 
 class _Reader:
-    def __init__(self, scan: Scan, places: Places, indices_sha256: str, in_spans: bool) -> None:
+    def __init__(self, scan: Scan, items: Sequence[Any], indices_sha256: str, in_spans: bool) -> None:
         self.scan = scan
-        self.places = places
+        self.items = items
         self.in_spans = in_spans
         self.own = [self._is_own(split, indices_sha256) for split in scan.splits]
 
@@ -116,34 +129,33 @@ class _Reader:
             return False
 
     def _file(self, number: int, name: str, outcome: int) -> int:
-        """Read one file of a split; return how many whole lines it has."""
+        """Read one file of a split; return the number of its whole lines."""
         file = self.scan.splits[number] / name
         if not file.exists():
             return 0
-        place = self._own_place(file, outcome) if self.own[number] else self._moved_place()
-        offset, lines, whole = number << _OFFSET_BITS, 0, 0
+        own = self.own[number]
+        place = self._own_place(file, outcome) if own else self._moved_place
+        spans = read_spans(file.parent) if outcome == OK and own and self.in_spans else []
+        at, lines, first = 0, 0, number << _OFFSET_BITS
         damage: list[int] = []
-        in_spans = outcome == OK and self.own[number] and self.in_spans
-        spans = read_spans(file.parent) if in_spans else []
-        with open_plain(file, BUFFER) as stream:
-            for block, span in _blocks(stream, spans):
-                taken = 0 if span is None else self._take(span, offset)
-                if taken:
-                    lines += taken
-                    whole += taken
+        with open_plain(file, _BUFFER) as stream:
+            for span in (*spans, None):
+                # a line that runs into a span is damage: the lines of the span are read one by one
+                while (span is None or at < span.offset) and (line := stream.readline()):
+                    lines += 1
+                    if not self._line(line, lines, first | at, number, outcome, place):
+                        damage.append(lines)
+                    at += len(line)
+                if span is None or at != span.offset:
+                    continue
+                if span.fits(stream.read(span.size)) and self._take(span, first | at):
+                    lines += span.items
+                    at += span.size
                 else:
-                    begin = offset
-                    for line in _lines(block):
-                        lines += 1
-                        if self._line(line, lines, begin, number, outcome, place):
-                            whole += 1
-                        else:
-                            damage.append(lines)
-                        begin += len(line)
-                offset += len(block)
+                    stream.seek(at)
         if damage:
             self._note_damage(file, damage)
-        return whole
+        return lines - len(damage)
 
     def _line(self, line: bytes, at: int, begin: int, number: int, outcome: int, place: Place) -> bool:
         """Note one line, if it is whole; return whether it is."""
@@ -153,7 +165,7 @@ class _Reader:
             return False
         try:
             placed = place(line, at, *found)
-        except ValueError:  # there is no index in it
+        except ValueError:  # it has no index
             return False
         if placed is None:
             return True
@@ -170,11 +182,11 @@ class _Reader:
         if where:
             where[position] = begin
             if outcome == FAILED:
-                failure_of(line, self.scan.splits[number] / ERRORS, at)  # one that is none is an error here
+                failure_of(line, self.scan.splits[number] / ERRORS, at)  # raises for a damaged one
         return True
 
     def _take(self, span: Span, offset: int) -> int:
-        """Note the results of a span; return how many, or 0, and nothing is noted, where one needs a closer look."""
+        """Note the results of a span and return their number; note nothing and return 0 if one is done already."""
         begin, end = span.n, span.n + span.items
         state, where = self.scan.state, self.scan.where
         if end > len(state) or state.count(LEFT, begin, end) != span.items:
@@ -186,35 +198,46 @@ class _Reader:
         return span.items
 
     def _own_place(self, file: Path, outcome: int) -> Place:
-        head, items = self.places.head(RESULT if outcome == OK else FAILURE), self.places.items
-        n = len(items)
+        items, n, of_numbers = self.items, len(self.items), isinstance(self.items, range)
+        head = b'{"n":%%d,"index":%%%b,"%b":' % (
+            b"d" if of_numbers else b"b",
+            RESULT if outcome == OK else FAILURE,
+        )
 
         def place(line: bytes, at: int, position: int, checksum: int) -> tuple[int, int]:
-            if position < n and line.startswith(head(position)):
-                return position, checksum
-            index = split_line(line)[0].decode()
+            if position < n:
+                index = items[position] if of_numbers else index_json(items[position])
+                if line.startswith(head % (position, index)):
+                    return position, checksum
             planned = f"only {n} were planned" if position >= n else f"{items[position]!r} was planned there"
             raise DamagedFolderError(
-                f"{file}, line {at}: an outcome of index {index} at position {position}, and {planned}. "
-                "The file belongs to another run: move its folder away, or start anew with resume=False"
+                f"{file}, line {at}: an outcome of index {split_line(line)[0].decode()} at position {position}, and "
+                f"{planned}. The file belongs to another run: move its folder away, or start anew with resume=False"
             )
 
         return place
 
-    def _moved_place(self) -> Place:
-        moved = self.places.moved()
+    def _moved_place(self, line: bytes, at: int, was: int, checksum: int) -> tuple[int, int] | None:
+        position = self._by_index.get(split_line(line)[0])
+        if position is None:
+            return None
+        rest = line[line.index(b",", 5) : line.rindex(b',"crc":')]
+        return position, crc32(b'{"n":%d%b' % (position, rest))
 
-        def place(line: bytes, at: int, was: int, checksum: int) -> tuple[int, int] | None:
-            position = moved(split_line(line)[0])
-            if position is None:
-                return None
-            rest = line[line.index(b",", 5) : line.rindex(b',"crc":')]
-            return position, crc32(b'{"n":%d%b' % (position, rest))
+    @cached_property
+    def _by_index(self) -> dict[bytes, int | None]:
+        """The positions of indices; None for one that stands in the list twice: it is computed again.
 
-        return place
+        Only the other list would know the places of its results.
+        """
+        found: dict[bytes, int | None] = {}
+        for position, item in enumerate(self.items):
+            index = index_json(item)
+            found[index] = None if index in found else position
+        return found
 
     def _compare_with_done(self, split: Path, have: dict[str, int]) -> None:
-        """Compare the counts that a session wrote at its end with what is there."""
+        """Compare the counts of a session's end with the lines that are there."""
         try:
             said = read_json(split / DONE)
         except FileNotFoundError:
@@ -240,7 +263,6 @@ class _Reader:
         )
 
     def _two_results(self, position: int, number: int, at: int) -> DamagedFolderError:
-        """Find the line that the present one contradicts."""
         first = "another line"
         for other, own in zip(self.scan.splits[: number + 1], self.own, strict=False):
             if own and (other / RESULTS).exists():
@@ -250,45 +272,7 @@ class _Reader:
                     first = f"{other / RESULTS}, line {hit}"
                     break
         return DamagedFolderError(
-            f"item {self.places.items[position]!r} (position {position}) has two different results: {first}, "
+            f"item {self.items[position]!r} (position {position}) has two different results: {first}, "
             f"and {self.scan.splits[number] / RESULTS}, line {at}. Remove the wrong line, or start anew with "
             "resume=False"
         )
-
-
-def _blocks(stream: BinaryIO, spans: Sequence[Span]) -> Iterator[tuple[bytes, Span | None]]:
-    """Yield a file in blocks of whole lines, each with its span if it is one; the last line may be torn."""
-    torn = b""
-    for span in (*spans, None):
-        while data := stream.read(_size(stream, len(torn), span)):
-            data, torn = _cut(torn + data)
-            if data:
-                yield data, None
-        # where no line begins, somebody changed the file: its lines are read one by one from here to the next span
-        if span is not None and not torn:
-            data = stream.read(span.size)
-            if span.fits(data):
-                yield data, span
-            else:
-                data, torn = _cut(data)
-                yield data, None
-    if torn:
-        yield torn, None
-
-
-def _size(stream: BinaryIO, torn: int, span: Span | None) -> int:
-    """Return how much to read at once: more in a long line, and none of the next span."""
-    size = max(BUFFER, torn)
-    return size if span is None else max(0, min(size, span.offset - stream.tell()))
-
-
-def _cut(data: bytes) -> tuple[bytes, bytes]:
-    """Return the whole lines, and what follows them."""
-    end = data.rfind(b"\n") + 1
-    return data[:end], data[end:]
-
-
-def _lines(block: bytes) -> list[bytes]:
-    """Return the lines of a block with their ends; one that is torn has none."""
-    *lines, last = block.split(b"\n")
-    return [*(line + b"\n" for line in lines), *([last] if last else [])]

@@ -1,8 +1,7 @@
-"""What the driver that holds a run folder does with it, from opening to closing."""
+"""A driver's work in the run folder that it holds, from opening to closing."""
 
 from __future__ import annotations
 
-import datetime
 import json
 from array import array
 from collections.abc import Iterable, Sequence
@@ -11,25 +10,24 @@ from types import TracebackType
 from typing import Any
 
 from espnet3.parallel.ledger.errors import DamagedFolderError, LedgerError
-from espnet3.parallel.ledger.files import Appender, read_json, write_json, writing
+from espnet3.parallel.ledger.files import Appender, now, read_json, write_json, writing
 from espnet3.parallel.ledger.identity import Identity
-from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
 from espnet3.parallel.ledger.results import Results
-from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, scan_splits
+from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted, scan_splits
 from espnet3.parallel.ledger.split import DONE, SESSION, SPLIT, SplitWriter
 from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ItemFailure
 
 EVENTS = "events.jsonl"
-SHARDS = "shards"  # the key of a plan whose shards have writers of their own
+SHARDS = "shards"  # a key of plans whose shards have writers of their own
 SCHEMA = 1
 _SHOWN = 500  # characters of an error in an event
 
 
-class OpenRun:
+class OpenRun(Counted):
     """A run folder in the hands of the one driver that holds its lease.
 
     Its methods are for one thread at a time. Made by `open_run`; a context manager that marks the
@@ -37,9 +35,9 @@ class OpenRun:
 
     Attributes:
         path: The folder.
-        state: One byte an index, as it was when the folder was opened: `LEFT`, `OK` or `FAILED`.
+        state: As it was when the folder was opened, like `ok` and `failed`, which count it.
         plan: How the work was cut when the folder was new; a resumed run keeps to it.
-        repaired: Sentences about what was damaged and what was done about it.
+        repaired: Sentences about damage and its repair.
     """
 
     def __init__(
@@ -56,28 +54,18 @@ class OpenRun:
         self.lease = lease
         self.plan = plan
         self._kind = SESSION if SHARDS in plan else SPLIT
-        self._places = Places(items)
+        self._items = items
         self._hash: str = identity.indices["sha256"]
         spec = {"schema": SCHEMA, "run_id": run_id, "indices": self._hash}
         # finished shards can be reused only by a run that is cut the same way; noted here in case run.json is lost
         self._split = SplitWriter(path, {**spec, "plan": plan} if SHARDS in plan else spec, self._kind)
-        scan = scan_splits(path, self._places, self._hash, kind=self._kind)
+        scan = scan_splits(path, self._items, self._hash, kind=self._kind)
         self._events = Appender(path / EVENTS)
         self.state = scan.state
         self.repaired = scan.repaired
         self._noted = set(scan.repaired)
         for sentence in scan.repaired:
             self.event("repaired", what=sentence)
-
-    @property
-    def ok(self) -> int:
-        """Indices that had a result when the folder was opened."""
-        return self.state.count(OK)
-
-    @property
-    def failed(self) -> int:
-        """Indices that had a failure when the folder was opened."""
-        return self.state.count(FAILED)
 
     def left(self, retry_failed: bool = False) -> Sequence[int]:
         """Return the positions still to be computed, in order: a range where that is all of them."""
@@ -91,12 +79,10 @@ class OpenRun:
                 at = self.state.find(value, at + 1)
         return array("q", sorted(found)) if retry_failed else found
 
-    def resuming(self, retry_failed: bool = False, left: int | None = None) -> str:
+    def resuming(self, left: int) -> str:
         """Return the line to print: "resuming: 6 000 done, 4 000 left"; empty for a new run."""
         if not self.ok and not self.failed:
             return ""
-        if left is None:
-            left = self.state.count(LEFT) + (self.failed if retry_failed else 0)
         failed = f" ({_spaced(self.failed)} failed before)" if self.failed else ""
         return f"resuming: {_spaced(len(self.state) - left)} done, {_spaced(left)} left{failed}"
 
@@ -142,7 +128,7 @@ class OpenRun:
         return {"indices": self._hash, "begin": positions.start, "end": positions.stop}
 
     def append_times(self, lines: Sequence[bytes]) -> None:
-        """Note how long items took: lines of `timing`, which no outcome depends on."""
+        """Note how long items took: lines of `timing`; no outcome depends on them."""
         self._split.append_times(lines)
 
     def _before_write(self) -> None:
@@ -153,22 +139,17 @@ class OpenRun:
 
     def event(self, kind: str, **facts: Any) -> None:
         """Note in `events.jsonl` that something happened now."""
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
         # escaped to ASCII: a message may hold lone surrogates
         self._events.append(
-            [json.dumps({"time": now, "event": kind, **masked(facts)}, default=str).encode() + b"\n"]
+            [json.dumps({"time": now(), "event": kind, **masked(facts)}, default=str).encode() + b"\n"]
         )
-
-    def sync(self) -> None:
-        """Have the disk hold all lines now."""
-        self._split.sync()
 
     def merge(self) -> Receipt:
         """Write the merged, ordered files and the receipt that proves them."""
         self.lease.check()
         self._split.sync()
         self._split.check()
-        receipt = merge_splits(self.path, self._places, self._hash, self._note_repair, self._kind)
+        receipt = merge_splits(self.path, self._items, self._hash, self._note_repair, self._kind)
         self.event("merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
         return receipt
 

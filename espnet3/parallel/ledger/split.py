@@ -1,20 +1,21 @@
-"""What one driver session appends: a `split.<k>` of its own, which no other session ever appends to.
+"""The files of one driver session: a `split.<k>` of its own, to which no other session ever appends.
 
 Where the runner's own writers have the `split.<k>` (one for each shard), sessions are `session.<k>`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json, writing
-from espnet3.parallel.ledger.lines import DAMAGED, check_line, with_checksum
+from espnet3.parallel.ledger.lines import DAMAGED, check_line, sealed
 
 RESULTS = "results.jsonl"
 ERRORS = "errors.jsonl"
@@ -23,7 +24,7 @@ TIMES = "times.jsonl"  # how long items took: see `timing`
 DONE = "done"
 SPEC = "spec.json"
 SPLIT = "split"
-SESSION = "session"  # beside the shards of a runner with writers of its own, which are the splits there
+SESSION = "session"  # beside the splits of a runner with writers of its own: its shards
 
 _SPAN = re.compile(
     rb'\{"n":(\d{1,18}),"items":(\d{1,18}),"offset":(\d{1,18}),"size":(\d{1,18}),"checksum":(\d{1,18}),"crc":\d+\}'
@@ -36,7 +37,7 @@ _LEAST_ITEMS = 64  # fewer are read line by line
 class Span:
     """Lines of results.jsonl that follow each other and hold the results of consecutive positions.
 
-    With one checksum for all of them they are read many at a time, which is what opening a folder of millions takes.
+    One checksum for all of them lets readers take many at a time: a folder of millions opens in a second.
     Nothing depends on it: lines that no span fits are read one by one.
     """
 
@@ -45,11 +46,6 @@ class Span:
     offset: int  # of the first line in the file
     size: int  # of all lines in bytes
     checksum: int  # of all lines: CRC-32
-
-    @property
-    def positions(self) -> range:
-        """The positions of its results."""
-        return range(self.n, self.n + self.items)
 
     def fits(self, data: bytes) -> bool:
         """Whether these are the lines it was noted for."""
@@ -83,17 +79,13 @@ def read_spans(split: Path) -> list[Span]:
 
 
 def split_folders(path: Path, kind: str = SPLIT) -> list[Path]:
-    """Return a run's splits (or its folders of another kind) in the order in which they were begun."""
+    """Return a run's splits (or its folders of another kind), the oldest first."""
     found = [p for p in path.glob(f"{kind}.*") if p.suffix[1:].isdigit() and p.is_dir()]
-    return sorted(found, key=_number)
-
-
-def _number(folder: Path) -> int:
-    return int(folder.suffix[1:])
+    return sorted(found, key=lambda folder: int(folder.suffix[1:]))
 
 
 class SplitWriter:
-    """A new split of a run, created with its first line; its spec's "indices" says which list positions refer to."""
+    """A new split of a run, created with its first line; "indices" of its spec is the hash of the positions' list."""
 
     def __init__(self, path: Path, spec: dict[str, Any], kind: str = SPLIT) -> None:
         self.path = path
@@ -120,26 +112,25 @@ class SplitWriter:
         for at, block in zip(starts, blocks, strict=True):
             items = min(_SPAN_ITEMS, len(lines) - at)
             span = Span(positions[at], items, offset, len(block), crc32(block))
-            spans.append(with_checksum(asdict(span)))
+            spans.append(sealed(json.dumps(asdict(span), separators=(",", ":"))[:-1].encode()))
             offset += len(block)
         self._file(SPANS, durable=False).append(spans)
 
-    def append_failures(self, lines: Iterable[bytes]) -> None:
+    def append_failures(self, lines: Sequence[bytes]) -> None:
         """Append lines of failed items in one write."""
-        lines = list(lines)
         if lines:
             self._file(ERRORS).append(lines)
             self.errors += len(lines)
 
     def append_times(self, lines: Sequence[bytes]) -> None:
-        """Append lines on item times, which no outcome depends on; before the first outcome they wait."""
+        """Append lines on item times; no outcome depends on them, and they wait for the first one."""
         self._times += lines
         if self.folder is not None:
             self._file(TIMES, durable=False).append(self._times)
             self._times = []
 
     def check(self) -> None:
-        """Raise `DamagedFolderError` where somebody has deleted what was written here."""
+        """Raise `DamagedFolderError` if a written file was deleted."""
         for file in self._files.values():
             file.check()
 
@@ -167,7 +158,7 @@ class SplitWriter:
 
     def _begin(self) -> Path:
         existing = split_folders(self.path, self.kind)
-        number = _number(existing[-1]) + 1 if existing else 0
+        number = int(existing[-1].suffix[1:]) + 1 if existing else 0
         while True:
             folder = self.path / f"{self.kind}.{number}"
             with writing(folder):

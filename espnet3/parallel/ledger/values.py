@@ -1,4 +1,4 @@
-"""Results as strict JSON, both ways: what JSON cannot hold is tagged, or an error with its place.
+"""Results as strict JSON, both ways: other values are tagged, or an error with their place.
 
 Plain values are exactly of type `str`, `int`, `bool`, `None`, finite `float`, `list`, and `dict` with string keys.
 Everything else is written as an object with a `__type__`:
@@ -15,8 +15,8 @@ Everything else is written as an object with a `__type__`:
 Subclasses (a namedtuple, an IntEnum, an OrderedDict) are refused: they would come back as something else. So are text
 that UTF-8 cannot hold (lone surrogates), and numbers of more digits than Python reads (4,300).
 
-A file may come from anybody: what is read of a tag is written again, and must be the same. So nothing comes back that
-is not written here, and an array holds the bytes of its line, of a kind without pointers.
+A file may come from anywhere: a tagged value that was read is written again, and must be the same. So only types that
+are written here come back, and an array holds the bytes of its line, of a kind without pointers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=
 
 
 def _dumper() -> Callable[[Any], str]:
-    """Return the function from plain data to JSON: what the encoder makes anew for each value is made once."""
+    """Return the function from plain data to JSON, with an encoder made once instead of for each value."""
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return _ENCODER.encode
@@ -63,7 +63,7 @@ def to_json(value: Any, where: str = "result") -> bytes:
         try:
             return _dumps(value).encode()
         except ValueError:
-            pass  # nan or inf, which the slow way tags, or what it refuses
+            pass  # nan or inf: the slow way tags or refuses it
     return _dumps(_tagged(value, where, 0)).encode()
 
 
@@ -72,7 +72,7 @@ def from_json(data: bytes, file: object = "", line: int = 0) -> Any:
     try:
         text = data.decode()
         plain = _loads(text)
-        # a quote inside a JSON string is escaped: without these bytes, or letters that are escaped, there is no tag
+        # a quote inside a JSON string is escaped: a tag has these bytes, or escaped letters
         return _decoded(plain, 0) if '"__type__"' in text or "\\u" in text else plain
     except _NOT_WRITTEN as error:
         raise damaged(file, line, error) from error
@@ -84,7 +84,7 @@ def encode(value: Any, where: str = "result") -> Any:
 
 
 def decode(value: Any, file: object = "") -> Any:
-    """Return what `encode` was given; what it does not write is a `DamagedFolderError` that names the file."""
+    """Return the value that `encode` was given; other data is a `DamagedFolderError` that names the file."""
     try:
         return _decoded(value, 0)
     except _NOT_WRITTEN as error:
@@ -95,7 +95,7 @@ def decode(value: Any, file: object = "") -> Any:
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Tell whether a value needs no tags, but for what the JSON encoder refuses by itself."""
+    """Tell whether a value needs no tags; the JSON encoder itself refuses nan and inf."""
     kind = type(value)
     if kind in _SCALARS:
         return True
@@ -230,7 +230,7 @@ def _refuse_constant(name: str) -> NoReturn:
 _loads = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
-# what the readers below raise where a value is none of those that are written
+# raised by the readers below for values that are not written here
 _NOT_WRITTEN = (ValueError, TypeError, LookupError, OverflowError, RecursionError)
 _DTYPE = re.compile(r"[<>|][biufcmMSU]\d{1,9}(\[\d{0,9}[A-Za-z]{1,2}\])?")
 _SCALAR = re.compile(r"str|bool|u?int(8|16|32|64)|float(16|32|64)")
@@ -299,7 +299,7 @@ def _read_numpy_scalar(value: dict[str, Any]) -> Any:
     if not _SCALAR.fullmatch(value["dtype"]):
         raise ValueError(f"no scalar is of dtype {brief(value['dtype'], 80)}")
     numpy = _numpy()
-    with numpy.errstate(over="ignore"):  # what does not fit is not what was written
+    with numpy.errstate(over="ignore"):  # a value that does not fit was not written here
         return numpy.dtype(value["dtype"]).type(_decoded(value["value"], 0))
 
 
@@ -308,7 +308,7 @@ def _read_numpy_array(value: dict[str, Any]) -> Any:
 
 
 def _flat(value: dict[str, Any]) -> Any:
-    """Return the array of exactly these bytes; it is writable, as the one that was stored."""
+    """Return the array of exactly these bytes, writable as the stored one."""
     dtype, data = _dtype(value), bytearray(_bytes_of(value))
     if dtype.kind == "U":  # text with a code beyond Unicode ends in errors elsewhere
         data.decode("utf-32-be" if dtype.str[0] == ">" else "utf-32-le", "surrogatepass")

@@ -140,7 +140,7 @@ class Run:
 
     def identity(self) -> Identity:
         """Return what makes two runs the same, for their folder."""
-        from espnet3.parallel.ledger import identify  # here: it is a tenth of a second
+        from espnet3.parallel.ledger.identity import identify  # here: it is a tenth of a second
 
         provider = self.runner.provider
         return identify(
@@ -219,8 +219,8 @@ def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list
 def _in_folder(
     run: Run, path: Path, launcher: Callable[[Task], Launch], progress: Progress, report: Reporter
 ) -> tuple[Any, RunSummary]:
-    from espnet3.parallel.ledger import open_run  # here: it is a tenth of a second
-    from espnet3.parallel.ledger.folder import resumed
+    # here: it is a tenth of a second
+    from espnet3.parallel.ledger.folder import open_run, resumed
     from espnet3.parallel.provenance.record import LoadedCode
 
     retry = run.retry_failed
@@ -232,7 +232,7 @@ def _in_folder(
             left, failed = sum(len(shard.items) for shard in again), failed_elsewhere(folder, again)
         else:
             left, failed = len(folder.left(retry)), 0 if retry else folder.failed
-        progress.resume(len(run.items) - left, folder.resuming(retry, left))
+        progress.resume(len(run.items) - left, folder.resuming(left))
         report.resume(len(run.items) - left, failed)
         loaded = LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
         if run.writes:

@@ -21,9 +21,8 @@ from espnet3.parallel.engine.exceptions import failure_of, pickle_error
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.seeding import turn
 from espnet3.parallel.engine.steps import Call
-from espnet3.parallel.ledger.atomic import write_plainly
 from espnet3.parallel.ledger.errors import FolderWriteError
-from espnet3.parallel.ledger.files import make_folder, writing
+from espnet3.parallel.ledger.files import make_folder, write_plainly, writing
 from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
 from espnet3.parallel.runner.writers.hooks import Hooks, ShardWriters

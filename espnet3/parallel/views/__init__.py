@@ -4,6 +4,6 @@ In: a run folder, of a run that is at work, dead or finished. Out: facts in plai
 item run once more in this process, and the size of a job that is still to come. Nothing here changes a run's folder.
 
 `sessions.py` reads events and leases, `outcomes.py` the lines of items; `live.py` puts them together for a terminal,
-`facts.py` for a report, of which `conclusions.py`, `timeline.py`, `charts.py` and `page.py` make sentences, pictures
-and HTML. `replaying.py` runs an item again, `sizing.py` does the sums for a bigger run.
+`facts.py` for a report; `charts.py` and `page.py` make pictures, sentences and HTML of it. `replaying.py` runs an
+item again, `sizing.py` does the sums for a bigger run.
 """

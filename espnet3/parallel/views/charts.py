@@ -17,7 +17,7 @@ _LONGEST_NAME = 24  # characters
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch of a row, with a style class and what a pointer is told."""
+    """A stretch of a row, with a style class and the text under a pointer."""
 
     begin: float
     end: float
@@ -26,14 +26,7 @@ class Bar:
 
 
 def columns(found: Sequence[tuple[float, str]], top: str, scale: Sequence[str], label: str) -> str:
-    """Draw columns side by side.
-
-    Args:
-        found: The height of each, and what a pointer is told.
-        top: What the highest is called.
-        scale: Texts below, at equal distances.
-        label: The chart's name.
-    """
+    """Draw columns of a height and a title, with the name `top` of the highest and texts below at equal distances."""
     most = max(height for height, _ in found) or 1.0
     width = 100 / len(found)
     body = [_text(0, 12, top)]

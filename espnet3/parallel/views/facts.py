@@ -17,19 +17,16 @@ from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, split_folders
 from espnet3.parallel.messages import masked
 from espnet3.parallel.timing.reading import RunTimes, read_times
-from espnet3.parallel.views.outcomes import SLOWEST, FailureGroup, Failures, Outcomes, merged_failures
+from espnet3.parallel.views.outcomes import FailureGroup, Failures, Outcomes, merged_failures, slowest_of
 from espnet3.parallel.views.sessions import (
     JobEnds,
     Session,
     Span,
-    Stretch,
-    driver_spans,
     losses_of,
     read_ends,
     read_sessions,
-    seconds_of,
     shard_spans,
-    stretches,
+    spans,
 )
 
 _MOST_BYTES = 512 << 20  # of outcomes that are read line by line: some seconds
@@ -45,17 +42,15 @@ class RunFacts:
     runner: str  # import path of its class
     provider: str
     read: float
-    created: float | None  # as run.json says
     items: int
     ok: int
     failed: int
     state: str  # "complete", "at work" or "unfinished"
-    driver: str  # the one that is at work; "" where none is
-    sampled: str  # says what was estimated, or left out as too much; "" where nothing was
+    driver: str  # at work; "" for none
+    sampled: str  # a sentence on estimated or unread parts; "" for none
     sessions: tuple[Session, ...]
     drivers: tuple[Span, ...]
     shards: tuple[Span, ...]
-    stretches: tuple[Stretch, ...]
     failures: tuple[FailureGroup, ...]
     slowest: tuple[tuple[float, str], ...]  # seconds and index
     losses: int  # processes of detached jobs that ended with items in progress
@@ -97,33 +92,35 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     except FileNotFoundError:
         raise ConfigError(no_run(run)) from None
     items = said.get("indices", {}).get("count", 0)
-    sessions, drivers, shards = read_sessions(run), driver_spans(run), shard_spans(run)
+    sessions, drivers, shards = read_sessions(run), spans(run, "driver"), shard_spans(run)
     counts, times = _counts(run, said, items), read_times(run)
     found, unknown = read_ends(run) if ends else ([], [])
     # the driver lives, or one of the jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
-    complete = counts.merged or (not alive and counts.exact and counts.ok + counts.failed == items)
+    complete = counts.merged or (not alive and not counts.estimated and counts.ok + counts.failed == items)
+    unread = ""
+    if counts.failures.unread:
+        first = counts.failed - counts.failures.unread
+        unread = f"{counts.failed:,} items failed: the causes are counted over the first {first:,} of them"
     notes = [*counts.notes, *unknown]
     if complete and not counts.merged:
-        notes.append("every item has an outcome, and nobody has merged them yet")
+        notes.append("every item has an outcome; they are not merged yet")
     return RunFacts(
         run=str(run),
         runner=str((said.get("runner") or {}).get("path", "?")),
         provider=str((said.get("provider") or {}).get("path", "?")),
         read=time.time(),
-        created=seconds_of(said.get("created")),
         items=items,
         ok=counts.ok,
         failed=counts.failed,
         state="at work" if alive else "complete" if complete else "unfinished",
         driver=driver_of(run),
-        sampled=counts.sampled,
+        sampled=counts.estimated or unread,
         sessions=tuple(sessions),
         drivers=tuple(drivers),
         shards=tuple(shards),
-        stretches=tuple(stretches(sessions, counts.ok + counts.failed, times.stints)),
-        failures=tuple(counts.groups),
-        slowest=tuple(_slowest(counts.failures, times)),
+        failures=tuple(counts.failures.groups(counts.state)),
+        slowest=tuple(slowest_of(counts.failures, times)),
         times=times,
         losses=losses_of(run),
         ends=tuple(found),
@@ -132,28 +129,19 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
             for name in ("config", "seed", "policy", "origin", "packages", "history", "indices")
         },
         notes=tuple(notes),
-        exact=counts.exact,
+        exact=not counts.estimated,
     )
-
-
-def _slowest(failures: Failures, times: RunTimes) -> list[tuple[float, str]]:
-    """Return the slowest items: those that were timed, and failed ones, whose worker may have died with them."""
-    longest: dict[str, float] = {}
-    for seconds, name in [*((seconds, name) for seconds, _, name in times.slow), *failures.slowest]:
-        longest[name] = max(seconds, longest.get(name, 0.0))
-    return sorted(((seconds, name) for name, seconds in longest.items()), reverse=True)[:SLOWEST]
 
 
 @dataclass(slots=True)
 class _Counts:
     ok: int
     failed: int
-    merged: bool
     failures: Failures
-    groups: Sequence[FailureGroup] = ()
-    sampled: str = ""
+    merged: bool = False
+    state: bytearray | None = None  # by position; None: all failures count
+    estimated: str = ""  # why `ok` and `failed` are estimates; "" where they are counted
     notes: Sequence[str] = ()
-    exact: bool = True
 
 
 def _counts(run: Path, said: dict[str, Any], items: int) -> _Counts:
@@ -161,10 +149,7 @@ def _counts(run: Path, said: dict[str, Any], items: int) -> _Counts:
     if (run / RECEIPT).exists():
         receipt = read_receipt(run)
         failed = sum(receipt.failed.values())
-        failures = merged_failures(run, failed)
-        return _Counts(
-            receipt.ok, failed, True, failures, failures.groups(), _unread(failures.unread, failed)
-        )
+        return _Counts(receipt.ok, failed, merged_failures(run, failed), merged=True)
     outcomes = Outcomes(run, said)
     splits = split_folders(run, outcomes.kind)
     n_bytes = sum(_size(split / name) for split in splits for name in (RESULTS, ERRORS))
@@ -176,27 +161,17 @@ def _counts(run: Path, said: dict[str, Any], items: int) -> _Counts:
             f"the outcomes are {n_bytes >> 20:,} MB and not merged yet: how many there are is estimated from "
             f"{_PLACES} samples of each file"
         )
-        groups = outcomes.failures.groups()
-        return _Counts(ok, failed, False, outcomes.failures, groups, why, exact=False)
+        return _Counts(ok, failed, outcomes.failures, estimated=why)
     outcomes.look()
     notes = [f"{name} is of another index list and is not counted" for name in outcomes.foreign]
-    groups = outcomes.failures.groups(outcomes.state)
-    unread = _unread(outcomes.failures.unread, outcomes.failed)
-    return _Counts(outcomes.ok, outcomes.failed, False, outcomes.failures, groups, unread, notes)
-
-
-def _unread(unread: int, failed: int) -> str:
-    if not unread:
-        return ""
-    return f"{failed:,} items failed: the causes are counted over the first {failed - unread:,} of them"
+    return _Counts(outcomes.ok, outcomes.failed, outcomes.failures, state=outcomes.state, notes=notes)
 
 
 def lines_estimated(file: Path) -> int:
     """Return about how many lines a file has, from samples spread over it."""
-    size = _size(file)
+    size, seen, lines = _size(file), 0, 0
     if not size:
         return 0
-    seen = lines = 0
     step = max(_SAMPLE, size // _PLACES)
     with open_plain(file) as stream:
         for at in range(0, size, step):

@@ -17,11 +17,11 @@ from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, liv
 from espnet3.parallel.ledger.folder import RUN, read_run
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
-from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures
+from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures, slowest_of
 from espnet3.parallel.views.sessions import seconds_of
 
-_SPAN = 60.0  # seconds over which the rate is taken
-_DEPTH = ("*/", "*/*/")  # folders below the one that was given in which runs are looked for
+_SPAN = 60.0  # seconds of the rate
+_DEPTH = ("*/", "*/*/")  # levels at which runs are looked for
 _SLOW = 5
 _MOST_INDICES = 32 << 20  # bytes of the list of them: about a second
 _FINISHED = (JobState.DONE, JobState.NEW, JobState.NOT_STARTED)
@@ -34,7 +34,7 @@ class Worker:
     name: str
     state: str  # a job state, or "running"
     where: str  # host and process; "" where it has not started
-    items: int  # of its shard; 0 of a driver's worker, which has none of its own
+    items: int  # of its shard; 0 of a driver's worker: it has none of its own
     done: int
     doing: str = ""
     since: float = 0.0  # when that began, in seconds since the epoch; 0 where nothing says so
@@ -72,10 +72,25 @@ class LiveFacts:
             "rate": self.rate,
             "seconds_left": self.seconds_left,
             "workers": [asdict(worker) for worker in self.workers],
-            "failures": [group.to_json() for group in self.failures],
+            "failures": [asdict(group) for group in self.failures],
             "slow": [list(one) for one in self.slow],
             "memory": self.memory,
         }
+
+
+class Rate:
+    """Items per second, over the last minute of looks."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def __call__(self, now: float, done: int) -> float:
+        """Take in how many items are done at a moment, and return the rate."""
+        self._seen.append((now, done))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - _SPAN:
+            self._seen.popleft()
+        begin, before = self._seen[0]
+        return (done - before) / (now - begin) if done > before and now > begin else 0.0
 
 
 class Watcher:
@@ -84,11 +99,11 @@ class Watcher:
     def __init__(self, run: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.run = run
         self._clock = clock
-        self._seen: deque[tuple[float, int]] = deque()
+        self._rate = Rate()
         self._longest: dict[str, float] = {}
         self._detached = DetachedRun.open(run) if is_detached(run) else None
         if self._detached is None:
-            folder_status(run)  # says what is wrong with the folder
+            folder_status(run)  # raises for a damaged folder
         self._outcomes = Outcomes(run, read_run(run) if (run / RUN).exists() else {})
         self._times = TimesReader(run)
         self._items = None if self._detached is None else _indices(run)
@@ -107,9 +122,7 @@ class Watcher:
                 name = f"{worker.doing} of {worker.name}"
                 self._longest[name] = max(self._longest.get(name, 0.0), now - worker.since)
         failures = merged_failures(self.run, status.failed) if merged else self._outcomes.failures
-        timed: dict[str, float] = {}
-        for seconds, index in [*failures.slowest, *((s, name) for s, _, name in times.slow)]:
-            timed[f"item {index}"] = max(seconds, timed.get(f"item {index}", 0.0))
+        timed = {f"item {index}": seconds for seconds, index in slowest_of(failures, times)}
         # an item seen in progress counts until it is timed
         seen = {name: s for name, s in self._longest.items() if name.partition(" of ")[0] not in timed}
         longest = [*((seconds, name) for part in (timed, seen) for name, seconds in part.items())]
@@ -118,7 +131,7 @@ class Watcher:
         return LiveFacts(
             status,
             now,
-            self._rate(status.ok + status.failed),
+            self._rate(self._clock(), status.ok + status.failed),
             tuple(workers),
             tuple(failures.groups(None if merged else self._outcomes.state)),
             tuple((round(seconds, 3), name) for seconds, name in slow),
@@ -134,14 +147,6 @@ class Watcher:
         notes = tuple(f"{name} is of another index list and is not counted" for name in seen.foreign)
         counts = len(seen.state), seen.ok, seen.failed
         return FolderStatus(str(self.run), *counts, bool(driver), False, driver, notes)
-
-    def _rate(self, done: int) -> float:
-        now = self._clock()
-        self._seen.append((now, done))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - _SPAN:
-            self._seen.popleft()
-        begin, before = self._seen[0]
-        return (done - before) / (now - begin) if done > before and now > begin else 0.0
 
     def _jobs(self, status: RunStatus, times: RunTimes) -> list[Worker]:
         layout, found = Layout(self.run), []
@@ -180,7 +185,7 @@ class Watcher:
 
 
 def in_progress(folder: Path, items: Sequence[Any] | None) -> tuple[str, float]:
-    """Return what a shard's worker is in by its mark, and since when in seconds since the epoch; "" for nothing."""
+    """Return the item or hook that a shard's worker marked, and its begin in seconds since the epoch; "" for none."""
     mark = read_mark(folder)
     try:
         since = (folder / MARK).stat().st_mtime
@@ -196,7 +201,6 @@ def in_progress(folder: Path, items: Sequence[Any] | None) -> tuple[str, float]:
 
 
 def _named(position: int, items: Sequence[Any] | None) -> str:
-    """Return an item's index as text."""
     if items is None or position >= len(items):
         return f"at position {position}"
     return f"{items[position]!r:.60}"
@@ -226,7 +230,6 @@ def workers_of(times: RunTimes, since: float) -> list[Worker]:
 
 
 def _peaks(said: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Return the most memory that each name has recorded."""
     found: dict[str, int] = {}
     for name, memory in said:
         found[name] = max(memory, found.get(name, 0))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,16 @@ from espnet3.parallel.ledger.errors import DamagedFolderError, damaged
 from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.lines import check_line, failure_of, merged_failure
+from espnet3.parallel.ledger.scan import FAILED, OK, Counted
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
 from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.timing.reading import RunTimes
 
 MOST_FAILURES = 200_000  # failed items that are told apart: a report is for people
-_OK, _FAILED = 1, 2
 _SHOWN = 5  # indices of a group that are named
 SLOWEST = 10
-_MESSAGE = 200  # characters of a message by which failures are grouped
+_MESSAGE = 200  # characters of a message that group failures
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"")
 
 
@@ -33,16 +33,12 @@ class FailureGroup:
 
     cause: str  # "error", "poison", "timeout" or "result"
     error_type: str
-    message: str  # of the first one, as is what follows
+    message: str  # of the first one, like the fields below
     count: int
     indices: tuple[str, ...]  # of the first ones
     traceback: str
     worker: str
     attempts: int  # the most that one of them had
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain data."""
-        return {**asdict(self), "indices": list(self.indices)}
 
 
 class Failures:
@@ -71,35 +67,23 @@ class Failures:
 
     def groups(self, state: bytearray | None = None) -> list[FailureGroup]:
         """Return the groups, the largest first."""
-        counts: Counter[tuple[str, str, str]] = Counter()
-        indices: dict[tuple[str, str, str], list[str]] = {}
-        attempts: dict[tuple[str, str, str], int] = {}
-        for position, (key, index, tries) in self._of.items():
-            if state is not None and state[position] != _FAILED:
-                continue
-            counts[key] += 1
-            attempts[key] = max(tries, attempts.get(key, 0))
-            if len(named := indices.setdefault(key, [])) < _SHOWN:
-                named.append(index)
-        return [
-            FailureGroup(
-                *key[:2],
-                self._first[key].message,
-                count,
-                tuple(indices[key]),
-                self._first[key].traceback,
-                self._first[key].worker,
-                attempts[key],
-            )
-            for key, count in counts.most_common()
-        ]
+        members: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
+        for position, (key, index, attempts) in self._of.items():
+            if state is None or state[position] == FAILED:
+                members.setdefault(key, []).append((index, attempts))
+        found = []
+        for key, items in members.items():
+            first, named = self._first[key], tuple(index for index, _ in items[:_SHOWN])
+            most = max(attempts for _, attempts in items)
+            facts = (first.message, len(items), named, first.traceback, first.worker, most)
+            found.append(FailureGroup(first.cause, first.error_type, *facts))
+        return sorted(found, key=lambda group: -group.count)
 
 
-class Outcomes:
+class Outcomes(Counted):
     """The outcomes that the splits of a run hold so far.
 
     Attributes:
-        state: One byte a position: 0 where it has no outcome yet.
         failures: The failed items.
         foreign: Names of splits of another index list, which are not counted.
     """
@@ -118,18 +102,8 @@ class Outcomes:
         self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
         self._own: set[Path] = set()
 
-    @property
-    def ok(self) -> int:
-        """Positions with a result."""
-        return self.state.count(_OK)
-
-    @property
-    def failed(self) -> int:
-        """Positions whose last outcome is a failure."""
-        return self.state.count(_FAILED)
-
     def look(self) -> None:
-        """Read what has been written since the last look."""
+        """Read the lines since the last look."""
         for split in split_folders(self.run, self.kind):
             if split not in self._own and split.name not in self.foreign and not _begins(split):
                 if self._is_of(split):
@@ -138,11 +112,11 @@ class Outcomes:
                     self.foreign.append(split.name)
             if split in self._own:
                 for line, number, position in self._new_lines(split / ERRORS):
-                    if self.state[position] != _OK:
-                        self.state[position] = _FAILED
+                    if self.state[position] != OK:
+                        self.state[position] = FAILED
                         self.failures.add(position, failure_of(line, split / ERRORS, number))
                 for _, _, position in self._new_lines(split / RESULTS):
-                    self.state[position] = _OK
+                    self.state[position] = OK
 
     def look_at_failures(self) -> None:
         """Read the first failed items alone, up to `MOST_FAILURES`: of a run that is too large to be counted."""
@@ -176,7 +150,7 @@ class Outcomes:
 
 
 def _begins(split: Path) -> bool:
-    """Whether a split's folder has just been made: what it says of itself is the first file in it."""
+    """Tell a folder that was just made: its spec is its first file."""
     return not any((split / name).exists() for name in (SPEC, RESULTS, ERRORS))
 
 
@@ -188,3 +162,11 @@ def merged_failures(run: Path, failed: int) -> Failures:
             found.add(number, merged_failure(line, run / ERRORS, number))
     found.unread = max(0, failed - MOST_FAILURES)
     return found
+
+
+def slowest_of(failures: Failures, times: RunTimes) -> list[tuple[float, str]]:
+    """Return the slowest items: timed ones, and failed ones, whose worker may have died with them."""
+    longest: dict[str, float] = {}
+    for seconds, name in [*((seconds, name) for seconds, _, name in times.slow), *failures.slowest]:
+        longest[name] = max(seconds, longest.get(name, 0.0))
+    return sorted(((seconds, name) for name, seconds in longest.items()), reverse=True)[:SLOWEST]

@@ -1,8 +1,13 @@
-"""A run's facts as one HTML page: no network, no script, light and dark, readable by a screen reader."""
+"""A run's facts as one HTML page: no network, no script, light and dark, readable by a screen reader.
+
+At its top are three sentences: the run's state, its trouble, and where its time went. Its timeline has a row for each
+worker of a driver, or for each shard of detached jobs.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -10,12 +15,10 @@ from typing import Any
 
 from espnet3.parallel.messages import counted
 from espnet3.parallel.timing.counts import PER_OCTAVE, edge_of
-from espnet3.parallel.timing.reading import RunTimes
-from espnet3.parallel.views import charts, timeline
-from espnet3.parallel.views.charts import STYLE, amount, duration
-from espnet3.parallel.views.conclusions import conclusions
+from espnet3.parallel.timing.reading import RunTimes, Stint, shard_of, worker_name
+from espnet3.parallel.views import charts
+from espnet3.parallel.views.charts import STYLE, Bar, amount, duration
 from espnet3.parallel.views.facts import RunFacts
-from espnet3.parallel.views.sessions import Stretch
 
 _MOST_GROUPS = 50
 _MOST_CONFIG = 200_000  # characters
@@ -34,6 +37,19 @@ _NOT_RECORDED = (
     "item in which a worker died. Of a driver or job that was killed the last record is missing: half a second of "
     "work, or a two-hundredth of its time."
 )
+_MOST_ROWS = 60
+_MOST_BARS = 60  # of a row's items
+_KINDS = {
+    "launch": "start",
+    "env": "imports and env",
+    "work": "items",
+    "idle": "idle share",
+    "alive": "at work",
+    "lost": "died or stopped",
+}
+_ENDED = {"died": "gave no more sign of life", "alive": "at work", "released": "left in order"}
+
+Row = tuple[str, list[Bar]]
 
 
 def page_of(facts: RunFacts) -> str:
@@ -87,9 +103,9 @@ def _tiles(facts: RunFacts) -> str:
 
 
 def _throughput(facts: RunFacts) -> str:
-    if not facts.stretches:
+    if not facts.times.stints:
         return "<p>Nothing is recorded yet of when items came in.</p>"
-    begin, end, rates = binned(facts.stretches, facts.sessions[0].begin if facts.sessions else None)
+    begin, end, rates = binned(facts.times.stints, facts.sessions[0].begin if facts.sessions else None)
     width = (end - begin) / len(rates)
     shown = [(charts.clock(begin + place * width), f"{rate:,.3g}") for place, rate in enumerate(rates)]
     drawn = [(rate, f"{moment}: {text}/s") for rate, (moment, text) in zip(rates, shown, strict=True)]
@@ -102,8 +118,8 @@ def _throughput(facts: RunFacts) -> str:
     )
 
 
-def binned(found: Sequence[Stretch], begin: float | None = None) -> tuple[float, float, list[float]]:
-    """Return when stretches begin (or `begin`, if that is earlier) and end, and the items per second in each bin."""
+def binned(found: Sequence[Stint], begin: float | None = None) -> tuple[float, float, list[float]]:
+    """Return when stints begin (or `begin`, if that is earlier) and end, and the items per second in each bin."""
     first, end = min(one.begin for one in found), max(one.end for one in found)
     first = first if begin is None else min(begin, first)
     end = max(end, first + 1e-3)
@@ -111,7 +127,7 @@ def binned(found: Sequence[Stretch], begin: float | None = None) -> tuple[float,
     rates = [0.0] * _BINS
     for one in found:
         length = max(1e-3, one.end - one.begin)
-        start = min(one.begin, end - length)  # one that took no time has a bin all the same
+        start = min(one.begin, end - length)  # a stint without length has a bin too
         at, last = int((start - first) / width), int((start + length - first) / width)
         for place in range(max(0, at), min(last + 1, _BINS)):
             low = first + place * width
@@ -121,14 +137,14 @@ def binned(found: Sequence[Stretch], begin: float | None = None) -> tuple[float,
 
 
 def _timeline(facts: RunFacts) -> str:
-    rows, left = timeline.rows_of(facts)
+    rows, left = rows_of(facts)
     if not rows:
         return "<p>Nothing is recorded yet of any worker.</p>"
     bars = [bar for _, found in rows for bar in found]
     begin, end = min(bar.begin for bar in bars), max(bar.end for bar in bars)
     used = {bar.kind for bar in bars}
     legend = "".join(
-        f'<span><i class="{kind}"></i>{name}</span>' for kind, name in timeline.KINDS.items() if kind in used
+        f'<span><i class="{kind}"></i>{name}</span>' for kind, name in _KINDS.items() if kind in used
     )
     label = f"Timeline of {len(rows)} rows from {charts.clock(begin)} to {charts.clock(end)}"
     return (
@@ -162,7 +178,7 @@ def _times(facts: RunFacts) -> str:
 
 
 def _histogram(times: RunTimes) -> str:
-    """Draw how many items took how long, over bins whose ends grow by equal factors."""
+    """Draw the numbers of items by time, in bins whose ends grow by equal factors."""
     first, last = min(times.counts), max(times.counts)
     width = -(-(last - first + 1) // _COLUMNS)
     if width > 1:
@@ -294,7 +310,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _inline(sentence: str) -> str:
-    """Return a sentence as HTML; what stands between backticks is code."""
+    """Return a sentence as HTML, with code between backticks."""
     parts = sentence.split("`")
     return "".join(f"<code>{escape(p)}</code>" if k % 2 else escape(p) for k, p in enumerate(parts))
 
@@ -311,3 +327,146 @@ def _numbers(values: Sequence[int]) -> str:
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+# --- sentences ---
+
+
+def conclusions(facts: RunFacts) -> list[str]:
+    """Return at most three sentences."""
+    return [sentence for sentence in (_state(facts), _trouble(facts), _time(facts)) if sentence]
+
+
+def _state(facts: RunFacts) -> str:
+    failed = f", {facts.failed:,} of them a failure" if facts.failed else ""
+    if facts.state == "complete":
+        how = ""
+        if facts.computed:
+            last = facts.computed[-1]
+            how = (
+                f" The last session ran {counted(int(last.figure('items')), 'item')} in "
+                f"{duration(last.figure('seconds'))} on {counted(int(last.figure('workers')), 'worker')}."
+            )
+        return f"All {counted(facts.items, 'item')} have an outcome{failed}.{how}"
+    about = "" if facts.exact else "About "
+    have = f"{about}{facts.ok + facts.failed:,} of {counted(facts.items, 'item')} have an outcome{failed}"
+    if facts.state == "at work":
+        return f"{have}; the run is at work."
+    ended = facts.sessions[-1] if facts.sessions else None
+    why = f" It stopped at {ended.error.splitlines()[0]:.120}." if ended is not None and ended.error else ""
+    again = f"`espnet3 retry {facts.run}`" if facts.shards else "the same call of the runner"
+    left = f"the {facts.left:,} that are left" if facts.exact else "what is left, and to count"
+    return f"{have}, and no process works on it.{why} To compute {left}: {again}."
+
+
+def _trouble(facts: RunFacts) -> str:
+    if facts.failures:
+        first = facts.failures[0]
+        replay = shlex.join(["espnet3", "replay", facts.run, first.indices[0]])
+        share = first.count / max(1, facts.failed)
+        return (
+            f"{first.count:,} of {counted(facts.failed, 'failure')} ({share:.0%}) are {first.error_type}: "
+            f"{' '.join(first.message.split()):.120}. `{replay}` runs the first one here."
+        )
+    if facts.deaths:
+        return (
+            f"{counted(facts.deaths, 'worker process')} ended in the middle of items, which were run again."
+        )
+    if facts.retries:
+        return f"{counted(facts.retries, 'time')} an item was tried again because it had raised."
+    if facts.computed and all(one.figures for one in facts.sessions):
+        return "Nothing had to be done twice: no worker process was lost, and no item was tried again."
+    return ""
+
+
+def _time(facts: RunFacts) -> str:
+    if facts.computed:
+        last = facts.computed[-1]
+        seconds, start = last.figure("seconds"), last.figure("start_seconds")
+        busy, present, items = last.figure("busy_seconds"), last.figure("slot_seconds"), last.figure("items")
+        return (
+            f"Start-up took {start / max(1e-9, seconds):.0%} of the last session ({duration(start)} of "
+            f"{duration(seconds)}); workers were busy for {busy / max(1e-9, present):.0%} of the time they were there, "
+            f"and an item took {duration(busy / items)} on average."
+        )
+    times = facts.times
+    if not times.busy:
+        return ""
+    start = sum(one.imports + one.env for one in times.arrivals)
+    return (
+        f"An item took {duration(times.busy / times.items)} on average, over {counted(times.items, 'item')}; "
+        f"imports and env took {start / (start + times.busy):.0%} of the workers' time."
+    )
+
+
+# --- workers over time ---
+
+
+def rows_of(facts: RunFacts) -> tuple[list[Row], str]:
+    """Return the rows by when they begin, the first ones, and a sentence on those that are left out; "" if none are."""
+    rows: dict[str, list[Bar]] = {}
+    for worker, bars in _worker_bars(facts).items():
+        rows.setdefault(shard_of(worker) if facts.shards else worker_name(worker), []).extend(bars)
+    for span in facts.shards:
+        bars = rows.setdefault(span.name, [])
+        did = [bar for bar in bars if span.begin <= bar.end <= span.end]
+        kind = {"died": "lost", "alive": "alive"}.get(span.ended, "work")
+        if kind != "work" or not did:  # its time after the last record is not known
+            end = max((bar.end for bar in did), default=span.begin)
+            how = f"on {span.host}, process {span.pid}: {duration(span.seconds)}, {_ENDED[span.ended]}"
+            bars.append(Bar(end, max(end, span.end), kind, how))
+    for bars in rows.values():
+        bars.sort(key=lambda bar: bar.begin)
+    found = sorted(rows.items(), key=lambda row: row[1][0].begin)
+    left = len(found) - _MOST_ROWS
+    what = "shards" if facts.shards else "workers"
+    return found[:_MOST_ROWS], f"{left:,} more {what} are left out." if left > 0 else ""
+
+
+def _worker_bars(facts: RunFacts) -> dict[str, list[Bar]]:
+    """Return the bars of each worker by `times.jsonl`: its start, its env, its items, and its deaths."""
+    times = facts.times
+    found: dict[str, list[Bar]] = {}
+    begins: dict[str, list[float]] = {}  # moments at which the start of a worker or job began
+    for name, when in [*((span.name, span.begin) for span in facts.shards), *times.losses]:
+        begins.setdefault(name, []).append(when)
+    sessions = [session.begin for session in facts.sessions]
+    for one in times.arrivals:
+        ready = one.when - one.imports - one.env
+        moments = [*sessions, *begins.get(one.worker, ()), *begins.get(shard_of(one.worker), ())]
+        began = max((moment for moment in moments if moment <= ready), default=ready)
+        text = f"imports {duration(one.imports)}, env {duration(one.env)}"
+        found.setdefault(one.worker, []).append(Bar(ready, one.when, "env", text))
+        if began < ready:
+            found[one.worker].append(Bar(began, ready, "launch", f"its start: {duration(ready - began)}"))
+    stints: dict[str, list[Stint]] = {}
+    for stint in times.stints:
+        stints.setdefault(stint.worker, []).append(stint)
+    for worker, did in stints.items():
+        found.setdefault(worker, []).extend(bar for stint in _fewer(did) for bar in _bars(stint))
+    for worker, when in times.losses:
+        text = "its process ended with items in progress, which were run again"
+        found.setdefault(worker, []).append(Bar(when, when, "lost", text))
+    return found
+
+
+def _bars(stint: Stint) -> list[Bar]:
+    length = max(1e-3, stint.end - stint.begin)
+    busy = min(1.0, stint.busy / length)
+    memory = f", up to {amount(stint.memory)} of memory" if stint.memory else ""
+    text = f"{stint.items:,} items in {duration(length)}, busy for {busy:.0%}{memory}"
+    turn = stint.begin + busy * length
+    idle = [Bar(turn, stint.end, "idle", text)] if busy < 0.98 else []  # less is not seen
+    return [Bar(stint.begin, turn if idle else stint.end, "work", text), *idle]
+
+
+def _fewer(stints: Sequence[Stint]) -> list[Stint]:
+    """Join neighbours until there are no more than a row can show."""
+    each = -(-len(stints) // _MOST_BARS)
+    found = []
+    for at in range(0, len(stints), each):
+        part = stints[at : at + each]
+        busy, items = sum(one.busy for one in part), sum(one.items for one in part)
+        memory = max(one.memory for one in part)
+        found.append(Stint(part[0].worker, part[0].begin, max(one.end for one in part), busy, items, memory))
+    return found

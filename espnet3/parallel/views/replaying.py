@@ -1,36 +1,179 @@
-"""One item of a run once more, in this process: with its provider, code and seed, and told what is not the same."""
+"""One item of a run once more, in this process: with its provider, code and seed, and the differences named.
+
+Runner and provider are made again from the run's folder.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import json
+import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.detached.layout import FOLDER, INDICES, Layout
+from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.detached.job_spec import SCRIPT, ClassRef, load, make_provider
+from espnet3.parallel.detached.layout import FOLDER, INDICES, TEMPLATE, Layout
+from espnet3.parallel.detached.looking.status import no_run
 from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.seeding import seeded
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import adding
+from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.functions.running import runner_of
 from espnet3.parallel.ledger.files import open_plain, refuse_others
 from espnet3.parallel.ledger.folder import read_run
+from espnet3.parallel.ledger.identity import changed_packages, changes, identify
 from espnet3.parallel.ledger.lines import index_json, merged_failure, read_line, read_merged
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
 from espnet3.parallel.ledger.values import from_json
 from espnet3.parallel.messages import did_you_mean
+from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.runner.inline import build_here
 from espnet3.parallel.runner.writers.hooks import writes_files
-from espnet3.parallel.views.remaking import Remade, remake
 
-_PLANNED = 100_000  # indices among which a similar one is looked for
+_MASKED = "***"
+# The indices are not made again, and a note of its own names masked values.
+_KNOWN = ("indices:", "config: a masked value")
+
+
+@dataclass(frozen=True, slots=True)
+class Remade:
+    """Runner, provider and settings of a run, as far as they could be made again."""
+
+    runner: Any
+    setup: Callable[[], dict[str, Any]]  # builds the env
+    seed: int | None
+    batched: int | None  # its batch size, where its items went through `batch_forward`
+    differences: tuple[str, ...]  # a line for each thing that has changed
+
+
+def remake(run: Path, own: bool = True) -> Remade:
+    """Import a run's classes and make its provider again.
+
+    The working directory and the search path of this process become those of the run.
+    """
+    try:
+        said = read_run(run, own=own)
+    except FileNotFoundError:
+        raise ConfigError(no_run(run)) from None
+    policy = said.get("policy") or {}
+    notes: list[str] = []
+    runner: Any
+    cls: Any
+    if (run / FOLDER / TEMPLATE).exists():
+        spec = Layout(run, own=own).template()
+        spec.surroundings.restore()
+        runner, cls = load(spec.runner), load(spec.provider)
+        provider = make_provider(cls, spec.arguments)
+    else:
+        runner, cls = _classes(said, notes)
+        provider = _provider(cls, said.get("config"), notes)
+    if not issubclass(runner, BaseRunner):
+        runner = runner_of(getattr(runner, FUNCTION))
+    if SCRIPT in sys.modules:
+        sys.modules[SCRIPT].__spec__ = None  # as a script has it that is run: its name is its file's
+    now = identify(runner, cls, _plain(made_with(provider)), [], seed=said.get("seed"))
+    notes += [line for line in changes(said, now) if not line.startswith(_KNOWN)]
+    notes += [f"package {line}" for line in changed_packages(said, now)]
+    size = policy.get("batch_size")
+    batched = size if size and runner.batch_forward is not BaseRunner.batch_forward else None
+    return Remade(runner, worker_setup_of(provider), said.get("seed"), batched, tuple(notes))
+
+
+def _classes(said: dict[str, Any], notes: list[str]) -> tuple[Any, Any]:
+    origin = said.get("origin") or {}
+    cwd = str(origin.get("cwd") or "")
+    if os.path.isdir(cwd):
+        os.chdir(cwd)
+    elif cwd:
+        notes.append(f"the working directory: {cwd} is not there, and this one is {os.getcwd()}")
+    command = origin.get("command") or [""]
+    script = os.path.realpath(os.path.join(cwd, str(command[0])))
+    refs = [_reference(what, said.get(what) or {}, script) for what in ("runner", "provider")]
+    for ref in refs:
+        root = str(ref.root)
+        if root not in sys.path:
+            sys.path.insert(0, root)
+    runner, provider = (load(ref) for ref in refs)
+    return runner, provider
+
+
+def _reference(what: str, said: dict[str, Any], script: str) -> ClassRef:
+    module, _, name = str(said.get("path", "")).partition(":")
+    file = said.get("file")
+    if not file or "<locals>" in name:
+        where = "in a function" if file else "in a notebook or a terminal"
+        raise ConfigError(
+            f"the {what} {name or '?'} was defined {where}, so that no other process can make it again: put it into a "
+            ".py file, at its top level, and run that; or call its forward there, where it is"
+        )
+    return ClassRef(module, name, str(file), script=os.path.realpath(str(file)) == script)
+
+
+class _Config(dict[str, Any]):
+    """Plain data for a config whose class is not recorded: a mapping whose keys are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def _provider(cls: Any, config: Any, notes: list[str]) -> Any:
+    """Make a provider again from its arguments in run.json."""
+    if not isinstance(config, dict):
+        raise ConfigError(
+            "run.json does not say what the provider was made with: an earlier version wrote it"
+        )
+    if _MASKED in str(config):
+        notes.append(
+            "the config: secrets are masked in run.json and are not known here; what needs them gets '***'"
+        )
+    given = {name: _usable(value) for name, value in config.items()}
+    args = given.pop("args", [])
+    known = set(inspect.signature(cls).parameters)
+    by_name = {name: value for name, value in given.items() if name in known}
+    if args and "config" in by_name:
+        args = [by_name.pop("config"), *args]
+    if by_name.get("config", ...) is None and set(by_name) == {"config"}:
+        by_name = {}  # made without one
+    try:
+        provider = cls(*args, **by_name)
+    except Exception as error:  # the user's code, with plain data where there may have been objects
+        raise ConfigError(
+            f"{cls.__qualname__} cannot be made again from run.json, which holds its arguments as plain data: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    for name in given.keys() - known:  # it was set from outside
+        setattr(provider, name, given[name])
+    return provider
+
+
+def _plain(value: Any) -> Any:
+    """Undo `_usable`."""
+    if type(value) in (dict, _Config):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if type(value) is list else value
+
+
+def _usable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _Config({key: _usable(item) for key, item in value.items()})
+    return [_usable(item) for item in value] if isinstance(value, list) else value
+
+
+_PLANNED = 100_000  # indices that are searched for a similar one
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +199,8 @@ class Replayed:
 class Replay:
     """A run whose items can be run again in this process; nothing is written to its folder.
 
-    This process takes over the run's working directory and search path. With `trust` the folder may be one that others
-    own or may write to.
+    This process takes over the run's working directory and search path. With `trust` others may own the folder or
+    write to it.
 
     Attributes:
         differences: A line for each thing that has changed.
@@ -111,7 +254,7 @@ class Replay:
             self._scratch.cleanup()
 
     def prepare(self) -> Callable[[Any], Any]:
-        """Build the env, and return what is called with an index; the first item would do it otherwise."""
+        """Build the env before the first item, and return the function of an index."""
         if self._bound is None:
             env = build_here(adding(self._remade.setup, self._entries()), None)
             if self._remade.batched:
@@ -122,7 +265,7 @@ class Replay:
         return self._bound
 
     def _entries(self) -> dict[str, Any]:
-        """Return what the run folder adds to the env, with an empty folder in its place."""
+        """Return the entries of the env about the run folder, with an empty folder in its place."""
         called = self.runner.batch_forward if self._remade.batched else self.runner.forward
         wanted = {"output_dir", "shard_subdir", "shard_id"}
         if not writes_files(self.runner):
@@ -159,7 +302,7 @@ def index_of(run: Path, text: str) -> Any:
 
 
 def failed_indices(run: Path) -> list[Any]:
-    """Return the indices whose outcome is a failure, in the order in which they are found."""
+    """Return the indices of failed items, in the order of the files."""
     if (run / ERRORS).exists():
         with open_plain(run / ERRORS) as file:
             return [merged_failure(line, run / ERRORS, number).index for number, line in enumerate(file, 1)]
@@ -181,7 +324,7 @@ def first_indices(run: Path, n: int) -> list[Any]:
 
 
 def outcome_of(run: Path, index: Any) -> Then | None:
-    """Return what the folder says of an item; None where it has no outcome."""
+    """Return an item's outcome in the folder; None if it has none."""
     try:
         wanted = index_json(index)
     except Exception:  # not an index that JSON can hold: the run cannot have it

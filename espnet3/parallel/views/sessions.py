@@ -4,44 +4,39 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import zip_longest
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout, Plan
 from espnet3.parallel.detached.looking.status import run_status
 from espnet3.parallel.detached.marks import LossFile
-from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, progress
+from espnet3.parallel.detached.states import JobState, disk_now, holder_lives
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import open_plain, read_or_none
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.session import EVENTS
-from espnet3.parallel.timing.reading import Stint
 
 _MOST_REPAIRS = 20  # sentences that are kept of a session: a disk that fails writes thousands
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Session:
-    """One call that opened the run's folder. Times are in seconds since the epoch."""
+    """One call that opened the run's folder, in seconds since the epoch."""
 
     begin: float
-    end: float | None = None  # when its last event was noted; None where it noted none after it had begun
-    resumed: bool = False
-    ok_before: int = 0  # items that had a result when it began
-    failed_before: int = 0
+    resumed: bool
+    ok_before: int  # items that had a result when it began
+    failed_before: int
     ended: str = ""  # "computed", "submitted" to detached jobs, "stopped", "merged" where it did no more; "": not noted
-    error: str = ""  # type and message of what stopped it
-    figures: dict[str, Any] | None = None  # its `RunSummary`, of one that "computed"
-    submitted: dict[str, Any] | None = None  # backend, shards and workers of the jobs it handed over
-    repaired: tuple[str, ...] = ()  # damage that it found, and the repair
-    missed_beats: int = 0  # signs of life that it could not write
+    error: str = ""  # type and message of the error that stopped it
+    figures: dict[str, Any] = field(default_factory=dict)  # its `RunSummary`, of one that "computed"
+    repaired: list[str] = field(default_factory=list)  # damage that it found, and the repair
 
     def figure(self, name: str) -> float:
         """Return one of the figures; 0 where it is not recorded."""
-        return float((self.figures or {}).get(name, 0.0))
+        return float(self.figures.get(name, 0.0))
 
 
 def read_sessions(run: Path) -> list[Session]:
@@ -49,27 +44,30 @@ def read_sessions(run: Path) -> list[Session]:
     sessions: list[Session] = []
     repairs: list[str] = []  # of a folder that is being opened: they are noted before the session itself
     for event in events_of(run):
-        when, kind = seconds_of(event.get("time")), event.get("event")
-        if when is None:
+        begin, kind = seconds_of(event.pop("time", None)), str(event.pop("event", ""))
+        if begin is None:
             continue
         if kind == "repaired":
             repairs.append(str(event.get("what")))
             continue
         if kind in ("started", "resumed") or not sessions:
-            sessions.append(
-                Session(
-                    when,
-                    resumed=kind == "resumed",
-                    ok_before=_number(event, "ok"),
-                    failed_before=_number(event, "failed"),
-                )
-            )
+            have = (_number(event, "ok"), _number(event, "failed"))
+            sessions.append(Session(begin, kind == "resumed", *have))
         last = sessions[-1]
-        if repairs:
-            last = replace(last, repaired=(*last.repaired, *repairs)[:_MOST_REPAIRS])
-            repairs = []
-        sessions[-1] = _told(last, str(kind), event, when)
+        last.repaired, repairs = [*last.repaired, *repairs][:_MOST_REPAIRS], []
+        _take(last, kind, event)
     return sessions
+
+
+def _take(session: Session, kind: str, facts: dict[str, Any]) -> None:
+    if kind == "computed":
+        session.figures = facts
+    elif kind == "stopped":
+        session.error = f"{facts.get('error')}: {facts.get('message')}"
+    if kind in ("computed", "submitted", "stopped"):
+        session.ended = kind
+    elif kind not in ("started", "resumed", "missed_beats"):
+        session.ended = session.ended or kind
 
 
 def seconds_of(text: Any) -> float | None:
@@ -78,23 +76,6 @@ def seconds_of(text: Any) -> float | None:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (TypeError, ValueError):
         return None
-
-
-def _told(session: Session, kind: str, event: dict[str, Any], when: float) -> Session:
-    """Return a session with one more event."""
-    facts = {name: value for name, value in event.items() if name not in ("time", "event")}
-    if kind in ("started", "resumed"):
-        return session
-    session = replace(session, end=when)
-    if kind == "computed":
-        return replace(session, ended=kind, figures=facts)
-    if kind == "submitted":
-        return replace(session, ended=kind, submitted=facts)
-    if kind == "stopped":
-        return replace(session, ended=kind, error=f"{facts.get('error')}: {facts.get('message')}")
-    if kind == "missed_beats":
-        return replace(session, missed_beats=_number(facts, "count"))
-    return replace(session, ended=session.ended or kind)
 
 
 def _number(facts: dict[str, Any], name: str) -> int:
@@ -119,62 +100,20 @@ def events_of(run: Path) -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Items that came in between two moments, in seconds since the epoch; they are taken to be spread evenly."""
-
-    begin: float
-    end: float
-    items: int
-
-
-def stretches(sessions: Sequence[Session], done: int, stints: Sequence[Stint]) -> list[Stretch]:
-    """Return when items came in: as their times say, and of those that have none while their session went on.
-
-    Args:
-        sessions: Those of the run.
-        done: Items with an outcome.
-        stints: What workers did.
-    """
-    found = [Stretch(one.begin, one.end, one.items) for one in stints]
-    for session, after in zip_longest(sessions, sessions[1:]):
-        if session.end is None or session.ended in ("submitted", "merged"):
-            continue
-        until = float("inf") if after is None else after.begin
-        left = -sum(one.items for one in stints if session.begin <= one.begin < until)
-        begin, end = session.begin, session.end
-        if session.figures:
-            left += int(session.figure("items"))
-            end = begin + session.figure("seconds")
-            begin = min(end, begin + session.figure("start_seconds"))
-        else:
-            have = done if after is None else after.ok_before + after.failed_before
-            left += have - session.ok_before - session.failed_before
-        if left > 0:
-            found.append(Stretch(begin, max(begin, end), left))
-    return sorted(found, key=lambda one: one.begin)
-
-
-@dataclass(frozen=True, slots=True)
 class Span:
     """A stretch of time in which one process held a lease."""
 
     name: str  # "shard 3", or "driver"
     host: str
-    pid: int
+    pid: str
     begin: float  # in seconds since the epoch
-    end: float  # when it gave the lease back, or its last sign of life; of one that is alive, now
+    end: float  # the return of the lease, or the last sign of life; now for a living process
     ended: str  # "released" (it left in order), "died" (it gave no more sign of life) or "alive"
-    items: int = 0  # with an outcome by it and those before it; 0 where that is not recorded
 
     @property
     def seconds(self) -> float:
         """Its length."""
-        return max(0.0, self.end - self.begin)
-
-
-def driver_spans(run: Path) -> list[Span]:
-    """Return the spans of the drivers of a run; a folder keeps the leases of the last ones."""
-    return list(_spans(run, "driver", 0))
+        return self.end - self.begin
 
 
 def shard_spans(run: Path) -> list[Span]:
@@ -187,19 +126,17 @@ def shard_spans(run: Path) -> list[Span]:
     for number in range(len(plan.get("bounds", [0])) - 1):
         folder = layout.shard(number)
         if folder.is_dir():
-            found += _spans(folder, f"shard {number}", sum(progress(folder)), folder / DONE)
+            found += spans(folder, f"shard {number}", folder / DONE)
     return found
 
 
 def losses_of(run: Path) -> int:
     """Return how many processes of detached jobs ended while they had items in progress."""
-    if not (run / FOLDER).is_dir():
-        return 0
-    return sum(len(LossFile(folder).losses) for folder in sorted((run / FOLDER).glob("shard.*")))
+    return sum(len(LossFile(folder).losses) for folder in (run / FOLDER).glob("shard.*"))
 
 
-def _spans(folder: Path, name: str, items: int, done: Path | None = None) -> Iterator[Span]:
-    """Yield the spans of a folder's leases; with its mark `done` a shard is over, though its job may not be yet."""
+def spans(folder: Path, name: str, done: Path | None = None) -> Iterator[Span]:
+    """Yield the spans of a folder's last leases; the mark `done` ends a shard, even if its job lives on."""
     numbers = sorted(
         int(file.name.split(".")[1])
         for file in folder.glob("lease.*.json")
@@ -222,16 +159,7 @@ def _spans(folder: Path, name: str, items: int, done: Path | None = None) -> Ite
             end, how = now / 1e9, "alive"
         else:
             end, how = file.stat().st_mtime, "died"
-        pid = held.get("pid")
-        yield Span(
-            name,
-            str(held.get("host", "")),
-            pid if isinstance(pid, int) else 0,
-            begin,
-            max(begin, end),
-            how,
-            items if newest else 0,
-        )
+        yield Span(name, str(held.get("host")), str(held.get("pid")), begin, max(begin, end), how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +173,7 @@ class JobEnds:
 
 
 def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
-    """Return how jobs of a run ended, in the order in which it was noticed, and why it is not known of those of now.
+    """Return how jobs of a run ended, the earliest first, and a note if their present state is not known.
 
     The scheduler is not asked about a run that is merged, or has no detached jobs.
     """
@@ -266,7 +194,7 @@ def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
 
 
 def _ends(found: Any, noticed: float | None) -> list[JobEnds]:
-    """Return what was noticed at one moment; what a newer version may have written is passed over."""
+    """Return the ends noticed at one moment, without those of a newer version."""
     states = {state.value: state for state in JobState}
     return [
         JobEnds(name, tuple(shards), noticed, states[name].sentence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,13 +54,9 @@ class Size:
     worker_hours: float
     start_share: float  # of the worker hours
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain data."""
-        return asdict(self)
-
 
 def measured_by(run: Path, sample: int = 0) -> Measured:
-    """Return what a run's folder says of the cost of an item, after some of its items have run again if asked."""
+    """Return the cost of an item by a run's folder; with `sample`, run so many items again first."""
     facts = read_facts(run, ends=False)
     items, times = facts.total("items"), facts.times
     start = env = seconds = 0.0
@@ -89,7 +85,7 @@ def measured_by(run: Path, sample: int = 0) -> Measured:
 
 
 def measured_here(runner: Any, provider: Any, sample: int) -> Measured:
-    """Run the items 0 to `sample - 1` in one worker process of this machine and return what they cost."""
+    """Run the items 0 to `sample - 1` in one worker process of this machine and return their cost."""
     before = get_parallel_config()
     set_parallel({"env": "local", "n_workers": 1, "options": {"processes": True}, "idle_timeout": 0})
     try:
@@ -111,7 +107,7 @@ def job_starts(spans: Sequence[Span], times: RunTimes) -> list[float]:
 
 
 def placed(measured: Measured, backend: Backend) -> Measured:
-    """Return what items cost on a backend: a job takes longer to start than what was measured on one machine."""
+    """Return the cost on a backend: a job starts later than a process of this machine."""
     return measured if backend.is_local else replace(measured, start=max(measured.start, JOB_START))
 
 
@@ -121,7 +117,7 @@ def most_workers(backend: Backend) -> int:
 
 
 def size_for(measured: Measured, items: int, workers: int) -> Size:
-    """Return what a number of workers makes of a number of items."""
+    """Return the size of so many items on so many workers."""
     work = measured.seconds * items
     total = work + measured.start * workers
     # the last item of one worker is waited for by all others

@@ -168,7 +168,7 @@ def test_a_file_that_is_no_text(run) -> None:
     Path("cmd.sh").write_bytes(b"\xff\xfe\x00")
     done = CliRunner().invoke(migrate, ["cmd.sh"])
     assert done.exit_code == 1
-    assert "cmd.sh is no text in UTF-8" in done.stderr
+    assert "cmd.sh is not text in UTF-8" in done.stderr
 
 
 def test_a_file_is_never_overwritten(run, tmp_path) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from espnet3.parallel import DetachedRun, ItemError, ItemFailure
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.ledger import FolderInUseError, IncompleteRunError, check_receipt
+from espnet3.parallel.ledger import check_receipt
+from espnet3.parallel.ledger.errors import FolderInUseError, IncompleteRunError
 from tests.parallel.detached.work import (
     Files,
     Forgets,

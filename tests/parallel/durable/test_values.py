@@ -85,20 +85,13 @@ def test_such_a_value_is_recorded_as_its_items_failure(tmp_path: Path) -> None:
     ]
 
 
-def test_an_index_json_cannot_hold_is_an_error_before_anything_runs(tmp_path: Path) -> None:
-    """The index list is checked whole, before the folder is touched."""
-    runner = Values(Provider({"values": {}}), output_dir=tmp_path / "run", progress=False)
-    with pytest.raises(ValueTypeError, match="index is of type"):
-        runner([1, Odd()])
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("detached", [False, True], ids=["driver", "detached"])
 def test_an_index_json_cannot_hold_is_named_with_advice_for_indices(tmp_path: Path, detached: bool) -> None:
-    """The message has the position and the value, and says what to give, not what to return."""
+    """The list is checked before the folder is touched; the error has position and value, and says what to give."""
     runner = Values(
         Provider({"values": {}}), output_dir=tmp_path / "run", progress=False, async_mode=detached
     )
     with pytest.raises(ValueTypeError, match=r"^indices\[1\] = \{1, 2\} \(set\) .*: give numbers") as caught:
         runner([1, {1, 2}, *range(9)])
     assert "return" not in str(caught.value) and "writer hook" not in str(caught.value)
+    assert not (tmp_path / "run").exists()

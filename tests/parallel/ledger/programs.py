@@ -48,35 +48,10 @@ def say(*words: object) -> None:
 # --- the programs ---
 
 
-def append(path: str, n: str, block: str) -> None:
-    """Resume a run and append in blocks, saying what has been appended after each."""
-    from tests.parallel.ledger.making import begin, lines_of
-
-    items, size = range(int(n)), int(block)
-    with begin(Path(path), items) as run:
-        left = list(run.left())
-        say("left", len(left))
-        for at in range(0, len(left), size):
-            part = left[at : at + size]
-            run.append(lines_of(items, part))
-            say("done", json.dumps(part))
-    say("finished")
-
-
-def append_to_a_small_disk(path: str, n: str, limit: str) -> None:
-    """As `append`, with a limit on the size of a file: the system writes a part, then refuses."""
-    from espnet3.parallel.ledger import FolderWriteError
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
-    try:
-        append(path, n, "7")
-    except FolderWriteError as error:
-        say("error", error)
-
-
 def contend() -> None:
     """For each folder it is given: try to take its lease, say how it went, keep it until asked to go on."""
-    from espnet3.parallel.ledger import FolderInUseError, Lease
+    from espnet3.parallel.ledger.errors import FolderInUseError
+    from espnet3.parallel.ledger.lease import Lease
 
     say("ready")
     for line in sys.stdin:
@@ -94,7 +69,8 @@ def contend() -> None:
 
 def merge_many(path: str, n: str) -> None:
     """Write a run of n results in a scattered order, merge it, read it; say what memory and file grew by."""
-    from espnet3.parallel.ledger import Results, encode_line
+    from espnet3.parallel.ledger import Results
+    from espnet3.parallel.ledger.lines import encode_line
     from tests.parallel.ledger.making import begin
 
     count = int(n)
@@ -121,7 +97,7 @@ def peak() -> int:
 
 def die_with_lease(path: str) -> None:
     """Take a lease, say so, and wait to be killed."""
-    from espnet3.parallel.ledger import Lease
+    from espnet3.parallel.ledger.lease import Lease
 
     lease = Lease(path)
     lease.acquire("a dead run")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel.ledger.atomic import (
+from espnet3.parallel.ledger.files import (
     BY_UMASK,
     PRIVATE,
     Draft,
@@ -73,7 +73,7 @@ def test_a_writer_that_is_killed_leaves_the_old_content_and_a_draft(tmp_path: Pa
     write_whole(path, b"old")
     program = (
         "import os, signal, sys\n"
-        "from espnet3.parallel.ledger.atomic import Draft\n"
+        "from espnet3.parallel.ledger.files import Draft\n"
         "Draft(sys.argv[1]).write(b'half')\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -169,4 +169,4 @@ def test_nobody_else_renames_what_it_has_written() -> None:
         for path in (ROOT / top).rglob("*.py")
         if RENAMES.search(path.read_text(encoding="utf-8"))
     }
-    assert found == {"espnet3/parallel/ledger/atomic.py", *MOVES}
+    assert found == {"espnet3/parallel/ledger/files.py", *MOVES}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel.ledger import DamagedFolderError, encode_line
-from espnet3.parallel.ledger.atomic import Draft
-from espnet3.parallel.ledger.indices import Places, hash_indices
+from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.ledger.files import Draft
+from espnet3.parallel.ledger.lines import encode_line, hash_indices
 from espnet3.parallel.ledger.scan import LEFT, OK, scan_splits
 from tests.parallel.ledger.making import N, begin, events, expected, failure, finished, lines_of, partial
 
@@ -26,12 +26,12 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines(tmp_path: Path) -> None:
     """Cut at every byte, a split's file has exactly the items whose lines are whole, and no other."""
     partial(tmp_path, SOME)
     file = tmp_path / "split.0/results.jsonl"
-    whole, places = file.read_bytes(), Places(range(N))
+    whole, planned = file.read_bytes(), range(N)
     (tmp_path / "split.0/done").unlink()
     ends = [at for at, byte in enumerate(whole) if byte == ord("\n")]
     for cut in range(len(whole) + 1):
         file.write_bytes(whole[:cut])
-        scan = scan_splits(tmp_path, places, hash_indices(range(N)))
+        scan = scan_splits(tmp_path, planned, hash_indices(range(N)))
         complete = sum(end <= cut for end in ends)
         assert scan.state == bytes([OK] * complete + [LEFT] * (N - complete)), cut
         assert len(scan.repaired) == (cut != 0 and cut not in ends and cut - 1 not in ends)
@@ -41,13 +41,13 @@ def test_a_file_with_a_wrong_byte_never_gives_a_wrong_result(tmp_path: Path) -> 
     """With any byte changed, every item that counts as done has the line that was written for it."""
     partial(tmp_path, SOME)
     file = tmp_path / "split.0/results.jsonl"
-    whole, places = file.read_bytes(), Places(range(N))
+    whole, planned = file.read_bytes(), range(N)
     lines = whole.splitlines(keepends=True)
     for at in range(len(whole)):
         for byte in (whole[at] ^ 1, ord("\n"), 0, ord("9")):
             changed = bytes([*whole[:at], byte, *whole[at + 1 :]])
             file.write_bytes(changed)
-            scan = scan_splits(tmp_path, places, hash_indices(range(N)), offsets=True)
+            scan = scan_splits(tmp_path, planned, hash_indices(range(N)), offsets=True)
             done = [p for p in range(N) if scan.state[p] == OK]
             for position in done:
                 offset = scan.locate(position)[1]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,58 +13,9 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider
-from espnet3.parallel.ledger import DamagedFolderError, FolderWriteError
+from espnet3.parallel.ledger.errors import DamagedFolderError, FolderWriteError
 from espnet3.parallel.ledger.files import Appender
-from tests.parallel.ledger.making import N, begin, expected, finished, lines_of, partial
-from tests.parallel.ledger.programs import heard, program
-
-MANY = range(3000)
-# more than six drivers can say that they did before the pipe is full: none comes to its end
-LONG = range(80_000)
-
-
-def acknowledged(path: Path, items: range = MANY) -> set[int]:
-    """Return the positions that count as done, without a session that would write."""
-    with begin(path, items) as run:
-        return {p for p in items if run.state[p]}
-
-
-def test_a_driver_killed_while_it_appends_loses_nothing(tmp_path: Path) -> None:
-    """After each of several kill -9 what was appended is there, and the merge is an undisturbed run's."""
-    draw = random.Random(5)
-    done: set[int] = set()
-    for _ in range(6):
-        with program("append", tmp_path, len(LONG), 13) as driver:
-            assert heard(driver) == f"left {len(LONG) - len(done)}"
-            for _ in range(draw.randrange(1, 25)):
-                done |= set(json.loads(heard(driver).removeprefix("done ")))
-            driver.kill()
-            driver.wait()
-            assert driver.stdout is not None
-            for line in driver.stdout:  # what it said before the signal reached it
-                if line.endswith("]\n"):
-                    done |= set(json.loads(line.removeprefix("done ")))
-        found = acknowledged(tmp_path, LONG)
-        assert done <= found
-        assert len(found - done) <= 13
-        done = found
-    assert finished(tmp_path, LONG) == expected(LONG)
-
-
-def test_a_full_disk_stops_with_the_folders_name_and_loses_nothing(tmp_path: Path) -> None:
-    """A block that fits in part is cut off again, and a run with space goes on to the same bytes."""
-    done: set[int] = set()
-    with program("append_to_a_small_disk", tmp_path, len(MANY), 20_000) as driver:
-        assert heard(driver) == f"left {len(MANY)}"
-        while (line := heard(driver)).startswith("done "):
-            done |= set(json.loads(line.removeprefix("done ")))
-    assert line.startswith(f"error {tmp_path / 'split.0'}: cannot write results.jsonl: ")
-    assert "disk is full" in line and "free space" in line
-    data = (tmp_path / "split.0/results.jsonl").read_bytes()
-    assert data.endswith(b"}\n") and len(data) < 20_000
-    assert 100 < len(done) < len(MANY)
-    assert acknowledged(tmp_path) == done
-    assert finished(tmp_path, MANY) == expected(MANY)
+from tests.parallel.ledger.making import N, begin, lines_of, partial
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
@@ -110,13 +59,6 @@ def test_a_read_only_folder_is_an_error_at_once() -> None:
         for path in (folder, folder / "run"):
             path.chmod(0o700)
         shutil.rmtree(folder)
-
-
-def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
-    """An `output_dir` that is a file is said to be one."""
-    (tmp_path / "run").write_text("")
-    with pytest.raises(FolderWriteError, match="Not a directory"):
-        begin(tmp_path / "run")
 
 
 @pytest.mark.parametrize("below", ["", "run"], ids=["the-folder", "above-it"])

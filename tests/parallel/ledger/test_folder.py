@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel.ledger import ChangedRunError, Results
+from espnet3.parallel.ledger import Results
+from espnet3.parallel.ledger.errors import ChangedRunError
 from tests.parallel.ledger.making import (
     N,
     OtherRunner,
@@ -28,7 +29,7 @@ from tests.parallel.ledger.making import (
 def test_a_new_run_says_nothing_and_has_all_left(tmp_path: Path) -> None:
     """A new folder's positions are the range itself; a finished one's are none."""
     with begin(tmp_path / "run") as run:
-        assert (run.resuming(), run.left()) == ("", range(N))
+        assert (run.resuming(N), run.left()) == ("", range(N))
     finished(tmp_path / "run")
     with begin(tmp_path / "run") as run:
         assert list(run.left()) == []
@@ -84,7 +85,7 @@ def test_failures_are_kept_and_tried_again_on_request(tmp_path: Path) -> None:
         (1, 1, "poison", None),
     ]
     with begin(tmp_path) as run:
-        assert run.resuming() == f"resuming: {N} done, 0 left (2 failed before)"
+        assert run.resuming(0) == f"resuming: {N} done, 0 left (2 failed before)"
         assert list(run.left()) == []
         assert list(run.left(retry_failed=True)) == [0, 1]
         run.append(lines_of(range(N), [0]))

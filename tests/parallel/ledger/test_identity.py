@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from espnet3.parallel import ChangedRunError
 from espnet3.parallel.ledger.identity import changes, identify
-from espnet3.parallel.ledger.indices import hash_indices
+from espnet3.parallel.ledger.lines import hash_indices
 from espnet3.parallel.provenance.config_facts import shown_config
 from espnet3.parallel.provenance.origin import shown_command
 from tests.parallel.ledger.making import OtherRunner, Provider, Runner, identity

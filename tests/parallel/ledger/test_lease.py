@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel.ledger import FolderInUseError, Lease, LeaseLostError
 from espnet3.parallel.ledger import lease as lease_module
-from espnet3.parallel.ledger.atomic import create_whole
-from espnet3.parallel.ledger.lease import is_alive, process_start, this_process
+from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
+from espnet3.parallel.ledger.files import create_whole
+from espnet3.parallel.ledger.lease import Lease, is_alive, process_start, this_process
 from tests.parallel.ledger.programs import heard, program, tell
 from tests.waiting import wait_until
 

@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from espnet3.parallel.ledger import check_line, encode_line, read_line
-from espnet3.parallel.ledger.lines import DAMAGED, decode_failure, encode_failure
+from espnet3.parallel.ledger.lines import (
+    DAMAGED,
+    check_line,
+    encode_failure,
+    encode_line,
+    failure_of,
+    read_line,
+)
 from espnet3.parallel.ledger.values import from_json
 from espnet3.parallel.records import ItemFailure
 from tests.parallel.ledger.making import failure
@@ -58,11 +64,7 @@ def test_a_failure_is_read_back() -> None:
     """A failed item's record comes back from its line; text that is not valid Unicode is escaped."""
     record = replace(failure("utt", "poison"), seconds=1.25)
     line = encode_failure(3, record)
-    found = read_line(line)
-    assert found is not None
-    assert decode_failure(*found[1:]) == record
+    assert failure_of(line, "", 1) == record
     assert b'"seconds":1.25' in line
     odd = ItemFailure(1, "E", "\ud800", "\udcff", 2, "w")
-    found = read_line(encode_failure(1, odd))
-    assert found is not None
-    assert decode_failure(*found[1:]).message == "\\ud800"
+    assert failure_of(encode_failure(1, odd), "", 1).message == "\\ud800"

@@ -6,18 +6,14 @@ import json
 import os
 import pickle
 import random
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from espnet3.parallel.ledger import (
-    DamagedFolderError,
-    IncompleteRunError,
-    Results,
-    check_receipt,
-    encode_line,
-)
-from espnet3.parallel.ledger.indices import hash_indices
+from espnet3.parallel.ledger import Results, check_receipt
+from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
+from espnet3.parallel.ledger.lines import encode_line, hash_indices
 from espnet3.parallel.ledger.split import SplitWriter
 from tests.parallel.ledger.making import N, begin, expected, failure, finished, lines_of, partial, value_of
 from tests.parallel.ledger.programs import heard, program
@@ -49,7 +45,7 @@ def test_the_receipt_is_true(tmp_path: Path) -> None:
         receipt = run.merge()
     assert receipt.planned == receipt.ok + sum(receipt.failed.values()) == N
     assert check_receipt(tmp_path) == receipt
-    assert json.loads((tmp_path / "receipt.json").read_text()) == receipt.to_json()
+    assert json.loads((tmp_path / "receipt.json").read_text()) == asdict(receipt)
     for name in ("errors.jsonl", "results.jsonl"):
         with open(tmp_path / name, "ab") as file:
             file.write(b" ")

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from espnet3.parallel.ledger import LedgerError, ValueTypeError, encode_line
+from espnet3.parallel.ledger.errors import LedgerError, ValueTypeError
+from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.ledger.values import MAX_ARRAY_BYTES, decode, encode, from_json, to_json
 from espnet3.parallel.records import ItemFailure
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import ConfigError
-from espnet3.parallel.views.remaking import _reference
-from espnet3.parallel.views.replaying import failed_indices, index_of, outcome_of
+from espnet3.parallel.views.replaying import _reference, failed_indices, index_of, outcome_of
 from tests.parallel.detached.work import ROOT, espnet3, run_of, shut
 
 # without a main guard: a replay that ran it whole would start the run again

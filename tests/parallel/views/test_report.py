@@ -18,11 +18,9 @@ from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.timing.reading import Arrival, RunTimes, Stint
 from espnet3.parallel.views import facts as facts_module
-from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import RunFacts, read_facts
-from espnet3.parallel.views.page import binned, page_of
-from espnet3.parallel.views.sessions import Span, Stretch
-from espnet3.parallel.views.timeline import rows_of
+from espnet3.parallel.views.page import binned, conclusions, page_of, rows_of
+from espnet3.parallel.views.sessions import Span
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 
 HELD = """
@@ -113,7 +111,7 @@ def test_a_run_that_an_item_stopped_says_so(tmp_path: Path) -> None:
     facts = facts_of(tmp_path)
     said = conclusions(facts)[0]
     assert facts.state == "unfinished" and facts.left == 20 - facts.ok - facts.failed > 0
-    assert "nobody works on it" in said and "no square of 2" in said and "the same call" in said
+    assert "no process works on it" in said and "no square of 2" in said and "the same call" in said
     Checked(page_of(facts))
 
 
@@ -123,7 +121,7 @@ def test_a_resumed_run_has_both_sessions(tmp_path: Path) -> None:
     facts = facts_of(tmp_path, on_error="record", retry_failed=True)
     assert [session.ended for session in facts.sessions] == ["stopped", "computed"]
     assert facts.sessions[1].resumed and facts.sessions[1].ok_before == first.ok
-    assert sum(stretch.items for stretch in facts.stretches) == 21, "the failed item was run twice"
+    assert sum(stint.items for stint in facts.times.stints) == 20
 
 
 def test_a_live_run_and_then_a_killed_one(tmp_path: Path) -> None:
@@ -162,21 +160,21 @@ def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:
         "shard 1",
         "shard 2",
     ]
-    assert sum(stretch.items for stretch in facts.stretches) == 12 == sum(span.items for span in facts.shards)
+    assert facts.times.items == 12
     shown = run._repr_html_()  # what a notebook shows of it
     assert str(run.path) in shown and "12 of 12, 1 failed" in shown and "3 of 3" in shown
     page = page_of(facts)
-    assert Checked(page).labels and "nobody has merged them yet" in page
+    assert Checked(page).labels and "they are not merged yet" in page
 
 
 def test_what_a_job_did_is_in_its_row_with_its_start_its_env_and_its_end(tmp_path: Path) -> None:
     """Of a shard whose first job died: each job's start and env, its items, and the time of which nothing is known."""
     facts = facts_of(tmp_path)
     spans = [
-        Span("shard 0", "here", 5, 0.0, 10.0, "died"),
-        Span("shard 0", "here", 6, 11.0, 15.0, "released"),
+        Span("shard 0", "here", "5", 0.0, 10.0, "died"),
+        Span("shard 0", "here", "6", 11.0, 15.0, "released"),
     ]
-    spans.append(Span("shard 1", "here", 7, 12.0, 14.0, "alive"))
+    spans.append(Span("shard 1", "here", "7", 12.0, 14.0, "alive"))
     times = RunTimes(
         stints=(Stint("shard 0 on here", 2, 8, 6, 60), Stint("shard 0 on here", 12, 15, 3, 30)),
         arrivals=(Arrival("shard 0 on here", 2, 0.0, 0.5), Arrival("shard 0 on here", 12, 0.0, 0.5)),
@@ -232,9 +230,10 @@ def test_an_estimate_does_not_prove_that_no_item_is_missing(
     )
 
 
-def test_items_are_spread_evenly_over_their_stretch() -> None:
-    """The rates of all moments add up to the items, whatever the stretches' lengths and overlaps."""
-    found = [Stretch(0.0, 10.0, 100), Stretch(5.0, 5.0, 7), Stretch(8.0, 20.0, 60)]
+def test_items_are_spread_evenly_over_their_stint() -> None:
+    """The rates of all moments add up to the items, whatever the stints' lengths and overlaps."""
+    spans = [(0.0, 10.0, 100), (5.0, 5.0, 7), (8.0, 20.0, 60)]
+    found = [Stint("a", begin, end, 1.0, items) for begin, end, items in spans]
     begin, end, rates = binned(found, begin=-5.0)
     assert (begin, end) == (-5.0, 20.0)
     assert sum(rates) * (end - begin) / len(rates) == pytest.approx(167, rel=0.01)

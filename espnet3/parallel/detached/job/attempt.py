@@ -36,7 +36,7 @@ from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
 from espnet3.parallel.ledger.files import Appender, make_folder, read_or_none, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure
-from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
+from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, TIMES
 from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.records import ItemFailure, ProcessEnd
@@ -341,7 +341,7 @@ def wants_requeue(spec: JobSpec) -> bool:
     return bool(ended.get("requeue"))
 
 
-class ShardOutcomes:
+class ShardOutcomes(Counted):
     """The folder of a shard's outcomes, to which its attempts append, one at a time."""
 
     def __init__(self, spec: JobSpec, lease: Lease, worker: str) -> None:
@@ -364,16 +364,6 @@ class ShardOutcomes:
         self._take(self._read(ERRORS), FAILED)
         self._take(self._read(RESULTS), OK)
         self.failed_before = {at for at, state in enumerate(self.state, spec.begin) if state == FAILED}
-
-    @property
-    def ok(self) -> int:
-        """Items with a result."""
-        return self.state.count(OK)
-
-    @property
-    def failed(self) -> int:
-        """Items with a failure."""
-        return self.state.count(FAILED)
 
     def left(self) -> list[list[int]]:
         """Return the stretches [begin, end) of positions to run, in order."""

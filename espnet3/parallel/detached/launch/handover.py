@@ -30,8 +30,7 @@ from espnet3.parallel.detached.layout import (
 )
 from espnet3.parallel.detached.marks import LossFile, count_failures, excuse_dead
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.ledger.atomic import write_plainly
-from espnet3.parallel.ledger.files import make_folder, write_json
+from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly
 from espnet3.parallel.ledger.folder import set_aside
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK

@@ -45,7 +45,6 @@ from espnet3.parallel.errors import ConfigError, ParallelError, explained
 from espnet3.parallel.ledger.errors import ChangedRunError, IncompleteRunError, LedgerError
 from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json
 from espnet3.parallel.ledger.folder import resumed
-from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.merge import merge_splits
 from espnet3.parallel.ledger.results import Results
@@ -286,7 +285,7 @@ class DetachedRun(Sequence[JobRecord]):
             items = layout.items()
             if changed:
                 layout.write_plan(replace(plan, code={}))
-            scan = scan_splits(layout.run, Places(items), plan.indices_sha256, kind=plan.kind)
+            scan = scan_splits(layout.run, items, plan.indices_sha256, kind=plan.kind)
             shards = put_specs(layout, plan, items, scan.state, who, failed_items)
             left = scan.state.count(LEFT)
             facts = {"on_error": on_error, "raised": raised, "ended": before.ended_early()}
@@ -318,9 +317,7 @@ class DetachedRun(Sequence[JobRecord]):
             items = layout.items()
             notes: list[str] = []
             try:
-                receipt = merge_splits(
-                    layout.run, Places(items), plan.indices_sha256, notes.append, plan.kind
-                )
+                receipt = merge_splits(layout.run, items, plan.indices_sha256, notes.append, plan.kind)
             except IncompleteRunError as error:
                 raise IncompleteRunError(error.problem, _waiting(run_status(layout, plan))) from None
             for note in notes:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger.atomic import BY_UMASK, Draft
+from espnet3.parallel.ledger.files import BY_UMASK, Draft
 
 
 def close_all(writers: Any) -> None:

@@ -17,7 +17,7 @@ from espnet3.parallel.checks import search_path
 from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
-from espnet3.parallel.provenance.origin import versions
+from espnet3.parallel.provenance.shown import versions
 
 BASES: dict[str, type] = {"runner": BaseRunner, "provider": EnvironmentProvider}
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "cloudpickle")

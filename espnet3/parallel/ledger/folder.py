@@ -21,7 +21,7 @@ from espnet3.parallel.ledger.lines import index_json
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.session import EVENTS, SCHEMA, SHARDS, OpenRun
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
-from espnet3.parallel.provenance.origin import origin
+from espnet3.parallel.provenance.shown import origin
 
 RUN = "run.json"
 INDICES = "indices.json"  # the index list, to find indices that a later one lacks

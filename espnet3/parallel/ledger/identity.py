@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from argparse import Namespace
 from collections import defaultdict
@@ -14,12 +13,11 @@ from typing import Any
 from espnet3.parallel.checks import is_a
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.lines import describe_indices, list_shown
-from espnet3.parallel.provenance.config_facts import differences, shown_config
 from espnet3.parallel.provenance.content import Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
-from espnet3.parallel.provenance.origin import package_versions
 from espnet3.parallel.provenance.reach import code_of
 from espnet3.parallel.provenance.record import changed_parts, shortened
+from espnet3.parallel.provenance.shown import differences, package_versions, shown_config
 
 # How a run is executed, wherever a config says it: blocks, and values
 _BLOCKS = frozenset({"parallel", "runner"})
@@ -174,13 +172,9 @@ def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = Non
 def _hidden(old: dict[str, Any], new: Identity) -> list[str]:
     was = old.get("contents") or {}
     changed = [name for name in {**was, **new.contents} if was.get(name) != new.contents.get(name)]
-    blank = json.loads(json.dumps(new.config).replace("***", ""))
-    masked = [line.partition(":")[0] for line in differences(blank, new.config)]
     if not changed:
         return ["config: the order of its values has changed"]
-    if any(one.startswith(tuple(changed)) for one in masked):
-        return [f"config: a masked value has changed (one of: {', '.join(masked)})"]
-    return [f"config: the content, or the order, of {', '.join(changed)} has changed"]
+    return [f"{name}: a masked value, the content or the order of its values has changed" for name in changed]
 
 
 def changed_packages(old: dict[str, Any], new: Identity) -> list[str]:

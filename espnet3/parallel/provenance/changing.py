@@ -18,7 +18,6 @@ _MAKERS = frozenset(
     {"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__"}
     | {"__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"}
 )
-
 _SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are given a name as a text
 
 
@@ -27,10 +26,14 @@ class Function:
     """A function that was met, and how code calls it: by its name, or "name=" where setting an attribute does."""
 
     function: FunctionType
-    facts: Facts
     kind: type | None = None  # the class that it is a method of
     of_class: bool = False  # it is given the class, as a class method is
     called: str = ""
+
+    @property
+    def facts(self) -> Facts:
+        """What its code says."""
+        return facts_of(self.function.__code__)
 
 
 class Changed:
@@ -40,14 +43,12 @@ class Changed:
     """
 
     def __init__(self, functions: Iterable[Function] = (), called: Iterable[str] = ()) -> None:
-        # by the identity of what has them: a module's names, an object; those that methods set on what they are called
-        # on, by their class; and those that are changed where a class has them
-        self._owned: dict[int, set[str]] = defaultdict(set)
-        self._by_class: dict[int, set[str]] = defaultdict(set)
+        # names, by the identity of what has them: a module's names, an object; by that of a class, those that it and
+        # its bases have, those of its instances, and the places that its methods change by way of attributes
+        self._of: dict[int, set[str]] = defaultdict(set)
         self._of_classes: dict[int, set[str]] = defaultdict(set)
-        self._further: dict[int, set[tuple[str, ...]]] = defaultdict(
-            set
-        )  # and by way of its attributes, by the class
+        self._of_instances: dict[int, set[str]] = defaultdict(set)
+        self._further: dict[int, set[tuple[str, ...]]] = defaultdict(set)
         self._loose: set[str] = set()  # that code sets on what it is given
         self._handed_on: set[int] = set()  # the identities of what reached code hands on
         self._names = {*called}  # in code that runs with the items; "name=" where it sets one
@@ -62,13 +63,12 @@ class Changed:
                     left.append(one)
 
     def _take(self, met: Function) -> None:
-        world, facts = met.function.__globals__, met.facts
+        world, facts, kind = met.function.__globals__, met.facts, id(met.kind)  # of None no object has it
         self._names |= facts.names | facts.texts
         self._handed_on |= {id(world[name]) for name in facts.bare if name in world}
-        kind = id(met.kind)  # of None no object has it
         if any("__dict__" in place for place in facts.changes) or not facts.names.isdisjoint(_SETTERS):
             self._loose |= facts.texts
-            self._by_class[kind] |= facts.texts
+            self._of_instances[kind] |= facts.texts
         for root, *place in facts.changes:
             in_place = place[-1:] == [WITHIN]
             names = place[:-1] if in_place and len(place) > 1 else place
@@ -76,14 +76,13 @@ class Changed:
                 self._names.add(f"{names[-1]}=")
             if root == "global":
                 self._at(world, names)
+            elif root == "first" and met.kind is not None and len(names) > 1:
+                self._further[kind].add(tuple(names))
             elif root == "first" and met.kind is not None:
-                if len(names) > 1:
-                    self._further[kind].add(tuple(names))
-                    continue
                 if met.of_class or in_place:
                     self._of_classes[kind].update(names)
                 if not met.of_class:
-                    self._by_class[kind].update(names)
+                    self._of_instances[kind].update(names)
             elif not in_place:
                 self._loose.add(names[-1])
 
@@ -94,22 +93,18 @@ class Changed:
                 return
             owner = held[name]
             owner = vars(owner) if is_a(owner, ModuleType) else owner
-        self._owned[id(owner)].add(names[-1])
+        self._of[id(owner)].add(names[-1])
 
     def of(self, value: Any) -> set[str]:
         """Return which names of a module's, or attributes of an object or a class, are changed."""
         is_class = is_a(value, type)
         bases = value.__mro__ if is_class else type(value).__mro__
-        for base in bases:
-            for names in self._further.get(id(base), ()):
-                self._at(value, names)
-        found = set(self._owned.get(id(value), ()))
-        if id(value) in self._handed_on:
-            found |= self._loose
+        for place in [place for base in bases for place in self._further.get(id(base), ())]:
+            self._at(value, place)
+        found = {*self._of.get(id(value), ()), *(self._loose if id(value) in self._handed_on else ())}
         for base in bases:
             found |= self._of_classes.get(id(base), set())
-            if not is_class:
-                found |= self._by_class.get(id(base), set()) | self._of_methods(base)
+            found |= set() if is_class else self._of_instances.get(id(base), set()) | self._of_methods(base)
         return found
 
     def _of_methods(self, kind: type) -> set[str]:
@@ -134,7 +129,5 @@ def _runs(name: str, names: set[str]) -> bool:
 def _names_of(value: Any) -> dict[str, Any]:
     """Return what a class or an object has under which name, without asking it."""
     kinds = value.__mro__ if is_a(value, type) else type(value).__mro__
-    found: dict[str, Any] = {}
-    for kind in reversed(kinds):
-        found |= vars(kind)
+    found = {name: one for kind in reversed(kinds) for name, one in vars(kind).items()}
     return found if is_a(value, type) else {**found, **attributes_of(value)}

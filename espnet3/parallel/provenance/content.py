@@ -13,7 +13,7 @@ import marshal
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import PurePath
@@ -140,7 +140,7 @@ class Content:
         self._known: dict[int, tuple[str, Any]] = {}
 
     def add(self, thing: Any) -> None:
-        """Take in a function, a class or a module."""
+        """Take in a function, a class, a module, or the dotted name of one."""
 
     def left_out(self, value: Any) -> set[str]:
         """Return the names of an object's attributes that do not count."""
@@ -176,25 +176,16 @@ class Content:
             self._met[id(value)] = len(self._met), value
         if (other := _instead(value, kind)) is not value:
             return self._of(other, place)
-        if kind in WRAPPERS:
-            return self._all(kind.__name__, [getattr(value, name) for name in WRAPPERS[kind]], place)
-        if Enum in kind.__mro__:
-            own = attributes_of(value)
-            return self._all("enum", [kind, own.get("_name_"), own.get("_value_")], place)
-        torch = sys.modules.get("torch")
-        if torch is not None and issubclass(kind, torch.Tensor) and value.layout is torch.strided:
-            bare = value.detach().cpu().contiguous()
-            raw = bare.view(torch.uint8) if bare.dim() else bare.reshape(1).view(torch.uint8)
-            said = str((value.dtype, tuple(value.shape))).encode()
-            return _digest("tensor", self._of(kind, place), said, raw.numpy().tobytes())
         base = next((each for each in kind.__mro__ if each in _INSIDE), None)
         if base is None:
             return self._object(value, kind, place)
         inside = self._inside(_NAMES.get(base, base.__name__), _INSIDE[base](value), place)
         return inside if base is kind or base is PurePath else self._object(value, kind, place, inside)
 
-    def _all(self, name: str, parts: Iterable[Any], place: str) -> bytes:
-        return _digest(name, *[self._of(part, place) for part in parts])
+    def _targets(self, held: dict[Any, Any]) -> None:
+        """Take in what Hydra would make an object from."""
+        if type(held.get("_target_")) is str:
+            self.add(held["_target_"])
 
     def _apart(self, value: Any, place: str) -> bytes:
         """Hash a part whose place in the order of parts says nothing."""
@@ -208,6 +199,7 @@ class Content:
         if isinstance(inside, (bytes, str)):
             return _digest(name, inside if isinstance(inside, bytes) else inside.encode())
         if isinstance(inside, dict):
+            self._targets(inside)
             pairs = [pair for pair in inside.items() if not self._comes_later(pair[1])]
             parts = [each for key, one in pairs for each in ((key, place), (one, f"{place}.{key}"))]
             return _digest(name, *[self._of(one, where) for one, where in parts])
@@ -237,11 +229,11 @@ class Content:
         if not _is_anonymous(value) and (is_users(value) or not value.__closure__):
             return _digest("code", full)  # its name says which it is, and its code counts there
         said = code_hash(value.__code__).encode() if is_users(value) else b""
-        given, out = given_to(value), changed_in(value)
-        for name in out & given.keys():  # the code in it counts all the same
-            self._apart(given[name], place)
-        kept = [one for name, one in given.items() if name not in out]
-        return _digest("code", full, said, self._all("given", kept, place))
+        given = given_to(value).values()
+        for one in [one for one, is_changed in given if is_changed]:  # the code in it counts all the same
+            self._apart(one, place)
+        kept = tuple(one for one, is_changed in given if not is_changed)
+        return _digest("code", full, said, self._of(kept, place))
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes = b"") -> bytes:
         """Return the digest of an object by its class, what is inside it, and its attributes."""
@@ -252,12 +244,13 @@ class Content:
         is_stream = not is_users_own and (hasattr(kind, "__next__") or kind.__module__ in _SOCKETS)
         taken = None if inside or is_stream else _taken(value, kind, bool(attributes))
         if taken is not None and not is_users_own:
-            return self._all("object", (kind, *taken), place)
+            return self._of(("object", kind, *taken), place)
         is_empty = not (inside or taken or attributes or kind.__flags__ & _MADE_BY_PYTHON or kind is object)
         if is_empty or is_stream:
             if not self.lenient:
                 raise NoContentError(place, kind.__qualname__)
             return _digest("nothing", self._of(kind, place))
+        self._targets(attributes)
         out = set(self.left_out(value))
         for base in kind.__mro__:  # in these cached properties keep their values
             out.update(name for name, one in vars(base).items() if type(one) is cached_property)
@@ -270,9 +263,17 @@ class Content:
 
 def _instead(value: Any, kind: type) -> Any:
     """Return what counts for a value: of a config its containers, of numpy's numbers that are Python's those."""
-    numpy = sys.modules.get("numpy")
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if kind in WRAPPERS:
+        return (kind.__name__, *[getattr(value, name) for name in WRAPPERS[kind]])
+    if Enum in kind.__mro__:
+        own = attributes_of(value)
+        return ("enum", kind, own.get("_name_"), own.get("_value_"))
     if numpy is not None and issubclass(kind, numpy.generic) and value.dtype.str[1:] in ("b1", "i8", "f8"):
         return value.item()
+    if torch is not None and issubclass(kind, torch.Tensor) and value.layout is torch.strided:
+        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return (kind, str(value.dtype), tuple(value.shape), raw)
     return as_containers(value)
 
 
@@ -305,30 +306,28 @@ def _is_anonymous(function: FunctionType) -> bool:
     return "<" in function.__qualname__ + known or (not known and "__wrapped__" in vars(function))
 
 
-def given_to(function: FunctionType, called: str = "") -> dict[str, Any]:
-    """Return what a function was made with: its defaults, and the variables of the function around it that it reads."""
+def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, bool]]:
+    """Return what a function was made with: its defaults, and the variables of the function around it that it reads.
+
+    With each stands whether the function changes it.
+    """
     code, defaults = function.__code__, function.__defaults__ or ()
+    places = facts_of(code).changes
+    roots = {place[0] for place in places} | {
+        f"argument {code.co_varnames[0]}" for place in places if place[0] == "first"
+    }
+    around = {place[1] for place in places if place[0] == "free"}
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
-    found = {f"the default {name} of {called}": one for name, one in given.items()}
+    found = {
+        f"the default {name} of {called}": (one, f"argument {name}" in roots) for name, one in given.items()
+    }
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
-            found[f"{name} of {called}"] = None if name == "__class__" else cell.cell_contents
+            held = None if name == "__class__" else cell.cell_contents
         except ValueError:  # not bound yet
             continue
-    return found
-
-
-def changed_in(function: FunctionType, called: str = "") -> set[str]:
-    """Return what a function was made with and changes: of the names of `given_to`."""
-    found = set()
-    for root, *names in facts_of(function.__code__).changes:
-        if root == "free":
-            found.add(f"{names[0]} of {called}")
-        elif root == "first":
-            found.add(f"the default {function.__code__.co_varnames[0]} of {called}")
-        elif root.startswith("argument "):
-            found.add(f"the default {root[9:]} of {called}")
+        found[f"{name} of {called}"] = held, name in around
     return found
 
 

@@ -14,7 +14,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, is_path, own_attribute
@@ -30,14 +30,7 @@ from espnet3.parallel.provenance.code import (
     facts_of,
     functions_in,
 )
-from espnet3.parallel.provenance.content import (
-    WRAPPERS,
-    Content,
-    as_containers,
-    attributes_of,
-    changed_in,
-    given_to,
-)
+from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to
 from espnet3.parallel.provenance.modules import (
     MAIN,
     absolute,
@@ -94,27 +87,9 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
         reach = Reach(Changed(reach.functions.values(), called), reach.later)
         for root in roots:
             reach.add(root)
-        for target in _targets(config):
-            reach.module(target, frozenset(target.split(".")))
         reach.hash(config, "config")
         reach.follow()
     return reach.result(), reach.installed
-
-
-def _targets(config: Any) -> Iterator[str]:
-    """Yield the dotted names under `_target_` in a config, from which Hydra makes objects."""
-    left, seen = [config], {id(config): config}
-    while left:
-        one = as_containers(left.pop())
-        is_mapping = is_a(one, (dict, MappingProxyType)) or is_a(one, Mapping)
-        held = dict(one) if is_mapping else attributes_of(one)
-        target = held.get("_target_")
-        if type(target) is str:
-            yield target
-        for value in (*held.values(), *(one if type(one) in (list, tuple, set, frozenset) else ())):
-            if id(value) not in seen and not is_a(value, _PLAIN):
-                seen[id(value)] = value
-                left.append(value)
 
 
 class Reach(Content):
@@ -140,7 +115,6 @@ class Reach(Content):
         self._put: set[str] = set()
         self._looked: set[tuple[int, frozenset[str]]] = set()
         self._files: set[str] = set()
-        self._plain: dict[str, Any] = {}  # variables with plain values, by name
         self._entries: Code = {}
 
     def is_later(self, thing: Any) -> bool:
@@ -148,7 +122,7 @@ class Reach(Content):
         return module_of(thing) in self._come_later
 
     def add(self, thing: Any) -> None:
-        """Take in a function, a class or a module, if it is the user's."""
+        """Take in a function, a class or a module, if it is the user's, or what a text under `_target_` names."""
         if id(thing) not in self._seen:
             self._seen[id(thing)] = thing
             self._todo.append(thing)
@@ -157,10 +131,12 @@ class Reach(Content):
         """Take in all that is reached from what was added."""
         while self._todo:
             thing = self._todo.popleft()
-            if not is_users(thing):
+            if type(thing) is str:
+                self._module(thing, frozenset(thing.split(".")))
+            elif not is_users(thing):
                 self._installed(thing)
             elif is_a(thing, FunctionType):
-                self._function(Function(thing, facts_of(thing.__code__)), thing.__qualname__)
+                self._function(Function(thing), thing.__qualname__)
             elif is_a(thing, type):
                 self._class(thing)
             elif is_a(thing, ModuleType):
@@ -169,12 +145,13 @@ class Reach(Content):
     def result(self) -> Code:
         """Return what was found."""
         self._value(INSTALLED, "what the program has put into them", sorted(self._put))
+        names = {name for met in self.functions.values() for name in met.facts.names}
         for name, live in list(sys.modules.items()):
             file = own_attribute(live, "__file__")
-            known = self._plain.keys() & vars(live).keys() if isinstance(file, str) and is_own(file) else ()
+            known = names & vars(live).keys() if isinstance(file, str) and is_own(file) else ()
             written = constants_written(name, file) if known else {}
-            for one in known:
-                if (said := constant_hash(vars(live)[one])) in written.get(one, ()):
+            for one in known & written.keys():
+                if (said := constant_hash(vars(live)[one])) in written[one]:
                     self._entry(name, file).setdefault("constants", {})[one] = said
         for entry in self._entries.values():
             if is_translated(sys.modules.get(entry["module"])):
@@ -189,16 +166,12 @@ class Reach(Content):
         name = name_of_file(file) if file is not None and os.path.isfile(file) else module
         return self._entries.setdefault(name, {"file": file, "module": module, "code": {}, "values": {}})
 
-    def _note(self, module: str, kind: str, name: str, said: str) -> None:
-        self._entry(module, file_of(module))[kind].setdefault(name, set()).add(said[:DIGITS])
-
     def _value(self, module: str, phrase: str, value: Any, counts: bool = True) -> None:
         """Note a value by its content, and take in the code in it."""
-        said = self.hash(_beside(value, file_of(module)), phrase)
+        file = file_of(module)
+        said = self.hash(_beside(value, file), phrase)
         if counts:
-            self._note(module, "values", phrase, said)
-            if type(value) in _PLAIN:
-                self._plain[phrase.rpartition(" ")[2].rpartition(".")[2]] = value
+            self._entry(module, file)["values"].setdefault(phrase, set()).add(said[:DIGITS])
 
     def _values(self, module: str, phrase: str, held: Mapping[str, Any], out: Container[str]) -> None:
         """Note values by their names, but for those of names that are left out."""
@@ -208,24 +181,28 @@ class Reach(Content):
     # --- functions and classes ---
 
     def _function(self, met: Function, name: str) -> None:
-        function, facts = met.function, met.facts
+        function, code = met.function, met.function.__code__
         if id(function) in self.functions:
             return
         self._seen[id(function)] = self.functions[id(function)] = met
-        code, module = function.__code__, module_of(function)
-        if code.co_filename.startswith("<"):
-            self._note(module, "values" if file_of(module) else "code", name, code_hash(code))
-        else:  # of another file than the module's, where a decorator has put a function of its own in its place
-            wrapped = "__wrapped__" in vars(function)
-            known = getattr(code, "co_qualname", None) or ("" if wrapped else function.__qualname__)
-            entry = self._entry(module, os.path.abspath(code.co_filename))
-            entry["code" if known else "values"].setdefault(known or name, set()).add(code_hash(code))
-        self._values(module, "{}", given_to(function, name), changed_in(function, name))
+        module, is_text = module_of(function), code.co_filename.startswith("<")
+        # of another file than the module's, where a decorator has put a function of its own in its place
+        file = file_of(module) if is_text else os.path.abspath(code.co_filename)
+        wrapped = "__wrapped__" in vars(function)
+        known = (
+            name
+            if is_text
+            else getattr(code, "co_qualname", "") or ("" if wrapped else function.__qualname__)
+        )
+        kind = "values" if not known or (is_text and file) else "code"
+        self._entry(module, file)[kind].setdefault(known or name, set()).add(code_hash(code))
+        for phrase, (value, is_changed) in given_to(function, name).items():
+            self._value(module, phrase, value, not is_changed)
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
-        if "__wrapped__" in held:
+        if wrapped:
             self.add(held.pop("__wrapped__"))
         self._values(module, f"the value of {name}.{{}}", held, self.left_out(function))
-        self._code(module, facts, function.__globals__)
+        self._code(module, met.facts, function.__globals__)
 
     def _class(self, cls: type) -> None:
         if isinstance(standing := vars(cls).get(FUNCTION), staticmethod):
@@ -242,12 +219,10 @@ class Reach(Content):
         for attribute, value in known.items():
             functions = _functions(value)
             setters = [value.fset, value.fdel] if type(value) is property else []
-            for one in functions:
-                if is_users(one):
-                    called = f"{attribute}=" if any(one is each for each in setters) else attribute
-                    is_of_class = is_a(value, classmethod)
-                    met = Function(one, facts_of(one.__code__), cls, is_of_class, called)
-                    self._function(met, f"{name}.{attribute}")
+            for one in filter(is_users, functions):
+                called = f"{attribute}=" if any(one is each for each in setters) else attribute
+                met = Function(one, cls, is_a(value, classmethod), called)
+                self._function(met, f"{name}.{attribute}")
             phrase = f"{'' if functions else 'the value of '}{name}.{attribute}"
             self._value(module, phrase, value, attribute not in out)
 
@@ -275,9 +250,8 @@ class Reach(Content):
                 self.add(value)
             elif is_a(value, ModuleType):
                 self._of_module(module, value, facts.names)
-        functions = [one for one in values.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
-        by_name = not _IMPORTERS.isdisjoint({*facts.names, *(one.__name__ for one in functions)})
-        self._imports(module, facts, str(world.get("__package__") or ""), by_name)
+        called = [one.__name__ for one in values.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
+        self._imports(module, facts, str(world.get("__package__") or ""), called)
         if not _SEES_ALL.isdisjoint(facts.names):
             self._all_names(module, world)
 
@@ -310,10 +284,10 @@ class Reach(Content):
         self._values(module, "the value of {}", held, out)
         self._value(module, "the names of the module", sorted(held.keys() - out))
 
-    def _imports(self, module: str, facts: Facts, package: str, by_name: bool) -> None:
+    def _imports(self, module: str, facts: Facts, package: str, called: Iterable[str] = ()) -> None:
         for dotted in _imported(facts, package):
-            self.module(dotted, facts.names, module)
-        if not by_name:
+            self._module(dotted, facts.names, module)
+        if _IMPORTERS.isdisjoint({*facts.names, *called}):
             return
         found = False
         for text in facts.texts:
@@ -322,13 +296,13 @@ class Reach(Content):
                 dotted = absolute(text[dots:], dots, above)
                 if dotted.replace(".", "").isidentifier() and any(map(is_own, locate(dotted).values())):
                     found = True
-                    self.module(dotted, facts.names | frozenset(dotted.split(".")), module)
+                    self._module(dotted, facts.names | frozenset(dotted.split(".")), module)
         if not found:  # by a name made at run time: any module may be meant
             for live in list(sys.modules.values()):
                 if is_a(live, ModuleType) and isinstance(vars(live).get("__file__"), str) and is_users(live):
                     self._of_module(live.__name__, live, facts.names)
 
-    def module(self, dotted: str, names: frozenset[str], owner: str | None = None) -> None:
+    def _module(self, dotted: str, names: frozenset[str], owner: str | None = None) -> None:
         """Take in what code names of a module that it imports."""
         for name, file in locate(dotted).items():
             live = sys.modules.get(name)
@@ -361,7 +335,7 @@ class Reach(Content):
             entry["unloaded"] = True
             for function, its_code in functions_in(code):
                 entry["code"].setdefault(function, set()).add(code_hash(its_code))
-            self._imports(name, facts, package, not _IMPORTERS.isdisjoint(facts.names))
+            self._imports(name, facts, package)
             return
         for dotted in _imported(facts, package):
             for inner, where in locate(dotted).items():

@@ -122,7 +122,7 @@ def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
             name = getattr(one.__code__, "co_qualname", one.__qualname__)
             if os.path.basename(one.__code__.co_filename) == file:
                 found.setdefault(name, set()).add(code_hash(one.__code__))
-            left += [*given_to(one).values(), vars(one).get("__wrapped__")]
+            left += [*(value for value, _ in given_to(one).values()), vars(one).get("__wrapped__")]
         elif is_a(one, type) and module_of(one) == module.__name__:
             left += vars(one).values()
         elif type(one) in WRAPPERS:

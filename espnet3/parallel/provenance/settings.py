@@ -16,7 +16,6 @@ from typing import Any
 from espnet3.parallel.checks import is_path
 
 _MOST = 10_000  # values among a provider's arguments or in one attribute: more are data, and no settings
-_DEEPEST = 50  # levels that are copied: more are a value that holds itself
 _DICTS = (dict, OrderedDict, defaultdict, Counter)
 _LISTS = (list, tuple, set, frozenset, deque)
 _DATA = (type(None), bool, int, float, complex, str, bytes)
@@ -27,7 +26,13 @@ def copied(value: Any) -> Any:
 
     Of a value with very many of them nothing is copied: it is data, which nobody edits by hand.
     """
-    return value if len(containers(value)) > _MOST else _copy(value)
+    if len(containers(value)) > _MOST:
+        return value
+    others = {id(one): one for one, parts in _walk(value) if parts is None and not _is_plain(one)}
+    try:
+        return copy.deepcopy(value, others)
+    except RecursionError:  # nested too deeply for settings
+        return value
 
 
 def containers(value: Any) -> set[int]:
@@ -101,24 +106,6 @@ def _parts(value: Any) -> dict[Any, Any] | None:
         names = [field.name for field in fields(kind)]
         return {name: getattr(value, name) for name in names if hasattr(value, name)}
     return None
-
-
-def _copy(value: Any, depth: int = 0) -> Any:
-    parts = _parts(value) if depth < _DEEPEST else None
-    if parts is None or type(value) in (set, frozenset):  # what is in a set cannot change
-        return copy.copy(value) if parts is not None else value
-    if _is_config(value):
-        return copy.deepcopy(value)
-    inner = {key: _copy(one, depth + 1) for key, one in parts.items()}
-    if type(value) is tuple:
-        return tuple(inner.values())
-    again = copy.copy(value)
-    for key, one in inner.items():
-        if type(value) in _DICTS or type(value) in _LISTS:
-            again[key] = one
-        else:
-            object.__setattr__(again, key, one)  # also where it is frozen
-    return again
 
 
 def _is_config(value: Any) -> bool:

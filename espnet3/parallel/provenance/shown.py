@@ -1,0 +1,162 @@
+"""What a run folder shows of a run: its config as plain data without secrets, and where it was started.
+
+For people: what is compared is the content (`content`) and the code (`reach`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import is_dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+from espnet3.parallel.checks import is_a, own_attribute, working_folder
+from espnet3.parallel.messages import brief, masked
+from espnet3.parallel.provenance.content import as_containers, attributes_of
+from espnet3.parallel.provenance.modules import module_of
+
+_ENV = re.compile(r"oc\.env:\s*([^,}\s]+)")
+_LEAST_SECRET = 4  # characters: a shorter value of a variable is not looked for in other values
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_LONGEST = 10_000  # characters of an object's text
+_PACKAGES = ("espnet3-parallel", "dask", "distributed", "numpy", "omegaconf", "torch")
+_GIT_SECONDS = 5.0  # a checkout on a busy network disk must not hold up the run
+_OPTION = re.compile(r"^--?([\w-]+)$")
+
+
+def shown_config(config: Any) -> Any:
+    """Return a config's plain form without secrets.
+
+    Masked are values under a name such as `password` or `api_key`, passwords in addresses, and what environment
+    variables hold that a config names (`oc.env`): such a config is shown as it is written.
+    """
+    written = _plain(config, resolve=False)
+    names = _ENV.findall(json.dumps(written))
+    secrets = [one for one in map(os.environ.get, names) if one and len(one) >= _LEAST_SECRET]
+    return _without(secrets, masked(written if names else _plain(config)))
+
+
+def _without(secrets: list[str], value: Any) -> Any:
+    if is_a(value, dict):
+        return {key: _without(secrets, one) for key, one in value.items()}
+    if is_a(value, list):
+        return [_without(secrets, one) for one in value]
+    return "***" if is_a(value, str) and any(one in value for one in secrets) else value
+
+
+def _plain(value: Any, around: tuple[int, ...] = (), resolve: bool = True) -> Any:
+    """Return any config as plain JSON data, the same for equal configs in every process."""
+    if value is None or is_a(value, (bool, str)):
+        return value
+    if is_a(value, (int, float, PurePath)):
+        # a number's text: nan is not JSON, and a numpy number or an IntEnum is not a plain one
+        return value if type(value) is int or (type(value) is float and value - value == 0) else str(value)
+    if id(value) in around:
+        return "(itself)"
+    around, value, kind = (*around, id(value)), as_containers(value, resolve), type(value)
+    if is_dataclass(kind):
+        value = {"__class__": f"{kind.__module__}.{kind.__qualname__}", **attributes_of(value)}
+    if is_a(value, Mapping):
+        return {str(key): _plain(item, around, resolve) for key, item in value.items()}
+    if is_a(value, (list, tuple)):
+        return [_plain(item, around, resolve) for item in value]
+    if is_a(value, Set):
+        return sorted((_plain(item, around, resolve) for item in value), key=repr)
+    if is_a(value, (bytes, bytearray)):
+        return f"{len(value)} bytes, sha256 {hashlib.sha256(value).hexdigest()}"
+    if is_a(value, (type, FunctionType, BuiltinFunctionType, MethodType)):
+        return f"{module_of(value)}.{value.__qualname__}"
+    return _ADDRESS.sub("", brief(value, _LONGEST))
+
+
+def differences(old: Any, new: Any, name: str = "config") -> list[str]:
+    """Return a line "name.key: old -> new" for each place where two plain values differ."""
+    if is_a(old, dict) and is_a(new, dict):
+        lines = []
+        for key in {**old, **new}:
+            if key in old and key in new:
+                lines += differences(old[key], new[key], f"{name}.{key}")
+            else:
+                was, now = (_short(each[key]) if key in each else None for each in (old, new))
+                lines.append(f"{name}.{key}: {was or '(new)'} -> {now or '(gone)'}")
+        return lines
+    if is_a(old, list) and is_a(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [line for place, (a, b) in pairs for line in differences(a, b, f"{name}[{place}]")]
+    return [] if old == new and type(old) is type(new) else [f"{name}: {_short(old)} -> {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def origin(code: str | None = None) -> dict[str, Any]:
+    """Return the facts about this process that belong to a run; `code` is a file of its own."""
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "command": shown_command(sys.argv),
+        "cwd": working_folder(),
+        "python": platform.python_version(),
+        "versions": versions(_PACKAGES),
+        "git": _git_state(os.path.dirname(code) if code else None),
+    }
+
+
+def shown_command(command: list[str]) -> list[str]:
+    """Return a command line without secrets: `--token x` as well as `--token=x`."""
+    shown, name = [], ""
+    for word in command:
+        shown.append(str(masked(word, name)))
+        option = _OPTION.match(word)
+        name = option[1] if option else ""
+    return shown
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed, by distribution or import name."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            # its distribution has another name: some modules warn when this is read, so only then
+            if isinstance(known := own_attribute(sys.modules.get(package), "__version__"), str):
+                found[package] = known
+    return found
+
+
+def package_versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the versions of installed packages by import name, and Python's; a name that has none is left out."""
+    known = sorted(name for name in names if name and name not in sys.stdlib_module_names)
+    return {"python": platform.python_version(), **versions(known)}
+
+
+def _git_state(folder: str | None) -> dict[str, Any] | None:
+    """Return commit and dirty flag of the checkout a folder is in; None outside of one, or without git."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # read only: never take the index's lock
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None  # no git, or one that does not answer: the run does not depend on it
+    commit, _, dirty = done.stdout.strip().partition("-")
+    return {"commit": commit, "dirty": bool(dirty)} if done.returncode == 0 else None

@@ -299,7 +299,7 @@ def parallel_map(
         WorkerSetupError: The env could not be built.
     """
     with before_loading(client):
-        from espnet3.parallel.runner.calls.mapping import map_all
+        from espnet3.parallel.runner.calls.functions import map_all
 
         return map_all(func, data, active_client(client), active_config(), setup_fn, kwargs)
 
@@ -330,7 +330,7 @@ def parallel_for(
         Exception: As `parallel_map`, from the iteration.
     """
     refuse_in_import()
-    from espnet3.parallel.runner.calls.mapping import stream
+    from espnet3.parallel.runner.calls.functions import stream
 
     return stream(func, args, active_client(client), active_config(), setup_fn, kwargs, ordered=ordered)
 
@@ -357,6 +357,6 @@ def parallel_submit(
         already done if the configuration means this process.
     """
     refuse_in_import()
-    from espnet3.parallel.runner.calls.submitting import submit
+    from espnet3.parallel.runner.calls.functions import submit
 
     return submit(func, args, active_client(client), active_config(), setup_fn, kwargs)

@@ -9,20 +9,23 @@ from __future__ import annotations
 import inspect
 import math
 import os
+from array import array
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine.work import as_items
+from espnet3.parallel.engine.exceptions import item_error
+from espnet3.parallel.engine.work import Work, as_items
 from espnet3.parallel.env.store import adding
 from espnet3.parallel.env_provider import built_here, made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError, NoOutputDirError
 from espnet3.parallel.messages import shown
+from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import Policy, RunSummary
-from espnet3.parallel.runner.advice import NoneWatch
 from espnet3.parallel.runner.arguments import (
     check_builds,
     check_finishing,
@@ -31,22 +34,29 @@ from espnet3.parallel.runner.arguments import (
     checked_batch_size,
 )
 from espnet3.parallel.runner.batches import in_lists, takes_lists
-from espnet3.parallel.runner.execute import Task, outcomes
-from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_list
-from espnet3.parallel.runner.progress import Progress
-from espnet3.parallel.runner.reporting import Reporter
-from espnet3.parallel.runner.shard_driver import failed_elsewhere, left_of, run_shards
-from espnet3.parallel.runner.shards import FEW, Shard, cut, make_shard_function, shards_of
+from espnet3.parallel.runner.execute import outcomes
+from espnet3.parallel.runner.progress import Report
+from espnet3.parallel.runner.shards import (
+    FEW,
+    Launch,
+    Shard,
+    cut,
+    failed_elsewhere,
+    left_of,
+    make_shard_function,
+    run_shards,
+    shards_of,
+)
 from espnet3.parallel.runner.writers.hooks import Hooks, folder_entries, is_default, writes_files
 from espnet3.parallel.timing.recorder import TimesRecorder
 
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.identity import Identity
     from espnet3.parallel.ledger.session import OpenRun
-    from espnet3.parallel.provenance.record import LoadedCode
 
 # What is called when all items are done, and with what
 _FINISHING = {"merge": ("shard_dirs",), "write_outputs": ("indices", "results")}
+_AT_RISK = 0.005  # of a run's items may be in flight at once: a killed driver costs them
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,27 +172,143 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
             f"{type(run.runner).__name__} writes files of its own (it overrides a writer hook or merge), which "
             "requires output_dir: give it one"
         )
-
-    def launcher(task: Task) -> Launch:
-        return lambda work: outcomes(task, work, client, config, tally=progress.tally)
-
-    name, total = type(run.runner).__name__, len(run.items)
-    progress = Progress(total, name, run.runner.progress)
-    nones = NoneWatch(f"{name}.{_called(run)}", 0 if run.writes else total)
-    report = Reporter(total, run.runner.max_failures, run.folder, run.writes, progress, nones)
+    runner, provider = run.runner, run.runner.provider
+    name, called = type(runner).__name__, "forward" if run.batch_forward is None else "batch_forward"
+    entries = {} if run.folder is None else run.entries(run.folder)
+    spec = RunSpec(
+        one=type(runner).forward,
+        many=run.batch_forward,
+        setup=adding(worker_setup_of(provider), entries),
+        policy=run.policy,
+        setup_timeout=runner.setup_timeout,
+    )
+    report = Report(
+        name,
+        f"{name}.{called}",
+        len(run.items),
+        runner.progress,
+        runner.max_failures,
+        run.folder,
+        run.writes,
+    )
+    launch = partial(
+        outcomes,
+        client=client,
+        config=config,
+        tally=report.tally,
+        here=adding(partial(built_here, provider), entries),
+        killable=run.policy.item_timeout is not None,
+        show_dashboard=runner.progress,
+    )
     try:
         if run.folder is None:
-            launch = launcher(_task(run))
-            result, summary = run_to_list(run.items, run.cost, run.align, launch, report)
+            result, summary = _to_list(run, spec, launch, report)
         else:
-            result, summary = _in_folder(run, run.folder, launcher, progress, report)
+            result, summary = _in_folder(run, run.folder, spec, launch, report)
     except BaseException as error:
-        progress.close()
         report.stopped(error)
         raise
-    progress.close(summary)
-    report.end()
+    report.end(summary)
     return result, summary
+
+
+def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> tuple[list[Any], RunSummary]:
+    results: list[Any] = [None] * len(run.items)
+    work = Work(run.items, run.cost, run.align)
+    order = work.order
+    with closing(launch(spec, work)) as pairs:
+        for chunk, block in pairs:
+            n = len(block.values)
+            if order is None:
+                results[chunk.start : chunk.start + n] = block.values
+            else:
+                for place, value in zip(order[chunk.start : chunk.start + n], block.values, strict=True):
+                    results[place] = value
+            report.add(block.values, block.failed, block.retries)
+            if block.error is not None:
+                raise item_error(block.take_error(), block.stop)
+    return results, report.summary()
+
+
+def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> tuple[Any, RunSummary]:
+    from espnet3.parallel.ledger import open_run  # here: it is a tenth of a second
+    from espnet3.parallel.ledger.folder import resumed
+    from espnet3.parallel.provenance.record import LoadedCode
+
+    retry = run.retry_failed
+    identity = run.identity()
+    with open_run(path, identity, run.items, run.runner.resume) as folder:
+        shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path) if run.writes else []
+        if run.writes:
+            again = left_of(folder, shards, retry)
+            left, failed = sum(len(shard.items) for shard in again), failed_elsewhere(folder, again)
+        else:
+            left, failed = len(folder.left(retry)), 0 if retry else folder.failed
+        report.resume(len(run.items) - left, failed, folder.resuming(retry, left))
+        spec = replace(
+            spec, loaded=LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
+        )
+        if run.writes:
+            _run_shards(run, folder, shards, spec, launch, report)
+        elif left:
+            _run_items(run, folder, replace(spec, as_lines=True), launch, report)
+        summary = report.summary()
+        folder.event("computed", **asdict(summary))
+        folder.merge()
+        if run.merges:
+            return run.runner.merge([Path(shard.folder) for shard in shards]), summary
+        return folder.results(), summary
+
+
+def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report: Report) -> None:
+    """Run the items that have no outcome in a run folder yet; each is on disk before it is reported."""
+    left = folder.left(run.retry_failed)
+    if isinstance(left, range):  # all of them
+        work = Work(run.items, run.cost, run.align, at_risk=_AT_RISK)
+    else:
+        cost = array("d", (run.cost[p] for p in left)) if run.cost is not None else None
+        work = Work([run.items[p] for p in left], cost, run.align, left, _AT_RISK)
+    with (
+        closing(launch(spec, work)) as pairs,
+        TimesRecorder(folder.append_times, run.items, run.cost) as times,
+    ):
+        for chunk, block in pairs:
+            times.workers(report.tally)
+            values, bad, positions = block.values, block.failed, work.positions(chunk)
+            if bad:
+                folder.append([value for value in values if type(value) is bytes])
+            else:
+                folder.append(values, positions)
+            if bad or block.stop is not None:
+                lost = [(positions[k], values[k]) for k in bad]
+                if block.stop is not None:
+                    lost.append((positions[len(values)], block.stop))
+                folder.append_failures(lost)
+            if block.times is not None and values:
+                n, retries = len(values), block.retries
+                times.took(block.worker, block.seconds, n, block.times, positions, retries=retries)
+            report.add(values, bad, block.retries)
+            if block.error is not None:
+                raise item_error(block.take_error(), block.stop)
+        times.workers(report.tally)
+
+
+def _run_shards(
+    run: Run, folder: OpenRun, shards: list[Shard], spec: RunSpec, launch: Launch, report: Report
+) -> None:
+    from espnet3.parallel.runner.writers.manifest import write_manifest  # here, as the rest of the ledger
+
+    hooks = Hooks.of(type(run.runner), run.batch_forward is not None)
+    write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
+    spec = replace(
+        spec,
+        one=make_shard_function(hooks, run.policy, keep_values=not run.merges),
+        many=None,
+        policy=Policy(on_error="record", poison_after=0),  # of shards; that of items is within them
+        check=hooks.check,
+    )
+    recorder = TimesRecorder(folder.append_times, run.items, run.cost)
+    run_shards(folder, left_of(folder, shards, run.retry_failed), spec, launch, run.policy, report, recorder)
 
 
 def _folder(output_dir: Path, shard_subdir: Path) -> Path:
@@ -193,10 +319,6 @@ def _folder(output_dir: Path, shard_subdir: Path) -> Path:
             "its way does. Name another folder, or give that one as output_dir"
         )
     return folder
-
-
-def _called(run: Run) -> str:
-    return "forward" if run.batch_forward is None else "batch_forward"
 
 
 def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list[float] | None:
@@ -214,73 +336,3 @@ def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list
             raise ConfigError(f"item_cost({item!r}) is {shown(cost)}; it must be a finite number, 0 or more")
         costs.append(number)
     return costs
-
-
-def _in_folder(
-    run: Run, path: Path, launcher: Callable[[Task], Launch], progress: Progress, report: Reporter
-) -> tuple[Any, RunSummary]:
-    from espnet3.parallel.ledger import open_run  # here: it is a tenth of a second
-    from espnet3.parallel.ledger.folder import resumed
-    from espnet3.parallel.provenance.record import LoadedCode
-
-    retry = run.retry_failed
-    identity = run.identity()
-    with open_run(path, identity, run.items, run.runner.resume) as folder:
-        if run.writes:
-            shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path)
-            again = left_of(folder, shards, retry)
-            left, failed = sum(len(shard.items) for shard in again), failed_elsewhere(folder, again)
-        else:
-            left, failed = len(folder.left(retry)), 0 if retry else folder.failed
-        progress.resume(len(run.items) - left, folder.resuming(retry, left))
-        report.resume(len(run.items) - left, failed)
-        loaded = LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
-        if run.writes:
-            return _in_shards(run, folder, shards, launcher, report, loaded)
-        launch = launcher(replace(_task(run), as_lines=True, loaded=loaded))
-        return run_to_folder(folder, run.items, run.cost, run.align, launch, report, retry)
-
-
-def _in_shards(
-    run: Run,
-    folder: OpenRun,
-    shards: list[Shard],
-    launcher: Callable[[Task], Launch],
-    report: Report,
-    loaded: LoadedCode,
-) -> tuple[Any, RunSummary]:
-    from espnet3.parallel.runner.writers.manifest import write_manifest  # here, as the rest of the ledger
-
-    cls: Any = type(run.runner)
-    hooks = Hooks.of(cls, run.batch_forward is not None)
-    write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
-    task = replace(
-        _task(run),
-        one=make_shard_function(hooks, run.policy, keep_values=not run.merges),
-        many=None,
-        policy=Policy(on_error="record", poison_after=0),  # of shards; that of items is within them
-        check=hooks.check,
-        loaded=loaded,
-    )
-    recorder = TimesRecorder(folder.append_times, run.items, run.cost)
-    summary = run_shards(folder, shards, launcher(task), run.policy, report, run.retry_failed, recorder)
-    folder.event("computed", **asdict(summary))
-    folder.merge()
-    if run.merges:
-        return run.runner.merge([Path(shard.folder) for shard in shards]), summary
-    return folder.results(), summary
-
-
-def _task(run: Run) -> Task:
-    """Return what the launchers run: the runner's own functions."""
-    provider, entries = run.runner.provider, {} if run.folder is None else run.entries(run.folder)
-    return Task(
-        one=type(run.runner).forward,
-        many=run.batch_forward,
-        setup=adding(worker_setup_of(provider), entries),
-        setup_here=adding(partial(built_here, provider), entries),
-        policy=run.policy,
-        setup_timeout=run.runner.setup_timeout,
-        killable=run.policy.item_timeout is not None,
-        show_progress=run.runner.progress,
-    )

@@ -5,6 +5,8 @@ folder if its worker dies. Inside it, the runner's items go through the same loo
 Shards are contiguous stretches of the caller's order and do not depend on the number of workers,
 so that concatenating what they wrote gives the same bytes anywhere. A resumed run keeps the shards
 it began with; a shard whose folder holds the file `done` is not run again.
+
+The driver hands out the shards, settles who ended a worker by the mark in its shard's folder, and notes what is done.
 """
 
 from __future__ import annotations
@@ -12,22 +14,33 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.engine.exceptions import failure_of, pickle_error
+from espnet3.parallel.engine.blame import OUTSIDE, Fate, History, Loss
+from espnet3.parallel.engine.exceptions import failure_of, item_error, load_error, pickle_error
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.seeding import turn
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.atomic import write_plainly
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import make_folder, writing
 from espnet3.parallel.ledger.lines import encode_line
+from espnet3.parallel.ledger.scan import FAILED
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
+from espnet3.parallel.runner.progress import Report
 from espnet3.parallel.runner.writers.hooks import Hooks, ShardWriters
 from espnet3.parallel.timing.counts import ItemTimes
+from espnet3.parallel.timing.recorder import TimesRecorder
+
+if TYPE_CHECKING:
+    from espnet3.parallel.ledger.session import OpenRun
+    from espnet3.parallel.pilots.protocol import RunSpec
 
 SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
 # Up to so many indices are a try of a recipe: of two or three ESPnet3's tests expect one shard, of four two
@@ -38,6 +51,8 @@ _MARK = "in_flight.json"
 InProgress = tuple[int, int] | str
 # Is told what of a shard is in progress; None: nothing is
 Mark = Callable[[InProgress | None], None]
+# Runs a spec's items somewhere, and yields their outcomes
+Launch = Callable[["RunSpec", Work], Generator[tuple[Chunk, Block], None, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +135,7 @@ def make_shard_function(hooks: Hooks, policy: Policy, keep_values: bool) -> Call
     """Return the function that workers of a driver run a shard with, in its env; its mark is in the shard's folder."""
 
     def of_a_driver(shard: Shard, **env: Any) -> ShardResult:
-        return run_shard(shard, env, hooks, policy, keep_values, marker(shard))
+        return run_shard(shard, env, hooks, policy, keep_values, _marker(shard))
 
     return of_a_driver
 
@@ -244,7 +259,7 @@ class _Attempt:
         self.result = replace(self.result, stop=failure, error=pickle_error(error))
 
 
-def marker(shard: Shard) -> Mark:
+def _marker(shard: Shard) -> Mark:
     """Return a mark that is a file in the shard's folder, where the driver finds it."""
     file = Path(shard.folder, _MARK)
 
@@ -258,7 +273,7 @@ def marker(shard: Shard) -> Mark:
     return mark
 
 
-def take_mark(shard: Shard) -> InProgress | None:
+def _take_mark(shard: Shard) -> InProgress | None:
     """Return what a shard's worker was in when it ended, and remove its mark.
 
     None where it was in nothing, or died while it wrote a mark: then it had not begun what that says.
@@ -270,3 +285,126 @@ def take_mark(shard: Shard) -> InProgress | None:
         found = None
     file.unlink(missing_ok=True)
     return tuple(found) if isinstance(found, list) else found
+
+
+# --- the driver -------------------------------------------------------------------------------------
+
+
+def left_of(folder: OpenRun, shards: Sequence[Shard], retry_failed: bool) -> list[Shard]:
+    """Return the shards to run, each from its beginning: those that are not done, or hold an item to try again."""
+    return [shard for shard in shards if not folder.has_shard(_marked(shard), retry_failed)]
+
+
+def failed_elsewhere(folder: OpenRun, left: Sequence[Shard]) -> int:
+    """Return how many items of the run have failed in other shards than these, which are run again."""
+    return folder.failed - sum(
+        folder.state.count(FAILED, shard.begin, shard.begin + len(shard.items)) for shard in left
+    )
+
+
+def run_shards(
+    folder: OpenRun,
+    left: Sequence[Shard],
+    spec: RunSpec,
+    launch: Launch,
+    policy: Policy,
+    report: Report,
+    recorder: TimesRecorder,
+) -> None:
+    """Run every shard that is not done yet to its end."""
+    if not left:
+        return
+    with writing(folder.path):
+        for shard in left:  # an earlier driver's marks: its death took its workers along, and blames no item
+            _take_mark(shard)
+    run = _Driver(folder, policy, report)
+    work = Work(left, [shard.cost for shard in left])
+    with closing(launch(spec, work)) as pairs, recorder:
+        for chunk, block in pairs:
+            run.take(chunk, block, work)
+            recorder.workers(report.tally)
+            _note_times(recorder, chunk, block)
+
+
+class _Driver:
+    """The shards of one run, as their results and their losses come in.
+
+    What is held against items is kept in memory, as it ends with this driver.
+    """
+
+    def __init__(self, folder: OpenRun, policy: Policy, report: Report) -> None:
+        self._folder = folder
+        self._policy = policy
+        self._report = report
+        self._histories: dict[int, History] = {}
+
+    def take(self, chunk: Chunk, block: Block, work: Work) -> None:
+        """Note the shards of a chunk that are done; put those back that have lost their worker."""
+        if block.error is not None:
+            raise item_error(block.take_error(), block.stop)
+        for place, (shard, value) in enumerate(zip(chunk.items, block.values, strict=False), chunk.start):
+            if not isinstance(value, ItemFailure):
+                self._done(shard, value)
+            elif block.loss is None:  # its result could not travel, though its values are checked
+                raise item_error(
+                    RuntimeError(value.message), replace(value, index=NoItem(f"shard {shard.number}"))
+                )
+            else:
+                again = self._after_loss(shard, block.loss, value.worker)
+                work.put_back(Chunk(place, [again], suspect=True))
+
+    def _done(self, shard: Shard, result: ShardResult) -> None:
+        if result.stop is not None:
+            raise self._stopped(shard, result)
+        values, failed = result.values, set(result.failed)
+        self._folder.shard_done(
+            *_marked(shard),
+            {shard.begin + k: line for k, line in enumerate(values) if k not in failed},
+            {shard.begin + k: values[k] for k in result.failed},
+        )
+        self._report.tally.halved += result.halved
+        self._report.add(values, result.failed, result.retries)
+
+    def _stopped(self, shard: Shard, result: ShardResult) -> BaseException:
+        assert result.stop is not None
+        error = load_error(result.error)
+        if result.stop.cause == "runner" and error is not None:
+            return error
+        at = len(result.values)
+        # else a hook failed that has no item
+        if at < len(shard.items) and result.stop.index == shard.items[at]:
+            self._folder.append_failures([(shard.begin + at, result.stop)])
+        return item_error(error or RuntimeError(result.stop.message), result.stop)
+
+    def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:
+        """Return the shard to run in place of one that has lost its worker."""
+        history = self._histories.setdefault(shard.number, History(self._policy))
+        found = _take_mark(shard)
+        begin, end = found if isinstance(found, tuple) else (OUTSIDE, OUTSIDE + 1)
+        fate = history.add(
+            replace(loss, begin=begin, items=end - begin, hook=found if isinstance(found, str) else "")
+        )
+        if not fate.failed:
+            self._report.retries += loss.seconds is not None and end - begin == 1
+            return replace(shard, one_by_one=shard.one_by_one or end - begin > 1)
+        index = NoItem(f"shard {shard.number}") if begin == OUTSIDE else shard.items[begin]
+        failure = history.failure(begin, index, worker)
+        if begin == OUTSIDE or self._policy.on_error == "raise":
+            kind = TimeoutError if fate is Fate.GIVEN_UP else RuntimeError
+            raise item_error(kind(failure.message), failure)
+        return replace(shard, skip={**shard.skip, begin: failure})
+
+
+def _note_times(recorder: TimesRecorder, chunk: Chunk, block: Block) -> None:
+    """Note how long the items of a chunk's shards took; the last shard has just ended."""
+    ago = 0.0
+    for shard, result in reversed(list(zip(chunk.items, block.values, strict=False))):
+        if isinstance(result, ShardResult) and result.values:
+            positions = range(shard.begin, shard.begin + len(shard.items))
+            n, retries = len(result.values), result.retries
+            recorder.took(block.worker, result.seconds, n, result.times, positions, ago, retries)
+            ago += result.seconds
+
+
+def _marked(shard: Shard) -> tuple[Path, range]:
+    return Path(shard.folder), range(shard.begin, shard.begin + len(shard.items))

@@ -11,7 +11,7 @@ from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted
 from espnet3.parallel.records import ItemFailure
-from espnet3.parallel.runner.writers.hooks import writes_files
+from espnet3.parallel.runner.hooks import writes_files
 from espnet3.parallel.testing.answers import first_difference
 from espnet3.parallel.testing.trials import unused_batches
 

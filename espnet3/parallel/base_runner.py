@@ -21,9 +21,15 @@ from espnet3.parallel.runner.arguments import (
     with_indices,
     with_suggestions,
 )
-from espnet3.parallel.runner.batches import in_batches_of_one
-from espnet3.parallel.runner.writers.closing import close_all, concatenate_shard_files
-from espnet3.parallel.runner.writers.hooks import default, is_default, make_static, opened_state
+from espnet3.parallel.runner.hooks import (
+    close_all,
+    concatenate_shard_files,
+    default,
+    in_batches_of_one,
+    is_default,
+    make_static,
+    opened_state,
+)
 
 if TYPE_CHECKING:
     from espnet3.parallel.records import RunSummary

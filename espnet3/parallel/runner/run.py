@@ -33,8 +33,15 @@ from espnet3.parallel.runner.arguments import (
     checked,
     checked_batch_size,
 )
-from espnet3.parallel.runner.batches import in_lists, takes_lists
 from espnet3.parallel.runner.execute import outcomes
+from espnet3.parallel.runner.hooks import (
+    Hooks,
+    folder_entries,
+    in_lists,
+    is_default,
+    takes_lists,
+    writes_files,
+)
 from espnet3.parallel.runner.progress import Report
 from espnet3.parallel.runner.shards import (
     FEW,
@@ -46,8 +53,8 @@ from espnet3.parallel.runner.shards import (
     make_shard_function,
     run_shards,
     shards_of,
+    write_manifest,
 )
-from espnet3.parallel.runner.writers.hooks import Hooks, folder_entries, is_default, writes_files
 from espnet3.parallel.timing.recorder import TimesRecorder
 
 if TYPE_CHECKING:
@@ -296,8 +303,6 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
 def _run_shards(
     run: Run, folder: OpenRun, shards: list[Shard], spec: RunSpec, launch: Launch, report: Report
 ) -> None:
-    from espnet3.parallel.runner.writers.manifest import write_manifest  # here, as the rest of the ledger
-
     hooks = Hooks.of(type(run.runner), run.batch_forward is not None)
     write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
     spec = replace(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from espnet3.parallel.checks import as_python
 from espnet3.parallel.engine.blame import OUTSIDE, Fate, History, Loss
 from espnet3.parallel.engine.exceptions import failure_of, item_error, load_error, pickle_error
 from espnet3.parallel.engine.loop import run_items
@@ -29,12 +30,12 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.atomic import write_plainly
 from espnet3.parallel.ledger.errors import FolderWriteError
-from espnet3.parallel.ledger.files import make_folder, writing
+from espnet3.parallel.ledger.files import make_folder, write_json, writing
 from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.ledger.scan import FAILED
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
+from espnet3.parallel.runner.hooks import Hooks, ShardWriters, folder_entries
 from espnet3.parallel.runner.progress import Report
-from espnet3.parallel.runner.writers.hooks import Hooks, ShardWriters
 from espnet3.parallel.timing.counts import ItemTimes
 from espnet3.parallel.timing.recorder import TimesRecorder
 
@@ -46,6 +47,7 @@ SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
 # Up to so many indices are a try of a recipe: of two or three ESPnet3's tests expect one shard, of four two
 FEW = 4
 _MARK = "in_flight.json"
+_ESPNET3_FORM = 1  # the version of `manifest.json`
 
 # Positions [begin, end) of a shard, or the name of a hook
 InProgress = tuple[int, int] | str
@@ -285,6 +287,21 @@ def _take_mark(shard: Shard) -> InProgress | None:
         found = None
     file.unlink(missing_ok=True)
     return tuple(found) if isinstance(found, list) else found
+
+
+def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items: Sequence[Any]) -> None:
+    """Write `manifest.json` beside `run.json`: how a run is cut, in the form that ESPnet3's tools read."""
+    # here: a run without a folder needs less of the ledger
+    from espnet3.parallel.ledger.folder import MANIFEST
+    from espnet3.parallel.ledger.values import encode
+
+    ends = [*begins[1:], len(items)] if begins else []  # without items there is no shard
+    shards = [
+        {"shard_id": number, "items": [encode(as_python(item), "index") for item in items[begin:end]]}
+        for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
+    ]
+    entries = folder_entries(folder, shard_subdir)
+    write_json(folder / MANIFEST, {"version": _ESPNET3_FORM, **entries, "shards": shards})
 
 
 # --- the driver -------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ from espnet3.parallel.ledger.lines import index_json, merged_failure, read_line,
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
 from espnet3.parallel.ledger.values import from_json
 from espnet3.parallel.messages import did_you_mean
+from espnet3.parallel.runner.hooks import writes_files
 from espnet3.parallel.runner.inline import build_here
-from espnet3.parallel.runner.writers.hooks import writes_files
 from espnet3.parallel.views.remaking import Remade, remake
 
 _PLANNED = 100_000  # indices among which a similar one is looked for

@@ -1,22 +1,34 @@
-"""The hooks of a runner with files of its own, and how a shard calls them.
+"""What a runner's class overrides, and how its hooks are called.
+
+A runner with files of its own has the writer hooks, which a shard calls:
 
     open_writers(shard_dir) ──> write_record(writers, result, state) for each ──> close_writers(writers, state)
 
 Where a runner overrides one of `init_state`, `reduce_state` and `finalize_state`, the shard calls these three in their
 place, and what the base makes of them calls the hooks above.
+
+A runner may have one of `forward` and `batch_forward` alone. `batch_forward` alone: its `forward` is a batch of one.
+`forward` alone, a batch size, and files of its own: where `forward` says that it takes lists, an item of the run is a
+list of indices, as in ESPnet3's layer. It says so by its first parameter (annotated as a list, sequence or iterable, or
+called `indices`, `batch`, ...), or by being ESPnet3's own, or that of a runner derived from one of ESPnet3's, which are
+documented to be given lists. A `forward` that says nothing is given one index, which is right for any batch size.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.env.injection import bind, name_of
-from espnet3.parallel.errors import SignatureError
+from espnet3.parallel.errors import BatchLengthError, SignatureError
+from espnet3.parallel.ledger.atomic import BY_UMASK, Draft
 
 if TYPE_CHECKING:
     from espnet3.parallel.engine.steps import Call
@@ -31,6 +43,10 @@ _CALLED_ONCE = (
     *STATE_HOOKS,
 )  # what they return is not iterated over
 _DEFAULT = "_espnet3_default"
+_MADE = "_espnet3_in_batches_of_one"
+_ESPNET3 = ("espnet3.systems.", "espnet3.components.")  # ours, of the same names, have a `batch_forward`
+_LISTS = ("batch", "batch_indices", "idxs", "indices")
+_LIST = re.compile(r"\b([Ll]ist|Sequence|Iterable|Collection)\b")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,6 +103,55 @@ def _is_assigned(runner: type, name: str, function: Any) -> bool:
     return (function.__module__, function.__qualname__) != made_here and first not in ("self", "cls")
 
 
+# --- batches ----------------------------------------------------------------------------------------
+
+
+def in_batches_of_one(runner: Any) -> Callable[..., Any]:
+    """Return a `forward` that calls a class's `batch_forward` with a list of one.
+
+    It is found by its name in the class, where that can be imported, and takes the same names from the env.
+    """
+    batch_forward = runner.batch_forward
+
+    def forward(idx: Any, *args: Any, **env: Any) -> Any:
+        results = list(batch_forward([idx], *args, **env))
+        if len(results) != 1:
+            raise BatchLengthError(
+                f"batch_forward was given 1 index ({idx!r}) and returned {len(results)} results; "
+                "it must return one result per index, in their order"
+            )
+        return results[0]
+
+    forward.__module__, forward.__qualname__ = runner.__module__, f"{runner.__qualname__}.forward"
+    forward.__signature__ = inspect.signature(batch_forward)  # type: ignore[attr-defined]  # what `inspect` reads
+    setattr(forward, _MADE, True)
+    return forward
+
+
+def is_in_batches_of_one(forward: Any) -> bool:
+    """Whether a `forward` was made here."""
+    return getattr(forward, _MADE, False)
+
+
+def takes_lists(runner: type, batch_size: int | None) -> bool:
+    """Whether a runner's `forward` is given lists of indices, and not one index: the rule is at the module's head."""
+    if batch_size is None or not is_default(runner, "batch_forward") or not writes_files(runner):
+        return False
+    forward = runner.forward  # type: ignore[attr-defined]  # a runner's class
+    if any(one.__module__.startswith(_ESPNET3) for one in (forward, *runner.__mro__)):
+        return True
+    first = next(iter(inspect.signature(forward).parameters.values()), None)
+    return first is not None and (first.name in _LISTS or bool(_LIST.search(str(first.annotation))))
+
+
+def in_lists(items: Sequence[Any], size: int) -> list[list[Any]]:
+    """Cut items into lists of `size`, the last of which may be shorter."""
+    return [list(items[at : at + size]) for at in range(0, len(items), size)]
+
+
+# --- writers ----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """A runner's functions, as a worker needs them.
@@ -139,14 +204,7 @@ class Hooks:
 
 
 class ShardWriters:
-    """A shard's writers and its state, from opening to closing.
-
-    Args:
-        hooks: The runner's.
-        env: Of this process, with the shard's `output_dir`, `shard_subdir` and `shard_id`.
-        folder: The shard's.
-        number: The shard's.
-    """
+    """A shard's writers and its state, from opening to closing."""
 
     def __init__(self, hooks: Hooks, env: dict[str, Any], folder: Path, number: int) -> None:
         self._hooks = hooks
@@ -216,3 +274,75 @@ def _returned(state: Any, hook: Callable[..., Any]) -> Any:
             f"{name_of(hook)} returned None, and must return the shard's state: add `return state`"
         )
     return state
+
+
+def close_all(writers: Any) -> None:
+    """Close every writer in what `open_writers` returned: one, or any nesting of lists, tuples, sets and mappings.
+
+    A writer is what has a method `close`; anything else (a path, a number) is let be. Each is closed once, in order,
+    and all of them also where one raises.
+
+    Raises:
+        Exception: The first that a `close` raised.
+    """
+    first: BaseException | None = None
+    for writer in _found(writers, set()):
+        try:
+            writer.close()
+        except BaseException as error:  # the others hold unwritten lines as well
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def _found(value: Any, seen: set[int]) -> Iterator[Any]:
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    # first: a shelf is a mapping too; and a mapping may have its keys as attributes
+    of = type(value) if isinstance(value, Mapping) else value
+    if not isinstance(value, type) and callable(getattr(of, "close", None)):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _found(one, seen)
+    elif isinstance(value, (list, tuple, AbstractSet)):
+        for one in value:
+            yield from _found(one, seen)
+
+
+def concatenate_shard_files(
+    shard_dirs: Iterable[str | os.PathLike[str]],
+    relative_name: str | os.PathLike[str],
+    out_path: str | os.PathLike[str],
+) -> bool:
+    """Put a file of each shard's folder together, in the order given; a shard without it adds nothing.
+
+    The new file is there whole or not at all, so that others may read it meanwhile.
+
+    Args:
+        shard_dirs: As `merge` is given them.
+        relative_name: The file's name within each of them.
+        out_path: The file to write; its folder is made where it is missing.
+
+    Returns:
+        Whether any shard has the file. If none has, there is no `out_path` afterwards.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    import shutil  # here: its compressors take longer to load than the rest of this module
+
+    out = Path(out_path)
+    parts = [part for part in (Path(folder, relative_name) for folder in shard_dirs) if part.exists()]
+    if not parts:
+        out.unlink(missing_ok=True)
+        return False
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with Draft(out, BY_UMASK) as draft:
+        with draft.opened() as file:
+            for part in parts:
+                with open(part, "rb") as source:
+                    shutil.copyfileobj(source, file)
+        draft.commit(durable=False)
+    return True

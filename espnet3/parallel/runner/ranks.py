@@ -23,9 +23,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.inside import inside_item
@@ -37,9 +36,7 @@ if TYPE_CHECKING:
 
 FAILED = "rank0_failed.json"  # in the run folder: why rank 0 has stopped, for the ranks that wait
 _STARTED = time.time()  # files of rank 0 that are older are not of this start of the program
-_RAISED: set[tuple[str, int]] = (
-    set()
-)  # such files that this process has raised an error for, and when they are of
+_RAISED = set[tuple[str, int]]()  # such files that this process has raised an error for, and when they are of
 _LOOK = 0.2  # seconds between two looks: a file on another host's disk sends no event
 _PATIENCE = 1800.0  # seconds without a sign of rank 0; torch.distributed waits as long for a rank by default
 _ADVICE = (
@@ -48,14 +45,8 @@ _ADVICE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """Which process of a distributed program this is.
-
-    Attributes:
-        number: 0 for the first one.
-        told_by: What says so, for messages.
-    """
+class Rank(NamedTuple):
+    """Which process of a distributed program this is, and what says so."""
 
     number: int
     told_by: str
@@ -63,9 +54,8 @@ class Rank:
 
 def rank_of(environment: Mapping[str, str] = os.environ) -> Rank | None:
     """Return this process's rank; None where nothing says that there are several."""
-    distributed: Any = sys.modules.get(
-        "torch.distributed"
-    )  # only who has imported it can have initialised it
+    # only a program that has imported it can have initialised it
+    distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), "torch.distributed")
     if (rank := _number(environment, "RANK")) is not None:
@@ -143,7 +133,7 @@ def wait_for_submission(run: Run, rank: Rank, plan: Path) -> None:
     """Wait until rank 0 has submitted a detached run."""
     assert run.folder is not None
     _Wait(run, run.folder, rank).until(
-        lambda wait: plan.exists() and wait.is_this_run() and not wait.is_held()
+        lambda wait: plan.exists() and wait.differences() == [] and not wait.is_held()
     )
 
 
@@ -186,38 +176,33 @@ class _Wait:
         return self._folder.is_dir() and self._lease.is_held()
 
     def is_complete(self) -> bool:
-        """Whether the folder has all results of this run, and nobody is at work in it."""
+        """Whether the folder has all results of this run, and no driver is at work in it."""
         from espnet3.parallel.ledger.errors import ChangedRunError, LedgerError
         from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 
         try:
             receipt, written = read_receipt(self._folder), os.stat(self._folder / RECEIPT).st_mtime
-            differs = self._differences()
         except (LedgerError, OSError):  # not yet, or being moved aside
             return False
-        if self.is_held():
+        differs = self.differences()
+        if differs is None or self.is_held():
             return False
-        if (
-            differs and written > _STARTED and self._run.runner.resume is True
-        ):  # else rank 0 takes the folder anew
+        # without `resume`, or of an earlier start, rank 0 takes the folder anew
+        if differs and written > _STARTED and self._run.runner.resume is True:
             raise ChangedRunError(str(self._folder), differs)
         again = bool(receipt.failed) and self._run.retry_failed
         return not differs and receipt.planned == len(self._run.items) and not again
 
-    def is_this_run(self) -> bool:
-        """Whether the folder is of this run."""
+    def differences(self) -> list[str] | None:
+        """Return how the folder's run differs from this one; None where none can be read yet."""
         from espnet3.parallel.ledger.errors import LedgerError
-
-        try:
-            return not self._differences()
-        except (LedgerError, OSError):
-            return False
-
-    def _differences(self) -> list[str]:
         from espnet3.parallel.ledger.folder import read_run
         from espnet3.parallel.ledger.identity import changes
 
-        return changes(read_run(self._folder), self._identity)
+        try:
+            return changes(read_run(self._folder), self._identity)
+        except (LedgerError, OSError):
+            return None
 
     def _raise_failure(self) -> None:
         from espnet3.parallel.ledger.files import read_json

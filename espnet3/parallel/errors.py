@@ -24,11 +24,12 @@ from __future__ import annotations
 import os
 import re
 import sys
+import types
 from collections.abc import Callable, Generator, Iterator
-from functools import wraps
-from opcode import opmap
+from contextlib import suppress
+from functools import lru_cache, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from espnet3.parallel.messages import masked, printable
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=BaseException)
-_RAISE = opmap["RAISE_VARARGS"]
 _MOST_CAUSES = 10
 _NO_ANSWER = re.compile(
     r"did not answer|tim(?:ed|e) ?out|no response|connection (?:reset|closed|lost)|broken pipe", re.IGNORECASE
@@ -188,6 +188,87 @@ class SubmissionError(NoWorkersError):
         return f"{job} by {self.command!r}, which {how}:\n{printed}{hint}"
 
 
+# --- an item's error is also of the type that the item raised -----------------------------------------
+
+# `raise` in a generator turns these two into another error
+_NOT_TO_RAISE = (StopIteration, StopAsyncIteration)
+# Fields that say more about the message, which a traceback would print in place of ours or beside it
+_OF_THE_MESSAGE = (SyntaxError, NameError, AttributeError)
+_FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_OWN = frozenset({"failure", "index", "worker", "args", "__notes__"})
+_MOST_TYPES = 256  # classes kept: a program that makes exception types as it goes must not grow by it
+_KIND = "_espnet3_kind"
+
+
+def item_error_of(error: BaseException, failure: ItemFailure) -> ItemError:
+    """Return an item's `ItemError` for the exception it raised; that is its cause.
+
+    It is an instance of the exception's type too, with its attributes, unless the type is not an `Exception`, or cannot
+    be combined with another class (other C fields or `__slots__`, attributes that cannot be set, ...).
+    """
+    kind = getattr(type(error), _KIND, type(error))  # of an item in whose own run an item has failed
+    found = ItemError(failure)
+    alone = issubclass(ItemError, kind) or issubclass(kind, (ItemError, *_NOT_TO_RAISE))
+    if issubclass(kind, Exception) and not alone:
+        with suppress(Exception):  # user classes may raise anything when one derives from them
+            found = _rebuilt(kind, failure, _fields(error), dict(vars(error)))
+    found.__cause__ = error
+    return found
+
+
+@lru_cache(_MOST_TYPES)
+def _combined(kind: type[Any]) -> Any:
+    return type(ItemError.__name__, (ItemError, kind), {**_LOOKS, _KIND: kind})
+
+
+def _reduced(error: ItemError, _: object = None) -> Any:
+    attributes = {name: value for name, value in vars(error).items() if name not in _OWN}
+    state = {"__notes__": error.__notes__} if "__notes__" in vars(error) else None
+    return _rebuilt, (getattr(type(error), _KIND), error.failure, _fields(error), attributes), state
+
+
+# What both classes may have, and an `ItemError` is to have as it always has it.
+_LOOKS: dict[str, Any] = {
+    "__doc__": ItemError.__doc__,
+    "__module__": ItemError.__module__,
+    "__qualname__": ItemError.__qualname__,
+    "__str__": ItemError.__str__,
+    "__repr__": BaseException.__repr__,
+    "__reduce_ex__": _reduced,
+    "__reduce__": _reduced,  # what tblib asks for, which distributed has pickle exceptions of the time of its import
+    "__eq__": object.__eq__,
+    "__hash__": object.__hash__,
+}
+
+
+def _fields(error: BaseException) -> dict[str, Any]:
+    """Return what an exception's constructor has put into fields that are in no `__dict__`: errno, filename, ..."""
+    if isinstance(error, _OF_THE_MESSAGE):
+        return {}
+    names = {
+        name
+        for base in type(error).__mro__
+        if base not in (BaseException, Exception, object)
+        for name, one in vars(base).items()
+        if isinstance(one, _FIELDS) and not name.startswith("__")
+    }
+    return {name: getattr(error, name) for name in sorted(names - _OWN) if hasattr(error, name)}
+
+
+def _rebuilt(
+    kind: type[Any], failure: ItemFailure, fields: dict[str, Any], attributes: dict[str, Any]
+) -> ItemError:
+    """Make the error of an item; also where it is unpickled."""
+    error: ItemError = _combined(kind)(failure)  # type: ignore[arg-type]  # mypy takes a class for an instance
+    for name, value in fields.items():
+        with suppress(AttributeError, TypeError):  # one that is read only, or that takes no None
+            setattr(error, name, value)
+    vars(error).update({name: value for name, value in attributes.items() if name not in _OWN})
+    if isinstance(error, SyntaxError):
+        error.msg = ItemError.__str__(error)  # a traceback prints this in place of the text
+    return error
+
+
 # --- how they are shown ----------------------------------------------------------------------------
 
 
@@ -289,6 +370,4 @@ def _says_enough(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if trace is None or not is_ours(trace.tb_frame.f_globals.get("__name__", "")):
-        return False
-    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
+    return trace is not None and is_ours(trace.tb_frame.f_globals.get("__name__", ""))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from espnet3.parallel.env_provider import EnvironmentProvider
-from espnet3.parallel.errors import ConfigError
 
 
 class InferenceProvider(EnvironmentProvider):
@@ -18,19 +17,11 @@ class InferenceProvider(EnvironmentProvider):
         config: Handed to `build_dataset` and `build_model` as it is.
         params: Further env entries (device, beam size, ...); they join the env under their names.
         inference_config: Another name of `config`.
-
-    Raises:
-        ConfigError: Both names were given.
     """
 
     def __init__(
         self, config: Any = None, params: Mapping[str, Any] | None = None, *, inference_config: Any = None
     ) -> None:
-        if config is not None and inference_config is not None:
-            raise ConfigError(
-                f"{type(self).__qualname__} was given config and inference_config, which are two names of one "
-                "argument: leave one of them out"
-            )
         super().__init__(inference_config if config is None else config)
         self.params: dict[str, Any] = dict(params or {})
 

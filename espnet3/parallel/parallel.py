@@ -7,16 +7,14 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import wraps
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends.backend import Kind
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.config import ParallelConfig, registered
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.errors import explained
-from espnet3.parallel.messages import shown
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -47,8 +45,6 @@ _parsed: tuple[Any, ParallelConfig] = (None, ParallelConfig())  # of the one bef
 _open_clients: list[tuple[int | None, Any]] = []  # with the thread that opened it
 _mine: ContextVar[tuple[Any, ...]] = ContextVar("espnet3_open_clients", default=())
 _lock = threading.Lock()
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 def __getattr__(name: str) -> Any:
@@ -65,25 +61,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _in_one(call: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Have a function of one config say so where it is given the config's keys as keywords."""
-
-    @wraps(call)
-    def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if keys := [key for key in kwargs if key != "config"]:
-            given = args[0] if args else kwargs.pop("config", None)
-            block = {**(given if isinstance(given, Mapping) else {}), **kwargs}
-            raise TypeError(
-                f"{call.__name__} takes one block, and no keyword {keys[0]!r}: "
-                f"{call.__name__}({shown(block)})"
-            )
-        return call(*args, **kwargs)
-
-    return called
-
-
 @explained
-@_in_one
 def set_parallel(config: Any) -> None:
     """Register the configuration that later calls use.
 
@@ -158,11 +136,8 @@ def build_local_gpu_cluster(n_workers: int, options: Mapping[str, Any] | None = 
 make_local_gpu_cluster = build_local_gpu_cluster
 
 
-P = ParamSpec("P")
-
-
-class _Block(AbstractContextManager["EnvClient"]):
-    """What `get_client` returns: the client is there inside the `with` block, and this is not the client."""
+class _WithBlock(AbstractContextManager["EnvClient"]):
+    """What `get_client` returns; the client is there inside the `with` block."""
 
     def __init__(self, opened: AbstractContextManager[EnvClient]) -> None:
         self._opened = opened
@@ -174,28 +149,8 @@ class _Block(AbstractContextManager["EnvClient"]):
     def __exit__(self, *error: Any) -> bool | None:
         return self._opened.__exit__(*error)
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"get_client(...) has no attribute {name!r}: its client is open inside a block, `with get_client(...) as "
-            f"client: client.{name}`; build_client(...) returns one that you close yourself"
-        )
 
-
-def _as_block(
-    open_client: Callable[P, AbstractContextManager[EnvClient]],
-) -> Callable[P, AbstractContextManager[EnvClient]]:
-    """Have the missing `with` named where what a function returns is taken for the client."""
-
-    @wraps(open_client)
-    def block(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[EnvClient]:
-        return _Block(open_client(*args, **kwargs))
-
-    return block
-
-
-@_as_block
-@contextmanager
-def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[EnvClient]:
+def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> AbstractContextManager[EnvClient]:
     """Open a client for a `with` block; its `map` and `submit` inject the worker env.
 
     While it is open, `parallel_*` and runners called without `client=` use it, and so do Dask's own
@@ -207,6 +162,11 @@ def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[
         config: As for `set_parallel`; None takes the registered one.
         setup_fn: Builds the env, a dict, once per worker process, when it is first needed.
     """
+    return _WithBlock(_opened(config, setup_fn))
+
+
+@contextmanager
+def _opened(config: Any, setup_fn: SetupFn | None) -> Iterator[EnvClient]:
     from espnet3.parallel.env.store import check_setup
     from espnet3.parallel.runner.execute import owned_client
 

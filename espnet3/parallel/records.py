@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.messages import brief, html_table, printable
@@ -85,10 +84,6 @@ class ItemFailure:
     cause: str = "error"
     seconds: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dict."""
-        return asdict(self)
-
     @property
     def name(self) -> str:
         """What has failed, as a message names it: "item 7", "shard 3"."""
@@ -130,13 +125,12 @@ class ProcessEnd:
     """How a worker process ended, as far as its cluster knows; `str()` words it, to follow "the process".
 
     Attributes:
-        exit_code: What it exited with; None where it was killed, or where nobody saw its status.
-        signal: Number of the signal that killed it; None where it exited, or where nobody saw its status.
-        reason: Why it was killed, where that is known: "memory_limit" (it used more than the cluster's option
-            allows), or words that follow "was killed by SIGKILL"; of a process that goes on, what became of it, to
-            follow "the process"; else "".
-        used: Bytes that it used then; 0 where that is not known.
-        limit: Bytes that it was allowed; 0 where that is not known.
+        exit_code: Its exit code; None if it was killed, or its status is unknown.
+        signal: Number of the signal that killed it; None if it exited, or its status is unknown.
+        reason: Why it was killed, if known: `MEMORY_LIMIT`, or words that follow "was killed by SIGKILL"; of a process
+            that goes on, words that follow "the process"; else "".
+        used: Bytes in use then; 0 if unknown.
+        limit: Bytes allowed; 0 if unknown.
     """
 
     exit_code: int | None = None
@@ -170,7 +164,7 @@ class ProcessEnd:
         words = f"was killed by {signal_name(self.signal)}"
         if self.reason != MEMORY_LIMIT:
             return f"{words} {self.reason}".rstrip()
-        sizes = f" ({_gib(self.used)} of {_gib(self.limit)})" if self.limit else ""
+        sizes = f" ({self.used / 2**30:.2f} of {self.limit / 2**30:.2f} GiB)" if self.limit else ""
         return f"{words} for using more than its memory_limit{sizes} allows"
 
     @property
@@ -182,10 +176,6 @@ class ProcessEnd:
             "give each worker more (a higher memory_limit in the options of the `parallel` block, with a smaller "
             "n_workers where the machine has no more), or let an item need less (a smaller batch_size, shorter items)"
         )
-
-
-def _gib(n_bytes: int) -> str:
-    return f"{n_bytes / 2**30:.2f} GiB"
 
 
 def signal_name(number: int) -> str:
@@ -233,28 +223,6 @@ class Tally:
     warm: bool = False
     came: list[tuple[str, float, float, float]] = field(default_factory=list)
     went: list[tuple[str, float]] = field(default_factory=list)
-
-    def summary(self, items: int, failed: int, retries: int, begin: float, kept: int = 0) -> RunSummary:
-        """Return the figures of the counted run, which began at `begin` by `time.perf_counter`."""
-        now = time.perf_counter()
-        return RunSummary(
-            items=items,
-            failed=failed,
-            retries=retries,
-            deaths=self.deaths,
-            seconds=now - begin,
-            busy_seconds=self.busy,
-            slots=self.slots,
-            kept=kept,
-            workers=self.workers,
-            start_seconds=(self.ready if self.ready is not None else now) - begin,
-            launch_seconds=(self.joined if self.joined is not None else now) - begin,
-            import_seconds=self.imports,
-            env_seconds=self.env,
-            slot_seconds=self.present,
-            cpu_seconds=self.cpu,
-            halved=self.halved,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ import traceback
 
 import pytest
 
-from espnet3.parallel.errors import ConfigError, ItemError, PoisonItemError
-from espnet3.parallel.item_errors import item_error_of
+from espnet3.parallel.errors import ConfigError, ItemError, PoisonItemError, item_error_of
 from espnet3.parallel.records import ItemFailure
 
 
@@ -192,7 +191,7 @@ def test_it_is_pickled_where_dask_is_imported_after_it():
     """distributed has every exception class of that moment pickled by tblib, which asks in a way of its own."""
     program = """if True:
         import pickle
-        from espnet3.parallel.item_errors import item_error_of
+        from espnet3.parallel.errors import item_error_of
         from espnet3.parallel.records import ItemFailure
         first = item_error_of(KeyError("k"), ItemFailure(7, "KeyError", "k", "", 1, "1"))
         import distributed

@@ -17,7 +17,6 @@ from espnet3.parallel import (
     InferenceProvider,
     ItemError,
     SignatureError,
-    get_client,
     parallel_for,
     parallel_map,
     set_parallel,
@@ -237,13 +236,6 @@ def test_a_whole_block_given_to_a_runner_is_sent_to_set_parallel():
         TypeError, match=r"'parallel'\. .*set_parallel\(\{'n_workers': 2\}\), before the call"
     ):
         work.Echo(work.Whole(), parallel={"n_workers": 2})
-
-
-def test_keys_given_as_keywords_are_answered_with_the_block():
-    """set_parallel(env="local") is a TypeError with the call that is meant."""
-    for given, more in ((), {"env": "local", "n_workers": 2}), (({"env": "local"},), {"n_workers": 2}):
-        with pytest.raises(TypeError, match=r"set_parallel\(\{'env': 'local', 'n_workers': 2\}\)$"):
-            set_parallel(*given, **more)
 
 
 def test_a_call_without_indices_is_refused_by_the_runners_own_name():
@@ -493,12 +485,6 @@ def test_a_hook_that_takes_too_little_is_told_what_it_is_given(tmp_path):
         SignatureError, match=r"called with 3 arguments by position \(writers, result, state\), and takes 2"
     ):
         Writes(work.Whole(), output_dir=tmp_path / "run", progress=False)(range(3))
-
-
-def test_a_client_that_was_not_opened_says_how():
-    """What get_client returns has no methods of a client; its error shows the block that is missing."""
-    with pytest.raises(AttributeError, match=r"with get_client\(...\) as client: client.map`; build_client"):
-        get_client({"env": "local", "n_workers": 2}).map(len, ["a"])
 
 
 def test_results_that_nobody_asks_for_are_a_warning(caplog):

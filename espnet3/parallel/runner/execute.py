@@ -94,18 +94,9 @@ def outcomes(
 ) -> Pairs:
     """Run a spec's items where the client, or the configuration, says, and yield their outcomes chunk by chunk.
 
-    Closing the generator gives the slots back, and ends the cluster that was opened for it.
-
-    Args:
-        spec: What runs per item; its `env_key` is filled in.
-        work: The items.
-        client: An open client, or None.
-        config: The registered configuration.
-        tally: Counts the workers.
-        here: Builds the env in this process, in place of the spec's `setup`.
-        may_take: Whether another chunk may be handed out now.
-        killable: Never in this process: an item within an item may have to be killed (a shard's with a time limit).
-        show_dashboard: Print the address of the client's dashboard.
+    Closing the generator gives the slots back, and ends the cluster that was opened for it. In this process `here`
+    builds the env, in place of the spec's `setup`; `killable` work never runs in it: an item within an item may have to
+    be killed (a shard's with a time limit).
     """
     tally = tally if tally is not None else Tally()
     config = config_of(client, config)

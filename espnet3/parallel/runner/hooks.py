@@ -36,12 +36,7 @@ if TYPE_CHECKING:
 WRITER_HOOKS = ("open_writers", "write_record", "close_writers")
 STATE_HOOKS = ("init_state", "reduce_state", "finalize_state")
 _STATIC = ("forward", "batch_forward", *WRITER_HOOKS, *STATE_HOOKS)
-_CALLED_ONCE = (
-    "forward",
-    "write_record",
-    "close_writers",
-    *STATE_HOOKS,
-)  # what they return is not iterated over
+_ITERATED = ("batch_forward", "open_writers")  # what the others return is not iterated over
 _DEFAULT = "_espnet3_default"
 _MADE = "_espnet3_in_batches_of_one"
 _ESPNET3 = ("espnet3.systems.", "espnet3.components.")  # ours, of the same names, have a `batch_forward`
@@ -88,7 +83,7 @@ def make_static(runner: type) -> None:
                 f"{runner.__qualname__}.{name} must be a plain function: nothing would await what an `async "
                 "def` returns. Call asyncio.run(...) in it"
             )
-        if inspect.isgeneratorfunction(func) and name in _CALLED_ONCE:
+        if inspect.isgeneratorfunction(func) and name not in _ITERATED:
             raise SignatureError(
                 f"{runner.__qualname__}.{name} must be a plain function: nothing would run what a function with "
                 "`yield` returns. Return a list"
@@ -245,10 +240,7 @@ class ShardWriters:
 def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:
     """Return what a run folder adds to the env of its hooks: `output_dir` and `shard_subdir`, which together name it.
 
-    Args:
-        folder: The run folder.
-        shard_subdir: The runner's; empty in the result where the folder does not end with it, as that of a detached
-            run without an `output_dir`.
+    The latter is empty where the folder does not end with it, as that of a detached run without an `output_dir`.
     """
     parts = Path(shard_subdir).parts
     if not parts or folder.parts[-len(parts) :] != parts:

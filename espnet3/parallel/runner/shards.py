@@ -83,9 +83,9 @@ class Shard:
         return f"shard {self.number} (items {self.begin} to {self.begin + len(self.items) - 1})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ShardResult:
-    """What a shard's run returns.
+    """The outcomes of a shard.
 
     Attributes:
         values: One per item: its line for the run folder, or its `ItemFailure`.
@@ -146,7 +146,9 @@ def run_shard(
     shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool, mark: Mark
 ) -> ShardResult:
     """Run one shard from `open_writers` to `close_writers`, in an emptied folder."""
-    return _Attempt(shard, env, hooks, policy, keep_values, mark).run()
+    # with a seed, other threads wait: a hook may draw random numbers, and an item there would find them gone
+    with turn(policy.seed):
+        return _Attempt(shard, env, hooks, policy, keep_values, mark).run()
 
 
 class _Attempt:
@@ -162,36 +164,25 @@ class _Attempt:
         self.keep_values = keep_values
         self.mark = mark
         self.name = f"shard {shard.number}"
-        self.folder = Path(shard.folder)
         self.result = ShardResult([], [])
         self.hook = "open_writers"  # what is to blame for an exception that no item has raised
         self.index: Any = None  # of the result that is being written
 
     def run(self) -> ShardResult:
-        """Run it; an exception of a hook is a result too, under any policy.
-
-        With a seed, other threads of the process wait meanwhile: a hook may draw random numbers, and an item there
-        would find them gone.
-        """
-        with turn(self.policy.seed):
-            return self._run()
-
-    def _run(self) -> ShardResult:
-        begin = time.perf_counter()
+        """Run it; an exception of a hook is a result too, under any policy."""
+        begin, folder = time.perf_counter(), Path(self.shard.folder)
         try:
-            with writing(self.folder):
-                shutil.rmtree(self.folder, ignore_errors=True)
-                make_folder(self.folder)
+            with writing(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                make_folder(folder)
             self.mark("open_writers")
-            writers = ShardWriters(self.hooks, self.env, self.folder, self.shard.number)
+            writers = ShardWriters(self.hooks, self.env, folder, self.shard.number)
             writers.open()
             try:
                 self._run_items(writers)
                 self.hook = "close_writers"
             finally:
-                self.mark(
-                    "close_writers"
-                )  # after an error too: if it ends this process, that is no item's doing
+                self.mark("close_writers")  # after an error too: no item is to blame if it ends this process
                 writers.close()
             self.mark(None)
         except KeyboardInterrupt:
@@ -202,7 +193,8 @@ class _Attempt:
             of_item = self.hook == "write_record"
             index = self.index if of_item else NoItem(f"{self.hook} of {self.name}")
             self._stop(error, failure_of(error, index, 1, self.name))
-        return replace(self.result, seconds=time.perf_counter() - begin)
+        self.result.seconds = time.perf_counter() - begin
+        return self.result
 
     def _run_items(self, writers: ShardWriters) -> None:
         """Run step after step, until the shard's end or a failure that stops it."""
@@ -223,11 +215,9 @@ class _Attempt:
         items = self.shard.items[at:end]
         self.mark((at, end))
         block = run_items(items, call, self.policy, self.name)
-        before = self.result
-        before.times.merge(ItemTimes.of_steps(block.steps, at))
-        self.result = replace(
-            before, retries=before.retries + block.retries, halved=before.halved + block.halved
-        )
+        self.result.times.merge(ItemTimes.of_steps(block.steps, at))
+        self.result.retries += block.retries
+        self.result.halved += block.halved
         failed = set(block.failed)
         for k, value in enumerate(block.values):
             if k in failed:
@@ -258,7 +248,7 @@ class _Attempt:
         self.result.values.append(failure)
 
     def _stop(self, error: BaseException, failure: ItemFailure) -> None:
-        self.result = replace(self.result, stop=failure, error=pickle_error(error))
+        self.result.stop, self.result.error = failure, pickle_error(error)
 
 
 def _marker(shard: Shard) -> Mark:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from espnet3.parallel.env_provider import EnvironmentProvider
@@ -28,8 +27,8 @@ class InferenceProvider(EnvironmentProvider):
     def build_env_local(self) -> dict[str, Any]:
         """Build dataset and model in this process and add the params."""
         return {
-            "dataset": _built(self.build_dataset, self.config),
-            "model": _built(self.build_model, self.config),
+            "dataset": self.build_dataset(self.config),
+            "model": self.build_model(self.config),
             **self.params,
         }
 
@@ -42,14 +41,3 @@ class InferenceProvider(EnvironmentProvider):
     @abstractmethod
     def build_model(config: Any) -> Any:
         """Return the model; `forward` gets it as `model`."""
-
-
-def _built(build: Callable[[Any], Any], config: Any) -> Any:
-    """Return what a method of a provider builds; None is a warning at its definition: items would fail in odd ways."""
-    built = build(config)
-    if built is None:
-        name = getattr(build, "__qualname__", repr(build))
-        code = getattr(build, "__code__", None)
-        file, line = (code.co_filename, code.co_firstlineno) if code is not None else (__file__, 1)
-        warnings.warn_explicit(f"{name} returned None: is a `return` missing?", UserWarning, file, line)
-    return built

@@ -12,18 +12,8 @@ from typing import Any
 _WIDTH = 80  # characters of a value that a message shows
 _MASK = "***"
 _LONGEST_NAME = 100  # characters; for a text beyond, such as a whole file's, the search would take minutes
-# control characters but for tab and newline, and those that turn the direction of writing: a terminal obeys them
-_OBEYED = [
-    *range(9),
-    *range(11, 32),
-    *range(127, 160),
-    0x61C,
-    0x200E,
-    0x200F,
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
-]
-_VISIBLE = {code: f"\\u{code:04x}" for code in (*_OBEYED, 0x2028, 0x2029)}
+# control characters but for tab and newline, line ends, and those that turn the direction of writing
+_OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 # A name is a secret's by its words. Every speech config has tokens, so of those only a name that ends with the word
 # "token" is one, and not after a word that says what the token stands for: pad_token.
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -81,12 +71,10 @@ def counted(n: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text that a terminal shows and does not obey: other control characters than tab and newline are named.
-
-    It is done where a text is printed that may come from an item, a file or a scheduler; names are as in JSON, so that
-    what is JSON stays it.
-    """
-    return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
+    """Escape what a terminal would obey in a text from an item, a file or a scheduler; JSON stays JSON."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def masked(value: Any, name: object = "") -> Any:

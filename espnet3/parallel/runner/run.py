@@ -77,7 +77,6 @@ class Run:
         policy: Errors, retries, seed, batch size and time limit.
         batch_forward: The runner's own, where batches are wanted and it has one; else None.
         align: Chunks and shards begin at multiples of this: the batch size, or 1.
-        few: There are so few indices, without costs and not in lists, that two go to a shard.
         writes: The runner writes files of its own (writer hooks or `merge`), so whole shards run.
         merges: What its `merge` returns is the result of the call.
         outputs: It writes more files from the whole results (`write_outputs`).
@@ -91,7 +90,6 @@ class Run:
     policy: Policy
     batch_forward: Callable[..., Any] | None
     align: int
-    few: bool
     writes: bool
     merges: bool
     outputs: bool
@@ -106,11 +104,10 @@ class Run:
         kind, size = type(runner), checked_batch_size(runner.batch_size)
         items = as_items(indices, "indices")
         cost = _costs(runner.item_cost, items)
-        few = cost is None and len(items) <= FEW
         if takes_lists(kind, size):
             items = in_lists(items, size)
             cost = None if cost is None else [sum(part) for part in in_lists(cost, size)]
-            size, few = None, False  # who asks for lists says what goes together
+            size = None
         batched = bool(size) and not is_default(kind, "batch_forward")
         where = runner.output_dir
         for name, given in _FINISHING.items():
@@ -131,7 +128,6 @@ class Run:
             ),
             batch_forward=kind.batch_forward if batched else None,
             align=size or 1,
-            few=few,
             writes=writes_files(kind),
             merges=not is_default(kind, "merge"),
             outputs=not is_default(kind, "write_outputs"),
@@ -159,16 +155,18 @@ class Run:
         """Return what makes two runs the same, for their folder."""
         from espnet3.parallel.ledger import identify  # here: it is a tenth of a second
 
-        provider = self.runner.provider
+        runner, provider = self.runner, self.runner.provider
+        lists = takes_lists(type(runner), checked_batch_size(runner.batch_size))
+        few = self.cost is None and len(self.items) <= FEW and not lists  # a list says what goes together
         return identify(
-            type(self.runner),
+            type(runner),
             type(provider),
             made_with(provider),
             self.items,
-            seed=self.runner.seed,
-            lists=takes_lists(type(self.runner), checked_batch_size(self.runner.batch_size)),
+            seed=runner.seed,
+            lists=lists,
             policy=asdict(self.policy),
-            plan={"shards": cut(len(self.items), self.cost, self.align, self.few)} if self.writes else {},
+            plan={"shards": cut(len(self.items), self.cost, self.align, few)} if self.writes else {},
         )
 
 

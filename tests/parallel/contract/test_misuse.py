@@ -15,7 +15,6 @@ from espnet3.parallel import (
     EnvironmentProvider,
     EnvTypeError,
     InferenceProvider,
-    ItemError,
     SignatureError,
     parallel_for,
     parallel_map,
@@ -366,36 +365,6 @@ def test_a_batch_may_be_generated():
             yield from (2 * idx for idx in indices)
 
     assert Generates(work.Whole(), batch_size=2, progress=False)(range(3)) == [0, 2, 4]
-
-
-class Forgotten(InferenceProvider):
-    """Lacks a return in one of its methods."""
-
-    @staticmethod
-    def build_dataset(config):
-        list(range(config["size"]))
-
-    @staticmethod
-    def build_model(config):
-        return abs
-
-
-class Applies(BaseRunner):
-    """Uses what a provider did not return."""
-
-    @staticmethod
-    def forward(idx, dataset, model):
-        return model(dataset[idx])
-
-
-def test_a_dataset_that_is_none_is_a_warning_that_names_the_method(place, capfd):
-    """What a provider's method forgot to return is said beside the errors of the items that need it."""
-    with warnings.catch_warnings(record=True) as recorded, pytest.raises(ItemError, match="NoneType"):
-        warnings.simplefilter("always")
-        Applies(Forgotten({"size": 3}), progress=False)(range(3))
-    said = " ".join(warned(recorded)) + capfd.readouterr().err
-    assert "Forgotten.build_dataset returned None: is a `return` missing?" in said
-    assert "build_model" not in said.replace("def build_model", "")
 
 
 def test_a_part_of_the_config_that_cannot_travel_is_named():

@@ -44,12 +44,10 @@ class Report:
     A thread looks once a second at what the run is doing: while workers start or models load, no item ends.
 
     Args:
-        name: The runner's, shown before the bar.
-        called: What runs the items, as a warning names it.
+        runner: The runner; its name stands before the bar.
+        called: The name of its function that runs the items.
         total: Items of the run.
-        show: False shows nothing.
-        limit: `max_failures`: a number of items, or a share of them below 1; None: no limit.
-        folder: The run's folder, or None.
+        folder: The run folder, or None.
         in_shards: The runner writes files of its own: what is kept is kept by whole shards.
 
     Attributes:
@@ -57,25 +55,16 @@ class Report:
         retries: Times an item was tried again.
     """
 
-    def __init__(
-        self,
-        name: str,
-        called: str,
-        total: int,
-        show: bool,
-        limit: float | None,
-        folder: Path | None,
-        in_shards: bool,
-    ) -> None:
+    def __init__(self, runner: Any, called: str, total: int, folder: Path | None, in_shards: bool) -> None:
         self.tally = Tally()
         self.retries = 0
-        self._name = printable(name)
+        self._name = printable(type(runner).__name__)
         self._total = total
-        self._show = show
-        self._limit = limit
+        self._show: bool = runner.progress
+        self._limit: float | None = runner.max_failures
         self._folder = folder
         self._in_shards = in_shards
-        self._nones = _NoneWatch(called, 0 if in_shards else total)
+        self._nones = _NoneWatch(f"{type(runner).__name__}.{called}", 0 if in_shards else total)
         self._done = self._failed = self._kept = self._kept_failed = 0
         self._kinds: dict[str, tuple[int, ItemFailure]] = {}
         self._begin = time.perf_counter()
@@ -83,7 +72,7 @@ class Report:
         self._bar: _Bar | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        if not show:
+        if not self._show:
             return
         if _is_terminal() or _in_notebook():
             self._bar = _Bar(self._name, total)

@@ -144,11 +144,8 @@ class Run:
         found = folder_entries(folder, self.runner.shard_subdir)
         if self.writes:
             return found
-        called = [
-            type(self.runner).forward,
-            *([self.batch_forward] if self.batch_forward is not None else []),
-        ]
-        named = {name for one in called for name in inspect.signature(one).parameters}
+        called = [type(self.runner).forward, self.batch_forward]
+        named = {name for one in called if one is not None for name in inspect.signature(one).parameters}
         return {name: value for name, value in found.items() if name in named}
 
     def identity(self) -> Identity:
@@ -178,7 +175,6 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
             "requires output_dir: give it one"
         )
     runner, provider = run.runner, run.runner.provider
-    name, called = type(runner).__name__, "forward" if run.batch_forward is None else "batch_forward"
     entries = {} if run.folder is None else run.entries(run.folder)
     spec = RunSpec(
         one=type(runner).forward,
@@ -187,15 +183,8 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
         policy=run.policy,
         setup_timeout=runner.setup_timeout,
     )
-    report = Report(
-        name,
-        f"{name}.{called}",
-        len(run.items),
-        runner.progress,
-        runner.max_failures,
-        run.folder,
-        run.writes,
-    )
+    called = "forward" if run.batch_forward is None else "batch_forward"
+    report = Report(runner, called, len(run.items), run.folder, run.writes)
     launch = partial(
         outcomes,
         client=client,
@@ -244,8 +233,8 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
     identity = run.identity()
     with open_run(path, identity, run.items, run.runner.resume) as folder:
         shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path) if run.writes else []
+        again = left_of(folder, shards, retry)
         if run.writes:
-            again = left_of(folder, shards, retry)
             left, failed = sum(len(shard.items) for shard in again), failed_elsewhere(folder, again)
         else:
             left, failed = len(folder.left(retry)), 0 if retry else folder.failed
@@ -254,7 +243,7 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
             spec, loaded=LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
         )
         if run.writes:
-            _run_shards(run, folder, shards, spec, launch, report)
+            _run_shards(run, folder, again, spec, launch, report)
         elif left:
             _run_items(run, folder, replace(spec, as_lines=True), launch, report)
         summary = report.summary()
@@ -299,7 +288,7 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
 
 
 def _run_shards(
-    run: Run, folder: OpenRun, shards: list[Shard], spec: RunSpec, launch: Launch, report: Report
+    run: Run, folder: OpenRun, left: list[Shard], spec: RunSpec, launch: Launch, report: Report
 ) -> None:
     hooks = Hooks.of(type(run.runner), run.batch_forward is not None)
     write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
@@ -311,7 +300,7 @@ def _run_shards(
         check=hooks.check,
     )
     recorder = TimesRecorder(folder.append_times, run.items, run.cost)
-    run_shards(folder, left_of(folder, shards, run.retry_failed), spec, launch, run.policy, report, recorder)
+    run_shards(folder, left, spec, launch, run.policy, report, recorder)
 
 
 def _folder(output_dir: Path, shard_subdir: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Chooses where a run takes place, and yields its outcomes: the one way from a call to a launcher."""
+"""The one way from a call to a launcher: chooses where the items run, and yields their outcomes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Pairs = Generator[tuple[Chunk, Block], None, None]
 
 
 def runs_here(config: ParallelConfig) -> bool:
-    """Whether a configuration means this process: local, one worker, nothing else asked; or inside an item already."""
+    """Whether a configuration means this process: one local worker, no further options; or a run inside an item."""
     return alone(config) or inside_item()
 
 
@@ -62,7 +62,7 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
 
 @contextmanager
 def owned_client(config: ParallelConfig, *, default: bool = False) -> Iterator[EnvClient]:
-    """Open a client for a block of code; on an error its workers are killed, not asked."""
+    """Open a client for a block of code; an error kills its workers."""
     client = start_client(config, default=default)
     from espnet3.parallel.clusters.client import abort  # here: at the program's end nothing can be imported
 
@@ -76,7 +76,7 @@ def owned_client(config: ParallelConfig, *, default: bool = False) -> Iterator[E
 
 
 def config_of(client: Any, config: ParallelConfig) -> ParallelConfig:
-    """Return what a client of ours was opened with; of any other client, the registered configuration."""
+    """Return the configuration of a client of ours; for any other client, the registered one."""
     return getattr(client, "espnet3_config", config)
 
 
@@ -102,7 +102,7 @@ def outcomes(
     config = config_of(client, config)
     env = (
         getattr(client, "espnet3_env", None) or ""
-    )  # the key of the client's own; "" is its workers' default
+    )  # the key of the client's env; "" means its workers' default
     spec = replace(
         spec,
         setup_timeout=spec.setup_timeout if spec.setup_timeout is not None else config.setup_timeout,
@@ -165,7 +165,7 @@ def _on_own_workers(
 def _has_threads(client: Any) -> bool:
     """Whether a client's workers are threads of this process.
 
-    An item in one of them that waited for the others could wait for ever: they may all be in such items.
+    Such a worker's item must not wait for the others, which may all be in such items: it would wait for ever.
     """
     from espnet3.parallel.pilots.dask.pools import check_client
 
@@ -174,6 +174,6 @@ def _has_threads(client: Any) -> bool:
 
 
 def _asked_of(client: Any) -> int:
-    """Return how many workers an open client of ours is to have; 0 where that changes, or it is another's."""
+    """Return the wanted number of workers of an open client; 0 if that varies, or the client is not ours."""
     config = getattr(client, "espnet3_config", None)
     return config.n_workers if config is not None and config.adapt is None else 0

@@ -1,11 +1,11 @@
-"""What a runner's class overrides, and how its hooks are called.
+"""The hooks that a runner's class overrides: checks of the class, and calls of the hooks.
 
-A runner with files of its own has the writer hooks, which a shard calls:
+A shard of a runner with files of its own calls its writer hooks:
 
     open_writers(shard_dir) ──> write_record(writers, result, state) for each ──> close_writers(writers, state)
 
-Where a runner overrides one of `init_state`, `reduce_state` and `finalize_state`, the shard calls these three in their
-place, and what the base makes of them calls the hooks above.
+Where a runner overrides one of `init_state`, `reduce_state` and `finalize_state`, the shard calls these three instead;
+those of the base call the hooks above.
 
 A runner may have one of `forward` and `batch_forward` alone. `batch_forward` alone: its `forward` is a batch of one.
 `forward` alone, a batch size, and files of its own: where `forward` says that it takes lists, an item of the run is a
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 WRITER_HOOKS = ("open_writers", "write_record", "close_writers")
 STATE_HOOKS = ("init_state", "reduce_state", "finalize_state")
 _STATIC = ("forward", "batch_forward", *WRITER_HOOKS, *STATE_HOOKS)
-_ITERATED = ("batch_forward", "open_writers")  # what the others return is not iterated over
+_ITERATED = ("batch_forward", "open_writers")  # results of the others are not iterated over
 _DEFAULT = "_espnet3_default"
 _MADE = "_espnet3_in_batches_of_one"
 _ESPNET3 = ("espnet3.systems.", "espnet3.components.")  # ours, of the same names, have a `batch_forward`
@@ -47,26 +47,26 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def default(hook: F) -> F:
-    """Mark a hook as the base's own, so that a job can see which ones a runner has overridden."""
+    """Mark a hook as the base's own, to tell it from one that a runner overrides."""
     setattr(hook, _DEFAULT, True)
     return hook
 
 
 def is_default(runner: type, name: str) -> bool:
-    """Whether a runner has a hook from its base, and not one of its own."""
+    """Whether a runner's hook is that of the base."""
     hook = inspect.getattr_static(runner, name)
     return own_attribute(getattr(hook, "__func__", hook), _DEFAULT) is True
 
 
 def writes_files(runner: type) -> bool:
-    """Whether a runner writes files of its own: it overrides a writer hook, a state hook or `merge`."""
+    """Whether a runner writes files of its own, by a writer hook, a state hook or `merge`."""
     return not all(is_default(runner, name) for name in (*WRITER_HOOKS, *STATE_HOOKS, "merge"))
 
 
 def make_static(runner: type) -> None:
-    """Check that what runs on workers takes no `self`; a function that the class body only assigns is made static.
+    """Refuse functions with `self` among those that run on workers; make static what the class body only assigns.
 
-    Such a function (`write_record = Other.write_record`) was written to be called as it is.
+    Such a function (`write_record = Other.write_record`) was written without `self`.
     """
     for name in _STATIC:
         own = inspect.getattr_static(runner, name)
@@ -91,7 +91,7 @@ def make_static(runner: type) -> None:
 
 
 def _is_assigned(runner: type, name: str, function: Any) -> bool:
-    """Whether a class holds a function under a name that a `def` elsewhere has made, and not as a method."""
+    """Whether a class's function was defined elsewhere, and not as a method."""
     owner = next(base for base in runner.__mro__ if name in vars(base))
     made_here = (owner.__module__, f"{owner.__qualname__}.{name}")
     first = next(iter(inspect.signature(function).parameters), "")
@@ -102,9 +102,9 @@ def _is_assigned(runner: type, name: str, function: Any) -> bool:
 
 
 def in_batches_of_one(runner: Any) -> Callable[..., Any]:
-    """Return a `forward` that calls a class's `batch_forward` with a list of one.
+    """Return a `forward` that calls a class's `batch_forward` with a list of one, and takes the same env entries.
 
-    It is found by its name in the class, where that can be imported, and takes the same names from the env.
+    Workers find it by its name in the class, if that can be imported.
     """
     batch_forward = runner.batch_forward
 
@@ -124,12 +124,12 @@ def in_batches_of_one(runner: Any) -> Callable[..., Any]:
 
 
 def is_in_batches_of_one(forward: Any) -> bool:
-    """Whether a `forward` was made here."""
+    """Whether a `forward` comes from `in_batches_of_one`."""
     return getattr(forward, _MADE, False)
 
 
 def takes_lists(runner: type, batch_size: int | None) -> bool:
-    """Whether a runner's `forward` is given lists of indices, and not one index: the rule is at the module's head."""
+    """Whether a runner's `forward` takes lists of indices; the module's docstring has the rule."""
     if batch_size is None or not is_default(runner, "batch_forward") or not writes_files(runner):
         return False
     forward = runner.forward  # type: ignore[attr-defined]  # a runner's class
@@ -140,7 +140,7 @@ def takes_lists(runner: type, batch_size: int | None) -> bool:
 
 
 def in_lists(items: Sequence[Any], size: int) -> list[list[Any]]:
-    """Cut items into lists of `size`, the last of which may be shorter."""
+    """Cut items into lists of `size`; the last one may be shorter."""
     return [list(items[at : at + size]) for at in range(0, len(items), size)]
 
 
@@ -149,15 +149,11 @@ def in_lists(items: Sequence[Any], size: int) -> list[list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """A runner's functions, as a worker needs them.
+    """A runner's functions for a worker.
 
     Attributes:
-        forward: Called per item.
-        batch_forward: Called per batch; None where the items are run one by one.
-        open_writers: Called with a shard's folder.
-        write_record: Called with each result.
-        close_writers: Called at the shard's end.
-        states: `init_state`, `reduce_state` and `finalize_state`, where the runner overrides one of them.
+        batch_forward: None where the items run one by one.
+        states: `init_state`, `reduce_state` and `finalize_state`, if the runner overrides one of them.
     """
 
     forward: Callable[..., Any]
@@ -169,7 +165,7 @@ class Hooks:
 
     @classmethod
     def of(cls, runner: Any, batched: bool) -> Hooks:
-        """Read the hooks of a runner's class."""
+        """Return the hooks of a runner's class."""
         own_states = not all(is_default(runner, name) for name in STATE_HOOKS)
         return cls(
             runner.forward,
@@ -181,8 +177,8 @@ class Hooks:
         )
 
     def check(self, env: dict[str, Any]) -> None:
-        """Check an env against all of them, before the first shard."""
-        env = {"shard_id": 0, **env}  # of each shard, and in no env
+        """Check an env against all hooks, before the first shard."""
+        env = {"shard_id": 0, **env}  # each shard adds its own
         self.call(env, batches=True)
         bind(self.open_writers, env)
         bind(self.write_record, env, n_positional=3)
@@ -191,7 +187,7 @@ class Hooks:
             bind(hook, env, n_positional=(0, 2, 1)[n_positional])
 
     def call(self, env: dict[str, Any], *, batches: bool) -> Call:
-        """Return what is called per item or per batch, bound to its env."""
+        """Return `forward`, and with `batches` also `batch_forward`, bound to the env."""
         many = self.batch_forward if batches else None
         from espnet3.parallel.engine.steps import Call
 
@@ -213,7 +209,7 @@ class ShardWriters:
             self._write = bind(hooks.states[1], env, n_positional=2)
 
     def open(self) -> None:
-        """Open them."""
+        """Open the writers, or make the first state."""
         if self._hooks.states is None:
             self._writers = bind(self._hooks.open_writers, self._env)(self._folder)
         else:
@@ -230,7 +226,7 @@ class ShardWriters:
             self._state = _returned(self._write(self._state, result), self._hooks.states[1])
 
     def close(self) -> None:
-        """Close them, also after an error."""
+        """Close the writers, or finalise the state, also after an error."""
         if self._hooks.states is None:
             bind(self._hooks.close_writers, self._env, n_positional=2)(self._writers, self._state)
         else:
@@ -238,9 +234,9 @@ class ShardWriters:
 
 
 def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:
-    """Return what a run folder adds to the env of its hooks: `output_dir` and `shard_subdir`, which together name it.
+    """Return the env entries of a run folder: `output_dir` and `shard_subdir`, which together name it.
 
-    The latter is empty where the folder does not end with it, as that of a detached run without an `output_dir`.
+    `shard_subdir` is empty if the folder does not end with it, as in a detached run without an `output_dir`.
     """
     parts = Path(shard_subdir).parts
     if not parts or folder.parts[-len(parts) :] != parts:
@@ -249,14 +245,14 @@ def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:
 
 
 def opened_state(runner: Any, env: dict[str, Any]) -> dict[str, Any]:
-    """Return the state that the base's `init_state` begins a shard with: its writers are opened."""
+    """Return the state of the base's `init_state`, with open writers."""
     number = int(env["shard_id"])
     folder = Path(env["output_dir"], env["shard_subdir"], f"split.{number}")
     return {**new_state(folder, number), "_writers": bind(runner.open_writers, env)(folder)}
 
 
 def new_state(folder: Path, number: int) -> dict[str, Any]:
-    """Return the state that a shard begins with."""
+    """Return the first state of a shard."""
     return {"shard_id": number, "shard_dir": str(folder), "records": []}
 
 
@@ -269,10 +265,10 @@ def _returned(state: Any, hook: Callable[..., Any]) -> Any:
 
 
 def close_all(writers: Any) -> None:
-    """Close every writer in what `open_writers` returned: one, or any nesting of lists, tuples, sets and mappings.
+    """Close every writer in the result of `open_writers`: one, or any nesting of lists, tuples, sets and mappings.
 
-    A writer is what has a method `close`; anything else (a path, a number) is let be. Each is closed once, in order,
-    and all of them also where one raises.
+    A writer has a method `close`; other values (a path, a number) stay as they are. Each is closed once, in order, also
+    after one that raises.
 
     Raises:
         Exception: The first that a `close` raised.
@@ -310,12 +306,12 @@ def concatenate_shard_files(
 ) -> bool:
     """Put a file of each shard's folder together, in the order given; a shard without it adds nothing.
 
-    The new file is there whole or not at all, so that others may read it meanwhile.
+    The new file appears whole, so that others may read the name meanwhile.
 
     Args:
-        shard_dirs: As `merge` is given them.
+        shard_dirs: The folders that `merge` gets.
         relative_name: The file's name within each of them.
-        out_path: The file to write; its folder is made where it is missing.
+        out_path: The file to write; a missing folder is made.
 
     Returns:
         Whether any shard has the file. If none has, there is no `out_path` afterwards.

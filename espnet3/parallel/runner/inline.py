@@ -1,4 +1,4 @@
-"""No Dask, no processes: the driver runs the items itself, through the same loop as a worker."""
+"""Runs items in the calling process, without Dask and other processes, through the loop of a worker."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from espnet3.parallel.records import THIS_PROCESS, Tally
 if TYPE_CHECKING:
     from espnet3.parallel.pilots.protocol import RunSpec
 
-_SLICE = 0.1  # seconds of work after which the progress bar is looked at
+_SLICE = 0.1  # seconds of work between two looks at the progress bar
 _MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's memory
 
 
 def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
-    """Build an env in this process, within `timeout` seconds where one is set."""
+    """Build an env in this process, within `timeout` seconds if given."""
     try:
         with _alarm(timeout):
             return build_env(build)
@@ -45,10 +45,7 @@ def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
 
 @contextmanager
 def _alarm(timeout: float | None) -> Iterator[None]:
-    """Raise in the main thread after `timeout` seconds.
-
-    Elsewhere nothing can interrupt a running thread, and the timeout cannot be kept.
-    """
+    """Raise in the main thread after `timeout` seconds; no other thread can be interrupted."""
     if timeout is None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -67,7 +64,7 @@ def _alarm(timeout: float | None) -> Iterator[None]:
 def run_inline(
     spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, Any], tally: Tally
 ) -> Generator[tuple[Chunk, Block], None, None]:
-    """Run all work in this thread, with the env that `build` makes, or `env` without one."""
+    """Run all work in this thread; `build` makes the env, without it `env` is taken."""
     tally.joined = time.perf_counter()
     if build is not None:
         env = build_here(build, spec.setup_timeout)
@@ -95,6 +92,6 @@ def run_inline(
         tally.halved += block.halved
         tally.present = time.perf_counter() - ready
         tally.warm = True
-        spec.check_loaded("this process")  # what the items have imported
+        spec.check_loaded("this process")  # of modules that the items have imported
         yield chunk, block
     work.raise_broken()

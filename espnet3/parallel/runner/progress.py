@@ -1,6 +1,6 @@
 """Counts a run's outcomes, and shows them on standard error: a bar, or a line now and then, and a last line.
 
-Where a run stops before its end, its exception is given a last line: what is kept, and what the same call will do.
+The exception of a run that stops early gets a last line: which results are kept, and how the same call goes on.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.messages import counted, printable, warn_caller
 from espnet3.parallel.records import SHORT_WORK, ItemFailure, RunSummary, Tally
 
-_LOOK = 1.0  # seconds between looks at what the run is doing, also while no item ends
+_LOOK = 1.0  # seconds between two looks at the run, also while no item ends
 _DRAW = 0.1  # seconds between two drawings of the bar
 _FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 _OFTEN, _FIRST, _SELDOM = 10.0, 60.0, 60.0  # a line every 10 s in the first minute, then one a minute
-_COLD = 60.0  # seconds of work after which a rate is shown though some worker has not finished an item
-_SETTLED = 1.0  # seconds after the first worker within which those of one machine come
-_SLOWER = 1.1  # times as long as one worker: less is within what can be told
-_WORTH_TELLING = 1.0  # seconds: nobody changes a configuration for less
+_COLD = 60.0  # seconds of work after which the rate does not wait for workers without a finished item
+_SETTLED = 1.0  # seconds after the first worker in which the others of one machine come
+_SLOWER = 1.1  # times as long as one worker: less is noise
+_WORTH_TELLING = 1.0  # seconds: less is not worth a change of the configuration
 _PART = 0.1  # share of the time lost above which its cause is named
 _MOST_KINDS = 10  # of errors that a message lists
-_ENOUGH = 50  # items without a result after which a warning does not wait for the run's end
-_NO_RESULT = re.compile(rb'"result":null,"crc":\d+}\n\Z')  # how the line of such an item ends
+_ENOUGH = 50  # results that are looked at
+_NO_RESULT = re.compile(rb'"result":null,"crc":\d+}\n\Z')  # the end of an item's line without a result
 _STOPS = (KeyboardInterrupt, ItemError, TooManyFailuresError, NoWorkersError)
 
 
 class Report:
-    """Counts the outcomes of one session of a run, shows them, and stops a run that is hopeless.
+    """Counts the outcomes of one session of a run, shows them, and stops a hopeless run.
 
-    A thread looks once a second at what the run is doing: while workers start or models load, no item ends.
+    A thread looks at the run once a second: while workers start or models load, no item ends.
 
     Args:
         runner: The runner; its name stands before the bar.
         called: The name of its function that runs the items.
         total: Items of the run.
         folder: The run folder, or None.
-        in_shards: The runner writes files of its own: what is kept is kept by whole shards.
+        in_shards: Whether the runner writes files of its own, and whole shards are kept.
 
     Attributes:
-        tally: Counts of the workers, kept by what runs the items.
+        tally: Counts of the workers, updated by the launcher.
         retries: Times an item was tried again.
     """
 
@@ -81,7 +81,7 @@ class Report:
         self._thread.start()
 
     def resume(self, kept: int, failed: int, line: str) -> None:
-        """Count what earlier sessions have left in the folder, and print the line that says so."""
+        """Count the outcomes of earlier sessions in the folder, and print the line about them."""
         self._done, self._kept, self._kept_failed = kept, kept, failed
         self._begin = time.perf_counter()
         if self._show and line:
@@ -138,10 +138,10 @@ class Report:
                 _print(line)
 
     def stopped(self, error: BaseException) -> None:
-        """End the bar, and add to what has stopped the run: what is kept, where, and what the same call will do."""
+        """End the bar, and note at the run's exception which results are kept, and how the same call goes on."""
         self._close()
         if isinstance(error, DamagedFolderError) or not (self._done or isinstance(error, _STOPS)):
-            return  # what is kept of a folder that is gone, nobody knows
+            return  # the folder may be gone, and its results unknown
         line = self._last_words(error)
         add_note(error, line)
         if sys.version_info < (3, 11):  # notes are not printed
@@ -200,7 +200,7 @@ class Report:
 
     def _status(self, summary: RunSummary | None = None) -> str:
         done, now = self._done - self._kept, time.perf_counter()
-        if summary is not None and self.tally.ready is not None:  # what the last line says
+        if summary is not None and self.tally.ready is not None:  # as in the last line
             now = self.tally.ready + summary.work_seconds
             self.tally.warm = True
         return status(self.tally, done, self._total - self._done, self._failed, self._begin, now)
@@ -215,15 +215,15 @@ class Report:
 
 
 class _NoneWatch:
-    """Warns, once, of a run whose first results are all None: as a rule, its `forward` lacks a `return`."""
+    """Warns once if the first results of a run are all None: its `forward` probably lacks a `return`."""
 
     def __init__(self, name: str, total: int) -> None:
         self._name = name
         self._total = total
-        self._left = min(total, _ENOUGH) if total > 1 else 0  # results to look at; one None may well be meant
+        self._left = min(total, _ENOUGH) if total > 1 else 0  # results to look at; a single None may be meant
 
     def see(self, values: Sequence[Any], failed: Sequence[int] = ()) -> None:
-        """Take note of results, or of their lines in a run folder."""
+        """Look at results, or at their lines in a run folder."""
         if not self._left:
             return
         skip = set(failed)
@@ -240,7 +240,7 @@ class _NoneWatch:
 
 
 def look_for_nones(name: str, results: Sequence[Any]) -> None:
-    """Warn of a finished run whose first results are all None."""
+    """Warn if the first results of a finished run are all None."""
     kept = (value for value in results if not isinstance(value, ItemFailure))
     _NoneWatch(name, len(results)).see(list(islice(kept, _ENOUGH)))
 
@@ -249,7 +249,7 @@ def look_for_nones(name: str, results: Sequence[Any]) -> None:
 
 
 def status(tally: Tally, done: int, left: int, failed: int, begin: float, now: float) -> str:
-    """Say what a run is doing."""
+    """Return a run's state in words: its phase or rate, failures, and workers still to come."""
     parts = [_phase(tally, done, left, begin, now)]
     if failed:
         parts.append(f"{failed:,} failed")
@@ -285,7 +285,7 @@ def _duration(seconds: float) -> str:
 
 
 def last_line(s: RunSummary) -> str:
-    """Return the line that a run ends with: items, failures, seconds of start-up and of work, items/s, workers."""
+    """Return a run's last line: items, failures, seconds of start-up and of work, items/s, workers."""
     if s.kept and not s.items:
         failed = f", {s.kept_failed:,} of them failed: retry_failed=True runs those again"
         return f"all {s.kept:,} items were done before{failed if s.kept_failed else ''}"
@@ -308,13 +308,13 @@ def _seconds(seconds: float) -> str:
 
 
 def advice(s: RunSummary) -> str:
-    """Say why several workers were no faster than one; "" where they were.
+    """Return why several workers were no faster than one; "" if they were faster.
 
-    One worker would have built the env once and run the items one after the other, in this process: without starting
-    workers, importing anything there, or moving items and results.
+    One worker builds the env once and runs the items in this process: it starts no workers, imports nothing there, and
+    moves neither items nor results.
     """
     alone = s.env_seconds + s.busy_seconds
-    # the time that a lost worker spent on the item it was lost with is known to nobody
+    # the time that a lost worker spent on its last item is unknown
     if s.slots < 2 or not s.items or s.deaths or s.seconds <= max(_SLOWER * alone, alone + _WORTH_TELLING):
         return ""
     moving = s.work_seconds - s.busy_seconds / s.slots
@@ -329,14 +329,14 @@ def advice(s: RunSummary) -> str:
     return f"one worker would have been faster, about {_seconds(alone)} in place of {_seconds(s.seconds)}: {causes}"
 
 
-# --- the bar, and what is printed beside it ---------------------------------------------------------
+# --- the bar, and other output beside it ------------------------------------------------------------
 
 
 class _Bar:
-    """A bar on the last line of the terminal, which what is printed scrolls past; in a notebook, a widget.
+    """A bar on the last line of the terminal, below all other output; in a notebook, a widget.
 
-    Standard output and error are replaced while it is there, where they are terminals, and with them the streams of the
-    logging handlers that write to them.
+    While it is shown, it replaces standard output and error, if they are terminals, and the streams of the logging
+    handlers that write to them.
     """
 
     def __init__(self, name: str, total: int) -> None:
@@ -344,7 +344,7 @@ class _Bar:
             total=total, desc=name, unit="item", bar_format=_FORMAT, file=sys.stderr, dynamic_ncols=True
         )
         self._lock = threading.RLock()  # re-entrant: a signal's handler may print while the bar is drawn
-        self._in_line = False  # the cursor stands behind a prompt, which the bar must not overwrite
+        self._in_line = False  # the cursor is behind a prompt, which the bar must not overwrite
         self._pid = os.getpid()
         self._lines: dict[str, LineStream] = {}
         for output in ("stdout", "stderr"):
@@ -362,7 +362,7 @@ class _Bar:
                 self._bar.refresh()
 
     def close(self) -> None:
-        """Leave the bar as it is, and take the streams back."""
+        """Leave the bar on the screen, and restore the streams."""
         for name, lines in self._lines.items():
             lines.pass_on_all()
             _redirect_logs(lines, lines.stream)
@@ -404,14 +404,14 @@ def _print(line: str) -> None:
     if sys.stderr is None:  # as under pythonw; print would take standard output
         return
     try:
-        # print needs no more than a write
+        # a replaced stream may have no flush
         print(printable(line), file=sys.stderr, flush=hasattr(sys.stderr, "flush"))
-    except (OSError, ValueError):  # it is closed, or its reader has gone: there is nobody to say it to
+    except (OSError, ValueError):  # it is closed, or its reader has gone
         pass
 
 
 def _show(table: str, lines: list[str]) -> None:
-    """Display a table with what is to be said below it, or the lines where there is no HTML."""
+    """Display a table with the further lines below it; without HTML, the lines."""
     from html import escape
 
     display: Any = sys.modules["IPython"].display.display
@@ -427,7 +427,7 @@ def _is_terminal() -> bool:
 
 
 def _in_notebook() -> bool:
-    """Whether this is the kernel of a notebook, which is no terminal and yet shows a bar."""
+    """Whether this is the kernel of a notebook, which shows a bar without a terminal."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and "IPKernelApp" in shell.config

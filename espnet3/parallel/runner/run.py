@@ -1,7 +1,6 @@
-"""One run: what a call of a runner asks for, read from the runner once, and how its driver does it.
+"""One call of a runner: its record, and its driver, which fills a list or a run folder.
 
-`BaseRunner` itself has no names but the documented ones: it is made to be subclassed, and any name of ours
-could be one of theirs.
+These are not methods of `BaseRunner`: users derive from it, and any further name in it could be one of theirs.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from espnet3.parallel.ledger.identity import Identity
     from espnet3.parallel.ledger.session import OpenRun
 
-# What is called when all items are done, and with what
+# Methods called when all items are done, with their arguments
 _FINISHING = {"merge": ("shard_dirs",), "write_outputs": ("indices", "results")}
 _AT_RISK = 0.005  # of a run's items may be in flight at once: a killed driver costs them
 
@@ -71,16 +70,16 @@ class Run:
     """One call of a runner over all its items.
 
     Attributes:
-        runner: The runner, for what is the same in every run of it: provider, limits, folders.
+        runner: The runner, with the settings that hold for all its runs: provider, limits, folders.
         items: The indices; lists of them where `forward` takes lists.
-        cost: What each costs, or None.
+        cost: The cost of each, or None.
         policy: Errors, retries, seed, batch size and time limit.
-        batch_forward: The runner's own, where batches are wanted and it has one; else None.
-        align: Chunks and shards begin at multiples of this: the batch size, or 1.
-        writes: The runner writes files of its own (writer hooks or `merge`), so whole shards run.
-        merges: What its `merge` returns is the result of the call.
-        outputs: It writes more files from the whole results (`write_outputs`).
-        retry_failed: Items that failed in an earlier session of the folder run again.
+        batch_forward: The runner's own, if it has one and a batch size; else None.
+        align: The batch size, or 1: chunks and shards begin at multiples of it.
+        writes: Whether the runner writes files of its own (writer hooks or `merge`), so that whole shards run.
+        merges: Whether its `merge` makes the result of the call.
+        outputs: Whether it writes more files from the whole results (`write_outputs`).
+        retry_failed: Whether items that failed in an earlier session of the folder run again.
         folder: The run folder, or None. Absolute: an item may change the working directory.
     """
 
@@ -98,7 +97,7 @@ class Run:
 
     @classmethod
     def of(cls, runner: Any, indices: Iterable[Any]) -> Run:
-        """Read a runner's arguments, and which of its base's hooks it has overridden."""
+        """Read a runner's arguments and the hooks it overrides."""
         check_indices(indices)
         check_builds(runner.provider)
         kind, size = type(runner), checked_batch_size(runner.batch_size)
@@ -136,10 +135,10 @@ class Run:
         )
 
     def entries(self, folder: Path) -> dict[str, str]:
-        """Return what the run folder adds to the env: `output_dir` and `shard_subdir`.
+        """Return the env entries of the run folder: `output_dir` and `shard_subdir`.
 
-        A runner that writes files is given both as it is given the rest of the env, any other one those that its
-        `forward` or `batch_forward` names: what `**env` of a plain `forward` takes up is the provider's alone.
+        A runner that writes files gets both; any other one those that its `forward` or `batch_forward` names, so that
+        `**env` of a plain `forward` takes up the provider's entries alone.
         """
         found = folder_entries(folder, self.runner.shard_subdir)
         if self.writes:
@@ -149,7 +148,7 @@ class Run:
         return {name: value for name, value in found.items() if name in named}
 
     def identity(self) -> Identity:
-        """Return what makes two runs the same, for their folder."""
+        """Return the run's identity, by which its folder is recognised."""
         from espnet3.parallel.ledger import identify  # here: it is a tenth of a second
 
         runner, provider = self.runner, self.runner.provider
@@ -168,7 +167,7 @@ class Run:
 
 
 def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSummary]:
-    """Compute a run's results, with this process as its driver."""
+    """Drive a run from this process, and return its results."""
     if run.folder is None and run.writes:
         raise NoOutputDirError(
             f"{type(run.runner).__name__} writes files of its own (it overrides a writer hook or merge), which "
@@ -255,7 +254,7 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
 
 
 def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report: Report) -> None:
-    """Run the items that have no outcome in a run folder yet; each is on disk before it is reported."""
+    """Run the items without an outcome in the folder; each outcome is on disk before it is reported."""
     left = folder.left(run.retry_failed)
     if isinstance(left, range):  # all of them
         work = Work(run.items, run.cost, run.align, at_risk=_AT_RISK)
@@ -296,7 +295,7 @@ def _run_shards(
         spec,
         one=make_shard_function(hooks, run.policy, keep_values=not run.merges),
         many=None,
-        policy=Policy(on_error="record", poison_after=0),  # of shards; that of items is within them
+        policy=Policy(on_error="record", poison_after=0),  # of shards; their items have their own
         check=hooks.check,
     )
     recorder = TimesRecorder(folder.append_times, run.items, run.cost)
@@ -314,7 +313,6 @@ def _folder(output_dir: Path, shard_subdir: Path) -> Path:
 
 
 def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list[float] | None:
-    """Return each item's cost, in the runner's own unit; None where the runner does not know any."""
     if item_cost is None:
         return None
     costs = []

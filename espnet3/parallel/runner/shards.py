@@ -1,10 +1,9 @@
-"""Runs with writers of their own: whole shards, each in a folder, from `open_writers` to `close_writers`.
+"""Runners with writers of their own run whole shards, each in a folder, from `open_writers` to `close_writers`.
 
-To the engine a shard is one item: it goes to whichever slot is free, and starts over in an emptied
-folder if its worker dies. Inside it, the runner's items go through the same loop as everywhere.
-Shards are contiguous stretches of the caller's order and do not depend on the number of workers,
-so that concatenating what they wrote gives the same bytes anywhere. A resumed run keeps the shards
-it began with; a shard whose folder holds the file `done` is not run again.
+To the engine a shard is one item: it goes to any free slot, and starts over in an emptied folder if its worker dies.
+Inside it, the runner's items go through the same loop as everywhere. Shards are contiguous stretches of the caller's
+order and do not depend on the number of workers, so that their files put together have the same bytes anywhere. A
+resumed run keeps its shards; one whose folder holds the file `done` does not run again.
 
 The driver hands out the shards, settles who ended a worker by the mark in its shard's folder, and notes what is done.
 """
@@ -43,17 +42,17 @@ if TYPE_CHECKING:
     from espnet3.parallel.ledger.session import OpenRun
     from espnet3.parallel.pilots.protocol import RunSpec
 
-SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
-# Up to so many indices are a try of a recipe: of two or three ESPnet3's tests expect one shard, of four two
+SHARDS = 64  # per run: enough to keep 8 workers busy, few enough to look at
+# So few indices are a trial of a recipe: ESPnet3's tests expect one shard for two or three, two for four
 FEW = 4
 _MARK = "in_flight.json"
 _ESPNET3_FORM = 1  # the version of `manifest.json`
 
 # Positions [begin, end) of a shard, or the name of a hook
 InProgress = tuple[int, int] | str
-# Is told what of a shard is in progress; None: nothing is
+# Called with the part of a shard in progress, or None
 Mark = Callable[[InProgress | None], None]
-# Runs a spec's items somewhere, and yields their outcomes
+# Runs a spec's work, and yields its chunks with their outcomes
 Launch = Callable[["RunSpec", Work], Generator[tuple[Chunk, Block], None, None]]
 
 
@@ -63,12 +62,12 @@ class Shard:
 
     Attributes:
         number: Its place in the order; its folder is `split.<number>`.
-        folder: Where its writers write.
+        folder: The folder of its writers.
         items: Its indices.
         begin: The position of the first one in the run's index list.
-        cost: What it costs, in the unit of the items' costs.
-        skip: Positions not to run, with the failure to put in their place: what earlier attempts failed by.
-        one_by_one: Run its items without batches: one of a batch has ended a worker, or took too long.
+        cost: Its cost, in the unit of the items' costs.
+        skip: Positions that earlier attempts failed by and that do not run, with their failures.
+        one_by_one: Whether its items run without batches: one of a batch ended a worker, or took too long.
     """
 
     number: int
@@ -91,11 +90,11 @@ class ShardResult:
         values: One per item: its line for the run folder, or its `ItemFailure`.
         failed: Positions of the failures.
         retries: Times an item was tried again.
-        stop: The failure that stopped the shard; its cause is "runner" for a mistake of the runner's own code.
-        error: Its exception, pickled, where it can be.
+        stop: The failure that stopped the shard; its cause is "runner" for a mistake in the runner's code.
+        error: Its exception, pickled, if possible.
         halved: Times a batch was halved because it did not fit into memory.
-        seconds: How long the shard took, with its hooks.
-        times: How long its items took.
+        seconds: Time spent on the shard and its hooks.
+        times: Times of its items.
     """
 
     values: list[Any]
@@ -134,7 +133,7 @@ def shards_of(
 
 
 def make_shard_function(hooks: Hooks, policy: Policy, keep_values: bool) -> Callable[..., ShardResult]:
-    """Return the function that workers of a driver run a shard with, in its env; its mark is in the shard's folder."""
+    """Return the function by which a driver's worker runs a shard in its env, with the mark in the shard's folder."""
 
     def of_a_driver(shard: Shard, **env: Any) -> ShardResult:
         return run_shard(shard, env, hooks, policy, keep_values, _marker(shard))
@@ -165,11 +164,11 @@ class _Attempt:
         self.mark = mark
         self.name = f"shard {shard.number}"
         self.result = ShardResult([], [])
-        self.hook = "open_writers"  # what is to blame for an exception that no item has raised
+        self.hook = "open_writers"  # takes the blame for an exception that no item raised
         self.index: Any = None  # of the result that is being written
 
     def run(self) -> ShardResult:
-        """Run it; an exception of a hook is a result too, under any policy."""
+        """Run the shard; under any policy a hook's exception is a result."""
         begin, folder = time.perf_counter(), Path(self.shard.folder)
         try:
             with writing(folder):
@@ -228,10 +227,10 @@ class _Attempt:
             self._stop(block.error, block.stop or failure_of(block.error, items[0], 1, self.name, "runner"))
 
     def _take(self, at: int, index: Any, value: Any, writers: ShardWriters) -> bool:
-        """Write a result and keep its line; False if the shard stops, as JSON cannot hold it."""
+        """Write a result and keep its line; False if the shard stops because JSON cannot hold it."""
         try:
             line = encode_line(self.shard.begin + at, index, value if self.keep_values else None)
-        except Exception as error:  # a value's class may raise anything while it is looked at
+        except Exception as error:  # a value's class may raise anything
             failure = failure_of(error, index, 1, self.name, cause="result")
             if self.policy.on_error == "raise":
                 self._stop(error, failure)
@@ -252,7 +251,7 @@ class _Attempt:
 
 
 def _marker(shard: Shard) -> Mark:
-    """Return a mark that is a file in the shard's folder, where the driver finds it."""
+    """Return a mark that writes a file into the shard's folder, for the driver."""
     file = Path(shard.folder, _MARK)
 
     def mark(in_progress: InProgress | None) -> None:
@@ -266,9 +265,9 @@ def _marker(shard: Shard) -> Mark:
 
 
 def _take_mark(shard: Shard) -> InProgress | None:
-    """Return what a shard's worker was in when it ended, and remove its mark.
+    """Return the part of a shard that was in progress when its worker died, and remove the mark.
 
-    None where it was in nothing, or died while it wrote a mark: then it had not begun what that says.
+    None if there is none, or only half a mark: the work that it names had not begun.
     """
     file = Path(shard.folder, _MARK)
     try:
@@ -280,7 +279,7 @@ def _take_mark(shard: Shard) -> InProgress | None:
 
 
 def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items: Sequence[Any]) -> None:
-    """Write `manifest.json` beside `run.json`: how a run is cut, in the form that ESPnet3's tools read."""
+    """Write `manifest.json`, the shards of a run in the form of ESPnet3's tools."""
     # here: a run without a folder needs less of the ledger
     from espnet3.parallel.ledger.folder import MANIFEST
     from espnet3.parallel.ledger.values import encode
@@ -298,12 +297,12 @@ def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items
 
 
 def left_of(folder: OpenRun, shards: Sequence[Shard], retry_failed: bool) -> list[Shard]:
-    """Return the shards to run, each from its beginning: those that are not done, or hold an item to try again."""
+    """Return the shards that are not done, or hold a failed item to retry; they run from their beginning."""
     return [shard for shard in shards if not folder.has_shard(_marked(shard), retry_failed)]
 
 
 def failed_elsewhere(folder: OpenRun, left: Sequence[Shard]) -> int:
-    """Return how many items of the run have failed in other shards than these, which are run again."""
+    """Return the number of failed items outside of these shards, which run again."""
     return folder.failed - sum(
         folder.state.count(FAILED, shard.begin, shard.begin + len(shard.items)) for shard in left
     )
@@ -318,7 +317,7 @@ def run_shards(
     report: Report,
     recorder: TimesRecorder,
 ) -> None:
-    """Run every shard that is not done yet to its end."""
+    """Run shards to their end."""
     if not left:
         return
     with writing(folder.path):
@@ -334,10 +333,7 @@ def run_shards(
 
 
 class _Driver:
-    """The shards of one run, as their results and their losses come in.
-
-    What is held against items is kept in memory, as it ends with this driver.
-    """
+    """Settles the results and losses of a run's shards; charges against items end with this driver."""
 
     def __init__(self, folder: OpenRun, policy: Policy, report: Report) -> None:
         self._folder = folder
@@ -346,7 +342,7 @@ class _Driver:
         self._histories: dict[int, History] = {}
 
     def take(self, chunk: Chunk, block: Block, work: Work) -> None:
-        """Note the shards of a chunk that are done; put those back that have lost their worker."""
+        """Note the finished shards of a chunk; put back those that lost their worker."""
         if block.error is not None:
             raise item_error(block.take_error(), block.stop)
         for place, (shard, value) in enumerate(zip(chunk.items, block.values, strict=False), chunk.start):
@@ -378,13 +374,13 @@ class _Driver:
         if result.stop.cause == "runner" and error is not None:
             return error
         at = len(result.values)
-        # else a hook failed that has no item
+        # else a hook without an item failed
         if at < len(shard.items) and result.stop.index == shard.items[at]:
             self._folder.append_failures([(shard.begin + at, result.stop)])
         return item_error(error or RuntimeError(result.stop.message), result.stop)
 
     def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:
-        """Return the shard to run in place of one that has lost its worker."""
+        """Return the shard to run in place of one that lost its worker."""
         history = self._histories.setdefault(shard.number, History(self._policy))
         found = _take_mark(shard)
         begin, end = found if isinstance(found, tuple) else (OUTSIDE, OUTSIDE + 1)
@@ -403,7 +399,7 @@ class _Driver:
 
 
 def _note_times(recorder: TimesRecorder, chunk: Chunk, block: Block) -> None:
-    """Note how long the items of a chunk's shards took; the last shard has just ended."""
+    """Record the times of a chunk's shards, the last of which has just ended."""
     ago = 0.0
     for shard, result in reversed(list(zip(chunk.items, block.values, strict=False))):
         if isinstance(result, ShardResult) and result.values:

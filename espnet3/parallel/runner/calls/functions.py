@@ -1,4 +1,4 @@
-"""What `parallel_map`, `parallel_for` and `parallel_submit` do: items through a function, or one call of it."""
+"""`parallel_map`, `parallel_for` and `parallel_submit`: items through a function, or one call of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from espnet3.parallel.runner.inline import build_here
 
 logger = logging.getLogger(__name__)
 
-# chunks (8 MB each at most) that an ordered parallel_for holds back while it waits for a slow one
+# chunks (at most 8 MB each) that an ordered parallel_for holds back behind a slow one
 _MAX_BUFFERED = 32
 
 
@@ -37,7 +37,7 @@ def map_all(
     setup_fn: SetupFn | None,
     kwargs: dict[str, Any],
 ) -> list[Any]:
-    """Do what `parallel_map` says, on a client (or None) and by a configuration."""
+    """Return all results, in the order of the data."""
     spec = _spec(func, setup_fn, kwargs)
     items = as_items(data, "data")
     results: list[Any] = [None] * len(items)
@@ -61,7 +61,7 @@ def stream(
     *,
     ordered: bool,
 ) -> Generator[Any, None, None]:
-    """Do what `parallel_for` says, on a client (or None) and by a configuration; wrong arguments raise at once."""
+    """Yield the results as they come, or in order; wrong arguments raise at once."""
     spec, work = _spec(func, setup_fn, kwargs), Work(as_stream(args, "args"))
     asked: list[bool] = []
     results = explained_items(_results(spec, work, client, config, ordered, asked))
@@ -123,7 +123,7 @@ def submit(
     setup_fn: SetupFn | None,
     kwargs: dict[str, Any],
 ) -> Any:
-    """Do what `parallel_submit` says, on a client (or None) and by a configuration."""
+    """Return a future of one call."""
     func = unwrapped(func)
     check_setup(setup_fn)
     if client is not None:
@@ -133,7 +133,7 @@ def submit(
     if runs_here(config):
         with named_here():
             return _done_here(func, args, config, setup_fn, kwargs)
-    from espnet3.parallel.runner.calls.background import submit_to_workers  # here: others need none of it
+    from espnet3.parallel.runner.calls.background import submit_to_workers  # here: others need none
 
     return submit_to_workers(config, func, args, kwargs, setup_fn)
 
@@ -162,7 +162,7 @@ def _done_here(
 
 
 def _run_coroutine(coroutine: Any) -> Any:
-    import asyncio  # 40 ms, which nobody else should wait for before workers are started
+    import asyncio  # 40 ms, for which no other call should wait
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as thread:

@@ -13,8 +13,8 @@ class InferenceProvider(EnvironmentProvider):
     """Builds `{"dataset": ..., "model": ..., **params}` from a config.
 
     Args:
-        config: Handed to `build_dataset` and `build_model` as it is.
-        params: Further env entries (device, beam size, ...); they join the env under their names.
+        config: Passed to `build_dataset` and `build_model` as it is.
+        params: Further env entries by name (device, beam size, ...).
         inference_config: Another name of `config`.
     """
 
@@ -25,7 +25,7 @@ class InferenceProvider(EnvironmentProvider):
         self.params: dict[str, Any] = dict(params or {})
 
     def build_env_local(self) -> dict[str, Any]:
-        """Build dataset and model in this process and add the params."""
+        """Build dataset and model in this process, and add the params."""
         return {
             "dataset": self.build_dataset(self.config),
             "model": self.build_model(self.config),
@@ -35,9 +35,9 @@ class InferenceProvider(EnvironmentProvider):
     @staticmethod
     @abstractmethod
     def build_dataset(config: Any) -> Any:
-        """Return the dataset; `forward` gets it as `dataset`."""
+        """Return the dataset, `forward`'s parameter `dataset`."""
 
     @staticmethod
     @abstractmethod
     def build_model(config: Any) -> Any:
-        """Return the model; `forward` gets it as `model`."""
+        """Return the model, `forward`'s parameter `model`."""

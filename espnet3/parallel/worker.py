@@ -4,8 +4,8 @@
     --tasks FILE INDEX     the same for an element of a job array: FILE lists the specs
     --requeue COMMAND      before --tasks: the command that queues the job again when it stops at its walltime
     --again STATUS         before --tasks: the exit status that makes the scheduler queue it again
-    --final STATUS         before --tasks: the exit status where another attempt would end so, too; of a pod, whose user
-                           need not be the one who submitted it: elsewhere a file of another user is not believed
+    --final STATUS         before --tasks: the exit status if another attempt would fail as well; for pods, which may
+                           run as another user and therefore read files of other users
     --check                read a spec from standard input and try to make its runner and provider
 
 It ends with 0 when the shard is done, 1 when it failed and 75 when it stopped with items left.
@@ -38,7 +38,7 @@ USAGE = 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line says."""
+    """Run the command line, and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     if words == ["--check"]:
         return _check()
@@ -59,14 +59,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """What the file of a job array holds: the specs, and the index of the first one."""
+    """The file of a job array: the specs, and the index of the first one."""
 
     first: int
     specs: list[str]
 
 
 def _element(file: Path, index: int, option: str, value: str) -> int:
-    """Run an element of a job array; what it prints goes to the shard's log."""
+    """Run an element of a job array, with its output in the shard's log."""
     own = option != "--final"
     try:
         tasks = read_record(file, Tasks, own=own)
@@ -75,14 +75,14 @@ def _element(file: Path, index: int, option: str, value: str) -> int:
         if layout.is_there():  # else the run folder is missing, and must not be created here
             make_folder(layout.shard(spec.shard))
         fd = open_to_write(layout.log(spec.shard))
-    except (ParallelError, OSError) as error:  # there is only the scheduler's output file to say it in
+    except (ParallelError, OSError) as error:  # printed to the scheduler's output file
         say(f"{type(error).__name__}: {error}")
         return EXIT_FAILED if own else int(value)
     for stream in (1, 2):
         os.dup2(fd, stream)
     os.close(fd)
     status = run_shard(spec)
-    if not own:  # a pod that was told to end is replaced, unless the run was
+    if not own:  # a stopped pod is replaced, unless the run was stopped
         goes_on = status == EXIT_UNFINISHED and layout.stopped() is None
         return status if status == EXIT_DONE or goes_on else int(value)
     if not option or status != EXIT_UNFINISHED or not wants_requeue(spec):
@@ -96,7 +96,7 @@ def _element(file: Path, index: int, option: str, value: str) -> int:
 
 
 def _check() -> int:
-    """Do what a job does before its first item, short of building the env."""
+    """Make runner and provider as a job does, without building the env."""
     spec = JobSpec.from_json(json.loads(sys.stdin.buffer.read()))
     try:
         spec.surroundings.restore()

@@ -200,8 +200,7 @@ def active_client(client: Any = None) -> Any:
     if client is not None:
         if not hasattr(client, "scheduler_info"):
             raise TypeError(
-                f"client must be a Dask client, not {client!r:.100}; what the function needs besides its item is "
-                "given by name"
+                f"client must be a Dask client, not {client!r:.100}; pass further arguments of the function by name"
             )
         return client
     with _lock:

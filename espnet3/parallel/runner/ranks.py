@@ -40,7 +40,7 @@ _RAISED = set[tuple[str, int]]()  # names and times of such files that this proc
 _LOOK = 0.2  # seconds between two looks: a file on another host's disk sends no event
 _PATIENCE = 1800.0  # seconds without a sign of rank 0; torch.distributed waits as long for a rank by default
 _ADVICE = (
-    "Start the whole program again. If each rank has a run of its own, give the runner every_rank=True (and another "
+    "Start the whole program again. If each rank has a run of its own, pass every_rank=True to the runner (and another "
     "output_dir in each)"
 )
 
@@ -86,7 +86,7 @@ def waiting_rank(run: Run) -> Rank | None:
     if run.folder is None and run.runner.async_mode:
         raise NoOutputDirError(
             f"this process is rank {rank.number} ({rank.told_by}), and only rank 0 submits jobs; for the others to "
-            "find them, async_mode requires output_dir: give the runner one, or every_rank=True"
+            "find them, async_mode requires output_dir: pass one to the runner, or every_rank=True"
         )
     return None if run.folder is None else rank
 
@@ -156,13 +156,13 @@ class _Wait:
             self._raise_failure()
             if os.getppid() != parent:
                 raise self._error(
-                    "the process that has started this one is gone, and rank 0 probably with it"
+                    "the process that has started this one is gone, and probably rank 0 as well"
                 )
             now = time.monotonic()
             if self.is_held():
                 heard = now
             elif now - heard > _PATIENCE:
-                raise self._error(f"nobody has worked in this folder for {_PATIENCE:g} s")
+                raise self._error(f"no process has worked in this folder for {_PATIENCE:g} s")
             if not said and self._run.runner.progress:
                 said = True
                 say(

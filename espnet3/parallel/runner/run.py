@@ -171,7 +171,7 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
     if run.folder is None and run.writes:
         raise NoOutputDirError(
             f"{type(run.runner).__name__} writes files of its own (it overrides a writer hook or merge), which "
-            "requires output_dir: give it one"
+            "requires output_dir: pass one"
         )
     runner, provider = run.runner, run.runner.provider
     entries = {} if run.folder is None else run.entries(run.folder)
@@ -306,8 +306,8 @@ def _folder(output_dir: Path, shard_subdir: Path) -> Path:
     folder = (output_dir / shard_subdir).absolute()
     if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(output_dir)):
         raise ConfigError(
-            f"shard_subdir = {str(shard_subdir)!r} leads out of output_dir, to {os.path.realpath(folder)}: a link on "
-            "its way does. Name another folder, or give that one as output_dir"
+            f"shard_subdir = {str(shard_subdir)!r} leads out of output_dir through a symbolic link, to "
+            f"{os.path.realpath(folder)}: name another folder, or pass that one as output_dir"
         )
     return folder
 

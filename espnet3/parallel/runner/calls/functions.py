@@ -109,8 +109,8 @@ def _spec(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, 
     check_setup(setup_fn)
     if inspect.iscoroutinefunction(func):
         raise SignatureError(
-            f"{name_of(func)} is a coroutine function, and items are ordinary calls: give "
-            "`lambda x: asyncio.run(func(x))`, or submit it by the client that get_client yields"
+            f"{name_of(func)} is a coroutine function, and items are ordinary calls: pass "
+            "`lambda x: asyncio.run(func(x))`, or submit it through the client of get_client"
         )
     return RunSpec(func, kwargs=kwargs, setup=setup_fn)
 

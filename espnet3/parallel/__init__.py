@@ -1,7 +1,6 @@
 """One provider, one runner, the same two classes on one core or on a cluster.
 
-The names below are imported when first used: `import espnet3.parallel` itself loads neither
-dask nor torch nor omegaconf.
+The names below are imported on first use: `import espnet3.parallel` itself loads neither dask nor torch nor omegaconf.
 """
 
 from __future__ import annotations

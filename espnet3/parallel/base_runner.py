@@ -1,4 +1,4 @@
-"""BaseRunner: one static `forward(idx, **env)` over many indices, wherever they run."""
+"""BaseRunner: one static `forward(idx, **env)` over many indices, anywhere."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ from espnet3.parallel.runner.arguments import (
     checked,
     with_suggestions,
 )
-from espnet3.parallel.runner.batches import in_batches_of_one
-from espnet3.parallel.runner.writers.closing import close_all, concatenate_shard_files
-from espnet3.parallel.runner.writers.hooks import default, is_default, make_static, opened_state
+from espnet3.parallel.runner.hooks import (
+    close_all,
+    concatenate_shard_files,
+    default,
+    in_batches_of_one,
+    is_default,
+    make_static,
+    opened_state,
+)
 
 if TYPE_CHECKING:
     from espnet3.parallel.records import RunSummary
@@ -30,39 +36,38 @@ __all__ = ["BaseRunner", "concatenate_shard_files"]
 
 
 class BaseRunner(ABC):
-    """Runs `forward` over indices: in this process, over Dask workers, the same answer everywhere.
+    """Runs `forward` over indices, in this process or on workers, with the same answer everywhere.
 
     Args:
         provider: Builds the env, once per process.
-        batch_size: Indices given to `batch_forward` at once; changes the speed, never the result. Without a
-            `batch_forward`, a `forward` that says it takes lists is given lists of so many indices, in a runner
-            that writes files of its own; `write_record` is given what it returns for each.
+        batch_size: Indices for one call of `batch_forward`; changes the speed, never the result. In a runner that
+            writes files of its own and has no `batch_forward`, a `forward` that takes lists gets lists of so many
+            indices, and `write_record` the result of each.
         async_mode: Submit detached jobs instead of waiting.
-        async_specs_dir: Where a link to detached jobs' specs is put, which are in the run folder, one for each shard.
-        async_result_dir: Where detached jobs write where there is no `output_dir`.
+        async_specs_dir: Folder for a link to the specs of detached jobs, which the run folder holds.
+        async_result_dir: Output folder of detached jobs without an `output_dir`.
         async_num_workers: Detached jobs at a time.
-        output_dir: Folder of the run: every outcome is on disk before it is reported, and a run that
-            was cut off goes on where it stopped.
+        output_dir: Folder of the run: every outcome is on disk before it is reported, and an interrupted run goes on
+            where it stopped.
         shard_subdir: The run's folder inside `output_dir`.
-        resume: True goes on with what the folder holds, if it is of this runner, config and index list;
-            "force" goes on whatever has changed; False moves it to `old.<n>` there and starts anew.
+        resume: True goes on with the outcomes in the folder, if they are of this runner, config and index list; "force"
+            goes on in any case; False moves them to `old.<n>` there and starts anew.
         on_error: "raise" stops at the first failed item with an `ItemError`; "record" puts an
             `ItemFailure` in the item's place and goes on.
-        max_retries: How often an item that raised is tried again, in place.
+        max_retries: Further tries of an item that raised, in place.
         seed: Seeds `random`, numpy and torch before each item from (seed, index). Batches are then
             of one item, so that no draw depends on a neighbour.
-        progress: Show on standard error what the run is doing (a bar, or a line now and then where that is no
-            terminal and no notebook), and a last line with its figures.
+        progress: Show the run's state on standard error (a bar on a terminal and in a notebook, elsewhere a line now
+            and then), and a last line with its figures.
         max_failures: With "record", stop once more items than this have failed: a number, or a
             share of all items below 1.
-        setup_timeout: Seconds the env may take to build; None takes the configuration's.
-        retry_failed: Run items again that failed in an earlier session of the folder; with
-            `on_error="raise"` they always are.
-        item_timeout: Seconds that one call of `forward` (or of `batch_forward`) may take: a worker in
-            which one takes longer is killed and replaced, and the item has failed with the cause
-            "timeout". With one worker the items then run in a process of their own.
-        split_batches: A batch for which memory was not enough (a GPU's, or this machine's) is halved until it fits, and
-            later batches in this process have the size that fitted; False runs it item by item, as any that raises.
+        setup_timeout: Seconds for building the env; None takes the configuration's.
+        retry_failed: Run items again that failed in an earlier session, as `on_error="raise"` always does.
+        item_timeout: Seconds for one call of `forward` (or of `batch_forward`): the worker of a longer one is killed
+            and replaced, and the item fails with the cause "timeout". With one worker the items then run in a process
+            of their own.
+        split_batches: Halve a batch that does not fit into memory (of a GPU, or of this machine) until it fits, and
+            keep that size for later batches of the process; False runs it item by item, like a batch that raises.
         every_rank: Have each process of a distributed program (torchrun, Lightning, srun) run its own indices.
             Otherwise, with an `output_dir`, rank 0 runs them and the others wait for its results.
 
@@ -109,26 +114,11 @@ class BaseRunner(ABC):
         split_batches: bool = True,
         every_rank: bool = False,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "provider")}
         self.provider = provider
-        self.batch_size = checked("batch_size", batch_size)
-        self.async_mode = checked("async_mode", async_mode)
-        self.async_specs_dir = checked("async_specs_dir", async_specs_dir)
-        self.async_result_dir = checked("async_result_dir", async_result_dir)
-        self.async_num_workers = checked("async_num_workers", async_num_workers)
-        self.output_dir = checked("output_dir", output_dir)
-        checked("shard_subdir", shard_subdir)
-        self.shard_subdir = shard_subdir
-        self.resume = checked("resume", resume)
-        self.on_error = checked("on_error", on_error)
-        self.max_retries = checked("max_retries", max_retries)
-        self.seed = checked("seed", seed)
-        self.progress = checked("progress", progress)
-        self.max_failures = checked("max_failures", max_failures)
-        self.setup_timeout = checked("setup_timeout", setup_timeout)
-        self.retry_failed = checked("retry_failed", retry_failed)
-        self.item_timeout = checked("item_timeout", item_timeout)
-        self.split_batches = checked("split_batches", split_batches)
-        self.every_rank = checked("every_rank", every_rank)
+        for name, value in given.items():
+            setattr(self, name, checked(name, value))
+        self.shard_subdir = shard_subdir  # as given: a run folder holds it
         check_batches(self)
 
     # `*args: Any, **env: Any` lets a type checker accept a subclass that names its own env entries
@@ -141,22 +131,22 @@ class BaseRunner(ABC):
     @staticmethod
     @default
     def batch_forward(indices: Any, *args: Any, **env: Any) -> Any:
-        """Compute several items' results, one per index, in their order. Optional; it may stand without `forward`."""
+        """Compute several items' results, one per index, in their order. Optional, also without a `forward`."""
         raise NotImplementedError
 
-    # A runner writes files of its own where it overrides one of the hooks from here to `merge`. Their env also holds
-    # `output_dir`, `shard_subdir` and `shard_id`, and so does that of its `forward`.
+    # A runner that overrides one of the hooks from here to `merge` writes files of its own. Their env, and that of its
+    # `forward`, also holds `output_dir`, `shard_subdir` and `shard_id`.
 
     @staticmethod
     @default
     def open_writers(shard_dir: Any, *args: Any, **env: Any) -> Any:
-        """Open a shard's writers; what is returned is given to the other two hooks. Optional."""
+        """Open a shard's writers, and return them for the other two hooks. Optional."""
         return {}
 
     @staticmethod
     @default
     def write_record(writers: Any, result: Any, state: Any, *args: Any, **env: Any) -> None:
-        """Write one result. Optional; without it, results are gathered in `state["records"]`.
+        """Write one result. Optional; the default gathers results in `state["records"]`.
 
         `state` lives as long as the shard; it also holds `index`, `shard_id` and `shard_dir`.
         """
@@ -165,10 +155,10 @@ class BaseRunner(ABC):
     @staticmethod
     @default
     def close_writers(writers: Any, state: Any, *args: Any, **env: Any) -> Any:
-        """Close a shard's writers, also after an error. Optional; without it, everything in `writers` is closed.
+        """Close a shard's writers, also after an error. Optional; the default closes everything in `writers`.
 
-        That is whatever `open_writers` returned and has a method `close`: one writer, or any nesting of lists, tuples
-        and mappings of them. A shard is done once this has returned.
+        A writer has a method `close`; `open_writers` returns one, or any nesting of lists, tuples and mappings of them.
+        A shard is done once this has returned.
         """
         close_all(writers)
 
@@ -177,8 +167,8 @@ class BaseRunner(ABC):
     def init_state(cls, shard_id: int = 0, output_dir: str = "", shard_subdir: str = "", **env: Any) -> Any:
         """Return a shard's first state, with its writers opened. Optional.
 
-        Only where a runner overrides it, `reduce_state` or `finalize_state` are these three called, and what they do
-        here calls `open_writers`, `write_record` and `close_writers`.
+        Only a runner that overrides it, `reduce_state` or `finalize_state` has these three called; the defaults call
+        `open_writers`, `write_record` and `close_writers`.
         """
         entries = {"output_dir": output_dir, "shard_subdir": shard_subdir, "shard_id": shard_id}
         return opened_state(cls, {**env, **entries})
@@ -193,13 +183,13 @@ class BaseRunner(ABC):
     @classmethod
     @default
     def finalize_state(cls, state: Any, **env: Any) -> Any:
-        """Return the shard's state with its writers closed, and what `close_writers` returned in it. Optional."""
+        """Return the shard's state with its writers closed and the entries from `close_writers`. Optional."""
         found = bind(cls.close_writers, env, n_positional=2)(state.pop("_writers", {}), state)
         return {**state, **(found or {})}
 
     @default
     def merge(self, shard_dirs: list[Path]) -> Any:
-        """Combine what the shards wrote; what it returns is the result of the call. Optional."""
+        """Combine the files of the shards, and return the result of the call. Optional."""
         raise NotImplementedError
 
     @default
@@ -211,15 +201,14 @@ class BaseRunner(ABC):
         """Run all indices; with `output_dir`, those that have no outcome in that folder yet.
 
         Args:
-            indices: Any iterable; what is done to a list while the run goes on does not change the run.
+            indices: Any iterable; later changes of a list do not change the run.
 
         Returns:
-            The results in the order of the indices: a list, or with `output_dir` a sequence that is read
-            from the folder as it is used. With `merge` overridden, what it returns. With `async_mode`,
-            a `DetachedRun`: a sequence of job records.
+            The results in the order of the indices: a list, or with `output_dir` a sequence that reads the folder
+            lazily. With `merge` overridden, its result. With `async_mode`, a `DetachedRun`: a sequence of job records.
 
         Raises:
-            TypeError: The indices are a text, a mapping or a table, whose items are hardly what is meant.
+            TypeError: The indices are a text, a mapping or a table, probably by mistake.
             ItemError: The first failed item, unless failures are recorded.
             TooManyFailuresError: More failed than `max_failures`.
             WorkerSetupError: The env could not be built.
@@ -253,7 +242,7 @@ def _call(runner: BaseRunner, indices: Iterable[Any]) -> Any:
 
 
 def _detached(run: Run, rank: Rank | None) -> Any:
-    """Submit a run, or find what rank 0 has submitted."""
+    """Submit a run, or open the one that rank 0 has submitted."""
     if rank is None or run.folder is None:
         from espnet3.parallel.detached.submission import submit_detached
 

@@ -24,11 +24,12 @@ from __future__ import annotations
 import os
 import re
 import sys
+import types
 from collections.abc import Callable, Generator, Iterator
-from functools import wraps
-from opcode import opmap
+from contextlib import suppress
+from functools import lru_cache, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from espnet3.parallel.messages import masked, printable
 
@@ -38,12 +39,11 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=BaseException)
-_RAISE = opmap["RAISE_VARARGS"]
 _MOST_CAUSES = 10
 _NO_ANSWER = re.compile(
     r"did not answer|tim(?:ed|e) ?out|no response|connection (?:reset|closed|lost)|broken pipe", re.IGNORECASE
 )
-# what runs this package's own code for it: their frames between two of ours say as little as ours
+# libraries that call this package's code back: their frames say as little as ours
 _CARRIERS = sys.stdlib_module_names | {
     "asyncssh",
     "cloudpickle",
@@ -58,7 +58,7 @@ _CARRIERS = sys.stdlib_module_names | {
 
 
 class ParallelError(Exception):
-    """Base of all errors raised by `espnet3.parallel`; their text has no secrets, and nothing that a terminal obeys."""
+    """Base of all errors raised by `espnet3.parallel`; secrets and control characters in their text are masked."""
 
     def __str__(self) -> str:
         return printable(masked(self._espnet3_text()))
@@ -71,7 +71,7 @@ class ConfigError(ParallelError, ValueError):
     """A `parallel` block or an argument is wrong; the message says where, the value and the fix.
 
     Attributes:
-        problems: Each problem of a block, beginning with its key; empty where the error is about something else.
+        problems: Each problem of a block, beginning with its key; empty for other errors.
     """
 
     problems: tuple[str, ...] = ()
@@ -100,8 +100,7 @@ class BatchLengthError(ParallelError, ValueError):
 class WorkerSetupError(ParallelError, RuntimeError):
     """The env could not be built in a worker process (or in this one).
 
-    The message holds the worker's traceback; the original exception, where it can be pickled, is
-    the `__cause__`.
+    The message holds the worker's traceback; the `__cause__` is the original exception, if it can be pickled.
     """
 
 
@@ -110,7 +109,7 @@ class EnvTypeError(WorkerSetupError, ValueError):
 
 
 class ItemError(ParallelError, RuntimeError):
-    """One item failed and the run was told to stop (`on_error="raise"`).
+    """One item failed in a run with `on_error="raise"`.
 
     Attributes:
         failure: The `ItemFailure` record of the item.
@@ -135,8 +134,8 @@ class ItemError(ParallelError, RuntimeError):
 class PoisonItemError(ItemError):
     """One item ended its worker process: a crash, not an exception of the item.
 
-    It is raised at the second such death. In a run with an `output_dir` one is enough, if the process ended by
-    itself (a segmentation fault, an exit) and was not killed from outside.
+    The second such death raises it. In a run with an `output_dir` one is enough, if the process ended by itself (a
+    segmentation fault, an exit).
     """
 
 
@@ -144,7 +143,7 @@ class TooManyFailuresError(ParallelError, RuntimeError):
     """More items failed than `max_failures` allows.
 
     Attributes:
-        failures: What failed in this session, by the error's type: how many items, and the first one's record.
+        failures: For each type of error in this session, the number of items and the first one's record.
     """
 
     def __init__(self, message: str, failures: dict[str, tuple[int, ItemFailure]] | None = None) -> None:
@@ -161,8 +160,8 @@ class SubmissionError(NoWorkersError):
 
     Attributes:
         command: The command line.
-        exit_code: Its exit code; None where it could not be started, or did not end in time.
-        stderr: What it printed as its error.
+        exit_code: Its exit code; None if it could not be started, or did not end in time.
+        stderr: Its error output.
     """
 
     def __init__(self, command: str, exit_code: int | None, stderr: str, hint: str = "") -> None:
@@ -174,7 +173,7 @@ class SubmissionError(NoWorkersError):
 
     @property
     def may_have_queued(self) -> bool:
-        """Whether the scheduler may have taken a job all the same: it was its answer that was lost."""
+        """Whether the scheduler may have taken a job, and only its answer was lost."""
         return self.exit_code == 0 or _NO_ANSWER.search(self.stderr) is not None
 
     def _espnet3_text(self) -> str:
@@ -188,14 +187,95 @@ class SubmissionError(NoWorkersError):
         return f"{job} by {self.command!r}, which {how}:\n{printed}{hint}"
 
 
+# --- an item's error is also of the type that the item raised ---------------------------------------
+
+# `raise` in a generator turns these two into another error
+_NOT_TO_RAISE = (StopIteration, StopAsyncIteration)
+# Their fields belong to their message, and a traceback would print them beside ours
+_OF_THE_MESSAGE = (SyntaxError, NameError, AttributeError)
+_FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_OWN = frozenset({"failure", "index", "worker", "args", "__notes__"})
+_MOST_TYPES = 256  # classes kept: a program may make exception types without end
+_KIND = "_espnet3_kind"
+
+
+def item_error_of(error: BaseException, failure: ItemFailure) -> ItemError:
+    """Return the `ItemError` of an item, caused by the exception that the item raised.
+
+    It is also an instance of the exception's type, with its attributes, unless that is not an `Exception` or cannot be
+    combined with another class (other C fields or `__slots__`, attributes that cannot be set, ...).
+    """
+    kind = getattr(type(error), _KIND, type(error))  # of an item whose own run failed
+    found = ItemError(failure)
+    alone = issubclass(ItemError, kind) or issubclass(kind, (ItemError, *_NOT_TO_RAISE))
+    if issubclass(kind, Exception) and not alone:
+        with suppress(Exception):  # a user's class may raise anything when another derives from it
+            found = _rebuilt(kind, failure, _fields(error), dict(vars(error)))
+    found.__cause__ = error
+    return found
+
+
+@lru_cache(_MOST_TYPES)
+def _combined(kind: type[Any]) -> Any:
+    return type(ItemError.__name__, (ItemError, kind), {**_LOOKS, _KIND: kind})
+
+
+def _reduced(error: ItemError, _: object = None) -> Any:
+    attributes = {name: value for name, value in vars(error).items() if name not in _OWN}
+    state = {"__notes__": error.__notes__} if "__notes__" in vars(error) else None
+    return _rebuilt, (getattr(type(error), _KIND), error.failure, _fields(error), attributes), state
+
+
+# Attributes that an `ItemError` takes from its own class, whatever the other one has
+_LOOKS: dict[str, Any] = {
+    "__doc__": ItemError.__doc__,
+    "__module__": ItemError.__module__,
+    "__qualname__": ItemError.__qualname__,
+    "__str__": ItemError.__str__,
+    "__repr__": BaseException.__repr__,
+    "__reduce_ex__": _reduced,
+    "__reduce__": _reduced,  # called by tblib, by which distributed pickles exceptions
+    "__eq__": object.__eq__,
+    "__hash__": object.__hash__,
+}
+
+
+def _fields(error: BaseException) -> dict[str, Any]:
+    """Return the fields of an exception outside of its `__dict__`: errno, filename, ..."""
+    if isinstance(error, _OF_THE_MESSAGE):
+        return {}
+    names = {
+        name
+        for base in type(error).__mro__
+        if base not in (BaseException, Exception, object)
+        for name, one in vars(base).items()
+        if isinstance(one, _FIELDS) and not name.startswith("__")
+    }
+    return {name: getattr(error, name) for name in sorted(names - _OWN) if hasattr(error, name)}
+
+
+def _rebuilt(
+    kind: type[Any], failure: ItemFailure, fields: dict[str, Any], attributes: dict[str, Any]
+) -> ItemError:
+    """Make the error of an item, also from a pickle."""
+    error: ItemError = _combined(kind)(failure)  # type: ignore[arg-type]  # mypy takes a class for an instance
+    for name, value in fields.items():
+        with suppress(AttributeError, TypeError):  # a read-only field, or one that refuses None
+            setattr(error, name, value)
+    vars(error).update({name: value for name, value in attributes.items() if name not in _OWN})
+    if isinstance(error, SyntaxError):
+        error.msg = ItemError.__str__(error)  # a traceback prints this instead of the text
+    return error
+
+
 # --- how they are shown ----------------------------------------------------------------------------
 
 
 def explained(call: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Have what a user calls raise errors that explain themselves without the frames of this package.
+    """Remove this package's frames from errors that need no traceback of ours.
 
-    These are its own errors, what else it raises on purpose (a TypeError of an argument) or explains in a note
-    (`say_where`), and Ctrl-C.
+    These are its own errors, a TypeError, ValueError or AttributeError that it raises, errors that a note of
+    `say_where` explains, and Ctrl-C.
     """
 
     @wraps(call)
@@ -211,7 +291,7 @@ def explained(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def explained_items(results: Iterator[_T]) -> Generator[_T, None, None]:
-    """Yield results, and raise errors between them as `explained` does."""
+    """Yield results; errors between them are raised as by `explained`."""
     try:
         yield from results
     except (Exception, KeyboardInterrupt) as error:
@@ -221,10 +301,10 @@ def explained_items(results: Iterator[_T]) -> Generator[_T, None, None]:
 
 
 def without_our_frames(error: _E) -> _E:
-    """Return an error without the frames of this package, which say nothing to who called it; its causes alike.
+    """Remove the frames of this package from an error and its causes.
 
-    Frames of other code stay, such as those of a provider that has raised it. Of an error about
-    workers, a cause that has none and whose words it repeats is left out. With `ESPNET3_TRACEBACK=full` all stay.
+    Frames of other code stay, such as those of a provider that raised it. An error about workers loses a cause without
+    frames whose words it repeats. With `ESPNET3_TRACEBACK=full` everything stays.
     """
     if os.environ.get("ESPNET3_TRACEBACK") == "full":
         return error
@@ -244,24 +324,24 @@ def without_our_frames(error: _E) -> _E:
 
 
 def say_where(error: BaseException, note: str) -> None:
-    """Add a note to an error that is not ours, in words that say to who made the call what is wrong with it."""
+    """Explain an error that is not ours to the caller, by a note."""
     add_note(error, note)
     try:
         error._espnet3_explained = True  # type: ignore[attr-defined]  # a mark, read below
-    except AttributeError:  # of a class with slots: its frames are shown
+    except AttributeError:  # its class has slots, and its frames stay
         pass
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Attach a note as Python 3.11 does; on 3.10 it is kept, though not printed."""
-    own = vars(error)  # a class of the user's may answer to any other name, or raise anything
+    """Attach a note as Python 3.11 does; Python 3.10 keeps it without printing it."""
+    own = vars(error)  # a user's class may raise anything at another name
     if not isinstance(own.get("__notes__"), list):
         own["__notes__"] = []
     own["__notes__"].append(printable(masked(note)))
 
 
 def _others(trace: TracebackType | None, *, ours: bool = False) -> TracebackType | None:
-    """Return a traceback without our frames, and without those of what carries them that ours have called."""
+    """Return a traceback without our frames, and without those of libraries that our frames called."""
     others = list[TracebackType]()
     while trace is not None:
         module = trace.tb_frame.f_globals.get("__name__", "")
@@ -275,13 +355,13 @@ def _others(trace: TracebackType | None, *, ours: bool = False) -> TracebackType
 
 
 def is_ours(module: str) -> bool:
-    """Whether a module of that name is of this package, and no part of it that users' tests run."""
+    """Whether a module is of this package, except for `testing`, which users' tests run."""
     inside = module == "espnet3.parallel" or module.startswith("espnet3.parallel.")
     return inside and not module.startswith("espnet3.parallel.testing.")
 
 
 def _says_enough(error: BaseException) -> bool:
-    """Whether an error says what is wrong: it is of our classes, we have raised it, or explained it."""
+    """Whether an error needs no traceback of ours: it is of our classes, raised in our frames, or explained."""
     if isinstance(error, (ParallelError, KeyboardInterrupt)) or "_espnet3_explained" in vars(error):
         return True
     if not isinstance(error, (TypeError, ValueError, AttributeError)):
@@ -289,6 +369,4 @@ def _says_enough(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if trace is None or not is_ours(trace.tb_frame.f_globals.get("__name__", "")):
-        return False
-    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
+    return trace is not None and is_ours(trace.tb_frame.f_globals.get("__name__", ""))

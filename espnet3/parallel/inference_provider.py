@@ -2,63 +2,42 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from espnet3.parallel.env_provider import EnvironmentProvider
-from espnet3.parallel.errors import ConfigError
 
 
 class InferenceProvider(EnvironmentProvider):
     """Builds `{"dataset": ..., "model": ..., **params}` from a config.
 
     Args:
-        config: Handed to `build_dataset` and `build_model` as it is.
-        params: Further env entries (device, beam size, ...); they join the env under their names.
+        config: Passed to `build_dataset` and `build_model` as it is.
+        params: Further env entries by name (device, beam size, ...).
         inference_config: Another name of `config`.
-
-    Raises:
-        ConfigError: Both names were given.
     """
 
     def __init__(
         self, config: Any = None, params: Mapping[str, Any] | None = None, *, inference_config: Any = None
     ) -> None:
-        if config is not None and inference_config is not None:
-            raise ConfigError(
-                f"{type(self).__qualname__} was given config and inference_config, which are two names of one "
-                "argument: leave one of them out"
-            )
         super().__init__(inference_config if config is None else config)
         self.params: dict[str, Any] = dict(params or {})
 
     def build_env_local(self) -> dict[str, Any]:
-        """Build dataset and model in this process and add the params."""
+        """Build dataset and model in this process, and add the params."""
         return {
-            "dataset": _built(self.build_dataset, self.config),
-            "model": _built(self.build_model, self.config),
+            "dataset": self.build_dataset(self.config),
+            "model": self.build_model(self.config),
             **self.params,
         }
 
     @staticmethod
     @abstractmethod
     def build_dataset(config: Any) -> Any:
-        """Return the dataset; `forward` gets it as `dataset`."""
+        """Return the dataset, `forward`'s parameter `dataset`."""
 
     @staticmethod
     @abstractmethod
     def build_model(config: Any) -> Any:
-        """Return the model; `forward` gets it as `model`."""
-
-
-def _built(build: Callable[[Any], Any], config: Any) -> Any:
-    """Return what a method of a provider builds; None is a warning at its definition: items would fail in odd ways."""
-    built = build(config)
-    if built is None:
-        name = getattr(build, "__qualname__", repr(build))
-        code = getattr(build, "__code__", None)
-        file, line = (code.co_filename, code.co_firstlineno) if code is not None else (__file__, 1)
-        warnings.warn_explicit(f"{name} returned None: is a `return` missing?", UserWarning, file, line)
-    return built
+        """Return the model, `forward`'s parameter `model`."""

@@ -1,4 +1,4 @@
-"""How names, guesses and values are written in messages: short, stable, and without secrets; where warnings point."""
+"""Names, guesses and values in messages: short, stable, and without secrets; warnings that point at the caller."""
 
 from __future__ import annotations
 
@@ -9,23 +9,13 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-_WIDTH = 80  # characters of a value that a message shows
+_WIDTH = 80  # characters of a value in a message
 _MASK = "***"
-_LONGEST_NAME = 100  # characters; for a text beyond, such as a whole file's, the search would take minutes
-# control characters but for tab and newline, and those that turn the direction of writing: a terminal obeys them
-_OBEYED = [
-    *range(9),
-    *range(11, 32),
-    *range(127, 160),
-    0x61C,
-    0x200E,
-    0x200F,
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
-]
-_VISIBLE = {code: f"\\u{code:04x}" for code in (*_OBEYED, 0x2028, 0x2029)}
+_LONGEST_NAME = 100  # characters; in a longer text, such as a whole file, a search would take minutes
+# control characters except tab and newline, Unicode's line ends, and characters that turn the writing direction
+_OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 # A name is a secret's by its words. Every speech config has tokens, so of those only a name that ends with the word
-# "token" is one, and not after a word that says what the token stands for: pad_token.
+# "token" is one, unless a word before it names the kind of token: pad_token.
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET_NAME = re.compile(
     r"pass(?:word|wd|phrase|code)|secret(?!ar)|credential|authorization|(?:api|access|private|signing|encryption)_?key"
@@ -48,8 +38,8 @@ _VALUE = re.compile(
 )
 _LINE = re.compile(r"(?!\*\*\*)[^\"'\n]+")
 _CALL = re.compile(r"[A-Za-z_][\w.]*[(\[]")
-_ORDINARY = ("token", "auth", "dsn", "bearer", "jwt")  # words of which text has more than one meaning
-# What is a secret by itself, or by what stands around it: the parts in groups stay
+_ORDINARY = ("token", "auth", "dsn", "bearer", "jwt")  # words with other meanings in a text
+# Secrets by themselves, or by the text around them; the parts in groups stay
 _SECRETS = re.compile(
     r"(?P<url>://[^\s/:@\"']{0,200}:)[^\s/\"']{1,500}(?=@)|(?P<user>://)[\w-]{20,200}(?=@)"
     r"|(?P<bearer>\b[Bb](?i:earer)\s{1,9})(?=[^\s\"']{0,99}\d|[^\s\"']{16})[\w.~+/=-]{6,}"
@@ -68,7 +58,7 @@ def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6) -> 
     """Return " Did you mean 'x'?" for the closest known name, or an empty string."""
     if not isinstance(word, str) or len(word) > _LONGEST_NAME:
         return ""
-    from difflib import get_close_matches  # here: only a mistake asks for it
+    from difflib import get_close_matches  # here: only mistakes need it
 
     by_lower = {name.lower(): name for name in sorted(known)}
     close = get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
@@ -81,18 +71,16 @@ def counted(n: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text that a terminal shows and does not obey: other control characters than tab and newline are named.
-
-    It is done where a text is printed that may come from an item, a file or a scheduler; names are as in JSON, so that
-    what is JSON stays it.
-    """
-    return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
+    """Escape what a terminal would obey in a text from an item, a file or a scheduler; JSON stays JSON."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def masked(value: Any, name: object = "") -> Any:
-    """Return a copy of `value` in which what looks like a secret is replaced by `***`.
+    """Return a copy of `value` with `***` in the place of everything that looks like a secret.
 
-    Whatever is recorded or printed comes through here: a config, a command line, an exception's text, a log.
+    All records and output pass through here: configs, command lines, texts of exceptions, logs.
     """
     if isinstance(name, str) and not (value is None or isinstance(value, bool)) and _is_secret(name):
         return _MASK
@@ -143,7 +131,7 @@ def _masked_text(text: str) -> str:
 
 
 def _value_of(text: str, begin: int, name: str, sign: re.Match[str]) -> re.Match[str] | None:
-    """Return where the value of a secret's name is; None where it has none, as a word in a sentence."""
+    """Return the match of the value behind a secret's name; None for a name without a value, as in a sentence."""
     word, end = name.lower().lstrip("-"), sign.end()
     if sign["sign"] == ":" and ("authorization" in word or "cookie" in word):  # a header
         return _LINE.match(text, end) or _VALUE.match(text, end)
@@ -163,36 +151,35 @@ def _value_of(text: str, begin: int, name: str, sign: re.Match[str]) -> re.Match
 
 
 def named(key: Any) -> str:
-    """Return a key as part of a place in a configuration: a name as it is, anything else as a value."""
+    """Return a configuration's key for a message: a name as it is, anything else as a value."""
     return key if isinstance(key, str) and len(key) <= _LONGEST_NAME else shown(key)
 
 
 def brief(value: Any, most: int = 200) -> str:
-    """Return a value's repr, cut; a value whose repr raises is named by its type."""
+    """Return a value's repr, cut; if it raises, the value's type."""
     try:
         return f"{value!r:.{most}}"
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # SystemExit too: a message is no place to end the program
+    except BaseException as error:  # SystemExit too: a message must not end the program
         return f"<a value of type {type(value).__name__}, whose repr raises {type(error).__name__}>"
 
 
 def shown(value: Any, name: object = "") -> str:
-    """Return the value as a message shows it: masked, on one line, at most 80 characters.
+    """Return a value for a message: masked, on one line, at most 80 characters.
 
-    A value that cannot be shown (its `repr` raises, it contains itself, a number of thousands of digits) is named by
-    its type.
+    A value without a repr (it raises, contains itself, has thousands of digits) is named by its type.
     """
     try:
         text = " ".join(repr(masked(value, name)).split())
-    except Exception as error:  # user classes may raise anything here
+    except Exception as error:  # a user's class may raise anything
         return f"<a value of type {type(value).__name__}, whose repr raises {type(error).__name__}>"
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
 
 
 def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """Return a small table for a notebook's cell: names and values, texts escaped."""
-    from html import escape  # here: only a notebook asks for it
+    """Return a small HTML table of names and values for a notebook's cell."""
+    from html import escape  # here: only notebooks need it
 
     cells = "".join(
         f'<tr><th scope="row" style="text-align:left">{escape(name)}</th>'

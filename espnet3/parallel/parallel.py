@@ -7,16 +7,14 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import wraps
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends.backend import Kind
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.config import ParallelConfig, registered
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.errors import explained
-from espnet3.parallel.messages import shown
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -40,19 +38,17 @@ __all__ = [
     "wrap_func_with_worker_env",
 ]
 
-# What is registered; None is the default. A module's attribute without an underscore, since code written for ESPnet3
-# reads it here, and tests set it to None.
+# The registered block; None is the default. Without an underscore, since code written for ESPnet3 reads it here, and
+# tests set it to None.
 parallel_config: ParallelConfig | DictConfig | None = None
-_parsed: tuple[Any, ParallelConfig] = (None, ParallelConfig())  # of the one before
+_parsed: tuple[Any, ParallelConfig] = (None, ParallelConfig())  # of the block above
 _open_clients: list[tuple[int | None, Any]] = []  # with the thread that opened it
 _mine: ContextVar[tuple[Any, ...]] = ContextVar("espnet3_open_clients", default=())
 _lock = threading.Lock()
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DictReturnWorkerPlugin":  # a subclass of a Dask class, so made when first asked for
+    if name == "DictReturnWorkerPlugin":  # here: its base is one of Dask's
         from espnet3.parallel.clusters.client import DictReturnWorkerPlugin
 
         return DictReturnWorkerPlugin
@@ -65,34 +61,16 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _in_one(call: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Have a function of one config say so where it is given the config's keys as keywords."""
-
-    @wraps(call)
-    def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if keys := [key for key in kwargs if key != "config"]:
-            given = args[0] if args else kwargs.pop("config", None)
-            block = {**(given if isinstance(given, Mapping) else {}), **kwargs}
-            raise TypeError(
-                f"{call.__name__} takes one block, and no keyword {keys[0]!r}: "
-                f"{call.__name__}({shown(block)})"
-            )
-        return call(*args, **kwargs)
-
-    return called
-
-
 @explained
-@_in_one
 def set_parallel(config: Any) -> None:
-    """Register the configuration that later calls use.
+    """Register the configuration of later calls.
 
     Args:
         config: A mapping, `DictConfig` or `ParallelConfig` with `env`, `n_workers` and `options`;
-            None goes back to the default (local, one worker). It is checked and copied at once.
+            None restores the default (local, one worker). It is checked and copied at once.
 
     Raises:
-        ConfigError: With everything that is wrong in it.
+        ConfigError: With every mistake in it.
     """
     global parallel_config
     parallel_config = None if config is None else registered(config)
@@ -102,8 +80,8 @@ def get_parallel_config() -> ParallelConfig | DictConfig:
     """Return the registered configuration; `local` with one worker if there is none.
 
     Returns:
-        A `DictConfig` where a `DictConfig` was registered: a copy, with its keys and `env`, `n_workers` and `options`.
-        Else a `ParallelConfig`. Both are read by attribute or as a mapping.
+        For a registered `DictConfig` a copy of it, with its keys and `env`, `n_workers` and `options`; else a
+        `ParallelConfig`. Both are read by attribute or as a mapping.
     """
     return (
         active_config()
@@ -113,7 +91,7 @@ def get_parallel_config() -> ParallelConfig | DictConfig:
 
 
 def active_config() -> ParallelConfig:
-    """Return the registered configuration as what this package works with."""
+    """Return the registered configuration, parsed."""
     global _parsed
     now = parallel_config
     if _parsed[0] is not now:
@@ -144,7 +122,7 @@ def build_local_gpu_cluster(n_workers: int, options: Mapping[str, Any] | None = 
     """Start workers on this machine's GPUs, one each, and return a client; closing it closes both.
 
     Args:
-        n_workers: Workers, of which each gets a GPU.
+        n_workers: Number of workers, and of GPUs.
         options: As under `env: local_gpu`.
 
     Raises:
@@ -158,11 +136,8 @@ def build_local_gpu_cluster(n_workers: int, options: Mapping[str, Any] | None = 
 make_local_gpu_cluster = build_local_gpu_cluster
 
 
-P = ParamSpec("P")
-
-
-class _Block(AbstractContextManager["EnvClient"]):
-    """What `get_client` returns: the client is there inside the `with` block, and this is not the client."""
+class _WithBlock(AbstractContextManager["EnvClient"]):
+    """Opens the client of `get_client` for a `with` block."""
 
     def __init__(self, opened: AbstractContextManager[EnvClient]) -> None:
         self._opened = opened
@@ -174,39 +149,23 @@ class _Block(AbstractContextManager["EnvClient"]):
     def __exit__(self, *error: Any) -> bool | None:
         return self._opened.__exit__(*error)
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"get_client(...) has no attribute {name!r}: its client is open inside a block, `with get_client(...) as "
-            f"client: client.{name}`; build_client(...) returns one that you close yourself"
-        )
 
-
-def _as_block(
-    open_client: Callable[P, AbstractContextManager[EnvClient]],
-) -> Callable[P, AbstractContextManager[EnvClient]]:
-    """Have the missing `with` named where what a function returns is taken for the client."""
-
-    @wraps(open_client)
-    def block(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[EnvClient]:
-        return _Block(open_client(*args, **kwargs))
-
-    return block
-
-
-@_as_block
-@contextmanager
-def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[EnvClient]:
+def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> AbstractContextManager[EnvClient]:
     """Open a client for a `with` block; its `map` and `submit` inject the worker env.
 
-    While it is open, `parallel_*` and runners called without `client=` use it, and so do Dask's own
-    functions. Where threads (or asyncio tasks) have opened clients, each uses its own innermost one; a
-    thread without one uses the main thread's. Leaving it closes client and cluster; leaving it by
-    an exception (Ctrl-C too) kills the workers first.
+    Inside the block, `parallel_*` and runners called without `client=` use it, and so do Dask's own functions. A thread
+    (or asyncio task) uses the innermost client that it opened itself, or else the main thread's. The end of the block
+    closes client and cluster; an exception (Ctrl-C too) kills the workers first.
 
     Args:
         config: As for `set_parallel`; None takes the registered one.
-        setup_fn: Builds the env, a dict, once per worker process, when it is first needed.
+        setup_fn: Builds the env, a dict, once per worker process, on first use.
     """
+    return _WithBlock(_opened(config, setup_fn))
+
+
+@contextmanager
+def _opened(config: Any, setup_fn: SetupFn | None) -> Iterator[EnvClient]:
     from espnet3.parallel.env.store import check_setup
     from espnet3.parallel.runner.execute import owned_client
 
@@ -233,21 +192,20 @@ def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[
 
 
 def active_client(client: Any = None) -> Any:
-    """Return `client`, else the open `get_client` that a call without one means, else None.
+    """Return `client`, else the open client of `get_client` for this call, else None.
 
-    That is the innermost this thread (or asyncio task) has opened, else the innermost of the main
-    thread, else of the only thread that has any; an item uses none but its own.
+    It is the innermost one of this thread (or asyncio task), else of the main thread, else of the only thread with any;
+    an item uses only its own.
     """
     if client is not None:
         if not hasattr(client, "scheduler_info"):
             raise TypeError(
-                f"client must be a Dask client, not {client!r:.100}; what the function needs besides its item is "
-                "given by name"
+                f"client must be a Dask client, not {client!r:.100}; pass further arguments of the function by name"
             )
         return client
     with _lock:
         opened = list(_open_clients)
-    for mine in reversed(_mine.get()):  # one that was left in another context is still among them
+    for mine in reversed(_mine.get()):  # a block may have ended in another context
         if any(mine is each for _, each in opened):
             return mine
     threads = {thread for thread, _ in opened}
@@ -258,12 +216,7 @@ def active_client(client: Any = None) -> Any:
 
 
 def before_loading(client: Any = None, *, here: bool = False) -> AbstractContextManager[None]:
-    """Return a block of code in which what a run needs is loaded, while its processes start (`head_start`).
-
-    Args:
-        client: As for `parallel_map`.
-        here: No processes are asked for.
-    """
+    """Start a run's processes while the block loads its modules; `here` starts none."""
     refuse_in_import()
     if here or active_client(client) is not None:
         return nullcontext()
@@ -282,24 +235,24 @@ def parallel_map(
 ) -> list[Any]:
     """Return `[func(x, **kwargs) for x in data]`, computed in parallel, in the order of `data`.
 
-    `espnet3.parallel.run(func, data, env={...})` does the same with what runners have: progress, recorded failures, a
-    folder from which an interrupted run goes on, detached jobs.
+    `espnet3.parallel.run(func, data, env={...})` adds the features of runners: progress, recorded failures, a folder
+    from which an interrupted run goes on, detached jobs.
 
     Args:
-        func: Called with one item; parameters that the env holds are injected by name.
+        func: Called with one item; entries of the env are injected by parameter name.
         data: The items.
-        client: A Dask client to run on; None takes the open `get_client`, else the registered
-            configuration (this process, if that says one local worker).
+        client: A Dask client; None takes the open one of `get_client`, else the registered configuration (this
+            process, for one local worker).
         setup_fn: Builds the env for this call.
-        **kwargs: Given to every call of `func`.
+        **kwargs: Passed to every call of `func`.
 
     Raises:
-        Exception: The first failing item's own, with a note that names the item.
+        Exception: That of the first failing item, with a note that names the item.
         EnvConflictError: A keyword is also a name of the env.
         WorkerSetupError: The env could not be built.
     """
     with before_loading(client):
-        from espnet3.parallel.runner.calls.mapping import map_all
+        from espnet3.parallel.runner.calls.functions import map_all
 
         return map_all(func, data, active_client(client), active_config(), setup_fn, kwargs)
 
@@ -315,22 +268,21 @@ def parallel_for(
 ) -> Generator[Any, None, None]:
     """Yield `func(x, **kwargs)` for each x as results complete; `args` may never end.
 
-    Memory is bounded: only a few chunks are computed ahead of a slow consumer; closing the
-    generator early cancels them.
+    Memory is bounded: only a few chunks run ahead of a slow consumer; closing the generator early cancels them.
 
     Args:
         func: As for `parallel_map`.
-        args: The items; taken as they are needed (a list is copied first).
+        args: The items, taken as needed (a list is copied first).
         client: As for `parallel_map`.
         setup_fn: As for `parallel_map`.
         ordered: Yield in the order of `args` instead.
-        **kwargs: Given to every call of `func`.
+        **kwargs: Passed to every call of `func`.
 
     Raises:
         Exception: As `parallel_map`, from the iteration.
     """
     refuse_in_import()
-    from espnet3.parallel.runner.calls.mapping import stream
+    from espnet3.parallel.runner.calls.functions import stream
 
     return stream(func, args, active_client(client), active_config(), setup_fn, kwargs, ordered=ordered)
 
@@ -346,17 +298,17 @@ def parallel_submit(
     """Run `func(*args, **kwargs)` on a worker and return a future.
 
     Args:
-        func: Parameters that the env holds are injected by name.
-        *args: Given to `func`.
+        func: Entries of the env are injected by parameter name.
+        *args: Passed to `func`.
         client: As for `parallel_map`.
         setup_fn: As for `parallel_map`.
-        **kwargs: Given to `func`.
+        **kwargs: Passed to `func`.
 
     Returns:
-        A `distributed.Future` where a client is given or open; else a `concurrent.futures.Future`,
-        already done if the configuration means this process.
+        A `distributed.Future` of a given or open client; else a `concurrent.futures.Future`, already done if the call
+        ran in this process.
     """
     refuse_in_import()
-    from espnet3.parallel.runner.calls.submitting import submit
+    from espnet3.parallel.runner.calls.functions import submit
 
     return submit(func, args, active_client(client), active_config(), setup_fn, kwargs)

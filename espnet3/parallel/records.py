@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.messages import brief, html_table, printable
 
-# Signals that a process earns by what is done in it: nobody sends these, and the memory's guards send SIGKILL
+# Signals that come from within a process; guards of the memory send SIGKILL
 _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
 )
-THIS_PROCESS = "this process"  # a worker's name where the driver itself runs the items
+THIS_PROCESS = "this process"  # the worker's name if the driver itself runs the items
 MEMORY_LIMIT = "memory_limit"  # a reason of `ProcessEnd`
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a run does with its items, wherever it runs.
+    """Rules for the items of a run, wherever they run.
 
     Attributes:
         on_error: "raise" stops at the first failed item, "record" puts an `ItemFailure` in its place.
-        max_retries: How often an item that raised is tried again, in place.
+        max_retries: Further tries of an item that raised, in place.
         seed: Seeds `random`, numpy and torch before each item from (seed, index); None leaves them.
         batch_size: Items handed to `batch_forward` at once; None calls `forward` per item.
         item_timeout: Seconds that one call of `forward` (or of `batch_forward`) may take before its
             worker is killed; None waits for ever.
-        poison_after: After how many deaths of workers in which it was the only item in progress an item has
-            failed as poison. With 1, one death is enough if the process ended by itself (a segmentation fault,
-            an exit); if somebody else may have killed it, it takes two in any case. 0 is for items that are runs
-            themselves (a shard): their driver is told of every death, and looks further.
-        split_batches: Whether a batch that does not fit into memory is halved, and the size that fitted kept.
+        poison_after: Deaths of workers with this item alone in progress after which it has failed as poison. With 1,
+            one death is enough if the process ended by itself (a segmentation fault, an exit); another one may have
+            been killed from outside, and takes two. 0 is for items that are runs themselves (a shard): each death is
+            reported to their driver.
+        split_batches: Whether a batch that does not fit into memory is halved, and the size that fits kept.
     """
 
     on_error: str = "raise"
@@ -46,9 +45,9 @@ class Policy:
 
 
 class NoItem(str):
-    """What has failed, where it is no item: "shard 3", "close_writers of shard 3"; in the place of an index.
+    """Takes the place of an index if something else than an item fails: "shard 3", "close_writers of shard 3".
 
-    It equals its text, and is shown without quotes, so that messages can be told from those about items.
+    It is shown without quotes, to tell it from an item.
     """
 
     __slots__ = ()
@@ -62,18 +61,18 @@ SHORT_WORK = 3.0  # seconds of work below which an efficiency says nothing
 
 @dataclass(frozen=True, slots=True)
 class ItemFailure:
-    """What is put in the place of a failed item's result.
+    """Takes the place of a failed item's result.
 
     Attributes:
-        index: The index as the caller gave it; a `NoItem` where no item has failed but something around the items.
-        error_type: Name of the exception's class, with its module where it is not a builtin.
-        message: `str()` of the exception; where it spoils CUDA for its process, that and the GPUs on a second line.
+        index: The index as the caller gave it; a `NoItem` for a failure around the items.
+        error_type: Name of the exception's class, with its module unless it is a builtin.
+        message: `str()` of the exception; a second line names the GPUs if it makes CUDA unusable for its process.
         traceback: The traceback on the worker, as text.
-        attempts: How often the item was tried.
-        worker: Name or address of the worker that ran it last.
+        attempts: Number of tries.
+        worker: Name or address of the last worker.
         cause: "error" (it raised), "poison" (it killed its worker), "timeout" (it took longer than
             `item_timeout`), "result" (its result cannot be pickled, or written as JSON).
-        seconds: How long its last attempt took, where that is known.
+        seconds: Duration of the last try, if known.
     """
 
     index: Any
@@ -85,18 +84,14 @@ class ItemFailure:
     cause: str = "error"
     seconds: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dict."""
-        return asdict(self)
-
     @property
     def name(self) -> str:
-        """What has failed, as a message names it: "item 7", "shard 3"."""
+        """The item's name in a message: "item 7", "shard 3"."""
         return str(self.index) if isinstance(self.index, NoItem) else f"item {brief(self.index)}"
 
     @property
     def place(self) -> str:
-        """Where it ran, to follow what has failed: "on worker 1", "in this process"."""
+        """The worker's name after that of the item: "on worker 1", "in this process"."""
         return place_of(self.worker)
 
     def __repr__(self) -> str:
@@ -107,7 +102,7 @@ class ItemFailure:
         )
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the facts, with the traceback to unfold."""
+        """Return a table for a notebook, with the traceback to unfold."""
         from html import escape  # here: only a notebook asks for it
 
         rows = [("error", f"{self.error_type}: {self.message}"), ("cause", self.cause), ("where", self.place)]
@@ -119,7 +114,7 @@ class ItemFailure:
 
 
 def place_of(worker: str) -> str:
-    """Return a worker's name with what it needs to stand in a sentence: "on worker 1", "in this process"."""
+    """Return a worker's name with its preposition: "on worker 1", "in this process"."""
     if worker == THIS_PROCESS:
         return f"in {worker}"
     return f"in {worker}" if worker.startswith("shard ") else f"on worker {worker}"
@@ -127,16 +122,15 @@ def place_of(worker: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """How a worker process ended, as far as its cluster knows; `str()` words it, to follow "the process".
+    """The end of a worker process, as far as its cluster knows; `str()` words it, to follow "the process".
 
     Attributes:
-        exit_code: What it exited with; None where it was killed, or where nobody saw its status.
-        signal: Number of the signal that killed it; None where it exited, or where nobody saw its status.
-        reason: Why it was killed, where that is known: "memory_limit" (it used more than the cluster's option
-            allows), or words that follow "was killed by SIGKILL"; of a process that goes on, what became of it, to
-            follow "the process"; else "".
-        used: Bytes that it used then; 0 where that is not known.
-        limit: Bytes that it was allowed; 0 where that is not known.
+        exit_code: Its exit code; None if it was killed, or its status is unknown.
+        signal: Number of the signal that killed it; None if it exited, or its status is unknown.
+        reason: Why it was killed, if known: `MEMORY_LIMIT`, or words that follow "was killed by SIGKILL"; of a process
+            that goes on, words that follow "the process"; else "".
+        used: Bytes in use then; 0 if unknown.
+        limit: Bytes allowed; 0 if unknown.
     """
 
     exit_code: int | None = None
@@ -147,19 +141,19 @@ class ProcessEnd:
 
     @classmethod
     def from_wait_status(cls, status: int, reason: str = "", used: int = 0, limit: int = 0) -> ProcessEnd:
-        """Read a status as `os.waitpid` returns it; the reason holds only if a signal killed the process."""
+        """Read a status of `os.waitpid`; the reason holds only if a signal killed the process."""
         if os.WIFSIGNALED(status):
             return cls(signal=os.WTERMSIG(status), reason=reason, used=used, limit=limit)
         return cls(exit_code=os.WEXITSTATUS(status))
 
     @classmethod
     def from_returncode(cls, code: int) -> ProcessEnd:
-        """Read a code as `subprocess` and `asyncio` give it: below zero, it is the number of a signal."""
+        """Read a code of `subprocess` or `asyncio`: below zero, it is the number of a signal."""
         return cls(exit_code=code) if code >= 0 else cls(signal=-code)
 
     @property
     def by_itself(self) -> bool:
-        """Whether what ran in the process ended it (an exit, a crash), so that nobody else can have killed it."""
+        """Whether the process ended itself, by an exit or a crash."""
         return self.exit_code is not None or self.signal in _CRASHES
 
     def __str__(self) -> str:
@@ -170,12 +164,12 @@ class ProcessEnd:
         words = f"was killed by {signal_name(self.signal)}"
         if self.reason != MEMORY_LIMIT:
             return f"{words} {self.reason}".rstrip()
-        sizes = f" ({_gib(self.used)} of {_gib(self.limit)})" if self.limit else ""
+        sizes = f" ({self.used / 2**30:.2f} of {self.limit / 2**30:.2f} GiB)" if self.limit else ""
         return f"{words} for using more than its memory_limit{sizes} allows"
 
     @property
     def advice(self) -> str:
-        """What to do about it, where that is known; else ""."""
+        """What to do about it, if known; else ""."""
         if self.reason != MEMORY_LIMIT:
             return ""
         return (
@@ -184,12 +178,8 @@ class ProcessEnd:
         )
 
 
-def _gib(n_bytes: int) -> str:
-    return f"{n_bytes / 2**30:.2f} GiB"
-
-
 def signal_name(number: int) -> str:
-    """Return a signal's name, "SIGSEGV"; "signal 40" for the real-time ones, most of which have none."""
+    """Return a signal's name, "SIGSEGV", or "signal 40" for one without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -198,24 +188,24 @@ def signal_name(number: int) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a run, updated while it goes on: the one record here that changes.
+    """Counts of a run, updated while it goes on.
 
     Attributes:
         deaths: Worker processes lost while they held items.
         busy: Seconds spent inside chunks of items, over all slots.
-        cpu: Seconds of processor time that this took, as far as the worker processes themselves are concerned.
+        cpu: Seconds of processor time of the worker processes themselves meanwhile.
         slots: The most worker slots that took part at once.
-        workers: The most workers (processes, unless the user asked for threads) that they belonged to.
-        asked: Workers that are started for this run, or for the client it takes them of; 0 where that is not known.
-        joined: When the first slot came and began to import what it runs and to build its env; None before.
-        ready: When the first slot had done so; None before. As `joined`, in seconds of `time.perf_counter`.
-        imports: The most seconds that a slot took to import what it runs.
-        env: The most seconds that a slot took to build its env.
-        present: Seconds from a slot's being ready to its end, over all slots.
-        halved: Times a batch was halved because it did not fit into memory.
-        warm: Every worker has finished an item: from here on a rate says something.
-        came: Of each worker that became ready: name, when in seconds since the epoch, seconds of imports, of its env.
-        went: Of each that was lost with items in progress: its name, and when.
+        workers: The most workers (processes, unless the user asked for threads) of these slots.
+        asked: Workers started for this run, or for its client; 0 if unknown.
+        joined: Time of `time.perf_counter` at which the first slot came, and began imports and env; None before.
+        ready: Time at which the first slot had finished them; None before.
+        imports: Longest import of a slot, in seconds.
+        env: Longest build of an env, in seconds.
+        present: Seconds from a slot's readiness to its end, over all slots.
+        halved: Batches halved because they did not fit into memory.
+        warm: Whether every worker has finished an item, so that the rate is meaningful.
+        came: For each ready worker its name, its time in seconds since the epoch, seconds of imports and of its env.
+        went: For each worker lost with items in progress its name and time.
     """
 
     deaths: int = 0
@@ -234,51 +224,29 @@ class Tally:
     came: list[tuple[str, float, float, float]] = field(default_factory=list)
     went: list[tuple[str, float]] = field(default_factory=list)
 
-    def summary(self, items: int, failed: int, retries: int, begin: float, kept: int = 0) -> RunSummary:
-        """Return the figures of the counted run, which began at `begin` by `time.perf_counter`."""
-        now = time.perf_counter()
-        return RunSummary(
-            items=items,
-            failed=failed,
-            retries=retries,
-            deaths=self.deaths,
-            seconds=now - begin,
-            busy_seconds=self.busy,
-            slots=self.slots,
-            kept=kept,
-            workers=self.workers,
-            start_seconds=(self.ready if self.ready is not None else now) - begin,
-            launch_seconds=(self.joined if self.joined is not None else now) - begin,
-            import_seconds=self.imports,
-            env_seconds=self.env,
-            slot_seconds=self.present,
-            cpu_seconds=self.cpu,
-            halved=self.halved,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """The figures of one finished run, as printed in its last line. All times are in seconds.
 
     Attributes:
-        items: Items that were run.
-        failed: Those whose outcome is an `ItemFailure`.
-        retries: Times an item was tried again because it had raised.
+        items: Items run.
+        failed: Items whose outcome is an `ItemFailure`.
+        retries: Further tries of items that raised.
         deaths: Worker processes lost while they held items.
         seconds: Wall time, start-up and work.
         busy_seconds: Sum over slots of the time spent inside chunks of items.
-        slots: Worker slots that took part: every thread of every worker that runs items.
-        kept: Items that were not run because the run folder already had their outcome.
-        kept_failed: Those of them whose outcome is a failure.
-        workers: Workers that took part; each has `slots / workers` threads.
+        slots: Worker slots in use: every thread of every worker that runs items.
+        kept: Items not run because the run folder had their outcome.
+        kept_failed: Failures among them.
+        workers: Workers in use; each has `slots / workers` threads.
         start_seconds: Wall time until the first slot could begin an item: workers started, modules imported, env built.
-        launch_seconds: The part of it until the first slot was there.
-        import_seconds: The most that a slot took to import what it runs.
-        env_seconds: The most that a slot took to build its env.
-        slot_seconds: Sum over slots of the time from being ready to the run's end.
-        cpu_seconds: Processor time that the worker processes used while they were busy.
-        halved: Times a batch was halved because it did not fit into memory.
+        launch_seconds: The part of it until the first slot came.
+        import_seconds: Longest import of a slot.
+        env_seconds: Longest build of an env.
+        slot_seconds: Sum over slots of the time from readiness to the run's end.
+        cpu_seconds: Processor time of the worker processes while they were busy.
+        halved: Batches halved because they did not fit into memory.
     """
 
     items: int
@@ -303,7 +271,7 @@ class RunSummary:
         return self.table("Run")
 
     def table(self, title: str) -> str:
-        """Return what a notebook shows, as HTML: the figures that somebody would ask for first."""
+        """Return the main figures as a table in HTML, for a notebook."""
         rows = [
             ("items", f"{self.items:,}" + (f" ({self.kept:,} more were done before)" if self.kept else "")),
             ("failed", f"{self.failed:,}"),
@@ -319,15 +287,15 @@ class RunSummary:
 
     @property
     def work_seconds(self) -> float:
-        """Wall time from the first slot's being ready to the end."""
+        """Wall time from the first slot's readiness to the end."""
         return self.seconds - self.start_seconds
 
     @property
     def rate(self) -> float:
-        """Items per second of work, start-up left out."""
+        """Items per second of work, without start-up."""
         return self.items / max(1e-9, self.work_seconds)
 
     @property
     def efficiency(self) -> float:
-        """Share of the slots' time that was spent on items, between 0 and 1; start-up is left out."""
+        """Share of the slots' time spent on items, between 0 and 1, without start-up."""
         return min(1.0, self.busy_seconds / max(1e-9, self.slot_seconds or self.work_seconds * self.slots))

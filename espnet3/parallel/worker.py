@@ -4,8 +4,8 @@
     --tasks FILE INDEX     the same for an element of a job array: FILE lists the specs
     --requeue COMMAND      before --tasks: the command that queues the job again when it stops at its walltime
     --again STATUS         before --tasks: the exit status that makes the scheduler queue it again
-    --final STATUS         before --tasks: the exit status where another attempt would end so, too; of a pod, whose user
-                           need not be the one who submitted it: elsewhere a file of another user is not believed
+    --final STATUS         before --tasks: the exit status if another attempt would fail as well; for pods, which may
+                           run as another user and therefore read files of other users
     --check                read a spec from standard input and try to make its runner and provider
 
 It ends with 0 when the shard is done, 1 when it failed and 75 when it stopped with items left.
@@ -38,82 +38,65 @@ USAGE = 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line says."""
+    """Run the command line, and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     if words == ["--check"]:
         return _check()
-    again = words[:2] if words[0:1] in (["--requeue"], ["--again"], ["--final"]) else None
-    if again:
-        words = words[2:]
-    if len(words) == 3 and words[0] == "--tasks":
-        own = again is None or again[0] != "--final"
-        return _element(Path(words[1]), words[2], again, own)
+    has_option = len(words) > 1 and words[0] in ("--requeue", "--again", "--final")
+    option, value, *rest = words if has_option else ["", "", *words]
+    if len(rest) == 3 and rest[0] == "--tasks":
+        return _element(Path(rest[1]), int(rest[2]), option, value)
     if len(words) == 1 and not words[0].startswith("-"):
-        return _run(Path(words[0]))
+        try:
+            spec = read_spec(Path(words[0]))
+        except ParallelError as error:
+            say(f"{type(error).__name__}: {error}")
+            return EXIT_FAILED
+        return run_shard(spec)
     print(__doc__, file=sys.stderr)
     return USAGE
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """What the file of a job array holds: the specs, and the index of the first one."""
+    """The file of a job array: the specs, and the index of the first one."""
 
     first: int
     specs: list[str]
 
 
-def task_spec(file: Path, index: str, own: bool = True) -> Path:
-    """Return the spec of an element of a job array."""
-    tasks = read_record(file, Tasks, own=own)
-    return Path(tasks.specs[int(index) - tasks.first])
-
-
-def _element(tasks: Path, index: str, again: list[str] | None, own: bool) -> int:
-    """Run an element of a job array; what it prints goes to the shard's log."""
+def _element(file: Path, index: int, option: str, value: str) -> int:
+    """Run an element of a job array, with its output in the shard's log."""
+    own = option != "--final"
     try:
-        path = task_spec(tasks, index, own)
-        spec = read_spec(path, own)
+        tasks = read_record(file, Tasks, own=own)
+        spec = read_spec(Path(tasks.specs[index - tasks.first]), own)
         layout = Layout(Path(spec.run))
-        log = layout.log(spec.shard)
         if layout.is_there():  # else the run folder is missing, and must not be created here
             make_folder(layout.shard(spec.shard))
-        fd = open_to_write(log)
-    except (
-        ParallelError,
-        OSError,
-    ) as error:  # without a run folder there is only the scheduler's output file
+        fd = open_to_write(layout.log(spec.shard))
+    except (ParallelError, OSError) as error:  # printed to the scheduler's output file
         say(f"{type(error).__name__}: {error}")
-        return int(again[1]) if again and again[0] == "--final" else EXIT_FAILED
+        return EXIT_FAILED if own else int(value)
     for stream in (1, 2):
         os.dup2(fd, stream)
     os.close(fd)
     status = run_shard(spec)
-    if (
-        again is not None and again[0] == "--final"
-    ):  # a pod that was told to end is replaced, unless the run was
+    if not own:  # a stopped pod is replaced, unless the run was stopped
         goes_on = status == EXIT_UNFINISHED and layout.stopped() is None
-        return status if status == EXIT_DONE or goes_on else int(again[1])
-    if again is None or status != EXIT_UNFINISHED or not wants_requeue(spec):
+        return status if status == EXIT_DONE or goes_on else int(value)
+    if not option or status != EXIT_UNFINISHED or not wants_requeue(spec):
         return status
-    if again[0] == "--again":
-        say(f"asking the scheduler to run this again, with exit status {again[1]}")
-        return int(again[1])
-    say(f"asking the scheduler to run this again: {again[1]}")
-    subprocess.run(again[1], shell=True, check=False)  # noqa: S602  a line of our own table, with the job's variables
+    if option == "--again":
+        say(f"asking the scheduler to run this again, with exit status {value}")
+        return int(value)
+    say(f"asking the scheduler to run this again: {value}")
+    subprocess.run(value, shell=True, check=False)  # noqa: S602  a line of our own table, with the job's variables
     return status
 
 
-def _run(path: Path) -> int:
-    try:
-        spec = read_spec(path)
-    except ParallelError as error:
-        say(f"{type(error).__name__}: {error}")
-        return EXIT_FAILED
-    return run_shard(spec)
-
-
 def _check() -> int:
-    """Do what a job does before its first item, short of building the env."""
+    """Make runner and provider as a job does, without building the env."""
     spec = JobSpec.from_json(json.loads(sys.stdin.buffer.read()))
     try:
         spec.surroundings.restore()

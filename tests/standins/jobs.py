@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from espnet3.parallel.ledger.files import write_whole
 from tests.standins.habits import LATE, Habit, Habits
 
 TICK = 0.2  # seconds between the rounds of a supervisor

@@ -24,7 +24,7 @@ from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.records import Policy
-from espnet3.parallel.runner.writers.hooks import folder_entries
+from espnet3.parallel.runner.hooks import folder_entries
 
 SCHEMA = 1
 CHECKED = "checked: "  # begins the line on standard error that holds, as JSON, why `worker --check` failed

@@ -47,7 +47,7 @@ from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
 from espnet3.parallel.messages import counted
 from espnet3.parallel.provenance.record import changed_files, shortened
 from espnet3.parallel.runner.run import Run
-from espnet3.parallel.runner.writers.manifest import write_manifest
+from espnet3.parallel.runner.shards import write_manifest
 
 _CALLER = 3  # frames from here to the line that calls the runner
 _PER_WORKER = 4  # shards: late ones even out; each builds the env once

@@ -12,8 +12,7 @@ from typing import Any
 
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.errors import PoisonItemError, add_note, is_ours
-from espnet3.parallel.item_errors import item_error_of
+from espnet3.parallel.errors import PoisonItemError, add_note, is_ours, item_error_of
 from espnet3.parallel.messages import brief, masked, printable
 from espnet3.parallel.records import ItemFailure
 

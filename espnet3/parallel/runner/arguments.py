@@ -26,8 +26,7 @@ from espnet3.parallel.checks import (
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown, warn_caller
-from espnet3.parallel.runner.batches import is_in_batches_of_one, takes_lists
-from espnet3.parallel.runner.writers.hooks import is_default
+from espnet3.parallel.runner.hooks import is_default, is_in_batches_of_one, takes_lists
 
 _TABLES = ("pandas", "polars", "cudf", "modin")
 

@@ -1,72 +1,36 @@
-"""Chooses where a run takes place, and hands back its outcomes: the one way from a call to a launcher."""
+"""The one way from a call to a launcher: chooses where the items run, and yields their outcomes."""
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends.loading import installed, interrupts_wait
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.env.worker_id import named_here
 from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.local.alone import alone, own_processes, without_dask
 from espnet3.parallel.local.fork_server import ForkServer
-from espnet3.parallel.records import THIS_PROCESS, Policy, Tally
-from espnet3.parallel.runner.inline import build_here, run_inline
+from espnet3.parallel.pilots.protocol import RunSpec
+from espnet3.parallel.records import Tally
+from espnet3.parallel.runner.inline import run_inline
 from espnet3.parallel.runner.progress import say
 
 if TYPE_CHECKING:
     from espnet3.parallel.clusters.client import EnvClient
-    from espnet3.parallel.pilots.protocol import RunSpec
-    from espnet3.parallel.provenance.record import LoadedCode
 
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What to run per item, before it is known where.
-
-    Attributes:
-        one: Called per item.
-        many: Called per batch, or None.
-        kwargs: Keywords for every item.
-        setup: Builds the env in a worker process; None uses the client's own, if it has one.
-        setup_here: Builds it in this process.
-        policy: Errors, retries, seed, batch size.
-        setup_timeout: Seconds the env may take; None uses the configuration's.
-        check: Called with the env before the first item; raises what is wrong with it.
-        show_progress: Whether progress is shown, and with it the dashboard's address.
-        killable: Never run in this process: an item within an item may have to be killed (a shard's with a
-            time limit; of a task's own items `policy.item_timeout` says so).
-        as_lines: Give the lines of a run folder in place of the results.
-        loaded: The code that this process has loaded, where a run folder says so.
-    """
-
-    one: Callable[..., Any]
-    many: Callable[..., Any] | None = None
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    setup: SetupFn | None = None
-    setup_here: SetupFn | None = None
-    policy: Policy = field(default_factory=Policy)
-    setup_timeout: float | None = None
-    check: Callable[[dict[str, Any]], None] | None = None
-    show_progress: bool = False
-    as_lines: bool = False
-    killable: bool = False
-    loaded: LoadedCode | None = None
+Pairs = Generator[tuple[Chunk, Block], None, None]
 
 
 def runs_here(config: ParallelConfig) -> bool:
-    """Whether a configuration means this process: local, one worker, nothing else asked; or inside an item already."""
+    """Whether a configuration means this process: one local worker, no further options; or a run inside an item."""
     return alone(config) or inside_item()
 
 
@@ -98,7 +62,7 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
 
 @contextmanager
 def owned_client(config: ParallelConfig, *, default: bool = False) -> Iterator[EnvClient]:
-    """Open a client for a block of code; on an error its workers are killed, not asked."""
+    """Open a client for a block of code; an error kills its workers."""
     client = start_client(config, default=default)
     from espnet3.parallel.clusters.client import abort  # here: at the program's end nothing can be imported
 
@@ -111,48 +75,97 @@ def owned_client(config: ParallelConfig, *, default: bool = False) -> Iterator[E
         client.close()
 
 
-@contextmanager
+def config_of(client: Any, config: ParallelConfig) -> ParallelConfig:
+    """Return the configuration of a client of ours; for any other client, the registered one."""
+    return getattr(client, "espnet3_config", config)
+
+
 def outcomes(
-    task: Task,
+    spec: RunSpec,
     work: Work,
     client: Any,
     config: ParallelConfig,
-    may_take: Callable[[], bool] = lambda: True,
     tally: Tally | None = None,
-) -> Iterator[tuple[Iterator[tuple[Chunk, Block]], Any]]:
-    """Run a task's items; where is decided here."""
+    *,
+    here: SetupFn | None = None,
+    may_take: Callable[[], bool] = lambda: True,
+    killable: bool = False,
+    show_dashboard: bool = False,
+) -> Pairs:
+    """Run a spec's items where the client, or the configuration, says, and yield their outcomes chunk by chunk.
+
+    Closing the generator gives the slots back, and ends the cluster that was opened for it. In this process `here`
+    builds the env, in place of the spec's `setup`; `killable` work never runs in it: an item within an item may have to
+    be killed (a shard's with a time limit).
+    """
     tally = tally if tally is not None else Tally()
-    with ExitStack() as stack:
-        shared = client is not None
-        # in this process there is no worker that could be killed: a time limit wants one
-        killable = task.killable or task.policy.item_timeout is not None
-        if client is None and (killable or not runs_here(config)):
-            tally.asked = config.n_workers
-            if without_dask(config):
-                pairs = _on_own_workers(stack, task, work, config, may_take, tally)
-                stack.enter_context(closing(pairs))
-                yield pairs, tally
-                return
-            client = stack.enter_context(owned_client(config))
-        if client is None:
-            stack.enter_context(named_here())
-            pairs = _inline(task, work, config, {}, tally)
-        elif shared and not killable and inside_item() and _has_threads(client):
-            pairs = _inline(task, work, config_of(client, config), _env_here(client), tally)
-        else:
-            if task.show_progress:
-                _show_dashboard(client)
-            if shared:
-                tally.asked = _asked_of(client)
-            pairs = _on_pilots(task, work, client, config, may_take, shared, tally)
-        stack.enter_context(closing(pairs))  # gives its slots back now, not when it is collected
-        yield pairs, tally
+    config = config_of(client, config)
+    env = (
+        getattr(client, "espnet3_env", None) or ""
+    )  # the key of the client's env; "" means its workers' default
+    spec = replace(
+        spec,
+        setup_timeout=spec.setup_timeout if spec.setup_timeout is not None else config.setup_timeout,
+        env_key=f"run-{uuid.uuid4().hex}" if spec.setup is not None else env,
+    )
+    here = here or spec.setup
+    killable = killable or spec.policy.item_timeout is not None
+    if client is None and not killable and runs_here(config):
+        with named_here():
+            yield from run_inline(spec, work, here, {}, tally)
+    elif client is None and without_dask(config):
+        tally.asked = config.n_workers
+        yield from _on_own_workers(spec, work, config, may_take, tally)
+    elif client is None:
+        tally.asked = config.n_workers
+        with owned_client(config) as opened:
+            yield from _on_client(spec, work, opened, config, may_take, tally, False, show_dashboard)
+    elif not killable and inside_item() and _has_threads(client):
+        yield from run_inline(spec, work, here, ENVS.get(env or ENVS.default), tally)
+    else:
+        tally.asked = _asked_of(client)
+        yield from _on_client(spec, work, client, config, may_take, tally, True, show_dashboard)
+
+
+def _on_client(
+    spec: RunSpec,
+    work: Work,
+    client: Any,
+    config: ParallelConfig,
+    may_take: Callable[[], bool],
+    tally: Tally,
+    shared: bool,
+    show_dashboard: bool,
+) -> Pairs:
+    from espnet3.parallel.clusters.client import dashboard_of
+    from espnet3.parallel.pilots.dask.pools import ClientSlots
+    from espnet3.parallel.pilots.driver import PilotRun
+    from espnet3.parallel.pilots.worker_cluster import cluster_of
+
+    if show_dashboard and (address := dashboard_of(client)) is not None:
+        say(f"dashboard: {address}")
+    slots, cluster = ClientSlots(client), cluster_of(client)
+    timeouts = config.start_timeout, config.frozen_timeout
+    yield from PilotRun(slots, work, spec, cluster, *timeouts, may_take, shared, tally)
+
+
+def _on_own_workers(
+    spec: RunSpec, work: Work, config: ParallelConfig, may_take: Callable[[], bool], tally: Tally
+) -> Pairs:
+    from espnet3.parallel.local.workers import borrowed
+
+    with borrowed(config, work.total) as workers:
+        tally.asked = len(workers)
+        from espnet3.parallel.pilots.driver import PilotRun  # while the processes start
+
+        timeouts = config.start_timeout, config.frozen_timeout
+        yield from PilotRun(workers, work, spec, workers, *timeouts, may_take, False, tally)
 
 
 def _has_threads(client: Any) -> bool:
     """Whether a client's workers are threads of this process.
 
-    An item in one of them that waited for the others could wait for ever: they may all be in such items.
+    Such a worker's item must not wait for the others, which may all be in such items: it would wait for ever.
     """
     from espnet3.parallel.pilots.dask.pools import check_client
 
@@ -160,127 +173,7 @@ def _has_threads(client: Any) -> bool:
     return str(client.scheduler.address).startswith("inproc")
 
 
-def _env_here(client: Any) -> dict[str, Any]:
-    """Return a client's own env, where its workers are threads of this process."""
-    key = env_of(client)
-    return ENVS.get(key or ENVS.default)
-
-
-def _show_dashboard(client: Any) -> None:
-    from espnet3.parallel.clusters.client import dashboard_of
-
-    address = dashboard_of(client)
-    if address is not None:
-        say(f"dashboard: {address}")
-
-
-Pairs = Generator[tuple[Chunk, Block], None, None]
-
-
-def _inline(task: Task, work: Work, config: ParallelConfig, env: dict[str, Any], tally: Tally) -> Pairs:
-    """Run the items in this thread; `env` is for those that bring no setup of their own."""
-    tally.joined = time.perf_counter()
-    timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
-    if task.setup_here is not None:
-        env = build_here(task.setup_here, timeout)
-    if task.check is not None:
-        task.check(env)
-    many = bind(task.many, env, task.kwargs) if task.many is not None else None
-    call = Call(bind(task.one, env, task.kwargs), many)
-    tally.ready = ready = time.perf_counter()
-    tally.env = ready - tally.joined
-    tally.came.append((THIS_PROCESS, time.time(), 0.0, tally.env))
-
-    def counted() -> Pairs:
-        for chunk, block in run_inline(work, call, task.policy, task.as_lines):
-            tally.busy += block.seconds
-            tally.cpu += block.cpu
-            tally.halved += block.halved
-            tally.present = time.perf_counter() - ready
-            tally.warm = True
-            if task.loaded is not None:
-                task.loaded.check("this process")  # what the items have imported
-            yield chunk, block
-
-    return counted()
-
-
-def _on_pilots(
-    task: Task,
-    work: Work,
-    client: Any,
-    config: ParallelConfig,
-    may_take: Callable[[], bool],
-    shared: bool,
-    tally: Tally,
-) -> Pairs:
-    from espnet3.parallel.pilots.dask.pools import ClientSlots
-    from espnet3.parallel.pilots.driver import PilotRun
-    from espnet3.parallel.pilots.worker_cluster import cluster_of
-
-    config = config_of(client, config)
-    spec = _spec(task, config, env_of(client))
-    slots, cluster = ClientSlots(client), cluster_of(client)
-    timeouts = config.start_timeout, config.frozen_timeout
-    return iter(PilotRun(slots, work, spec, cluster, *timeouts, may_take, shared, tally))
-
-
-def _on_own_workers(
-    stack: ExitStack,
-    task: Task,
-    work: Work,
-    config: ParallelConfig,
-    may_take: Callable[[], bool],
-    tally: Tally,
-) -> Pairs:
-    """Run the items on processes of our own, which the stack gives back."""
-    from espnet3.parallel.local.workers import borrowed
-
-    workers = stack.enter_context(borrowed(config, work.total))
-    tally.asked = len(workers)
-    from espnet3.parallel.pilots.driver import PilotRun  # while the processes start
-
-    timeouts = config.start_timeout, config.frozen_timeout
-    return iter(
-        PilotRun(workers, work, _spec(task, config, None), workers, *timeouts, may_take, False, tally)
-    )
-
-
-def _spec(task: Task, config: ParallelConfig, env_key: str | None) -> RunSpec:
-    """Return what slots are told of a task; `env_key` is the env of one that brings no setup of its own."""
-    from espnet3.parallel.pilots.protocol import RunSpec
-
-    return RunSpec(
-        one=task.one,
-        many=task.many,
-        kwargs=task.kwargs,
-        env_key=f"run-{uuid.uuid4().hex}" if task.setup is not None else env_key,
-        setup=task.setup,
-        policy=task.policy,
-        setup_timeout=task.setup_timeout if task.setup_timeout is not None else config.setup_timeout,
-        check=task.check,
-        as_lines=task.as_lines,
-        loaded=task.loaded,
-    )
-
-
-def env_of(client: Any) -> str:
-    """Return the key of a client's own env; "" takes what the workers have as their default."""
-    from espnet3.parallel.clusters.client import EnvClient
-
-    return (client.espnet3_env or "") if isinstance(client, EnvClient) else ""
-
-
 def _asked_of(client: Any) -> int:
-    """Return how many workers an open client of ours is to have; 0 where that changes, or it is another's."""
-    from espnet3.parallel.clusters.client import EnvClient
-
-    ours = isinstance(client, EnvClient) and client.espnet3_config.adapt is None
-    return client.espnet3_config.n_workers if ours else 0
-
-
-def config_of(client: Any, config: ParallelConfig) -> ParallelConfig:
-    """Return what a client of ours was opened with; of any other client, the registered configuration."""
-    from espnet3.parallel.clusters.client import EnvClient
-
-    return client.espnet3_config if isinstance(client, EnvClient) else config
+    """Return the wanted number of workers of an open client; 0 if that varies, or the client is not ours."""
+    config = getattr(client, "espnet3_config", None)
+    return config.n_workers if config is not None and config.adapt is None else 0

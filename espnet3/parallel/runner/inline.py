@@ -1,18 +1,21 @@
-"""No Dask, no processes: the driver runs the items itself, through the same loop as a worker."""
+"""Runs items in the calling process, without Dask and other processes, through the loop of a worker."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.sizing import KEEP
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import (
     SetupFn,
     SetupWatch,
@@ -22,14 +25,17 @@ from espnet3.parallel.env.store import (
     setup_timeout_message,
 )
 from espnet3.parallel.errors import WorkerSetupError
-from espnet3.parallel.records import THIS_PROCESS, Policy
+from espnet3.parallel.records import THIS_PROCESS, Tally
 
-_SLICE = 0.1  # seconds of work after which the progress bar is looked at
+if TYPE_CHECKING:
+    from espnet3.parallel.pilots.protocol import RunSpec
+
+_SLICE = 0.1  # seconds of work between two looks at the progress bar
 _MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's memory
 
 
 def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
-    """Build an env in this process, within `timeout` seconds where one is set."""
+    """Build an env in this process, within `timeout` seconds if given."""
     try:
         with _alarm(timeout):
             return build_env(build)
@@ -39,10 +45,7 @@ def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
 
 @contextmanager
 def _alarm(timeout: float | None) -> Iterator[None]:
-    """Raise in the main thread after `timeout` seconds.
-
-    Elsewhere nothing can interrupt a running thread, and the timeout cannot be kept.
-    """
+    """Raise in the main thread after `timeout` seconds; no other thread can be interrupted."""
     if timeout is None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -59,25 +62,36 @@ def _alarm(timeout: float | None) -> Iterator[None]:
 
 
 def run_inline(
-    work: Work, call: Call, policy: Policy, as_lines: bool = False
-) -> Iterator[tuple[Chunk, Block]]:
-    """Run all work here."""
+    spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, Any], tally: Tally
+) -> Generator[tuple[Chunk, Block], None, None]:
+    """Run all work in this thread; `build` makes the env, without it `env` is taken."""
+    tally.joined = time.perf_counter()
+    if build is not None:
+        env = build_here(build, spec.setup_timeout)
+    if spec.check is not None:
+        spec.check(env)
+    many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
+    call = Call(bind(spec.one, env, spec.kwargs), many)
+    tally.ready = ready = time.perf_counter()
+    tally.env = ready - tally.joined
+    tally.came.append((THIS_PROCESS, time.time(), 0.0, tally.env))
     size = 1
-    seconds, keep = (KEEP, KEEP) if as_lines else (_SLICE, float("inf"))
-    while True:
-        chunk = work.take(float(size), work.cap(_MOST_ITEMS, 1))
-        if chunk is None:
-            work.raise_broken()
-            return
-        block = run_items(chunk.items, call, policy, THIS_PROCESS, seconds, keep=keep)
-        if as_lines:
-            from espnet3.parallel.engine.recording import (
-                to_lines,  # here: a run without a folder needs no ledger
-            )
+    seconds, keep = (KEEP, KEEP) if spec.as_lines else (_SLICE, float("inf"))
+    while (chunk := work.take(float(size), work.cap(_MOST_ITEMS, 1))) is not None:
+        block = run_items(chunk.items, call, spec.policy, THIS_PROCESS, seconds, keep=keep)
+        if spec.as_lines:
+            from espnet3.parallel.engine.recording import to_lines  # here: others need no ledger
 
-            to_lines(block, work.positions(chunk), chunk.items, policy, THIS_PROCESS)
+            to_lines(block, work.positions(chunk), chunk.items, spec.policy, THIS_PROCESS)
         done = len(block.values)
         if done < len(chunk.items) and block.error is None:
             work.put_back(Chunk(chunk.start + done, chunk.items[done:]))
         size = min(_MOST_ITEMS, size * 2) if block.seconds < seconds / 2 else max(1, done)
+        tally.busy += block.seconds
+        tally.cpu += block.cpu
+        tally.halved += block.halved
+        tally.present = time.perf_counter() - ready
+        tally.warm = True
+        spec.check_loaded("this process")  # of modules that the items have imported
         yield chunk, block
+    work.raise_broken()

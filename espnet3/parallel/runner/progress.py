@@ -1,94 +1,192 @@
-"""Progress of a run on standard error: a bar, or a line now and then, and a last line; in a notebook a table."""
+"""Counts a run's outcomes, and shows them on standard error: a bar, or a line now and then, and a last line.
+
+The exception of a run that stops early gets a last line: which results are kept, and how the same call goes on.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
+import re
 import sys
 import threading
 import time
 import warnings
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.messages import printable
-from espnet3.parallel.records import RunSummary, Tally
-from espnet3.parallel.runner.figures import advice, last_line, status
-from espnet3.parallel.runner.terminal import TerminalBar
+from espnet3.parallel.engine.lines import LineStream
+from espnet3.parallel.errors import ItemError, NoWorkersError, TooManyFailuresError, add_note
+from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.messages import counted, printable, warn_caller
+from espnet3.parallel.records import SHORT_WORK, ItemFailure, RunSummary, Tally
 
-_LOOK = 1.0  # seconds between looks at what the run is doing, also while no item ends
+_LOOK = 1.0  # seconds between two looks at the run, also while no item ends
 _DRAW = 0.1  # seconds between two drawings of the bar
 _FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 _OFTEN, _FIRST, _SELDOM = 10.0, 60.0, 60.0  # a line every 10 s in the first minute, then one a minute
+_COLD = 60.0  # seconds of work after which the rate does not wait for workers without a finished item
+_SETTLED = 1.0  # seconds after the first worker in which the others of one machine come
+_SLOWER = 1.1  # times as long as one worker: less is noise
+_WORTH_TELLING = 1.0  # seconds: less is not worth a change of the configuration
+_PART = 0.1  # share of the time lost above which its cause is named
+_MOST_KINDS = 10  # of errors that a message lists
+_ENOUGH = 50  # results that are looked at
+_NO_RESULT = re.compile(rb'"result":null,"crc":\d+}\n\Z')  # the end of an item's line without a result
+_STOPS = (KeyboardInterrupt, ItemError, TooManyFailuresError, NoWorkersError)
 
 
-class Progress:
-    """A bar in items on a terminal and in a notebook; elsewhere a line every ten seconds, later one a minute.
+class Report:
+    """Counts the outcomes of one session of a run, shows them, and stops a hopeless run.
 
-    A thread looks once a second at what the run is doing: while workers start or models load, no item ends.
+    A thread looks at the run once a second: while workers start or models load, no item ends.
 
     Args:
-        total: Items planned.
-        name: Shown before the bar.
-        enabled: False says nothing at all.
+        runner: The runner; its name stands before the bar.
+        called: The name of its function that runs the items.
+        total: Items of the run.
+        folder: The run folder, or None.
+        in_shards: Whether the runner writes files of its own, and whole shards are kept.
 
     Attributes:
-        tally: The run's counts, to be kept by what runs it.
+        tally: Counts of the workers, updated by the launcher.
+        retries: Times an item was tried again.
     """
 
-    def __init__(self, total: int, name: str, enabled: bool) -> None:
+    def __init__(self, runner: Any, called: str, total: int, folder: Path | None, in_shards: bool) -> None:
         self.tally = Tally()
-        self.total = total
-        self.name = printable(name)
-        self.enabled = enabled
-        self.done = self.failed = self._kept = 0
+        self.retries = 0
+        self._name = printable(type(runner).__name__)
+        self._total = total
+        self._show: bool = runner.progress
+        self._limit: float | None = runner.max_failures
+        self._folder = folder
+        self._in_shards = in_shards
+        self._nones = _NoneWatch(f"{type(runner).__name__}.{called}", 0 if in_shards else total)
+        self._done = self._failed = self._kept = self._kept_failed = 0
+        self._kinds: dict[str, tuple[int, ItemFailure]] = {}
         self._begin = time.perf_counter()
         self._drawn = 0.0
-        self._bar: TerminalBar | None = None
+        self._bar: _Bar | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        if not enabled:
+        if not self._show:
             return
         if _is_terminal() or _in_notebook():
-            self._bar = TerminalBar(
-                _bar_class()(
-                    total=total,
-                    desc=self.name,
-                    unit="item",
-                    bar_format=_FORMAT,
-                    file=sys.stderr,
-                    dynamic_ncols=True,
-                )
-            )
+            self._bar = _Bar(self._name, total)
             self._draw()
         self._thread = threading.Thread(target=self._look, name="progress", daemon=True)
         self._thread.start()
 
-    def resume(self, kept: int, line: str) -> None:
-        """Count items that were done in earlier sessions, and print the line that says so."""
-        self.done = self._kept = kept
-        if self.enabled and line:
-            say(f"{self.name}: {line}")
+    def resume(self, kept: int, failed: int, line: str) -> None:
+        """Count the outcomes of earlier sessions in the folder, and print the line about them."""
+        self._done, self._kept, self._kept_failed = kept, kept, failed
+        self._begin = time.perf_counter()
+        if self._show and line:
+            say(f"{self._name}: {line}")
+        self._check()
 
-    def add(self, n: int, failed: int = 0) -> None:
-        """Count `n` more items, of which `failed` have failed."""
-        self.done += n
-        self.failed += failed
+    def add(self, values: Sequence[Any], failed: Sequence[int], retries: int) -> None:
+        """Count outcomes; `failed` has the positions of the failures among them."""
+        self._done += len(values)
+        self._failed += len(failed)
+        self.retries += retries
+        for at in failed:
+            failure: ItemFailure = values[at]
+            count, first = self._kinds.get(failure.error_type, (0, failure))
+            self._kinds[failure.error_type] = count + 1, first
         if self._bar is not None and time.perf_counter() - self._drawn > _DRAW:
             self._draw()
+        self._nones.see(values, failed)
+        self._check()
 
-    def close(self, summary: RunSummary | None = None) -> None:
+    def summary(self) -> RunSummary:
+        """Return the figures of the session up to now."""
+        t, now = self.tally, time.perf_counter()
+        return RunSummary(
+            items=self._done - self._kept,
+            failed=self._failed,
+            retries=self.retries,
+            deaths=t.deaths,
+            seconds=now - self._begin,
+            busy_seconds=t.busy,
+            slots=t.slots,
+            kept=self._kept,
+            kept_failed=self._kept_failed,
+            workers=t.workers,
+            start_seconds=(t.ready if t.ready is not None else now) - self._begin,
+            launch_seconds=(t.joined if t.joined is not None else now) - self._begin,
+            import_seconds=t.imports,
+            env_seconds=t.env,
+            slot_seconds=t.present,
+            cpu_seconds=t.cpu,
+            halved=t.halved,
+        )
+
+    def end(self, summary: RunSummary) -> None:
         """End the bar and print the last line; a notebook shows the figures as a table in its place."""
+        self._close(summary)
+        if not self._show:
+            return
+        lines = [f"{self._name}: {line}" for line in (last_line(summary), advice(summary)) if line]
+        if summary.items and _in_notebook():
+            _show(summary.table(self._name), lines)
+        else:
+            for line in lines:
+                _print(line)
+
+    def stopped(self, error: BaseException) -> None:
+        """End the bar, and note at the run's exception which results are kept, and how the same call goes on."""
+        self._close()
+        if isinstance(error, DamagedFolderError) or not (self._done or isinstance(error, _STOPS)):
+            return  # the folder may be gone, and its results unknown
+        line = self._last_words(error)
+        add_note(error, line)
+        if sys.version_info < (3, 11):  # notes are not printed
+            say(line)
+
+    def _check(self) -> None:
+        limit, failed = self._limit, self._failed + self._kept_failed
+        if limit is None or failed <= (limit * self._total if 0 < limit < 1 else limit):
+            return
+        message = f"{failed} of {self._total} items failed, and max_failures is {limit:g}"
+        kinds = sorted(self._kinds.values(), key=lambda kind: -kind[0])
+        for count, first in kinds[:_MOST_KINDS]:
+            text = " ".join(first.message.split())
+            message += f"\n  {count:,} x {first.error_type}, the first in {first.name}: {text:.200}"
+        if len(kinds) > _MOST_KINDS:
+            message += f"\n  and {len(kinds) - _MOST_KINDS} more kinds of errors"
+        if self._kept_failed:
+            message += f"\n  {self._kept_failed:,} in earlier sessions; retry_failed=True runs them again"
+        raise TooManyFailuresError(message, self._kinds)
+
+    def _last_words(self, error: BaseException) -> str:
+        done, total = self._done, self._total
+        if self._folder is None:
+            return (
+                f"stopped with {done:,} of {total:,} items done, and nothing is kept: the same call starts from the "
+                "beginning. With an output_dir it would go on where it stopped"
+            )
+        where = f", which are kept in {self._folder}" if done else f" in {self._folder}"
+        kept = f"stopped with {done:,} of {total:,} items done{where}"
+        if isinstance(error, TooManyFailuresError):
+            return (
+                f"{kept}: the same call stops again; a higher max_failures lets it go on with the {total - done:,} "
+                "left, and retry_failed=True runs the failed items again"
+            )
+        again = " (shards that were not finished start over)" if self._in_shards else ""
+        failed = ", the failed item among them" if isinstance(error, ItemError) else ""
+        return f"{kept}: the same call goes on with the {total - done:,} left{failed}{again}"
+
+    def _close(self, summary: RunSummary | None = None) -> None:
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
         if self._bar is not None:
             self._draw(summary)
             self._bar.close()
-        if self.enabled and summary is not None:
-            lines = [f"{self.name}: {line}" for line in (last_line(summary), advice(summary)) if line]
-            if summary.items and _in_notebook():
-                _show(summary.table(self.name), lines)
-            else:
-                for line in lines:
-                    _print(line)
 
     def _look(self) -> None:
         said, every = 0.0, _OFTEN
@@ -98,19 +196,200 @@ class Progress:
                 self._draw()
             elif now - said >= every:
                 said, every = now, _OFTEN if now < _FIRST else _SELDOM
-                _print(f"{self.name}: {self.done:,} of {self.total:,} items, {self._status()}")
+                _print(f"{self._name}: {self._done:,} of {self._total:,} items, {self._status()}")
 
     def _status(self, summary: RunSummary | None = None) -> str:
-        done, now = self.done - self._kept, time.perf_counter()
-        if summary is not None and self.tally.ready is not None:  # what the last line says
+        done, now = self._done - self._kept, time.perf_counter()
+        if summary is not None and self.tally.ready is not None:  # as in the last line
             now = self.tally.ready + summary.work_seconds
             self.tally.warm = True
-        return status(self.tally, done, self.total - self.done, self.failed, self._begin, now)
+        return status(self.tally, done, self._total - self._done, self._failed, self._begin, now)
 
     def _draw(self, summary: RunSummary | None = None) -> None:
         assert self._bar is not None
         self._drawn = time.perf_counter()
-        self._bar.draw(self.done, self._status(summary))
+        self._bar.draw(self._done, self._status(summary))
+
+
+# --- a forgotten `return` ---------------------------------------------------------------------------
+
+
+class _NoneWatch:
+    """Warns once if the first results of a run are all None: its `forward` probably lacks a `return`."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._name = name
+        self._total = total
+        self._left = min(total, _ENOUGH) if total > 1 else 0  # results to look at; a single None may be meant
+
+    def see(self, values: Sequence[Any], failed: Sequence[int] = ()) -> None:
+        """Look at results, or at their lines in a run folder."""
+        if not self._left:
+            return
+        skip = set(failed)
+        for value in islice((one for at, one in enumerate(values) if at not in skip), self._left):
+            if value is not None and not (type(value) is bytes and _NO_RESULT.search(value)):
+                self._left = 0
+                return
+            self._left -= 1
+        if not self._left:
+            which = f"the first {_ENOUGH:,} of" if self._total > _ENOUGH else "all"
+            warn_caller(
+                f"{self._name} returned None for {which} {self._total:,} items: is a `return` missing?"
+            )
+
+
+def look_for_nones(name: str, results: Sequence[Any]) -> None:
+    """Warn if the first results of a finished run are all None."""
+    kept = (value for value in results if not isinstance(value, ItemFailure))
+    _NoneWatch(name, len(results)).see(list(islice(kept, _ENOUGH)))
+
+
+# --- the figures in words ---------------------------------------------------------------------------
+
+
+def status(tally: Tally, done: int, left: int, failed: int, begin: float, now: float) -> str:
+    """Return a run's state in words: its phase or rate, failures, and workers still to come."""
+    parts = [_phase(tally, done, left, begin, now)]
+    if failed:
+        parts.append(f"{failed:,} failed")
+    if tally.ready is not None and now - tally.ready >= _SETTLED and tally.workers < tally.asked:
+        parts.append(f"{tally.workers:,} of {counted(tally.asked, 'worker')}")  # jobs may wait for hours
+    return ", ".join(parts)
+
+
+def _phase(tally: Tally, done: int, left: int, begin: float, now: float) -> str:
+    if tally.joined is None:
+        what, since = f"starting {counted(tally.asked, 'worker')}" if tally.asked else "starting", begin
+    elif tally.ready is None:
+        what, since = "loading the env", tally.joined
+    elif not done or not (tally.warm or now - tally.ready > _COLD):
+        what, since = "working", tally.ready
+    else:
+        seconds = now - tally.ready
+        to_go = f", {_duration(left * seconds / done)} left" if left else ""
+        return f"{_rate(done, seconds)}{to_go}"
+    return f"{what}, {_duration(now - since)}" if now - since >= 1 else what
+
+
+def _rate(items: int, seconds: float) -> str:
+    return f"{items / max(seconds, 1e-9):,.1f} items/s"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02} min"
+
+
+def last_line(s: RunSummary) -> str:
+    """Return a run's last line: items, failures, seconds of start-up and of work, items/s, workers."""
+    if s.kept and not s.items:
+        failed = f", {s.kept_failed:,} of them failed: retry_failed=True runs those again"
+        return f"all {s.kept:,} items were done before{failed if s.kept_failed else ''}"
+    failures = f"{s.failed:,} failed" if s.failed else "none failed"
+    extra = f", {s.retries:,} {'retries' if s.retries > 1 else 'retry'}" if s.retries else ""
+    extra += f", {counted(s.deaths, 'worker')} lost and replaced" if s.deaths else ""
+    extra += f", batches halved {counted(s.halved, 'time')}: they did not fit into memory" if s.halved else ""
+    kept = f" ({s.kept:,} more were done before)" if s.kept else ""
+    threads = f" of {s.slots // s.workers} threads" if s.slots > s.workers else ""
+    efficiency = f", efficiency {s.efficiency:.2f}" if s.work_seconds >= SHORT_WORK else ""
+    return (
+        f"{counted(s.items, 'item')}{kept}, {failures}{extra}, start {_seconds(s.start_seconds)}, work "
+        f"{_seconds(s.work_seconds)}, {_rate(s.items, s.work_seconds)} on {counted(s.workers, 'worker')}{threads}"
+        f"{efficiency}"
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:,.1f} s"
+
+
+def advice(s: RunSummary) -> str:
+    """Return why several workers were no faster than one; "" if they were faster.
+
+    One worker builds the env once and runs the items in this process: it starts no workers, imports nothing there, and
+    moves neither items nor results.
+    """
+    alone = s.env_seconds + s.busy_seconds
+    # the time that a lost worker spent on its last item is unknown
+    if s.slots < 2 or not s.items or s.deaths or s.seconds <= max(_SLOWER * alone, alone + _WORTH_TELLING):
+        return ""
+    moving = s.work_seconds - s.busy_seconds / s.slots
+    lost = {
+        "starting the workers": s.launch_seconds,
+        "imports on the workers": s.import_seconds,
+        "the env": s.env_seconds,
+        "moving items and results, and waiting for the last of them": moving,
+    }
+    told = sorted(((took, what) for what, took in lost.items() if took > _PART * s.seconds), reverse=True)
+    causes = ", ".join(f"{what} took {_seconds(took)}" for took, what in told)
+    return f"one worker would have been faster, about {_seconds(alone)} in place of {_seconds(s.seconds)}: {causes}"
+
+
+# --- the bar, and other output beside it ------------------------------------------------------------
+
+
+class _Bar:
+    """A bar on the last line of the terminal, below all other output; in a notebook, a widget.
+
+    While it is shown, it replaces standard output and error, if they are terminals, and the streams of the logging
+    handlers that write to them.
+    """
+
+    def __init__(self, name: str, total: int) -> None:
+        self._bar = _bar_class()(
+            total=total, desc=name, unit="item", bar_format=_FORMAT, file=sys.stderr, dynamic_ncols=True
+        )
+        self._lock = threading.RLock()  # re-entrant: a signal's handler may print while the bar is drawn
+        self._in_line = False  # the cursor is behind a prompt, which the bar must not overwrite
+        self._pid = os.getpid()
+        self._lines: dict[str, LineStream] = {}
+        for output in ("stdout", "stderr"):
+            stream = getattr(sys, output)
+            if stream is not None and stream.isatty():
+                self._lines[output] = LineStream(stream, self._above, prompts=True)
+                setattr(sys, output, self._lines[output])
+                _redirect_logs(stream, self._lines[output])
+
+    def draw(self, done: int, text: str) -> None:
+        with self._lock:
+            self._bar.n = done
+            self._bar.set_postfix_str(text, refresh=False)
+            if not self._in_line:
+                self._bar.refresh()
+
+    def close(self) -> None:
+        """Leave the bar on the screen, and restore the streams."""
+        for name, lines in self._lines.items():
+            lines.pass_on_all()
+            _redirect_logs(lines, lines.stream)
+            if getattr(sys, name) is lines:
+                setattr(sys, name, lines.stream)
+        with self._lock:
+            self._bar.close()
+
+    def _above(self, stream: Any, text: str) -> bool:
+        if os.getpid() != self._pid:  # a forked child: the bar, and its locks, are the parent's
+            return False
+        with self._lock:
+            if not self._in_line:
+                self._bar.clear()
+            stream.write(text)
+            stream.flush()
+            self._in_line = not text.endswith("\n")
+            if not self._in_line:
+                self._bar.refresh()
+        return True
+
+
+def _redirect_logs(old: Any, new: Any) -> None:
+    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler) and handler.stream is old:
+                handler.setStream(new)
 
 
 def say(line: str) -> None:
@@ -125,15 +404,14 @@ def _print(line: str) -> None:
     if sys.stderr is None:  # as under pythonw; print would take standard output
         return
     try:
-        print(
-            printable(line), file=sys.stderr, flush=hasattr(sys.stderr, "flush")
-        )  # print needs no more than a write
-    except (OSError, ValueError):  # it is closed, or its reader has gone: there is nobody to say it to
+        # a replaced stream may have no flush
+        print(printable(line), file=sys.stderr, flush=hasattr(sys.stderr, "flush"))
+    except (OSError, ValueError):  # it is closed, or its reader has gone
         pass
 
 
 def _show(table: str, lines: list[str]) -> None:
-    """Display a table with what is to be said below it, or the lines where there is no HTML."""
+    """Display a table with the further lines below it; without HTML, the lines."""
     from html import escape
 
     display: Any = sys.modules["IPython"].display.display
@@ -149,7 +427,7 @@ def _is_terminal() -> bool:
 
 
 def _in_notebook() -> bool:
-    """Whether this is the kernel of a notebook, which is no terminal and yet shows a bar."""
+    """Whether this is the kernel of a notebook, which shows a bar without a terminal."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and "IPKernelApp" in shell.config

@@ -1,19 +1,19 @@
-"""A program in several processes, as for distributed training: the first of them computes, the others wait for it.
+"""Runners in a program of several processes, as of distributed training: rank 0 computes, the others wait for it.
 
 Such a program trains in all its ranks, and then each of them calls the same runners. Rank 0 runs the items; any other
-rank takes what rank 0 has put into the run folder.
+rank reads the results of rank 0 from the run folder.
 
     rank 0    computes ──> receipt.json ──> lease given back         or rank0_failed.json
     rank 1    waits ·····························> reads results, calls merge         raises what is in it
 
-What says which rank a process is, the first of these that is there:
+The rank of a process comes from the first of these:
 
     torch.distributed, where it is initialised in this process
     RANK                                         (torchrun)
     SLURM_PROCID, in a job step of several tasks (srun)
     LOCAL_RANK, NODE_RANK, GROUP_RANK            (Lightning's own processes): rank 0 is 0 in all of them
 
-It does not hold inside an item, for a runner without an `output_dir`, and with `every_rank=True`.
+Inside an item, without an `output_dir` and with `every_rank=True`, each rank runs its own items.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.inside import inside_item
@@ -35,37 +34,28 @@ from espnet3.parallel.runner.progress import say
 if TYPE_CHECKING:
     from espnet3.parallel.runner.run import Run
 
-FAILED = "rank0_failed.json"  # in the run folder: why rank 0 has stopped, for the ranks that wait
-_STARTED = time.time()  # files of rank 0 that are older are not of this start of the program
-_RAISED: set[tuple[str, int]] = (
-    set()
-)  # such files that this process has raised an error for, and when they are of
+FAILED = "rank0_failed.json"  # in the run folder: the error of rank 0, for the waiting ranks
+_STARTED = time.time()  # older files of rank 0 are of an earlier start of the program
+_RAISED = set[tuple[str, int]]()  # names and times of such files that this process has raised
 _LOOK = 0.2  # seconds between two looks: a file on another host's disk sends no event
 _PATIENCE = 1800.0  # seconds without a sign of rank 0; torch.distributed waits as long for a rank by default
 _ADVICE = (
-    "Start the whole program again. If each rank has a run of its own, give the runner every_rank=True (and another "
+    "Start the whole program again. If each rank has a run of its own, pass every_rank=True to the runner (and another "
     "output_dir in each)"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """Which process of a distributed program this is.
-
-    Attributes:
-        number: 0 for the first one.
-        told_by: What says so, for messages.
-    """
+class Rank(NamedTuple):
+    """The number of a process in a distributed program, and the variable or module that says so."""
 
     number: int
     told_by: str
 
 
 def rank_of(environment: Mapping[str, str] = os.environ) -> Rank | None:
-    """Return this process's rank; None where nothing says that there are several."""
-    distributed: Any = sys.modules.get(
-        "torch.distributed"
-    )  # only who has imported it can have initialised it
+    """Return this process's rank; None in a program of one process."""
+    # only a program that has imported it can have initialised it
+    distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), "torch.distributed")
     if (rank := _number(environment, "RANK")) is not None:
@@ -87,7 +77,7 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 
 def waiting_rank(run: Run) -> Rank | None:
-    """Return this process's rank where it is to wait for rank 0; None where it computes."""
+    """Return this process's rank if it waits for rank 0; None if it computes."""
     if run.runner.every_rank or inside_item():
         return None
     rank = rank_of()
@@ -96,14 +86,14 @@ def waiting_rank(run: Run) -> Rank | None:
     if run.folder is None and run.runner.async_mode:
         raise NoOutputDirError(
             f"this process is rank {rank.number} ({rank.told_by}), and only rank 0 submits jobs; for the others to "
-            "find them, async_mode requires output_dir: give the runner one, or every_rank=True"
+            "find them, async_mode requires output_dir: pass one to the runner, or every_rank=True"
         )
     return None if run.folder is None else rank
 
 
 @contextlib.contextmanager
 def telling_other_ranks(run: Run) -> Iterator[None]:
-    """Leave the other ranks a file that says why, if this process is rank 0 and its run stops."""
+    """Write the error that stops the run of rank 0 to a file, for the other ranks."""
     rank = None if run.runner.every_rank or run.folder is None or inside_item() else rank_of()
     if rank is None or run.folder is None:
         yield
@@ -111,19 +101,19 @@ def telling_other_ranks(run: Run) -> Iterator[None]:
     from espnet3.parallel.ledger.files import write_json  # here, as the rest of the ledger
 
     file = run.folder / FAILED
-    with contextlib.suppress(OSError):  # the run itself says what is wrong with its folder
+    with contextlib.suppress(OSError):  # the run itself raises errors of its folder
         file.unlink(missing_ok=True)
     try:
         yield
     except BaseException as error:
         kind, message, _ = describe_error(error)
-        with contextlib.suppress(OSError):  # no folder, or a full disk: the first error is the one to report
+        with contextlib.suppress(OSError):  # no folder, or a full disk: the first error is raised
             write_json(file, {"error": f"{kind}: {message}"})
         raise
 
 
 def results_of_rank_0(run: Run, rank: Rank) -> Any:
-    """Wait for rank 0, and return what the call returns there."""
+    """Wait for rank 0, and return its result."""
     from espnet3.parallel.ledger import Results
     from espnet3.parallel.ledger.folder import read_run
     from espnet3.parallel.ledger.session import SHARDS
@@ -143,12 +133,12 @@ def wait_for_submission(run: Run, rank: Rank, plan: Path) -> None:
     """Wait until rank 0 has submitted a detached run."""
     assert run.folder is not None
     _Wait(run, run.folder, rank).until(
-        lambda wait: plan.exists() and wait.is_this_run() and not wait.is_held()
+        lambda wait: plan.exists() and wait.differences() == [] and not wait.is_held()
     )
 
 
 class _Wait:
-    """Waiting for rank 0 at a run folder."""
+    """A wait for rank 0 at a run folder."""
 
     def __init__(self, run: Run, folder: Path, rank: Rank) -> None:
         from espnet3.parallel.ledger.lease import Lease
@@ -166,13 +156,13 @@ class _Wait:
             self._raise_failure()
             if os.getppid() != parent:
                 raise self._error(
-                    "the process that has started this one is gone, and rank 0 probably with it"
+                    "the process that has started this one is gone, and probably rank 0 as well"
                 )
             now = time.monotonic()
             if self.is_held():
                 heard = now
             elif now - heard > _PATIENCE:
-                raise self._error(f"nobody has worked in this folder for {_PATIENCE:g} s")
+                raise self._error(f"no process has worked in this folder for {_PATIENCE:g} s")
             if not said and self._run.runner.progress:
                 said = True
                 say(
@@ -182,42 +172,37 @@ class _Wait:
             time.sleep(_LOOK)
 
     def is_held(self) -> bool:
-        """Whether a driver is at work in the folder."""
+        """Whether a driver works in the folder."""
         return self._folder.is_dir() and self._lease.is_held()
 
     def is_complete(self) -> bool:
-        """Whether the folder has all results of this run, and nobody is at work in it."""
+        """Whether the folder has all results of this run, and no driver works in it."""
         from espnet3.parallel.ledger.errors import ChangedRunError, LedgerError
         from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 
         try:
             receipt, written = read_receipt(self._folder), os.stat(self._folder / RECEIPT).st_mtime
-            differs = self._differences()
         except (LedgerError, OSError):  # not yet, or being moved aside
             return False
-        if self.is_held():
+        differs = self.differences()
+        if differs is None or self.is_held():
             return False
-        if (
-            differs and written > _STARTED and self._run.runner.resume is True
-        ):  # else rank 0 takes the folder anew
+        # otherwise rank 0 takes the folder anew
+        if differs and written > _STARTED and self._run.runner.resume is True:
             raise ChangedRunError(str(self._folder), differs)
         again = bool(receipt.failed) and self._run.retry_failed
         return not differs and receipt.planned == len(self._run.items) and not again
 
-    def is_this_run(self) -> bool:
-        """Whether the folder is of this run."""
+    def differences(self) -> list[str] | None:
+        """Return how the folder's run differs from this one; None if none can be read yet."""
         from espnet3.parallel.ledger.errors import LedgerError
-
-        try:
-            return not self._differences()
-        except (LedgerError, OSError):
-            return False
-
-    def _differences(self) -> list[str]:
         from espnet3.parallel.ledger.folder import read_run
         from espnet3.parallel.ledger.identity import changes
 
-        return changes(read_run(self._folder), self._identity)
+        try:
+            return changes(read_run(self._folder), self._identity)
+        except (LedgerError, OSError):
+            return None
 
     def _raise_failure(self) -> None:
         from espnet3.parallel.ledger.files import read_json

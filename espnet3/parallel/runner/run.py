@@ -1,7 +1,6 @@
-"""One run: what a call of a runner asks for, read from the runner once, and how its driver does it.
+"""One call of a runner: its record, and its driver, which fills a list or a run folder.
 
-`BaseRunner` itself has no names but the documented ones: it is made to be subclassed, and any name of ours
-could be one of theirs.
+These are not methods of `BaseRunner`: users derive from it, and any further name in it could be one of theirs.
 """
 
 from __future__ import annotations
@@ -9,20 +8,23 @@ from __future__ import annotations
 import inspect
 import math
 import os
+from array import array
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine.work import as_items
+from espnet3.parallel.engine.exceptions import item_error
+from espnet3.parallel.engine.work import Work, as_items
 from espnet3.parallel.env.store import adding
 from espnet3.parallel.env_provider import built_here, made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError, NoOutputDirError
 from espnet3.parallel.messages import shown
+from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import Policy, RunSummary
-from espnet3.parallel.runner.advice import NoneWatch
 from espnet3.parallel.runner.arguments import (
     check_builds,
     check_finishing,
@@ -30,23 +32,37 @@ from espnet3.parallel.runner.arguments import (
     checked,
     checked_batch_size,
 )
-from espnet3.parallel.runner.batches import in_lists, takes_lists
-from espnet3.parallel.runner.execute import Task, outcomes
-from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_list
-from espnet3.parallel.runner.progress import Progress
-from espnet3.parallel.runner.reporting import Reporter
-from espnet3.parallel.runner.shard_driver import failed_elsewhere, left_of, run_shards
-from espnet3.parallel.runner.shards import FEW, Shard, cut, make_shard_function, shards_of
-from espnet3.parallel.runner.writers.hooks import Hooks, folder_entries, is_default, writes_files
+from espnet3.parallel.runner.execute import outcomes
+from espnet3.parallel.runner.hooks import (
+    Hooks,
+    folder_entries,
+    in_lists,
+    is_default,
+    takes_lists,
+    writes_files,
+)
+from espnet3.parallel.runner.progress import Report
+from espnet3.parallel.runner.shards import (
+    FEW,
+    Launch,
+    Shard,
+    cut,
+    failed_elsewhere,
+    left_of,
+    make_shard_function,
+    run_shards,
+    shards_of,
+    write_manifest,
+)
 from espnet3.parallel.timing.recorder import TimesRecorder
 
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.identity import Identity
     from espnet3.parallel.ledger.session import OpenRun
-    from espnet3.parallel.provenance.record import LoadedCode
 
-# What is called when all items are done, and with what
+# Methods called when all items are done, with their arguments
 _FINISHING = {"merge": ("shard_dirs",), "write_outputs": ("indices", "results")}
+_AT_RISK = 0.005  # of a run's items may be in flight at once: a killed driver costs them
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +70,16 @@ class Run:
     """One call of a runner over all its items.
 
     Attributes:
-        runner: The runner, for what is the same in every run of it: provider, limits, folders.
+        runner: The runner, with the settings that hold for all its runs: provider, limits, folders.
         items: The indices; lists of them where `forward` takes lists.
-        cost: What each costs, or None.
+        cost: The cost of each, or None.
         policy: Errors, retries, seed, batch size and time limit.
-        batch_forward: The runner's own, where batches are wanted and it has one; else None.
-        align: Chunks and shards begin at multiples of this: the batch size, or 1.
-        few: There are so few indices, without costs and not in lists, that two go to a shard.
-        writes: The runner writes files of its own (writer hooks or `merge`), so whole shards run.
-        merges: What its `merge` returns is the result of the call.
-        outputs: It writes more files from the whole results (`write_outputs`).
-        retry_failed: Items that failed in an earlier session of the folder run again.
+        batch_forward: The runner's own, if it has one and a batch size; else None.
+        align: The batch size, or 1: chunks and shards begin at multiples of it.
+        writes: Whether the runner writes files of its own (writer hooks or `merge`), so that whole shards run.
+        merges: Whether its `merge` makes the result of the call.
+        outputs: Whether it writes more files from the whole results (`write_outputs`).
+        retry_failed: Whether items that failed in an earlier session of the folder run again.
         folder: The run folder, or None. Absolute: an item may change the working directory.
     """
 
@@ -74,7 +89,6 @@ class Run:
     policy: Policy
     batch_forward: Callable[..., Any] | None
     align: int
-    few: bool
     writes: bool
     merges: bool
     outputs: bool
@@ -83,17 +97,16 @@ class Run:
 
     @classmethod
     def of(cls, runner: Any, indices: Iterable[Any]) -> Run:
-        """Read a runner's arguments, and which of its base's hooks it has overridden."""
+        """Read a runner's arguments and the hooks it overrides."""
         check_indices(indices)
         check_builds(runner.provider)
         kind, size = type(runner), checked_batch_size(runner.batch_size)
         items = as_items(indices, "indices")
         cost = _costs(runner.item_cost, items)
-        few = cost is None and len(items) <= FEW
         if takes_lists(kind, size):
             items = in_lists(items, size)
             cost = None if cost is None else [sum(part) for part in in_lists(cost, size)]
-            size, few = None, False  # who asks for lists says what goes together
+            size = None
         batched = bool(size) and not is_default(kind, "batch_forward")
         where = runner.output_dir
         for name, given in _FINISHING.items():
@@ -114,7 +127,6 @@ class Run:
             ),
             batch_forward=kind.batch_forward if batched else None,
             align=size or 1,
-            few=few,
             writes=writes_files(kind),
             merges=not is_default(kind, "merge"),
             outputs=not is_default(kind, "write_outputs"),
@@ -123,84 +135,183 @@ class Run:
         )
 
     def entries(self, folder: Path) -> dict[str, str]:
-        """Return what the run folder adds to the env: `output_dir` and `shard_subdir`.
+        """Return the env entries of the run folder: `output_dir` and `shard_subdir`.
 
-        A runner that writes files is given both as it is given the rest of the env, any other one those that its
-        `forward` or `batch_forward` names: what `**env` of a plain `forward` takes up is the provider's alone.
+        A runner that writes files gets both; any other one those that its `forward` or `batch_forward` names, so that
+        `**env` of a plain `forward` takes up the provider's entries alone.
         """
         found = folder_entries(folder, self.runner.shard_subdir)
         if self.writes:
             return found
-        called = [
-            type(self.runner).forward,
-            *([self.batch_forward] if self.batch_forward is not None else []),
-        ]
-        named = {name for one in called for name in inspect.signature(one).parameters}
+        called = [type(self.runner).forward, self.batch_forward]
+        named = {name for one in called if one is not None for name in inspect.signature(one).parameters}
         return {name: value for name, value in found.items() if name in named}
 
     def identity(self) -> Identity:
-        """Return what makes two runs the same, for their folder."""
+        """Return the run's identity, by which its folder is recognised."""
         from espnet3.parallel.ledger.identity import identify  # here: it is a tenth of a second
 
-        provider = self.runner.provider
+        runner, provider = self.runner, self.runner.provider
+        lists = takes_lists(type(runner), checked_batch_size(runner.batch_size))
+        few = self.cost is None and len(self.items) <= FEW and not lists  # a list says what goes together
         return identify(
-            type(self.runner),
+            type(runner),
             type(provider),
             made_with(provider),
             self.items,
-            seed=self.runner.seed,
-            lists=takes_lists(type(self.runner), checked_batch_size(self.runner.batch_size)),
+            seed=runner.seed,
+            lists=lists,
             policy=asdict(self.policy),
-            plan={"shards": cut(len(self.items), self.cost, self.align, self.few)} if self.writes else {},
+            plan={"shards": cut(len(self.items), self.cost, self.align, few)} if self.writes else {},
         )
 
 
 def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSummary]:
-    """Compute a run's results, with this process as its driver."""
+    """Drive a run from this process, and return its results."""
     if run.folder is None and run.writes:
         raise NoOutputDirError(
             f"{type(run.runner).__name__} writes files of its own (it overrides a writer hook or merge), which "
-            "requires output_dir: give it one"
+            "requires output_dir: pass one"
         )
-
-    def launcher(task: Task) -> Launch:
-        return lambda work: outcomes(task, work, client, config, tally=progress.tally)
-
-    name, total = type(run.runner).__name__, len(run.items)
-    progress = Progress(total, name, run.runner.progress)
-    nones = NoneWatch(f"{name}.{_called(run)}", 0 if run.writes else total)
-    report = Reporter(total, run.runner.max_failures, run.folder, run.writes, progress, nones)
+    runner, provider = run.runner, run.runner.provider
+    entries = {} if run.folder is None else run.entries(run.folder)
+    spec = RunSpec(
+        one=type(runner).forward,
+        many=run.batch_forward,
+        setup=adding(worker_setup_of(provider), entries),
+        policy=run.policy,
+        setup_timeout=runner.setup_timeout,
+    )
+    called = "forward" if run.batch_forward is None else "batch_forward"
+    report = Report(runner, called, len(run.items), run.folder, run.writes)
+    launch = partial(
+        outcomes,
+        client=client,
+        config=config,
+        tally=report.tally,
+        here=adding(partial(built_here, provider), entries),
+        killable=run.policy.item_timeout is not None,
+        show_dashboard=runner.progress,
+    )
     try:
         if run.folder is None:
-            launch = launcher(_task(run))
-            result, summary = run_to_list(run.items, run.cost, run.align, launch, report)
+            result, summary = _to_list(run, spec, launch, report)
         else:
-            result, summary = _in_folder(run, run.folder, launcher, progress, report)
+            result, summary = _in_folder(run, run.folder, spec, launch, report)
     except BaseException as error:
-        progress.close()
         report.stopped(error)
         raise
-    progress.close(summary)
-    report.end()
+    report.end(summary)
     return result, summary
+
+
+def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> tuple[list[Any], RunSummary]:
+    results: list[Any] = [None] * len(run.items)
+    work = Work(run.items, run.cost, run.align)
+    order = work.order
+    with closing(launch(spec, work)) as pairs:
+        for chunk, block in pairs:
+            n = len(block.values)
+            if order is None:
+                results[chunk.start : chunk.start + n] = block.values
+            else:
+                for place, value in zip(order[chunk.start : chunk.start + n], block.values, strict=True):
+                    results[place] = value
+            report.add(block.values, block.failed, block.retries)
+            if block.error is not None:
+                raise item_error(block.take_error(), block.stop)
+    return results, report.summary()
+
+
+def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> tuple[Any, RunSummary]:
+    from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
+    from espnet3.parallel.provenance.record import LoadedCode
+
+    retry = run.retry_failed
+    identity = run.identity()
+    with open_run(path, identity, run.items, run.runner.resume) as folder:
+        shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path) if run.writes else []
+        again = left_of(folder, shards, retry)
+        if run.writes:
+            left, failed = sum(len(shard.items) for shard in again), failed_elsewhere(folder, again)
+        else:
+            left, failed = len(folder.left(retry)), 0 if retry else folder.failed
+        report.resume(len(run.items) - left, failed, folder.resuming(left))
+        spec = replace(
+            spec, loaded=LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
+        )
+        if run.writes:
+            _run_shards(run, folder, again, spec, launch, report)
+        elif left:
+            _run_items(run, folder, replace(spec, as_lines=True), launch, report)
+        summary = report.summary()
+        folder.event("computed", **asdict(summary))
+        folder.merge()
+        if run.merges:
+            return run.runner.merge([Path(shard.folder) for shard in shards]), summary
+        return folder.results(), summary
+
+
+def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report: Report) -> None:
+    """Run the items without an outcome in the folder; each outcome is on disk before it is reported."""
+    left = folder.left(run.retry_failed)
+    if isinstance(left, range):  # all of them
+        work = Work(run.items, run.cost, run.align, at_risk=_AT_RISK)
+    else:
+        cost = array("d", (run.cost[p] for p in left)) if run.cost is not None else None
+        work = Work([run.items[p] for p in left], cost, run.align, left, _AT_RISK)
+    with (
+        closing(launch(spec, work)) as pairs,
+        TimesRecorder(folder.append_times, run.items, run.cost) as times,
+    ):
+        for chunk, block in pairs:
+            times.workers(report.tally)
+            values, bad, positions = block.values, block.failed, work.positions(chunk)
+            if bad:
+                folder.append([value for value in values if type(value) is bytes])
+            else:
+                folder.append(values, positions)
+            if bad or block.stop is not None:
+                lost = [(positions[k], values[k]) for k in bad]
+                if block.stop is not None:
+                    lost.append((positions[len(values)], block.stop))
+                folder.append_failures(lost)
+            if block.times is not None and values:
+                n, retries = len(values), block.retries
+                times.took(block.worker, block.seconds, n, block.times, positions, retries=retries)
+            report.add(values, bad, block.retries)
+            if block.error is not None:
+                raise item_error(block.take_error(), block.stop)
+        times.workers(report.tally)
+
+
+def _run_shards(
+    run: Run, folder: OpenRun, left: list[Shard], spec: RunSpec, launch: Launch, report: Report
+) -> None:
+    hooks = Hooks.of(type(run.runner), run.batch_forward is not None)
+    write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
+    spec = replace(
+        spec,
+        one=make_shard_function(hooks, run.policy, keep_values=not run.merges),
+        many=None,
+        policy=Policy(on_error="record", poison_after=0),  # of shards; their items have their own
+        check=hooks.check,
+    )
+    recorder = TimesRecorder(folder.append_times, run.items, run.cost)
+    run_shards(folder, left, spec, launch, run.policy, report, recorder)
 
 
 def _folder(output_dir: Path, shard_subdir: Path) -> Path:
     folder = (output_dir / shard_subdir).absolute()
     if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(output_dir)):
         raise ConfigError(
-            f"shard_subdir = {str(shard_subdir)!r} leads out of output_dir, to {os.path.realpath(folder)}: a link on "
-            "its way does. Name another folder, or give that one as output_dir"
+            f"shard_subdir = {str(shard_subdir)!r} leads out of output_dir through a symbolic link, to "
+            f"{os.path.realpath(folder)}: name another folder, or pass that one as output_dir"
         )
     return folder
 
 
-def _called(run: Run) -> str:
-    return "forward" if run.batch_forward is None else "batch_forward"
-
-
 def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list[float] | None:
-    """Return each item's cost, in the runner's own unit; None where the runner does not know any."""
     if item_cost is None:
         return None
     costs = []
@@ -214,73 +325,3 @@ def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list
             raise ConfigError(f"item_cost({item!r}) is {shown(cost)}; it must be a finite number, 0 or more")
         costs.append(number)
     return costs
-
-
-def _in_folder(
-    run: Run, path: Path, launcher: Callable[[Task], Launch], progress: Progress, report: Reporter
-) -> tuple[Any, RunSummary]:
-    # here: it is a tenth of a second
-    from espnet3.parallel.ledger.folder import open_run, resumed
-    from espnet3.parallel.provenance.record import LoadedCode
-
-    retry = run.retry_failed
-    identity = run.identity()
-    with open_run(path, identity, run.items, run.runner.resume) as folder:
-        if run.writes:
-            shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path)
-            again = left_of(folder, shards, retry)
-            left, failed = sum(len(shard.items) for shard in again), failed_elsewhere(folder, again)
-        else:
-            left, failed = len(folder.left(retry)), 0 if retry else folder.failed
-        progress.resume(len(run.items) - left, folder.resuming(left))
-        report.resume(len(run.items) - left, failed)
-        loaded = LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
-        if run.writes:
-            return _in_shards(run, folder, shards, launcher, report, loaded)
-        launch = launcher(replace(_task(run), as_lines=True, loaded=loaded))
-        return run_to_folder(folder, run.items, run.cost, run.align, launch, report, retry)
-
-
-def _in_shards(
-    run: Run,
-    folder: OpenRun,
-    shards: list[Shard],
-    launcher: Callable[[Task], Launch],
-    report: Report,
-    loaded: LoadedCode,
-) -> tuple[Any, RunSummary]:
-    from espnet3.parallel.runner.writers.manifest import write_manifest  # here, as the rest of the ledger
-
-    cls: Any = type(run.runner)
-    hooks = Hooks.of(cls, run.batch_forward is not None)
-    write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
-    task = replace(
-        _task(run),
-        one=make_shard_function(hooks, run.policy, keep_values=not run.merges),
-        many=None,
-        policy=Policy(on_error="record", poison_after=0),  # of shards; that of items is within them
-        check=hooks.check,
-        loaded=loaded,
-    )
-    recorder = TimesRecorder(folder.append_times, run.items, run.cost)
-    summary = run_shards(folder, shards, launcher(task), run.policy, report, run.retry_failed, recorder)
-    folder.event("computed", **asdict(summary))
-    folder.merge()
-    if run.merges:
-        return run.runner.merge([Path(shard.folder) for shard in shards]), summary
-    return folder.results(), summary
-
-
-def _task(run: Run) -> Task:
-    """Return what the launchers run: the runner's own functions."""
-    provider, entries = run.runner.provider, {} if run.folder is None else run.entries(run.folder)
-    return Task(
-        one=type(run.runner).forward,
-        many=run.batch_forward,
-        setup=adding(worker_setup_of(provider), entries),
-        setup_here=adding(partial(built_here, provider), entries),
-        policy=run.policy,
-        setup_timeout=run.runner.setup_timeout,
-        killable=run.policy.item_timeout is not None,
-        show_progress=run.runner.progress,
-    )

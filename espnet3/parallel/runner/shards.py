@@ -1,10 +1,11 @@
-"""Runs with writers of their own: whole shards, each in a folder, from `open_writers` to `close_writers`.
+"""Runners with writers of their own run whole shards, each in a folder, from `open_writers` to `close_writers`.
 
-To the engine a shard is one item: it goes to whichever slot is free, and starts over in an emptied
-folder if its worker dies. Inside it, the runner's items go through the same loop as everywhere.
-Shards are contiguous stretches of the caller's order and do not depend on the number of workers,
-so that concatenating what they wrote gives the same bytes anywhere. A resumed run keeps the shards
-it began with; a shard whose folder holds the file `done` is not run again.
+To the engine a shard is one item: it goes to any free slot, and starts over in an emptied folder if its worker dies.
+Inside it, the runner's items go through the same loop as everywhere. Shards are contiguous stretches of the caller's
+order and do not depend on the number of workers, so that their files put together have the same bytes anywhere. A
+resumed run keeps its shards; one whose folder holds the file `done` does not run again.
+
+The driver hands out the shards, settles who ended a worker by the mark in its shard's folder, and notes what is done.
 """
 
 from __future__ import annotations
@@ -12,31 +13,46 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.engine.exceptions import failure_of, pickle_error
+from espnet3.parallel.checks import as_python
+from espnet3.parallel.engine.blame import OUTSIDE, Fate, History, Loss
+from espnet3.parallel.engine.exceptions import failure_of, item_error, load_error, pickle_error
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.seeding import turn
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.errors import FolderWriteError
-from espnet3.parallel.ledger.files import make_folder, write_plainly, writing
+from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly, writing
 from espnet3.parallel.ledger.lines import encode_line
+from espnet3.parallel.ledger.scan import FAILED
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
-from espnet3.parallel.runner.writers.hooks import Hooks, ShardWriters
+from espnet3.parallel.runner.hooks import Hooks, ShardWriters, folder_entries
+from espnet3.parallel.runner.progress import Report
 from espnet3.parallel.timing.counts import ItemTimes
+from espnet3.parallel.timing.recorder import TimesRecorder
 
-SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
-# Up to so many indices are a try of a recipe: of two or three ESPnet3's tests expect one shard, of four two
+if TYPE_CHECKING:
+    from espnet3.parallel.ledger.session import OpenRun
+    from espnet3.parallel.pilots.protocol import RunSpec
+
+SHARDS = 64  # per run: enough to keep 8 workers busy, few enough to look at
+# So few indices are a trial of a recipe: ESPnet3's tests expect one shard for two or three, two for four
 FEW = 4
 _MARK = "in_flight.json"
+_ESPNET3_FORM = 1  # the version of `manifest.json`
 
 # Positions [begin, end) of a shard, or the name of a hook
 InProgress = tuple[int, int] | str
-# Is told what of a shard is in progress; None: nothing is
+# Called with the part of a shard in progress, or None
 Mark = Callable[[InProgress | None], None]
+# Runs a spec's work, and yields its chunks with their outcomes
+Launch = Callable[["RunSpec", Work], Generator[tuple[Chunk, Block], None, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +61,12 @@ class Shard:
 
     Attributes:
         number: Its place in the order; its folder is `split.<number>`.
-        folder: Where its writers write.
+        folder: The folder of its writers.
         items: Its indices.
         begin: The position of the first one in the run's index list.
-        cost: What it costs, in the unit of the items' costs.
-        skip: Positions not to run, with the failure to put in their place: what earlier attempts failed by.
-        one_by_one: Run its items without batches: one of a batch has ended a worker, or took too long.
+        cost: Its cost, in the unit of the items' costs.
+        skip: Positions that earlier attempts failed by and that do not run, with their failures.
+        one_by_one: Whether its items run without batches: one of a batch ended a worker, or took too long.
     """
 
     number: int
@@ -65,19 +81,19 @@ class Shard:
         return f"shard {self.number} (items {self.begin} to {self.begin + len(self.items) - 1})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ShardResult:
-    """What a shard's run returns.
+    """The outcomes of a shard.
 
     Attributes:
         values: One per item: its line for the run folder, or its `ItemFailure`.
         failed: Positions of the failures.
         retries: Times an item was tried again.
-        stop: The failure that stopped the shard; its cause is "runner" for a mistake of the runner's own code.
-        error: Its exception, pickled, where it can be.
+        stop: The failure that stopped the shard; its cause is "runner" for a mistake in the runner's code.
+        error: Its exception, pickled, if possible.
         halved: Times a batch was halved because it did not fit into memory.
-        seconds: How long the shard took, with its hooks.
-        times: How long its items took.
+        seconds: Time spent on the shard and its hooks.
+        times: Times of its items.
     """
 
     values: list[Any]
@@ -116,10 +132,10 @@ def shards_of(
 
 
 def make_shard_function(hooks: Hooks, policy: Policy, keep_values: bool) -> Callable[..., ShardResult]:
-    """Return the function that workers of a driver run a shard with, in its env; its mark is in the shard's folder."""
+    """Return the function by which a driver's worker runs a shard in its env, with the mark in the shard's folder."""
 
     def of_a_driver(shard: Shard, **env: Any) -> ShardResult:
-        return run_shard(shard, env, hooks, policy, keep_values, marker(shard))
+        return run_shard(shard, env, hooks, policy, keep_values, _marker(shard))
 
     return of_a_driver
 
@@ -128,7 +144,9 @@ def run_shard(
     shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool, mark: Mark
 ) -> ShardResult:
     """Run one shard from `open_writers` to `close_writers`, in an emptied folder."""
-    return _Attempt(shard, env, hooks, policy, keep_values, mark).run()
+    # with a seed, other threads wait: a hook may draw random numbers, and an item there would find them gone
+    with turn(policy.seed):
+        return _Attempt(shard, env, hooks, policy, keep_values, mark).run()
 
 
 class _Attempt:
@@ -144,36 +162,25 @@ class _Attempt:
         self.keep_values = keep_values
         self.mark = mark
         self.name = f"shard {shard.number}"
-        self.folder = Path(shard.folder)
         self.result = ShardResult([], [])
-        self.hook = "open_writers"  # what is to blame for an exception that no item has raised
+        self.hook = "open_writers"  # takes the blame for an exception that no item raised
         self.index: Any = None  # of the result that is being written
 
     def run(self) -> ShardResult:
-        """Run it; an exception of a hook is a result too, under any policy.
-
-        With a seed, other threads of the process wait meanwhile: a hook may draw random numbers, and an item there
-        would find them gone.
-        """
-        with turn(self.policy.seed):
-            return self._run()
-
-    def _run(self) -> ShardResult:
-        begin = time.perf_counter()
+        """Run the shard; under any policy a hook's exception is a result."""
+        begin, folder = time.perf_counter(), Path(self.shard.folder)
         try:
-            with writing(self.folder):
-                shutil.rmtree(self.folder, ignore_errors=True)
-                make_folder(self.folder)
+            with writing(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                make_folder(folder)
             self.mark("open_writers")
-            writers = ShardWriters(self.hooks, self.env, self.folder, self.shard.number)
+            writers = ShardWriters(self.hooks, self.env, folder, self.shard.number)
             writers.open()
             try:
                 self._run_items(writers)
                 self.hook = "close_writers"
             finally:
-                self.mark(
-                    "close_writers"
-                )  # after an error too: if it ends this process, that is no item's doing
+                self.mark("close_writers")  # after an error too: no item is to blame if it ends this process
                 writers.close()
             self.mark(None)
         except KeyboardInterrupt:
@@ -184,7 +191,8 @@ class _Attempt:
             of_item = self.hook == "write_record"
             index = self.index if of_item else NoItem(f"{self.hook} of {self.name}")
             self._stop(error, failure_of(error, index, 1, self.name))
-        return replace(self.result, seconds=time.perf_counter() - begin)
+        self.result.seconds = time.perf_counter() - begin
+        return self.result
 
     def _run_items(self, writers: ShardWriters) -> None:
         """Run step after step, until the shard's end or a failure that stops it."""
@@ -205,11 +213,9 @@ class _Attempt:
         items = self.shard.items[at:end]
         self.mark((at, end))
         block = run_items(items, call, self.policy, self.name)
-        before = self.result
-        before.times.merge(ItemTimes.of_steps(block.steps, at))
-        self.result = replace(
-            before, retries=before.retries + block.retries, halved=before.halved + block.halved
-        )
+        self.result.times.merge(ItemTimes.of_steps(block.steps, at))
+        self.result.retries += block.retries
+        self.result.halved += block.halved
         failed = set(block.failed)
         for k, value in enumerate(block.values):
             if k in failed:
@@ -220,10 +226,10 @@ class _Attempt:
             self._stop(block.error, block.stop or failure_of(block.error, items[0], 1, self.name, "runner"))
 
     def _take(self, at: int, index: Any, value: Any, writers: ShardWriters) -> bool:
-        """Write a result and keep its line; False if the shard stops, as JSON cannot hold it."""
+        """Write a result and keep its line; False if the shard stops because JSON cannot hold it."""
         try:
             line = encode_line(self.shard.begin + at, index, value if self.keep_values else None)
-        except Exception as error:  # a value's class may raise anything while it is looked at
+        except Exception as error:  # a value's class may raise anything
             failure = failure_of(error, index, 1, self.name, cause="result")
             if self.policy.on_error == "raise":
                 self._stop(error, failure)
@@ -240,11 +246,11 @@ class _Attempt:
         self.result.values.append(failure)
 
     def _stop(self, error: BaseException, failure: ItemFailure) -> None:
-        self.result = replace(self.result, stop=failure, error=pickle_error(error))
+        self.result.stop, self.result.error = failure, pickle_error(error)
 
 
-def marker(shard: Shard) -> Mark:
-    """Return a mark that is a file in the shard's folder, where the driver finds it."""
+def _marker(shard: Shard) -> Mark:
+    """Return a mark that writes a file into the shard's folder, for the driver."""
     file = Path(shard.folder, _MARK)
 
     def mark(in_progress: InProgress | None) -> None:
@@ -257,10 +263,10 @@ def marker(shard: Shard) -> Mark:
     return mark
 
 
-def take_mark(shard: Shard) -> InProgress | None:
-    """Return what a shard's worker was in when it ended, and remove its mark.
+def _take_mark(shard: Shard) -> InProgress | None:
+    """Return the part of a shard that was in progress when its worker died, and remove the mark.
 
-    None where it was in nothing, or died while it wrote a mark: then it had not begun what that says.
+    None if there is none, or only half a mark: the work that it names had not begun.
     """
     file = Path(shard.folder, _MARK)
     try:
@@ -269,3 +275,138 @@ def take_mark(shard: Shard) -> InProgress | None:
         found = None
     file.unlink(missing_ok=True)
     return tuple(found) if isinstance(found, list) else found
+
+
+def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items: Sequence[Any]) -> None:
+    """Write `manifest.json`, the shards of a run in the form of ESPnet3's tools."""
+    # here: a run without a folder needs less of the ledger
+    from espnet3.parallel.ledger.folder import MANIFEST
+    from espnet3.parallel.ledger.values import encode
+
+    ends = [*begins[1:], len(items)] if begins else []  # without items there is no shard
+    shards = [
+        {"shard_id": number, "items": [encode(as_python(item), "index") for item in items[begin:end]]}
+        for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
+    ]
+    entries = folder_entries(folder, shard_subdir)
+    write_json(folder / MANIFEST, {"version": _ESPNET3_FORM, **entries, "shards": shards})
+
+
+# --- the driver -------------------------------------------------------------------------------------
+
+
+def left_of(folder: OpenRun, shards: Sequence[Shard], retry_failed: bool) -> list[Shard]:
+    """Return the shards that are not done, or hold a failed item to retry; they run from their beginning."""
+    return [shard for shard in shards if not folder.has_shard(_marked(shard), retry_failed)]
+
+
+def failed_elsewhere(folder: OpenRun, left: Sequence[Shard]) -> int:
+    """Return the number of failed items outside of these shards, which run again."""
+    return folder.failed - sum(
+        folder.state.count(FAILED, shard.begin, shard.begin + len(shard.items)) for shard in left
+    )
+
+
+def run_shards(
+    folder: OpenRun,
+    left: Sequence[Shard],
+    spec: RunSpec,
+    launch: Launch,
+    policy: Policy,
+    report: Report,
+    recorder: TimesRecorder,
+) -> None:
+    """Run shards to their end."""
+    if not left:
+        return
+    with writing(folder.path):
+        for shard in left:  # an earlier driver's marks: its death took its workers along, and blames no item
+            _take_mark(shard)
+    run = _Driver(folder, policy, report)
+    work = Work(left, [shard.cost for shard in left])
+    with closing(launch(spec, work)) as pairs, recorder:
+        for chunk, block in pairs:
+            run.take(chunk, block, work)
+            recorder.workers(report.tally)
+            _note_times(recorder, chunk, block)
+
+
+class _Driver:
+    """Settles the results and losses of a run's shards; charges against items end with this driver."""
+
+    def __init__(self, folder: OpenRun, policy: Policy, report: Report) -> None:
+        self._folder = folder
+        self._policy = policy
+        self._report = report
+        self._histories: dict[int, History] = {}
+
+    def take(self, chunk: Chunk, block: Block, work: Work) -> None:
+        """Note the finished shards of a chunk; put back those that lost their worker."""
+        if block.error is not None:
+            raise item_error(block.take_error(), block.stop)
+        for place, (shard, value) in enumerate(zip(chunk.items, block.values, strict=False), chunk.start):
+            if not isinstance(value, ItemFailure):
+                self._done(shard, value)
+            elif block.loss is None:  # its result could not travel, though its values are checked
+                raise item_error(
+                    RuntimeError(value.message), replace(value, index=NoItem(f"shard {shard.number}"))
+                )
+            else:
+                again = self._after_loss(shard, block.loss, value.worker)
+                work.put_back(Chunk(place, [again], suspect=True))
+
+    def _done(self, shard: Shard, result: ShardResult) -> None:
+        if result.stop is not None:
+            raise self._stopped(shard, result)
+        values, failed = result.values, set(result.failed)
+        self._folder.shard_done(
+            *_marked(shard),
+            {shard.begin + k: line for k, line in enumerate(values) if k not in failed},
+            {shard.begin + k: values[k] for k in result.failed},
+        )
+        self._report.tally.halved += result.halved
+        self._report.add(values, result.failed, result.retries)
+
+    def _stopped(self, shard: Shard, result: ShardResult) -> BaseException:
+        assert result.stop is not None
+        error = load_error(result.error)
+        if result.stop.cause == "runner" and error is not None:
+            return error
+        at = len(result.values)
+        # else a hook without an item failed
+        if at < len(shard.items) and result.stop.index == shard.items[at]:
+            self._folder.append_failures([(shard.begin + at, result.stop)])
+        return item_error(error or RuntimeError(result.stop.message), result.stop)
+
+    def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:
+        """Return the shard to run in place of one that lost its worker."""
+        history = self._histories.setdefault(shard.number, History(self._policy))
+        found = _take_mark(shard)
+        begin, end = found if isinstance(found, tuple) else (OUTSIDE, OUTSIDE + 1)
+        fate = history.add(
+            replace(loss, begin=begin, items=end - begin, hook=found if isinstance(found, str) else "")
+        )
+        if not fate.failed:
+            self._report.retries += loss.seconds is not None and end - begin == 1
+            return replace(shard, one_by_one=shard.one_by_one or end - begin > 1)
+        index = NoItem(f"shard {shard.number}") if begin == OUTSIDE else shard.items[begin]
+        failure = history.failure(begin, index, worker)
+        if begin == OUTSIDE or self._policy.on_error == "raise":
+            kind = TimeoutError if fate is Fate.GIVEN_UP else RuntimeError
+            raise item_error(kind(failure.message), failure)
+        return replace(shard, skip={**shard.skip, begin: failure})
+
+
+def _note_times(recorder: TimesRecorder, chunk: Chunk, block: Block) -> None:
+    """Record the times of a chunk's shards, the last of which has just ended."""
+    ago = 0.0
+    for shard, result in reversed(list(zip(chunk.items, block.values, strict=False))):
+        if isinstance(result, ShardResult) and result.values:
+            positions = range(shard.begin, shard.begin + len(shard.items))
+            n, retries = len(result.values), result.retries
+            recorder.took(block.worker, result.seconds, n, result.times, positions, ago, retries)
+            ago += result.seconds
+
+
+def _marked(shard: Shard) -> tuple[Path, range]:
+    return Path(shard.folder), range(shard.begin, shard.begin + len(shard.items))

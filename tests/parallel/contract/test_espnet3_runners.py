@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from espnet3.parallel import BaseRunner, set_parallel
-from espnet3.parallel.runner.batches import takes_lists
+from espnet3.parallel.runner.hooks import takes_lists
 from tests.habits import rows
 from tests.parallel.contract import espnet3_runners as runners
 from tests.parallel.contract.helpers import TWO, finish, run_script, start_script

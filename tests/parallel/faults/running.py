@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Any
 
 from espnet3.parallel import get_parallel_config
 from espnet3.parallel.engine.work import Work
+from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import ItemFailure, Policy, Tally
-from espnet3.parallel.runner.execute import Task, outcomes
+from espnet3.parallel.runner.execute import outcomes
 
 
 def run(
@@ -24,11 +26,9 @@ def run(
     results: list[Any] = [None] * len(items)
     seen = [0] * len(items)
     retries = 0
-    work = Work(items, align=policy.batch_size or 1)
-    with outcomes(Task(one, many, kwargs, policy=policy), work, client, get_parallel_config()) as (
-        pairs,
-        tally,
-    ):
+    work, tally = Work(items, align=policy.batch_size or 1), Tally()
+    spec = RunSpec(one, many, kwargs, policy=policy)
+    with closing(outcomes(spec, work, client, get_parallel_config(), tally)) as pairs:
         for run, block in pairs:
             for position, value in enumerate(block.values, run.start):
                 results[position] = value

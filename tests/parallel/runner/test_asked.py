@@ -10,9 +10,10 @@ from distributed import Client
 from espnet3.parallel import get_client
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.work import Work
+from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import Tally
 from espnet3.parallel.runner import execute
-from espnet3.parallel.runner.execute import Task, outcomes
+from espnet3.parallel.runner.execute import outcomes
 from tests.habits import rows
 
 OWN = {"env": "local", "n_workers": 2}
@@ -22,8 +23,8 @@ OF_DASK = {**OWN, "options": {"dashboard_address": "127.0.0.1:0"}}
 def run(client: Client | None, block: dict[str, Any], tally: Tally) -> int:
     """Run a few items, and return how many workers they were said to be on."""
     config = ParallelConfig.parse(block)
-    with outcomes(Task(abs), Work(range(4)), client, config, tally=tally) as (pairs, _):
-        assert sum(len(done.values) for _, done in pairs) == 4
+    pairs = outcomes(RunSpec(abs), Work(range(4)), client, config, tally)
+    assert sum(len(done.values) for _, done in pairs) == 4
     return tally.asked
 
 

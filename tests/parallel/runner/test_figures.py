@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from espnet3.parallel.records import RunSummary, Tally
-from espnet3.parallel.runner.figures import advice, last_line, status
+from espnet3.parallel.runner.progress import advice, last_line, status
 
 # Two workers of one thread: 1 s until the first is ready, 9 s of work
 TEN_SECONDS = RunSummary(
@@ -52,30 +52,15 @@ def test_a_run_says_what_it_is_doing(tally: Tally, done: int, now: float, said: 
     assert status(tally, done, 100 - done, 0, begin=100.0, now=now) == said
 
 
-def test_start_up_is_apart_from_work() -> None:
-    """The last line has the seconds of start-up and those of work, and its rate is that of the work."""
+def test_the_last_line_has_start_up_apart_from_work() -> None:
+    """It has the seconds of start-up and of work, the rate of the work, and workers, whatever threads they have."""
     line = last_line(TEN_SECONDS)
     assert line == (
         "900 items, none failed, start 1.0 s, work 9.0 s, 100.0 items/s on 2 workers, efficiency 0.94"
     )
     assert "efficiency" not in last_line(replace(TEN_SECONDS, seconds=1.4, start_seconds=1.1))
-
-
-@pytest.mark.parametrize(
-    ("workers", "slots", "said"),
-    [
-        (4, 4, "on 4 workers,"),
-        (4, 32, "on 4 workers of 8 threads each,"),
-        (3, 20, "on 3 workers of 20 threads in all,"),
-    ],
-)
-def test_workers_are_workers(workers: int, slots: int, said: str) -> None:
-    """Four processes of eight threads are four workers, not thirty-two."""
-    assert said in last_line(replace(TEN_SECONDS, workers=workers, slots=slots))
-
-
-def test_efficiency_leaves_out_what_a_late_worker_was_not_there_for() -> None:
-    """The efficiency is about the time for which slots were ready: one that comes late does not lower it."""
+    assert "on 4 workers of 8 threads," in last_line(replace(TEN_SECONDS, workers=4, slots=32))
+    # a worker that came late was not there for the rest
     assert replace(TEN_SECONDS, slot_seconds=17.0).efficiency == 1.0
 
 
@@ -97,21 +82,17 @@ def test_two_workers_slower_than_one_say_why(changes: dict[str, float], first: s
     assert said.partition(": ")[2].startswith(first)
 
 
-def test_a_run_that_lost_workers_is_not_compared_with_one_worker() -> None:
-    """The time that killed workers spent on their items is unknown, so nothing is said of what one would have taken."""
-    lost = replace(TEN_SECONDS, seconds=4.0, start_seconds=2.3, busy_seconds=0.0, failed=6, deaths=6)
-    assert "one worker" not in advice(lost)
-
-
-def test_items_that_waited_are_named() -> None:
-    """Where the items of a longer run did not use the processor, that is said, with what they may have waited for."""
-    said = advice(replace(TEN_SECONDS, cpu_seconds=1.7))
-    assert said.startswith("the items spent 90% of their time waiting (for files, the network")
-
-
-def test_nothing_is_said_where_nothing_is_wrong() -> None:
-    """A run that used its workers, one on a single worker and one of a moment get no advice."""
-    assert advice(TEN_SECONDS) == ""
-    assert advice(replace(TEN_SECONDS, slots=1, workers=1, cpu_seconds=0.0, busy_seconds=1.0)) == ""
-    moment = replace(TEN_SECONDS, seconds=0.5, start_seconds=0.4, launch_seconds=0.4, busy_seconds=0.01)
-    assert advice(moment) == ""
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"slots": 1, "workers": 1, "cpu_seconds": 0.0, "busy_seconds": 1.0},
+        {"seconds": 0.5, "start_seconds": 0.4, "launch_seconds": 0.4, "busy_seconds": 0.01},
+        # the time that killed workers spent on their items is unknown
+        {"seconds": 4.0, "start_seconds": 2.3, "busy_seconds": 0.0, "failed": 6, "deaths": 6},
+    ],
+    ids=["all busy", "one worker", "a moment", "lost workers"],
+)
+def test_nothing_is_said_where_nothing_is_wrong(changes: dict[str, float]) -> None:
+    """A run that used its workers, one on a single worker, one of a moment and one that lost workers get no advice."""
+    assert advice(replace(TEN_SECONDS, **changes)) == ""

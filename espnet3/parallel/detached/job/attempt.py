@@ -41,8 +41,8 @@ from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, TIMES
 from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.records import ItemFailure, ProcessEnd
 from espnet3.parallel.runner import shards
+from espnet3.parallel.runner.hooks import Hooks
 from espnet3.parallel.runner.inline import build_here
-from espnet3.parallel.runner.writers.hooks import Hooks
 from espnet3.parallel.timing.recorder import TimesRecorder
 
 if TYPE_CHECKING:

@@ -54,8 +54,8 @@ from espnet3.parallel.ledger.split import RESULTS
 from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.messages import counted, html_table, masked
 from espnet3.parallel.provenance.record import LoadedCode
-from espnet3.parallel.runner.advice import look_for_nones
-from espnet3.parallel.runner.writers.hooks import folder_entries
+from espnet3.parallel.runner.hooks import folder_entries
+from espnet3.parallel.runner.progress import look_for_nones
 
 _PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
 _LOOK = 0.2  # seconds between two looks at the leases

@@ -1,4 +1,4 @@
-"""What the `parallel_*` functions do with a function: over items, in order or as they are done, or once.
+"""The `parallel_*` functions: a function over items, in order or as they are done, or one call of it.
 
-In: a function, what it is called with, the client that is open or none. Out: results, a generator of them, or a future.
+In: a function, its arguments, the open client or None. Out: results, a generator of them, or a future.
 """

@@ -6,7 +6,7 @@ import shelve
 import pytest
 
 from espnet3.parallel.base_runner import concatenate_shard_files
-from espnet3.parallel.runner.writers.closing import close_all
+from espnet3.parallel.runner.hooks import close_all
 
 
 class Writer:

@@ -1,0 +1,169 @@
+"""`parallel_map`, `parallel_for` and `parallel_submit`: items through a function, or one call of it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import weakref
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future
+from contextlib import closing
+from typing import Any
+
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.engine.exceptions import named_error
+from espnet3.parallel.engine.settling import Block
+from espnet3.parallel.engine.work import Chunk, Work, as_items, as_stream
+from espnet3.parallel.env.calls import call_text, unwrapped
+from espnet3.parallel.env.injection import bind, name_of
+from espnet3.parallel.env.store import SetupFn, check_setup
+from espnet3.parallel.env.worker_id import named_here
+from espnet3.parallel.errors import SignatureError, add_note, explained_items
+from espnet3.parallel.pilots.protocol import RunSpec
+from espnet3.parallel.runner.execute import config_of, outcomes, runs_here
+from espnet3.parallel.runner.inline import build_here
+
+logger = logging.getLogger(__name__)
+
+# chunks (at most 8 MB each) that an ordered parallel_for holds back behind a slow one
+_MAX_BUFFERED = 32
+
+
+def map_all(
+    func: Callable[..., Any],
+    data: Iterable[Any],
+    client: Any,
+    config: ParallelConfig,
+    setup_fn: SetupFn | None,
+    kwargs: dict[str, Any],
+) -> list[Any]:
+    """Return all results, in the order of the data."""
+    spec = _spec(func, setup_fn, kwargs)
+    items = as_items(data, "data")
+    results: list[Any] = [None] * len(items)
+    if not items:
+        return results
+    with closing(outcomes(spec, Work(items), client, config)) as pairs:
+        for chunk, block in pairs:
+            results[chunk.start : chunk.start + len(block.values)] = block.values
+            if block.error is not None:
+                raise named_error(block.take_error(), block.stop, chunk.start + len(block.values))
+    return results
+
+
+def stream(
+    func: Callable[..., Any],
+    args: Iterable[Any],
+    client: Any,
+    config: ParallelConfig,
+    setup_fn: SetupFn | None,
+    kwargs: dict[str, Any],
+    *,
+    ordered: bool,
+) -> Generator[Any, None, None]:
+    """Yield the results as they come, or in order; wrong arguments raise at once."""
+    spec, work = _spec(func, setup_fn, kwargs), Work(as_stream(args, "args"))
+    asked: list[bool] = []
+    results = explained_items(_results(spec, work, client, config, ordered, asked))
+    weakref.finalize(results, _warn_of_none_asked, name_of(func), asked)
+    return results
+
+
+def _warn_of_none_asked(name: str, asked: list[bool]) -> None:
+    if not asked:
+        logger.warning(
+            "parallel_for(%s, ...) was called and no result was asked for, so that nothing has run: iterate over it, "
+            "or call parallel_map",
+            name,
+        )
+
+
+def _results(
+    spec: RunSpec, work: Work, client: Any, config: ParallelConfig, ordered: bool, asked: list[bool]
+) -> Generator[Any, None, None]:
+    asked.append(True)
+    if work.empty:
+        return
+    waiting: dict[int, tuple[Chunk, Block]] = {}
+    position = 0
+    with closing(
+        outcomes(spec, work, client, config, may_take=lambda: len(waiting) < _MAX_BUFFERED)
+    ) as pairs:
+        for chunk, block in pairs:
+            if not ordered:
+                yield from block.values
+                if block.error is not None:
+                    raise named_error(block.take_error(), block.stop, chunk.start + len(block.values))
+                continue
+            waiting[chunk.start] = (chunk, block)
+            while position in waiting:
+                _, done = waiting.pop(position)
+                position += len(done.values)
+                yield from done.values
+                if done.error is not None:
+                    raise named_error(done.take_error(), done.stop, position)
+
+
+def _spec(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any]) -> RunSpec:
+    func = unwrapped(func)
+    check_setup(setup_fn)
+    if inspect.iscoroutinefunction(func):
+        raise SignatureError(
+            f"{name_of(func)} is a coroutine function, and items are ordinary calls: pass "
+            "`lambda x: asyncio.run(func(x))`, or submit it through the client of get_client"
+        )
+    return RunSpec(func, kwargs=kwargs, setup=setup_fn)
+
+
+def submit(
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    client: Any,
+    config: ParallelConfig,
+    setup_fn: SetupFn | None,
+    kwargs: dict[str, Any],
+) -> Any:
+    """Return a future of one call."""
+    func = unwrapped(func)
+    check_setup(setup_fn)
+    if client is not None:
+        from espnet3.parallel.runner.calls.background import submit_to_client
+
+        return submit_to_client(client, func, args, kwargs, setup_fn, config_of(client, config).setup_timeout)
+    if runs_here(config):
+        with named_here():
+            return _done_here(func, args, config, setup_fn, kwargs)
+    from espnet3.parallel.runner.calls.background import submit_to_workers  # here: others need none
+
+    return submit_to_workers(config, func, args, kwargs, setup_fn)
+
+
+def _done_here(
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    config: ParallelConfig,
+    setup_fn: SetupFn | None,
+    kwargs: dict[str, Any],
+) -> Future[Any]:
+    future: Future[Any] = Future()
+    env = build_here(setup_fn, config.setup_timeout) if setup_fn is not None else {}
+    call = bind(func, env, kwargs, len(args))
+    try:
+        if inspect.iscoroutinefunction(func):  # in a thread: this one may have a loop that is running
+            future.set_result(_run_coroutine(call(*args)))
+        else:
+            future.set_result(call(*args))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a future carries its call's exception to `result()`
+        add_note(error, f"in the call {call_text(func, args, kwargs)}, in this process")
+        future.set_exception(error)
+    return future
+
+
+def _run_coroutine(coroutine: Any) -> Any:
+    import asyncio  # 40 ms, for which no other call should wait
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()

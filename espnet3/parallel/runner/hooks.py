@@ -1,0 +1,336 @@
+"""The hooks that a runner's class overrides: checks of the class, and calls of the hooks.
+
+A shard of a runner with files of its own calls its writer hooks:
+
+    open_writers(shard_dir) ──> write_record(writers, result, state) for each ──> close_writers(writers, state)
+
+Where a runner overrides one of `init_state`, `reduce_state` and `finalize_state`, the shard calls these three instead;
+those of the base call the hooks above.
+
+A runner may have one of `forward` and `batch_forward` alone. `batch_forward` alone: its `forward` is a batch of one.
+`forward` alone, a batch size, and files of its own: where `forward` says that it takes lists, an item of the run is a
+list of indices, as in ESPnet3's layer. It says so by its first parameter (annotated as a list, sequence or iterable, or
+called `indices`, `batch`, ...), or by being ESPnet3's own, or that of a runner derived from one of ESPnet3's, which are
+documented to be given lists. A `forward` that says nothing is given one index, which is right for any batch size.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from espnet3.parallel.checks import own_attribute
+from espnet3.parallel.env.injection import bind, name_of
+from espnet3.parallel.errors import BatchLengthError, SignatureError
+from espnet3.parallel.ledger.files import BY_UMASK, Draft
+
+if TYPE_CHECKING:
+    from espnet3.parallel.engine.steps import Call
+
+WRITER_HOOKS = ("open_writers", "write_record", "close_writers")
+STATE_HOOKS = ("init_state", "reduce_state", "finalize_state")
+_STATIC = ("forward", "batch_forward", *WRITER_HOOKS, *STATE_HOOKS)
+_ITERATED = ("batch_forward", "open_writers")  # results of the others are not iterated over
+_DEFAULT = "_espnet3_default"
+_MADE = "_espnet3_in_batches_of_one"
+_ESPNET3 = ("espnet3.systems.", "espnet3.components.")  # ours, of the same names, have a `batch_forward`
+_LISTS = ("batch", "batch_indices", "idxs", "indices")
+_LIST = re.compile(r"\b([Ll]ist|Sequence|Iterable|Collection)\b")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def default(hook: F) -> F:
+    """Mark a hook as the base's own, to tell it from one that a runner overrides."""
+    setattr(hook, _DEFAULT, True)
+    return hook
+
+
+def is_default(runner: type, name: str) -> bool:
+    """Whether a runner's hook is that of the base."""
+    hook = inspect.getattr_static(runner, name)
+    return own_attribute(getattr(hook, "__func__", hook), _DEFAULT) is True
+
+
+def writes_files(runner: type) -> bool:
+    """Whether a runner writes files of its own, by a writer hook, a state hook or `merge`."""
+    return not all(is_default(runner, name) for name in (*WRITER_HOOKS, *STATE_HOOKS, "merge"))
+
+
+def make_static(runner: type) -> None:
+    """Refuse functions with `self` among those that run on workers; make static what the class body only assigns.
+
+    Such a function (`write_record = Other.write_record`) was written without `self`.
+    """
+    for name in _STATIC:
+        own = inspect.getattr_static(runner, name)
+        if inspect.isfunction(own):  # plain, so a method: also one that a mixin brings
+            if not _is_assigned(runner, name, own):
+                raise SignatureError(
+                    f"{runner.__qualname__}.{name} must be static: it runs on workers, where there is no self. "
+                    f"Put @staticmethod above it and take what it needs from the env"
+                )
+            setattr(runner, name, staticmethod(own))
+        func = getattr(own, "__func__", own)
+        if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
+            raise SignatureError(
+                f"{runner.__qualname__}.{name} must be a plain function: nothing would await what an `async "
+                "def` returns. Call asyncio.run(...) in it"
+            )
+        if inspect.isgeneratorfunction(func) and name not in _ITERATED:
+            raise SignatureError(
+                f"{runner.__qualname__}.{name} must be a plain function: nothing would run what a function with "
+                "`yield` returns. Return a list"
+            )
+
+
+def _is_assigned(runner: type, name: str, function: Any) -> bool:
+    """Whether a class's function was defined elsewhere, and not as a method."""
+    owner = next(base for base in runner.__mro__ if name in vars(base))
+    made_here = (owner.__module__, f"{owner.__qualname__}.{name}")
+    first = next(iter(inspect.signature(function).parameters), "")
+    return (function.__module__, function.__qualname__) != made_here and first not in ("self", "cls")
+
+
+# --- batches ----------------------------------------------------------------------------------------
+
+
+def in_batches_of_one(runner: Any) -> Callable[..., Any]:
+    """Return a `forward` that calls a class's `batch_forward` with a list of one, and takes the same env entries.
+
+    Workers find it by its name in the class, if that can be imported.
+    """
+    batch_forward = runner.batch_forward
+
+    def forward(idx: Any, *args: Any, **env: Any) -> Any:
+        results = list(batch_forward([idx], *args, **env))
+        if len(results) != 1:
+            raise BatchLengthError(
+                f"batch_forward was given 1 index ({idx!r}) and returned {len(results)} results; "
+                "it must return one result per index, in their order"
+            )
+        return results[0]
+
+    forward.__module__, forward.__qualname__ = runner.__module__, f"{runner.__qualname__}.forward"
+    forward.__signature__ = inspect.signature(batch_forward)  # type: ignore[attr-defined]  # what `inspect` reads
+    setattr(forward, _MADE, True)
+    return forward
+
+
+def is_in_batches_of_one(forward: Any) -> bool:
+    """Whether a `forward` comes from `in_batches_of_one`."""
+    return getattr(forward, _MADE, False)
+
+
+def takes_lists(runner: type, batch_size: int | None) -> bool:
+    """Whether a runner's `forward` takes lists of indices; the module's docstring has the rule."""
+    if batch_size is None or not is_default(runner, "batch_forward") or not writes_files(runner):
+        return False
+    forward = runner.forward  # type: ignore[attr-defined]  # a runner's class
+    if any(one.__module__.startswith(_ESPNET3) for one in (forward, *runner.__mro__)):
+        return True
+    first = next(iter(inspect.signature(forward).parameters.values()), None)
+    return first is not None and (first.name in _LISTS or bool(_LIST.search(str(first.annotation))))
+
+
+def in_lists(items: Sequence[Any], size: int) -> list[list[Any]]:
+    """Cut items into lists of `size`; the last one may be shorter."""
+    return [list(items[at : at + size]) for at in range(0, len(items), size)]
+
+
+# --- writers ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """A runner's functions for a worker.
+
+    Attributes:
+        batch_forward: None where the items run one by one.
+        states: `init_state`, `reduce_state` and `finalize_state`, if the runner overrides one of them.
+    """
+
+    forward: Callable[..., Any]
+    batch_forward: Callable[..., Any] | None
+    open_writers: Callable[..., Any]
+    write_record: Callable[..., Any]
+    close_writers: Callable[..., Any]
+    states: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]] | None = None
+
+    @classmethod
+    def of(cls, runner: Any, batched: bool) -> Hooks:
+        """Return the hooks of a runner's class."""
+        own_states = not all(is_default(runner, name) for name in STATE_HOOKS)
+        return cls(
+            runner.forward,
+            runner.batch_forward if batched else None,
+            runner.open_writers,
+            runner.write_record,
+            runner.close_writers,
+            (runner.init_state, runner.reduce_state, runner.finalize_state) if own_states else None,
+        )
+
+    def check(self, env: dict[str, Any]) -> None:
+        """Check an env against all hooks, before the first shard."""
+        env = {"shard_id": 0, **env}  # each shard adds its own
+        self.call(env, batches=True)
+        bind(self.open_writers, env)
+        bind(self.write_record, env, n_positional=3)
+        bind(self.close_writers, env, n_positional=2)
+        for n_positional, hook in enumerate(self.states or ()):  # (), (state, result), (state)
+            bind(hook, env, n_positional=(0, 2, 1)[n_positional])
+
+    def call(self, env: dict[str, Any], *, batches: bool) -> Call:
+        """Return `forward`, and with `batches` also `batch_forward`, bound to the env."""
+        many = self.batch_forward if batches else None
+        from espnet3.parallel.engine.steps import Call
+
+        return Call(bind(self.forward, env), bind(many, env) if many is not None else None)
+
+
+class ShardWriters:
+    """A shard's writers and its state, from opening to closing."""
+
+    def __init__(self, hooks: Hooks, env: dict[str, Any], folder: Path, number: int) -> None:
+        self._hooks = hooks
+        self._env = env
+        self._folder = folder
+        self._state: Any = new_state(folder, number)
+        self._writers: Any = None
+        if hooks.states is None:
+            self._write = bind(hooks.write_record, env, n_positional=3)
+        else:
+            self._write = bind(hooks.states[1], env, n_positional=2)
+
+    def open(self) -> None:
+        """Open the writers, or make the first state."""
+        if self._hooks.states is None:
+            self._writers = bind(self._hooks.open_writers, self._env)(self._folder)
+        else:
+            init = self._hooks.states[0]
+            self._state = _returned(bind(init, self._env, n_positional=0)(), init)
+
+    def write(self, index: Any, result: Any) -> None:
+        """Write one result."""
+        if isinstance(self._state, dict):  # a runner's own `init_state` may return another object
+            self._state["index"] = index
+        if self._hooks.states is None:
+            self._write(self._writers, result, self._state)
+        else:
+            self._state = _returned(self._write(self._state, result), self._hooks.states[1])
+
+    def close(self) -> None:
+        """Close the writers, or finalise the state, also after an error."""
+        if self._hooks.states is None:
+            bind(self._hooks.close_writers, self._env, n_positional=2)(self._writers, self._state)
+        else:
+            bind(self._hooks.states[2], self._env, n_positional=1)(self._state)
+
+
+def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:
+    """Return the env entries of a run folder: `output_dir` and `shard_subdir`, which together name it.
+
+    `shard_subdir` is empty if the folder does not end with it, as in a detached run without an `output_dir`.
+    """
+    parts = Path(shard_subdir).parts
+    if not parts or folder.parts[-len(parts) :] != parts:
+        return {"output_dir": str(folder), "shard_subdir": ""}
+    return {"output_dir": str(Path(*folder.parts[: -len(parts)])), "shard_subdir": shard_subdir}
+
+
+def opened_state(runner: Any, env: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of the base's `init_state`, with open writers."""
+    number = int(env["shard_id"])
+    folder = Path(env["output_dir"], env["shard_subdir"], f"split.{number}")
+    return {**new_state(folder, number), "_writers": bind(runner.open_writers, env)(folder)}
+
+
+def new_state(folder: Path, number: int) -> dict[str, Any]:
+    """Return the first state of a shard."""
+    return {"shard_id": number, "shard_dir": str(folder), "records": []}
+
+
+def _returned(state: Any, hook: Callable[..., Any]) -> Any:
+    if state is None:
+        raise TypeError(
+            f"{name_of(hook)} returned None, and must return the shard's state: add `return state`"
+        )
+    return state
+
+
+def close_all(writers: Any) -> None:
+    """Close every writer in the result of `open_writers`: one, or any nesting of lists, tuples, sets and mappings.
+
+    A writer has a method `close`; other values (a path, a number) stay as they are. Each is closed once, in order, also
+    after one that raises.
+
+    Raises:
+        Exception: The first that a `close` raised.
+    """
+    first: BaseException | None = None
+    for writer in _found(writers, set()):
+        try:
+            writer.close()
+        except BaseException as error:  # the others hold unwritten lines as well
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def _found(value: Any, seen: set[int]) -> Iterator[Any]:
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    # first: a shelf is a mapping too; and a mapping may have its keys as attributes
+    of = type(value) if isinstance(value, Mapping) else value
+    if not isinstance(value, type) and callable(getattr(of, "close", None)):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _found(one, seen)
+    elif isinstance(value, (list, tuple, AbstractSet)):
+        for one in value:
+            yield from _found(one, seen)
+
+
+def concatenate_shard_files(
+    shard_dirs: Iterable[str | os.PathLike[str]],
+    relative_name: str | os.PathLike[str],
+    out_path: str | os.PathLike[str],
+) -> bool:
+    """Put a file of each shard's folder together, in the order given; a shard without it adds nothing.
+
+    The new file appears whole, so that others may read the name meanwhile.
+
+    Args:
+        shard_dirs: The folders that `merge` gets.
+        relative_name: The file's name within each of them.
+        out_path: The file to write; a missing folder is made.
+
+    Returns:
+        Whether any shard has the file. If none has, there is no `out_path` afterwards.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    import shutil  # here: its compressors take longer to load than the rest of this module
+
+    out = Path(out_path)
+    parts = [part for part in (Path(folder, relative_name) for folder in shard_dirs) if part.exists()]
+    if not parts:
+        out.unlink(missing_ok=True)
+        return False
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with Draft(out, BY_UMASK) as draft:
+        with draft.opened() as file:
+            for part in parts:
+                with open(part, "rb") as source:
+                    shutil.copyfileobj(source, file)
+        draft.commit(durable=False)
+    return True

@@ -25,7 +25,7 @@ from espnet3.parallel.local.fork_server import ForkServer, boot_of, take_server
 from espnet3.parallel.local.memory_limit import MemoryWatch, processors
 from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
 from espnet3.parallel.pilots.pool import Pool, private_listener
-from espnet3.parallel.pilots.slot import SlotClaim
+from espnet3.parallel.pilots.slot import RunSlots, SlotClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class ProcessSettings:
     gpus: Sequence[str] = ()  # one each; none: they see what this process sees
 
 
-class OwnWorkers(SupervisedCluster):
-    """`n` worker processes of a server, watched and replaced, and the slots that they have opened (`RunSlots`)."""
+class OwnWorkers(SupervisedCluster, RunSlots):
+    """`n` worker processes of a server, watched and replaced, and the slots that they have opened."""
 
     def __init__(self, n: int, settings: ProcessSettings, server: ForkServer) -> None:
         self._pid = os.getpid()
@@ -85,14 +85,6 @@ class OwnWorkers(SupervisedCluster):
             )
         if self._closed:
             raise NoWorkersError("the worker processes of this run have been ended")
-
-    def last_heard(self, address: str) -> Any:
-        """Return nothing to compare: they are of this host, where their processes can be looked at."""
-        return None
-
-    def fall_back(self) -> bool:
-        """Return False: there is no other way to them."""
-        return False
 
     # --- what those who keep them ask ---
 

@@ -36,14 +36,9 @@ _NO_LISTENER = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK})
 
 
 class Door:
-    """Accepts the connections of workers until it is closed.
+    """Accepts the connections of workers until it is closed, and closes the listener then.
 
-    Args:
-        listener: A listening socket; the door owns it from here on.
-        key: The pool's key.
-        admit: Called with each channel and its greeting, in the connection's own thread.
-        tls: Encrypts what comes from other hosts; None: the peers are on this host.
-        limit: Seconds a connection has to prove the key and introduce itself.
+    `admit` is called with each channel and its greeting, in the connection's own thread.
     """
 
     def __init__(
@@ -132,18 +127,17 @@ class Door:
             hello = channel.recv()
             if not isinstance(hello, Hello):
                 raise TypeError(f"a greeting is a Hello, not {type(hello).__name__}")
-        except OSError as error:  # it went, took too long, or does not hold the key
-            logger.debug("a connection to the pool ended in its handshake: %s", error)
+        except ANYTHING as error:
             self._forget(sock)
             sock.close()
-        except ANYTHING as error:
+            if isinstance(error, OSError):  # it went, took too long, or does not hold the key
+                logger.debug("a connection to the pool ended in its handshake: %s", error)
+                return
             logger.warning(
                 "a worker's greeting cannot be read (%s: %s): does it run another version of this package?",
                 type(error).__name__,
                 error,
             )
-            self._forget(sock)
-            sock.close()
         else:
             self._forget(sock)
             self._admit(channel, hello)

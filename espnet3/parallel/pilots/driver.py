@@ -47,16 +47,9 @@ _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to 
 class PilotRun:
     """One run over the slots of one cluster.
 
-    Args:
-        slots: Where its slots come from.
-        work: The items.
-        spec: What the slots run.
-        cluster: Whose workers they are.
-        start_timeout: Seconds without any worker before giving up.
-        frozen_timeout: Seconds without a sign of life after which a worker is given up; None: never.
-        may_take: Asked before a chunk is handed out; False holds new work back (a slow consumer).
-        shared: The client outlives this run, so unfinished work is cancelled at its end.
-        tally: Counts the run; it may be read while the run goes on.
+    `start_timeout`: seconds without any worker before giving up. `frozen_timeout`: seconds without a sign of life after
+    which a worker is given up. `may_take`: as for `Feeder`. `shared`: the client outlives this run, whose unfinished
+    work is cancelled at its end. `tally` may be read while the run goes on.
     """
 
     def __init__(
@@ -83,7 +76,7 @@ class PilotRun:
         self._signs = SignsOfLife(frozen_timeout, slots.last_heard)
         self._pending = PendingLosses(self._went_with_job, cluster)
         self._shared = shared
-        self._losses = Losses(self._id, work, spec.policy, self._how_it_ended, self._finish)
+        self._losses = Losses(self._id, work, spec.policy, cluster, self._finish)
         self._clock, self._looked = AwakeClock(), 0.0
         self._selector = selectors.DefaultSelector()
         self._feeder = Feeder(self._id, work, may_take, spec.as_lines, self._not_sent)
@@ -112,7 +105,7 @@ class PilotRun:
                 else:
                     self._check_patience(now - quiet_since)
                 self._listen(key.fileobj for key, _ in events)
-                self._judge()
+                self._losses.settle_all(self._pending.decided())
                 if not self._feeder.ready:
                     self._in_setup.check()
                 if now - self._looked > _TICK:
@@ -199,7 +192,7 @@ class PilotRun:
             return
         if not self._asked:  # another run holds every slot
             self._asked = True
-            self._claim.ask_for_more()
+            self._claim.source.ask_for_more()
         if waited > self._timeout:
             raise NoWorkersError(
                 f"no worker connected within start_timeout = {self._timeout:g} s; "
@@ -248,14 +241,6 @@ class PilotRun:
         self._feeder.forget(slot)
         self._claim.lost(slot)
 
-    def _judge(self) -> None:
-        """Deal with chunks whose worker died, once it is known why: its item, or the end of its job."""
-        for slots, alone, free in self._pending.decided():
-            if free:
-                self._losses.give_back(slots)
-            else:
-                self._losses.settle(slots, alone)
-
     def _look_around(self, now: float) -> None:
         """Find dead workers whose socket is still open, and overdue ones."""
         for slot in list(self._claim.slots):
@@ -285,9 +270,6 @@ class PilotRun:
             if each.hello.process == process:
                 each.end = end
         self._process_lost(slot)
-
-    def _how_it_ended(self, pid: int) -> ProcessEnd:
-        return self._cluster.end_of(pid) or ProcessEnd()
 
     def _finish(
         self,
@@ -348,8 +330,8 @@ class PilotRun:
     def _ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
         self._in_setup.count = 0
         slot.ready = True
-        self._feeder.join(slot)
         tally, ready = self.tally, self._feeder.ready
+        ready[slot] = time.perf_counter()
         if tally.ready is None:
             tally.ready = ready[slot]
         tally.imports, tally.env = max(tally.imports, imports), max(tally.env, env)
@@ -390,8 +372,7 @@ class PilotRun:
         return len(self._answered) >= expected and self._answered >= _workers_of(self._claim.slots)
 
     def _not_sent(self, chunk: Chunk, error: BaseException) -> None:
-        failure = failure_of(error, None, 1, THIS_PROCESS)
-        self._not_travelled(chunk, "sent to a worker", error, failure)
+        self._not_travelled(chunk, "sent to a worker", error, failure_of(error, None, 1, THIS_PROCESS))
 
     def _not_travelled(
         self, chunk: Chunk, where: str, error: BaseException | None, failure: ItemFailure

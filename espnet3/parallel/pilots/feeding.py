@@ -18,18 +18,8 @@ _AHEAD = 48 << 10  # bytes of a chunk sent to a busy worker: must fit in the soc
 class Feeder:
     """Hands a run's chunks to its slots.
 
-    Args:
-        run_id: The run's number.
-        work: The items.
-        may_take: Asked before a chunk is handed out; False holds new work back (a slow consumer).
-        as_lines: Each chunk travels with the positions of its items.
-        refused: Told of a chunk whose items cannot be pickled, and why.
-
-    Attributes:
-        ready: Slots that have the run's env, in the order in which they came, and since when.
-        present: Seconds that slots were ready which are not any more.
-        flying: How many chunks are out.
-        sizer: Learns from what comes back.
+    `may_take` is asked before a chunk is handed out; False holds new work back (a slow consumer). `refused` gets a
+    chunk whose items cannot be pickled, and why.
     """
 
     def __init__(
@@ -38,11 +28,11 @@ class Feeder:
         work: Work,
         may_take: Callable[[], bool],
         as_lines: bool,
-        refused: Callable[[Chunk, BaseException], None] | None = None,
+        refused: Callable[[Chunk, BaseException], None],
     ) -> None:
-        self.ready: dict[Slot, float] = {}
-        self.present = 0.0
-        self.flying = 0
+        self.ready: dict[Slot, float] = {}  # slots that have the run's env, in their order, and since when
+        self.present = 0.0  # seconds that slots were ready which are not any more
+        self.flying = 0  # chunks that are out
         self.sizer = Sizer(lambda: len(self.ready), keeps=as_lines)
         self._id = run_id
         self._work = work
@@ -52,10 +42,6 @@ class Feeder:
         self._quarantined: set[tuple[str, int]] = set()
         self._draining: tuple[str, int] | None = None
         self._prefetch = True
-
-    def join(self, slot: Slot) -> None:
-        """Hand out chunks to a slot from now on: it has the run's env."""
-        self.ready[slot] = time.perf_counter()
 
     def leave(self, slot: Slot) -> None:
         """Hand out nothing more to a slot; what it holds may still come back."""
@@ -124,8 +110,6 @@ class Feeder:
         try:
             items = chunk.items if isinstance(chunk.items, range) else pickling.dumps(chunk.items)
         except ANYTHING as error:
-            if self._refused is None:
-                raise
             self._refused(chunk, error)
             self._quarantined.discard(slot.hello.process)
             return True

@@ -17,7 +17,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from espnet3.parallel.engine.blame import Charges, Fate, Loss, after_loss, failure_of_item
 from espnet3.parallel.engine.work import Chunk, Work
@@ -40,23 +40,15 @@ _KILLED = ProcessEnd(signal=signal.SIGKILL)
 Finish = Callable[[Chunk, ItemFailure, Loss], None]
 
 
-Innocent = Callable[[Hello], "bool | None"]
-
-
 class PendingLosses:
     """Workers that are gone with chunks in hand, until it is known why.
 
-    Args:
-        innocent: Says of a lost worker whether it went with its job (walltime, preemption, a lost
-            node) and not because of its item; None while that is not known.
-        cluster: Whose workers they are.
-
-    Attributes:
-        innocent: As given.
+    `innocent` says of a lost worker whether it went with its job (walltime, preemption, a lost node) and not because of
+    its item; None while that is not known.
     """
 
-    def __init__(self, innocent: Innocent, cluster: WorkerCluster) -> None:
-        self.innocent = innocent
+    def __init__(self, innocent: Callable[[Hello], bool | None], cluster: WorkerCluster) -> None:
+        self._innocent = innocent
         self._cluster = cluster
         self._open: list[tuple[list[Slot], bool, float]] = []
         self._excused: Counter[int] = Counter()
@@ -65,7 +57,7 @@ class PendingLosses:
         return len(self._open)
 
     def add(self, slots: list[Slot], alone: bool) -> None:
-        """Take the slots of a lost process; `alone` as for `Losses.settle`."""
+        """Take the slots of a lost process; `alone`: the process had no item of another run."""
         held = [slot for slot in slots if slot.flying]
         self._open.append((held, alone, time.monotonic()))
 
@@ -87,7 +79,7 @@ class PendingLosses:
                 continue
             # one that was killed because a call took too long needs no other reason
             late = any(slot.late is not None for slot in slots)
-            innocent = False if late else self.innocent(slots[0].hello)
+            innocent = False if late else self._innocent(slots[0].hello)
             if innocent is None and time.monotonic() - since < _PATIENCE:
                 self._open.append((slots, alone, since))
                 continue
@@ -100,17 +92,10 @@ class PendingLosses:
 
 
 class SetupLosses:
-    """Workers that died while they built the env: a few in a row, and the run is given up.
-
-    Args:
-        cluster: Whose workers they are.
-
-    Attributes:
-        count: Workers in a row; whoever sees an env built sets it to 0.
-    """
+    """Workers that died while they built the env: a few in a row, and the run is given up."""
 
     def __init__(self, cluster: WorkerCluster) -> None:
-        self.count = 0
+        self.count = 0  # in a row; an env that is built sets it to 0
         self._cluster = cluster
         self._last: tuple[Hello, float] | None = None
 
@@ -139,23 +124,15 @@ def _end_is_due(cluster: WorkerCluster, hello: Hello) -> bool:
 
 
 class Losses:
-    """Decides what becomes of the chunks that lost workers held.
-
-    Args:
-        run_id: The run's number, as marks have it.
-        work: Takes back what is to go again.
-        policy: Of the run.
-        end_of: Returns how a process ended, as far as that is known.
-        finish: Takes what has failed.
-    """
+    """Decides what becomes of the chunks that lost workers held: `work` takes them back, `finish` what has failed."""
 
     def __init__(
-        self, run_id: int, work: Work, policy: Policy, end_of: Callable[[int], ProcessEnd], finish: Finish
+        self, run_id: int, work: Work, policy: Policy, cluster: WorkerCluster, finish: Finish
     ) -> None:
         self._run_id = run_id
         self._work = work
         self._policy = policy
-        self._end_of = end_of
+        self._cluster = cluster
         self._finish = finish
         self._in_vain = 0
 
@@ -163,7 +140,15 @@ class Losses:
         """Note that a chunk was answered."""
         self._in_vain = 0
 
-    def settle(self, slots: Sequence[Slot], alone: bool) -> None:
+    def settle_all(self, decided: Iterable[tuple[list[Slot], bool, bool]]) -> None:
+        """Deal with what `PendingLosses` has decided."""
+        for slots, alone, free in decided:
+            if free:
+                self.give_back(slots)
+            else:
+                self._settle(slots, alone)
+
+    def _settle(self, slots: Sequence[Slot], alone: bool) -> None:
         """Decide about the items of slots whose process has ended."""
         slots = [slot for slot in slots if slot.flying]
         killed_for_time = any(slot.late is not None for slot in slots)
@@ -179,7 +164,12 @@ class Losses:
             elif killed_for_time:  # it was killed because of another slot's item
                 self._work.put_back(chunk)
             else:
-                self._died(chunk, slot, inside[slot], alone and len(begun) == 1)
+                where = inside[slot]
+                rest = chunk if where is None else self._in_progress(chunk, *where)
+                n = len(rest.items)
+                end = slot.end or (n == 1 and self._cluster.end_of(slot.hello.pid)) or ProcessEnd()
+                loss = Loss(rest.start, n, end, alone and len(begun) == 1, seen=where is not None)
+                self._decide(rest, slot, loss)
 
     def give_back(self, slots: Sequence[Slot]) -> None:
         """Take back all chunks of slots that no item of theirs has ended."""
@@ -206,12 +196,6 @@ class Losses:
             return None
         chunk = slot.flying[0]
         return slot.mark.within(self._run_id, chunk.start, chunk.items) or (0, 0)
-
-    def _died(self, chunk: Chunk, slot: Slot, inside: tuple[int, int] | None, alone: bool) -> None:
-        rest = chunk if inside is None else self._in_progress(chunk, *inside)
-        n = len(rest.items)
-        end = slot.end or (self._end_of(slot.hello.pid) if n == 1 else ProcessEnd())
-        self._decide(rest, slot, Loss(rest.start, n, end, alone, seen=inside is not None))
 
     def _in_progress(self, chunk: Chunk, at: int, n: int) -> Chunk:
         """Put back what was not in progress, and return the rest."""

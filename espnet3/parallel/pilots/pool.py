@@ -16,6 +16,7 @@ import threading
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from espnet3.parallel.errors import ConfigError
@@ -34,19 +35,16 @@ _ENDS = 256  # lost slots that are remembered: more than any host loses at once
 
 
 class Pool:
-    """All slots of one cluster's workers: a `SlotSource`.
+    """All slots of one cluster's workers, which connect to `listener`; the pool closes it.
 
-    Args:
-        listener: Where workers connect; the pool owns it from here on.
-        folder: The private folder that has its socket and the workers' marks, removed when the pool closes; None
-            where the workers may be on other hosts.
-        tls: What encrypts connections from other hosts; None: they are of this host.
+    `folder` is the private one that has its socket and the workers' marks, removed when the pool closes; None where the
+    workers may be on other hosts.
     """
 
     def __init__(
         self, listener: socket.socket, folder: str | None, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._key = os.urandom(32)
+        self.key = os.urandom(32)  # workers prove to hold it
         self._lock = threading.Lock()
         self._idle: list[Slot] = []
         self._claimed = 0
@@ -58,20 +56,18 @@ class Pool:
         self.connected = False
         self._closed = False
         self._pid = os.getpid()
-        self._door = Door(listener, self._key, self._admit, tls)
+        self._door = Door(listener, self.key, self._admit, tls)
 
     @property
     def address(self) -> object:
         """What workers connect to."""
         return self._door.address
 
-    @property
-    def key(self) -> bytes:
-        """What they prove to hold."""
-        return self._key
-
     def _admit(self, channel: Channel, hello: Hello) -> None:
-        mark = self._mark(hello)
+        mark = None
+        if hello.mark and self._folder is not None:
+            with suppress(OSError):  # the folder is gone: the pool is being closed
+                mark = Window(self._folder, hello.mark)
         with self._lock:
             if self._closed:
                 channel.close()
@@ -90,14 +86,6 @@ class Pool:
             waiting = list(self._claims)
         for claim in waiting:
             claim.wake()
-
-    def _mark(self, hello: Hello) -> Window | None:
-        if not hello.mark or self._folder is None:
-            return None
-        try:
-            return Window(self._folder, hello.mark)
-        except OSError:  # the folder is gone: the pool is being closed
-            return None
 
     def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
         """Whether a process is inside an item of another claim, or was when it died."""

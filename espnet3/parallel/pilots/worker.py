@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.engine.exceptions import ANYTHING, describe_error
+from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler
 from espnet3.parallel.engine.settling import Block
@@ -31,14 +31,13 @@ from espnet3.parallel.pilots.log_records import Hearing, Message, Outlet
 from espnet3.parallel.pilots.mark import Mark
 from espnet3.parallel.pilots.protocol import (
     Hello,
+    Report,
     RunSpec,
-    SetupReport,
     forget,
     head_of,
     portable,
     prepare,
     setup_report,
-    unread,
 )
 from espnet3.parallel.records import Policy
 
@@ -57,13 +56,8 @@ STARTED.set()
 class Slots:
     """The slots of this process to one driver: a channel each, and one more that asks for further ones.
 
-    Args:
-        address: The driver's listener.
-        key: The pool's key.
-        driver: The driver's host and process.
-        replaced: Whether a worker that ends is replaced: its process may then be ended when it is beyond use.
-        hello: How they introduce themselves.
-        tls: What encrypts the channels; None: the driver is on this host.
+    `driver`: its host and process. `replaced`: another worker takes the place of one that ends, so that a process
+    beyond use may be ended.
     """
 
     def __init__(
@@ -115,12 +109,18 @@ class Slots:
 
     def _connect(self, hello: Hello) -> Channel | None:
         for attempt in range(1, _ATTEMPTS + 1):
+            channel = None
             try:
-                return _introduced(connect(self._address, self._key, tls=self._tls), hello)
+                channel = connect(self._address, self._key, tls=self._tls)
+                channel.send(hello)
             except (FileNotFoundError, ConnectionRefusedError, PermissionError):
                 break  # the driver has gone, or is another one
             except OSError:  # it cannot be reached from here, or is too busy just now
+                if channel is not None:
+                    channel.close()
                 time.sleep(_PAUSE * attempt)
+            else:
+                return channel
         return None
 
     def _control(self) -> None:
@@ -153,29 +153,11 @@ class Slots:
                 return  # a process that breaks every slot at once is of no use to the run
 
 
-def _introduced(channel: Channel, hello: Hello) -> Channel:
-    try:
-        channel.send(hello)
-    except OSError:
-        channel.close()
-        raise
-    return channel
-
-
 class Pilot:
     """One slot's loop over the messages of `protocol`.
 
-    Args:
-        hello: How the channel has introduced itself.
-        permits: Taken while user code runs (not while an answer is sent: that may wait).
-        mark: Where it notes which items it is inside.
-        alone: Whether this process is not the driver's own, and may be killed by an item's time limit.
-        replaced: Whether another process takes this one's place, so that it may be ended when it is beyond use.
-
-    Attributes:
-        leaving: The worker is about to end: the chunk in hand is the last one.
-        broken: It could not go on.
-        answered: It has answered a chunk.
+    `permits` are taken while user code runs (not while an answer is sent: that may wait). `alone`: this process is not
+    the driver's own, and an item's time limit may kill it. `replaced`: as for `Slots`.
     """
 
     end = staticmethod(end_process)  # what an item that takes too long does to its process
@@ -196,7 +178,9 @@ class Pilot:
         self._mark = mark
         self._alone = alone
         self._replaced = replaced
-        self.leaving = self.broken = self.answered = False
+        self.leaving = False  # the worker is about to end: the chunk in hand is the last one
+        self.broken = False  # it could not go on
+        self.answered = False  # a chunk
         self._busy = False
         self._step = 1  # items that the steps of this run's last chunk held
         self._send_lock = threading.Lock()
@@ -265,13 +249,13 @@ class Pilot:
             self._send(("over", run_id))
             return
 
-        def give_up(report: SetupReport) -> None:
+        def give_up(report: Report) -> None:
             self._broken.add(run_id)
             with self._send_lock:
                 self._send_records(run_id, self._outlet.take())
                 self.channel.send(("setup", run_id, report))
 
-        late = SetupWatch(timeout, lambda text: give_up(SetupReport(f"on worker {self.worker}: {text}")))
+        late = SetupWatch(timeout, lambda text: give_up((f"on worker {self.worker}: {text}", None)))
         sys.path.extend(entry for entry in path if entry not in sys.path)
         with self._permits, late, self._listening(run_id):
             self._mark.set_up(run_id)
@@ -320,7 +304,8 @@ class Pilot:
                     items = pickle.loads(items)
                 except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
                     self._mark.clear()
-                    self._send(unread(run_id, error, self.worker))
+                    failure = failure_of(error, None, 1, self.worker)
+                    self._send(("unread", run_id, failure, pickle_error(error)))
                     return
             with on_a_worker(report if self._alone else None):
                 block = run_items(
@@ -374,16 +359,16 @@ class Pilot:
         return any(m[0] == "end" and m[1] == run_id for m in self._inbox)
 
     def _pickled(self, run_id: int, items: Any, block: Block, policy: Policy) -> Any:
-        done = head_of(block)
+        values, head = block.values, head_of(block)
         try:
-            return pickle_parts(("done", run_id, done.fields(), block.values))
+            return pickle_parts(("done", run_id, tuple(head), values))
         except ANYTHING:  # some result needs more than pickle (a class made in a script) ...
             pass
         try:
-            return pickle_parts(("done", run_id, done.fields(), block.values), Pickler)
+            return pickle_parts(("done", run_id, tuple(head), values), Pickler)
         except ANYTHING:  # ... or cannot travel at all
-            values, done = portable(items, block, policy, self.worker)
-            return pickle_parts(("done", run_id, done.fields(), values))
+            values, head = portable(items, block, head, policy, self.worker)
+            return pickle_parts(("done", run_id, tuple(head), values))
 
     def _on_end(self, run_id: int) -> None:
         _, spec = self._calls.pop(run_id, (None, None))

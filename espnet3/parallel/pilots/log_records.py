@@ -26,8 +26,6 @@ from typing import Any
 
 from espnet3.parallel.engine.lines import LineStream
 from espnet3.parallel.engine.loop import items_in_hand
-from espnet3.parallel.env.injection import WARNING
-from espnet3.parallel.messages import warn_caller
 
 MOST = 100  # records a second from one worker process, and so many at once
 _PAUSE = 0.05  # seconds between two messages of one slot
@@ -38,7 +36,6 @@ _STREAMS = ("stdout", "stderr")
 _PRINTED = "printed"  # the key of a line in place of a record: its stream
 # what Dask and this package say of themselves goes where it always went
 _OURS = ("distributed", "dask", "tornado", "bokeh", "espnet3.parallel")
-_WARNED: set[str] = set()  # warnings of workers that this process has given
 # The worker; records as their attributes, and lines; how many more were left out
 Message = tuple[str, list[dict[str, Any]], int]
 
@@ -271,8 +268,7 @@ _call_handlers = logging.Logger.callHandlers
 def _relay_or_handle(logger: logging.Logger, record: logging.LogRecord) -> None:
     """What `Logger.callHandlers` is on a worker."""
     outlet = _current()
-    stays = _has_handler(logger) or _is_ours(record.name)
-    if outlet is None or (stays and not hasattr(record, WARNING)):
+    if outlet is None or _has_handler(logger) or _is_ours(record.name):
         _call_handlers(logger, record)
         return
     try:
@@ -310,12 +306,6 @@ class Inlet:
             if _PRINTED in fields:
                 stream = getattr(sys, fields[_PRINTED]) or sys.__stderr__
                 print(f"[worker {worker}] {fields['text']}", file=stream)
-                continue
-            if fields.get(WARNING):  # each worker has found it: said once
-                text = str(fields[WARNING])
-                if text not in _WARNED:
-                    _WARNED.add(text)
-                    warn_caller(text)
                 continue
             logger = logging.getLogger(fields["name"])
             if logger.isEnabledFor(fields["levelno"]):

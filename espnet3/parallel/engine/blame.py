@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd
 
@@ -35,64 +35,30 @@ _IN_COMPANY = 3  # the same for a suspect, where another run had an item in that
 _UNKNOWN = ProcessEnd()
 OUTSIDE = -1  # `Loss.begin` where the process was in no item but in a writer hook
 
-_ORDINALS = (
-    "",
-    "first",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-    "ninth",
-    "tenth",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Charges:
-    """What is held against an item, or against each item of a stretch.
+    """What is held against an item, or against each item of a stretch."""
 
-    Attributes:
-        suspect: It may have ended a process: it goes by itself, in a process that does nothing else.
-        deaths: Processes that it is taken to have ended.
-        late: Times it took longer than `item_timeout`.
-    """
-
-    suspect: bool = False
-    deaths: int = 0
-    late: int = 0
+    suspect: bool = (
+        False  # it may have ended a process: it goes by itself, in a process that does nothing else
+    )
+    deaths: int = 0  # processes that it is taken to have ended
+    late: int = 0  # times it took longer than `item_timeout`
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A process that ended while items were in progress, or a thread that was left behind in one.
+    """A process that ended while items were in progress, or a thread that was left behind in one."""
 
-    Attributes:
-        begin: Position of the first item in progress; `OUTSIDE` where there was none.
-        items: How many were in progress.
-        end: How the process ended.
-        alone: Whether that process had nothing else in progress.
-        seen: Whether a mark says what was in progress; else it is all that the process had been given.
-        seconds: How long the call had taken when its process was killed for it; None: that was not the reason.
-        stack: Where the call was, as text; "" where nobody could look.
-        hook: The writer hook that the process was in, where it was in no item; "" where that is not known.
-    """
-
-    begin: int
-    items: int
+    begin: int  # position of the first item in progress; `OUTSIDE` where there was none
+    items: int  # in progress
     end: ProcessEnd = _UNKNOWN
-    alone: bool = True
-    seen: bool = True
-    seconds: float | None = None
-    stack: str = ""
-    hook: str = ""
-
-    @property
-    def positions(self) -> range:
-        """The positions of what was in progress."""
-        return range(self.begin, self.begin + self.items)
+    alone: bool = True  # that process had nothing else in progress
+    seen: bool = True  # a mark says what was in progress; else it is all that the process had been given
+    seconds: float | None = None  # that the call had taken, where its process was killed for it
+    stack: str = ""  # where the call was; "" where that is not known
+    hook: str = ""  # the writer hook that the process was in, where it was in no item
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain JSON data."""
@@ -119,17 +85,11 @@ class Fate(Enum):
         return self in (Fate.POISON, Fate.GIVEN_UP)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What follows from a loss.
-
-    Attributes:
-        fate: What becomes of what was in progress.
-        charges: What is held against each of its items from now on.
-    """
+class Verdict(NamedTuple):
+    """What follows from a loss."""
 
     fate: Fate
-    charges: Charges
+    charges: Charges  # that are held against each item from now on
 
 
 def after_loss(charges: Charges, loss: Loss, policy: Policy) -> Verdict:
@@ -176,7 +136,9 @@ def failure_of_item(
 
 
 def _death(loss: Loss, charges: Charges) -> str:
-    count = f"; this is the {_ordinal(charges.deaths)} worker lost" if charges.deaths > 1 else ""
+    count = (
+        f"; this is the {charges.deaths}{_ending(charges.deaths)} worker lost" if charges.deaths > 1 else ""
+    )
     if loss.begin == OUTSIDE:
         hook = loss.hook or "a writer hook"
         where, lost = f" in {hook}, with no item in progress", " in it"
@@ -193,22 +155,12 @@ def _delay(loss: Loss, policy: Policy, place: str) -> str:
     return f"it took longer than {over} on {place}, whose {end} after {loss.seconds:.1f} s"
 
 
-def _ordinal(n: int) -> str:
-    if n < len(_ORDINALS):
-        return _ORDINALS[n]
-    return f"{n}{'th' if n % 100 in (11, 12, 13) else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
+def _ending(n: int) -> str:
+    return "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
 
 
 class History:
-    """The losses of one shard, in order, and what follows from them for each position.
-
-    Args:
-        policy: The run's.
-        losses: Those so far.
-
-    Attributes:
-        losses: All of them.
-    """
+    """The losses of one shard, in order, and what follows from them for each position."""
 
     def __init__(self, policy: Policy, losses: Iterable[Loss] = ()) -> None:
         self.losses: list[Loss] = []
@@ -222,9 +174,9 @@ class History:
         """Note a loss, and return what becomes of what was in progress."""
         fate = Fate.AGAIN
         self.losses.append(loss)
-        for position in loss.positions:
-            verdict = after_loss(self._charges.get(position, Charges()), loss, self._policy)
-            self._charges[position], fate = verdict.charges, verdict.fate
+        for position in range(loss.begin, loss.begin + loss.items):
+            before = self._charges.get(position, Charges())
+            fate, self._charges[position] = after_loss(before, loss, self._policy)
             if fate.failed:
                 self._failed[position] = loss
         return fate

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine.inside import THREAD
-from espnet3.parallel.engine.memory import Fit
 from espnet3.parallel.engine.seeding import seeded, turn
 from espnet3.parallel.engine.settling import (
     Attempt,
@@ -34,29 +33,20 @@ from espnet3.parallel.engine.settling import (
     is_too_large,
     one_by_one,
 )
-from espnet3.parallel.engine.steps import Call, Step, stepper
+from espnet3.parallel.engine.steps import Call, Fit, Step, stepper
 from espnet3.parallel.engine.watch import Feed, KeepingFeed, Report, Watch
 from espnet3.parallel.records import Policy
 
 _QUICK, _SLOW = 1 / 16, 1 / 4  # of the time budget: a step that takes less grows, one that takes more shrinks
-_FIRST = (
-    1 / 8
-)  # of a chunk's items: a first step holds no more of them, however many the last chunk's steps held
+# of a chunk's items: a first step holds no more of them, however many the last chunk's steps held
+_FIRST = 1 / 8
 _ASK_EVERY = 0.05  # seconds between calls of `interrupted`: each is a system call, out of the caches
 
 
 class _Inside(threading.local):
-    """What this thread is inside.
-
-    Attributes:
-        report: As for `on_a_worker`.
-        values: Results so far of the outermost `run_items`.
-        loop: The innermost `run_items`.
-    """
-
-    report: Report | None = None
-    values: list[Any] | None = None
-    loop: _Loop | None = None
+    report: Report | None = None  # as for `on_a_worker`
+    values: list[Any] | None = None  # results so far of the outermost `run_items`
+    loop: _Loop | None = None  # the innermost `run_items`
 
 
 _INSIDE = _Inside()
@@ -197,10 +187,9 @@ class _Loop:
                 # no variable for the attempt: the error leads to this frame, which would lead to the error
                 if self.forks == _FORKS.count and not self._failed(Attempt(error, took), do, watch):
                     break
+            # a child that an item has forked, and that came back from the item: its parent goes on
             if self.forks != _FORKS.count:
-                os._exit(
-                    0
-                )  # a child that an item has forked, and that came back from the item: its parent goes on
+                os._exit(0)
             now = clock()
             steps += self._timed(len(values) - at, now - since)
             if now - begin > budget or now - last > keep or (now - asked > _ASK_EVERY and self.interrupted()):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.engine.memory import Fit
 from espnet3.parallel.engine.watch import Feed, Watch
 from espnet3.parallel.errors import BatchLengthError
 from espnet3.parallel.messages import brief, counted
@@ -15,19 +14,24 @@ from espnet3.parallel.records import Policy
 Step = Callable[[Sequence[Any], list[Any]], None]
 
 
+@dataclass(slots=True)
+class Fit:
+    """The size of the batches that fit into this process's memory; None: no batch has been too large."""
+
+    size: int | None = None
+
+    def of(self, wanted: int) -> int:
+        """Return the size that batches have."""
+        return wanted if self.size is None else min(wanted, self.size)
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is called per item, already bound to its env.
-
-    Attributes:
-        one: Takes one item and returns its result.
-        many: Takes a list of items and returns as many results; None without `batch_forward`.
-        fit: How many of them fit into memory; the same for all chunks of a run in one process.
-    """
+    """What is called per item, already bound to its env."""
 
     one: Callable[[Any], Any]
-    many: Callable[[list[Any]], Any] | None = None
-    fit: Fit = field(default_factory=Fit)
+    many: Callable[[list[Any]], Any] | None = None  # takes a list of items and returns as many results
+    fit: Fit = field(default_factory=Fit)  # the same for all chunks of a run in one process
 
 
 def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch | None) -> Step:

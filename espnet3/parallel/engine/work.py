@@ -25,24 +25,14 @@ _LEAST_AT_RISK = 64  # items: fewer are repeated sooner than sent one by one
 
 @dataclass(slots=True)
 class Chunk:
-    """Items that travel together.
+    """Items that travel together, with what is held against each of them (`blame.Charges`)."""
 
-    Attributes:
-        start: Position of the first item in the dispatch order.
-        items: The indices themselves (a slice; a list where the order is not the caller's).
-        suspect: One of them may have killed a worker: they go one by one, in a process that does
-            nothing else.
-        deaths: Workers lost to its item; a chunk with any holds one item alone.
-        late: Times its item was given up because it took too long; such a chunk too holds one item alone.
-        n_bytes: Size it had when it was sent.
-    """
-
-    start: int
+    start: int  # position of the first item in the dispatch order
     items: Sequence[Any]
-    suspect: bool = False
-    deaths: int = 0
+    suspect: bool = False  # they go one by one, in a process that does nothing else
+    deaths: int = 0  # a chunk with any, or with `late`, holds one item alone
     late: int = 0
-    n_bytes: int = 0
+    n_bytes: int = 0  # when it was sent
 
     def part(self, at: int, end: int | None = None) -> Chunk:
         """Return some of its items as a chunk of their own, with nothing held against them yet."""
@@ -86,13 +76,10 @@ def _iterated(data: Iterable[Any], name: str) -> Iterator[Any]:
 class Work:
     """The items still to be handed out, in dispatch order.
 
-    Args:
-        items: A sequence, or an iterator that may never end.
-        cost: Cost of each item (any unit), sequences only; the most expensive go first.
-        align: Chunks start at multiples of this (the batch size), so that batches are the same
-            whatever the number of workers.
-        places: Where each item stands in the caller's list, where these are only a part of it.
-        at_risk: Share of the items that may be in flight at once: what a driver that dies may lose.
+    `items` may be an iterator that never ends. `cost` is in any unit, for sequences only. Chunks start at multiples of
+    `align` (the batch size), so that batches are the same whatever the number of workers. `places`: where each item
+    stands in the caller's list, where these are only a part of it. `at_risk`: the share of the items that may be in
+    flight at once, which a driver that dies may lose.
     """
 
     def __init__(
@@ -184,7 +171,9 @@ class Work:
             items: Sequence[Any] = self._pull(max(1, int(min(units, most))))
         else:
             assert self.total is not None
-            items = self._slice(at, min(at + self._count(at, units, most), self.total))
+            end = min(at + self._count(at, units, most), self.total)
+            order = self.order
+            items = self._items[at:end] if order is None else [self._items[i] for i in order[at:end]]
         self._next += len(items)
         chunk = Chunk(at, items)
         if self._iterator is not None and self._ended:
@@ -203,12 +192,6 @@ class Work:
             count = min(bisect_left(self._sums, goal, at) - at, most)
         return max(self.align, count // self.align * self.align)
 
-    def _slice(self, a: int, b: int) -> Sequence[Any]:
-        if self.order is None:
-            return self._items[a:b]
-        items = self._items
-        return [items[i] for i in self.order[a:b]]
-
     def _pull(self, count: int) -> list[Any]:
         """Take up to `count` items from the iterator, fewer if it is slow to give them."""
         assert self._iterator is not None
@@ -220,7 +203,7 @@ class Work:
             had = len(items)
             try:
                 items.extend(itertools.islice(self._iterator, asked))
-            except Exception as error:  # raised by `raise_broken`, after what came before it is done
+            except Exception as error:
                 self._broken = error
             if len(items) - had < asked:
                 self._ended = True

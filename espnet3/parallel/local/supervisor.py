@@ -320,10 +320,10 @@ class Supervisor:
 
     def _on_exit(self, worker: Supervised, pid: int, status: int) -> None:
         if worker.sock is not None:
-            self._read_rest(worker)
-        end = worker.memory.end_of(pid, status)
-        self.exits[pid] = end
-        self._forget_socket(worker)
+            worker.sock.setblocking(False)
+        while worker.sock is not None:  # what it said last; that nothing more waits is taken for the end
+            self._read(worker)
+        end = self.exits[pid] = worker.memory.end_of(pid, status)
         worker.ended = True
         with self._changed:  # no answer of its is to come
             self._answers.setdefault(pid, False)
@@ -344,29 +344,12 @@ class Supervisor:
             )
             worker.again = now + _PAUSE * worker.failed
         if worker.failed >= _STARTS or worker.early >= _EARLY:
-            self._give_up(worker)
+            worker.given_up, worker.again = True, None
+            failed = max(worker.failed, worker.early)
+            logger.error(
+                "worker %s is given up after %d failed starts: %s", worker.name, failed, worker.failure
+            )
         worker.tell_owner()
-
-    def _read_rest(self, worker: Supervised) -> None:
-        assert worker.sock is not None
-        worker.sock.setblocking(False)
-        while worker.sock is not None:
-            try:
-                waiting = worker.sock.recv(1, socket.MSG_PEEK)
-            except OSError:
-                return
-            self._read(worker)
-            if not waiting:
-                return
-
-    def _give_up(self, worker: Supervised) -> None:
-        worker.given_up, worker.again = True, None
-        logger.error(
-            "worker %s is given up after %d failed starts: %s",
-            worker.name,
-            max(worker.failed, worker.early),
-            worker.failure,
-        )
 
     def _server_gone(self) -> None:
         """Keep the processes that are there, as long as they live: who has their sockets still hears of their end."""

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
@@ -98,10 +98,6 @@ class OwnWorkers(SupervisedCluster, RunSlots):
                 memory = MemoryWatch(settings.memory_limit, settings.threads)
                 self.supervisor.add(str(number), boot, memory)
 
-    def are_as_new(self) -> bool:
-        """Whether each answers, and has the surroundings and the sources of modules that it began with."""
-        return self.supervisor.are_as_new()
-
     def close(self, kill: bool = False) -> None:
         """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing."""
         if os.getpid() != self._pid or self._closed:
@@ -118,31 +114,27 @@ class OwnWorkers(SupervisedCluster, RunSlots):
         self.supervisor.leave()
 
 
-# --- those that stay ---
+# --- those that stay, of one run at most ---
 
 
-@dataclass(frozen=True, slots=True)
-class _Idle:
+class _Idle(NamedTuple):
     workers: OwnWorkers
     wanted: tuple[object, ...]
     timer: threading.Timer
 
 
 class _Stay:
-    """The processes that stay, of one run at most."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: _Idle | None = None
 
     def put(self, workers: OwnWorkers, wanted: tuple[object, ...], seconds: float) -> None:
-        """Keep processes for a time; those that stay already, of another thread's run, end."""
         timer = threading.Timer(seconds, self._end, (workers,))
         timer.daemon = True
         with self._lock:
             before, self._idle = self._idle, _Idle(workers, wanted, timer)
         timer.start()
-        if before is not None:
+        if before is not None:  # of another thread's run
             before.timer.cancel()
             before.workers.close()
 
@@ -154,15 +146,13 @@ class _Stay:
         return found
 
     def _end(self, workers: OwnWorkers) -> None:
-        """End processes whose time is over, unless a run has taken them meanwhile."""
         with self._lock:
-            if self._idle is None or self._idle.workers is not workers:
+            if self._idle is None or self._idle.workers is not workers:  # a run has taken them meanwhile
                 return
             self._idle = None
         workers.close()
 
-    def forget(self) -> None:
-        """In a forked child: whatever is there is its parent's."""
+    def forget(self) -> None:  # in a forked child: whatever is there is its parent's
         self._lock, self._idle = threading.Lock(), None
 
 
@@ -217,11 +207,10 @@ def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
 
 
 def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:
-    """Return the processes that stay, if the next run may have them; else they are ended."""
     found = _STAY.take()
     if found is None:
         return None
-    if found.wanted == wanted and found.workers.are_as_new():
+    if found.wanted == wanted and found.workers.supervisor.are_as_new():
         return found.workers
     found.workers.close()
     return None

@@ -43,19 +43,13 @@ class _Parts:
         self.size = 0
 
     def write(self, data: Any) -> int:
-        # large bytes arrive as themselves; a frame is a bytes object of its own
-        self.parts.append(data)
-        n = len(data)
-        self.size += n
-        return n
+        self.parts.append(data)  # large bytes arrive as themselves; a frame is a bytes object of its own
+        self.size += len(data)
+        return len(data)
 
 
 class Channel:
-    """One connected socket; `send` and `recv` move whole objects.
-
-    Args:
-        sock: A connected stream socket; the channel owns it from here on.
-    """
+    """One connected socket, which it owns; `send` and `recv` move whole objects."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -286,14 +280,11 @@ def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext 
     if isinstance(address, str):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(timeout)
-        try:
-            sock.connect(address)
-        except BaseException:
-            sock.close()
-            raise
     else:
         sock = socket.create_connection(address, timeout)
     try:
+        if isinstance(address, str):
+            sock.connect(address)
         if tls is not None and sock.family != socket.AF_UNIX:
             sock = tls.wrap_socket(sock)
         _handshake(sock, key, b"worker", b"driver")

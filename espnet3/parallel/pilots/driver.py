@@ -32,7 +32,7 @@ from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses, PendingLosses, SetupLosses
-from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, block_of, pack, setup_error
+from espnet3.parallel.pilots.protocol import Done, RunSpec, block_of, pack, setup_error
 from espnet3.parallel.pilots.slot import RunSlots, Slot, SlotClaim
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
@@ -74,7 +74,7 @@ class PilotRun:
         self._blob = pack(spec)
         self._timeout = start_timeout
         self._signs = SignsOfLife(frozen_timeout, slots.last_heard)
-        self._pending = PendingLosses(self._went_with_job, cluster)
+        self._pending = PendingLosses(cluster)
         self._shared = shared
         self._losses = Losses(self._id, work, spec.policy, cluster, self._finish)
         self._clock, self._looked = AwakeClock(), 0.0
@@ -85,7 +85,6 @@ class PilotRun:
         self._hearing = hearing_here()
         self._inlet = Inlet()
         self._answered: set[str] = set()
-        self._task_workers: set[str] = set()
         self._seen: set[tuple[str, int]] = set()  # processes that became ready
         self._in_setup = SetupLosses(cluster)
         self._out: list[tuple[Chunk, Block]] = []
@@ -123,9 +122,8 @@ class PilotRun:
                 abandon_run(self._claim, self._id, self._selector, self._cluster)
             raise
         finally:
-            if (
-                os.getpid() == opened_in
-            ):  # a forked child's copy of this run ends without a word to the workers
+            # a forked child's copy of this run ends without a word to the workers
+            if os.getpid() == opened_in:
                 self._selector.close()
                 self._close_claim()
                 self._inlet.say_left_out()
@@ -166,20 +164,17 @@ class PilotRun:
         if fresh and self.tally.joined is None:
             self.tally.joined = time.perf_counter()
         for slot in fresh:
-            if self._spec.policy.item_timeout is not None and slot.hello.process == (
-                socket.gethostname(),
-                os.getpid(),
-            ):
+            here = slot.hello.process == (socket.gethostname(), os.getpid())
+            if here and self._spec.policy.item_timeout is not None:
                 raise ConfigError(
                     "item_timeout kills the worker of an item that takes too long, and these workers are threads "
                     "of this process; use worker processes (leave out `processes: false`)"
                 )
             self._selector.register(slot, selectors.EVENT_READ)
             path = search_path()  # as it is now: a notebook may have added to it since the workers began
+            message = ("run", self._id, self._blob, self._spec.setup_timeout, path, self._hearing)
             try:
-                slot.channel.send(
-                    ("run", self._id, self._blob, self._spec.setup_timeout, path, self._hearing)
-                )
+                slot.channel.send(message)
             except ChannelClosedError:
                 self._drop(slot)
 
@@ -207,7 +202,7 @@ class PilotRun:
         """Drop a slot and, as they died together, all others of its process."""
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
-        if building and not self._went_with_job(slot.hello):
+        if building and not self._cluster.went_with_job(slot.hello.worker, slot.hello.address):
             self._in_setup.add(slot.hello)
         lost = [s for s in self._claim.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._claim.shared(process)
@@ -232,9 +227,6 @@ class PilotRun:
         self._drop(slot)
         if slot.flying:
             self._pending.add([slot], True)
-
-    def _went_with_job(self, hello: Hello) -> bool | None:
-        return self._cluster.went_with_job(hello.worker, hello.address)
 
     def _drop(self, slot: Slot) -> None:
         self._selector.unregister(slot)
@@ -349,12 +341,11 @@ class PilotRun:
         self.tally.busy += done.seconds
         self.tally.cpu += done.cpu
         self.tally.halved += done.halved
-        if done.worker:  # of a task, whose slot is any worker's
-            self._task_workers.add(done.worker)
-            self.tally.workers = len(self._task_workers)
-        if not self.tally.warm:
-            self._answered.add(slot.hello.address)
+        if done.worker or not self.tally.warm:
+            self._answered |= {done.worker or slot.hello.address, slot.hello.address}
             self.tally.warm = self._is_warm()
+        if done.worker:  # of a task, whose slot, a place in a queue, is one of those that have answered
+            self.tally.workers = len(self._answered) - 1
         block = block_of(done, values, slot.hello.worker)
         block.retries += chunk.late
         if n < len(chunk.items) and block.error is None:

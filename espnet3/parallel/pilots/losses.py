@@ -41,14 +41,9 @@ Finish = Callable[[Chunk, ItemFailure, Loss], None]
 
 
 class PendingLosses:
-    """Workers that are gone with chunks in hand, until it is known why.
+    """Workers that are gone with chunks in hand, until it is known why: their item, or the end of their job."""
 
-    `innocent` says of a lost worker whether it went with its job (walltime, preemption, a lost node) and not because of
-    its item; None while that is not known.
-    """
-
-    def __init__(self, innocent: Callable[[Hello], bool | None], cluster: WorkerCluster) -> None:
-        self._innocent = innocent
+    def __init__(self, cluster: WorkerCluster) -> None:
         self._cluster = cluster
         self._open: list[tuple[list[Slot], bool, float]] = []
         self._excused: Counter[int] = Counter()
@@ -79,7 +74,8 @@ class PendingLosses:
                 continue
             # one that was killed because a call took too long needs no other reason
             late = any(slot.late is not None for slot in slots)
-            innocent = False if late else self._innocent(slots[0].hello)
+            hello = slots[0].hello
+            innocent = False if late else self._cluster.went_with_job(hello.worker, hello.address)
             if innocent is None and time.monotonic() - since < _PATIENCE:
                 self._open.append((slots, alone, since))
                 continue

@@ -215,8 +215,8 @@ class Pool:
 def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socket, str]:
     """Listen on a unix socket that only its owner can reach."""
     folder = _private_folder()
-    for name in folder_names(folder):
-        remove_at_end(name)
+    remove_at_end(folder)
+    remove_at_end(f"{folder}-gone")  # its name while it is being removed
     os.mkdir(folder, mode=0o700)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     door.bind(os.path.join(folder, "pool"))
@@ -225,14 +225,9 @@ def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socke
     return door, folder
 
 
-def folder_names(folder: str) -> tuple[str, str]:
-    """Return what a pool's folder is called while the pool is open, and while it is being removed."""
-    return folder, f"{folder}-gone"
-
-
 def _remove(folder: str) -> None:
     """Remove a pool's folder, in which workers that have lost their slots may be putting the marks of new ones."""
-    _, gone = folder_names(folder)
+    gone = f"{folder}-gone"
     try:
         os.rename(folder, gone)  # nothing can be put into it any more
         shutil.rmtree(gone, ignore_errors=True)

@@ -27,17 +27,11 @@ class StartFailure(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Why a cluster starts no more workers; `str()` words it.
-
-    Attributes:
-        failure: What went wrong.
-        detail: What the last try left to read: an error, the end of a log.
-        tries: How many tries in a row failed; 0 where each worker's own were counted.
-    """
+    """Why a cluster starts no more workers; `str()` words it."""
 
     failure: StartFailure
-    detail: str
-    tries: int = 0
+    detail: str  # what the last try left to read: an error, the end of a log
+    tries: int = 0  # that failed in a row; 0 where each worker's own were counted
 
     def __str__(self) -> str:
         return self.failure.value.format(tries=self.tries, detail=self.detail)
@@ -45,19 +39,12 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class MissingWorker:
-    """A worker, or a job of several, that has not come.
+    """A worker, or a job of several, that has not come."""
 
-    Attributes:
-        name: What it is: "job 123", "worker ssh-0".
-        state: What is known of it, to follow the name: "pending (PD): Resources".
-        look: A command that shows more; "" where there is none.
-        detail: The end of its log, or the last error; "" where there is neither.
-    """
-
-    name: str
-    state: str
-    look: str = ""
-    detail: str = ""
+    name: str  # "job 123", "worker ssh-0"
+    state: str  # to follow the name: "pending (PD): Resources"
+    look: str = ""  # a command that shows more
+    detail: str = ""  # the end of its log, or the last error
 
     def __str__(self) -> str:
         see = f" (see: {self.look})" if self.look else ""
@@ -66,17 +53,11 @@ class MissingWorker:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What keeps the workers that have not come; `str()` words it, "" where nothing is known.
+    """What keeps the workers that have not come; `str()` words it, "" where nothing is known."""
 
-    Attributes:
-        workers: The first of them.
-        more: How many there are beside those.
-        no_answer: Why the scheduler cannot be asked; "" where it answers.
-    """
-
-    workers: tuple[MissingWorker, ...] = ()
+    workers: tuple[MissingWorker, ...] = ()  # the first of them
     more: int = 0
-    no_answer: str = ""
+    no_answer: str = ""  # why the scheduler cannot be asked
 
     def __str__(self) -> str:
         lines = [f"no answer from the queue: {self.no_answer}"] if self.no_answer else []
@@ -87,17 +68,10 @@ class Missing:
 
 @runtime_checkable
 class WorkerCluster(Protocol):
-    """A cluster as the driver sees it. What a cluster does not define is as for one that knows nothing.
+    """A cluster as the driver sees it. What a cluster does not define is as for one that knows nothing."""
 
-    Attributes:
-        owns_processes: Its workers are processes that it has forked itself: it hears how each one ends,
-            and replaces one that is killed.
-        is_ours: It was opened by this package: a worker of it may be ended where another one takes its place.
-        serves_https: Its dashboard is encrypted.
-    """
-
-    owns_processes: bool = False
-    is_ours: bool = True
+    owns_processes: bool = False  # it has forked its workers: it hears how each one ends, and replaces it
+    is_ours: bool = True  # opened by this package: a worker of it may be ended where another takes its place
 
     @property
     def serves_https(self) -> bool:

@@ -126,21 +126,12 @@ def _watched(loop: _Loop, outer: list[Any] | None) -> Any:
     return Watch(limit, loop.items, loop.block.values, loop.feed, report, outer)
 
 
-class _Forks:
-    """Counts the forks between a program's first process and this one."""
-
-    count = 0
-
-    def forked(self) -> None:
-        """In a child that an item has forked, let the step end with that item."""
-        self.count += 1
-        loop = _INSIDE.loop
-        if loop is not None:
-            loop.feed.end()
+def _forked() -> None:
+    if _INSIDE.loop is not None:  # in a child that an item has forked the step ends with that item
+        _INSIDE.loop.feed.end()
 
 
-_FORKS = _Forks()
-os.register_at_fork(after_in_child=_FORKS.forked)
+os.register_at_fork(after_in_child=_forked)
 
 
 @dataclass(slots=True)
@@ -160,7 +151,7 @@ class _Loop:
     fit: Fit
     keep: float
     feed: Feed
-    forks: int = field(default_factory=lambda: _FORKS.count)
+    pid: int = field(default_factory=os.getpid)
 
     def run(self, do: Step, watch: Watch | None) -> None:
         """Take step after step."""
@@ -185,10 +176,10 @@ class _Loop:
                 # where it is not known when the item began: its share of its step
                 took = (clock() - since) / (len(values) - at + 1)
                 # no variable for the attempt: the error leads to this frame, which would lead to the error
-                if self.forks == _FORKS.count and not self._failed(Attempt(error, took), do, watch):
+                if self.pid == os.getpid() and not self._failed(Attempt(error, took), do, watch):
                     break
             # a child that an item has forked, and that came back from the item: its parent goes on
-            if self.forks != _FORKS.count:
+            if self.pid != os.getpid():
                 os._exit(0)
             now = clock()
             steps += self._timed(len(values) - at, now - since)

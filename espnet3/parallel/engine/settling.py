@@ -59,7 +59,7 @@ def is_the_runners(error: BaseException, block: Block) -> bool:
         raise error
     if isinstance(
         error, WrongBatch
-    ):  # not BatchLengthError: a run inside an item raises that, or the user does
+    ):  # not its BatchLengthError: a run inside an item raises that, or the user
         block.error = error.mistake
         return True
     return False

@@ -14,10 +14,8 @@ SLACK = 1.5  # a chunk may take so many times as long as planned; then its tail 
 _LONGEST = 0.3  # seconds of work per chunk where there is much to do: fewer messages, for the same balance
 _QUICK = 0.005  # seconds per item up to which chunks may be that long: a dead worker's chunk is done again
 _SHARE = 5  # a chunk longer than the budget is at most this part (a fifth) of all that its slot has to do
-_CUTS = (
-    4.0,
-    2.0,
-)  # chunks that a slot's share of the rest is cut into, where speeds vary and where they do not
+# chunks that a slot's share of the rest is cut into, where speeds vary and where they do not
+_CUTS = (4.0, 2.0)
 _VARIES = 0.25  # how far off, on average, chunks are where speeds vary
 GROW = 8  # a chunk may be this many times as long as the last one
 MAX_BYTES = 8 << 20  # of results per chunk
@@ -27,11 +25,9 @@ _WARM = 8.0  # an average over so many chunks
 
 
 class Sizer:
-    """Chooses how much work the next chunk should be, from the speed and sizes seen.
+    """Chooses how much work the next chunk of `slots()` slots should be, from the speed and sizes seen.
 
-    Args:
-        slots: Returns the number of worker slots now.
-        keeps: Outcomes go to disk, and soon.
+    `keeps`: outcomes go to disk, and soon.
     """
 
     def __init__(self, slots: Callable[[], int], keeps: bool = False) -> None:
@@ -67,16 +63,11 @@ class Sizer:
             return 0.0, most, BUDGET
         cuts = _CUTS[1] + (_CUTS[0] - _CUTS[1]) * min(1.0, self._off / _VARIES)
         share = max(left / (cuts * max(1, self._slots())), self._rate * _FLOOR)
-        units = min(self._most, self._rate * self._longest(left, window), share)
-        return units, most, max(KEEP if self._keeps_soon else BUDGET, units / self._rate)
-
-    @property
-    def _keeps_soon(self) -> bool:
-        return self._keeps and self._pace > KEEP
+        soon = self._keeps and self._pace > KEEP
+        units = min(self._most, self._rate * (KEEP if soon else self._longest(left, window)), share)
+        return units, most, max(KEEP if soon else BUDGET, units / self._rate)
 
     def _longest(self, left: float, window: int) -> float:
-        if self._keeps_soon:
-            return KEEP
         if left == float("inf") or self._pace > _QUICK:
             return BUDGET
         if window == 1:  # what is left, divided, is less

@@ -93,10 +93,6 @@ def _check_complete(
         )
     left = positional[n_positional:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     required = [p for p in left if p.default is p.empty]
-    closed = [p.name for p in required if p.kind is p.POSITIONAL_ONLY]
-    if closed:
-        names = ", ".join(repr(n) for n in closed)
-        raise SignatureError(f"{name_of(func)} takes {names} by position only, and env entries come by name")
     missing = [p.name for p in required if p.name not in given]
     if missing:
         names = ", ".join(repr(n) for n in missing)

@@ -26,6 +26,7 @@ from typing import Any
 
 from espnet3.parallel.engine.lines import LineStream
 from espnet3.parallel.engine.loop import items_in_hand
+from espnet3.parallel.messages import brief
 
 MOST = 100  # records a second from one worker process, and so many at once
 _PAUSE = 0.05  # seconds between two messages of one slot
@@ -130,9 +131,7 @@ class Outlet:
         self._send = send
         self._lock = lock
         self._run: int | None = None
-        self._relayed: dict[
-            str, bool
-        ] = {}  # streams whose lines the driver prints, and whether it alone does
+        self._relayed: dict[str, bool] = {}  # streams that the driver prints, and whether it alone does
         self._marked: set[str] = set()  # streams that get the worker's name before each line
         self._records: deque[dict[str, Any]] = deque()
         self._left_out = 0
@@ -144,10 +143,9 @@ class Outlet:
         """Set this process's loggers and streams up for a driver."""
         _take_over_levels(hearing.levels, hearing.disabled)
         here = hearing.host == socket.gethostname()
-        same = {
-            n for n in _STREAMS if here and hearing.files[n] is not None and hearing.files[n] == _file_of(n)
-        }
-        self._relayed = {n: here and hearing.files[n] is None for n in _STREAMS if n not in same}
+        files = hearing.files
+        same = {n for n in _STREAMS if here and files[n] is not None and files[n] == _file_of(n)}
+        self._relayed = {n: here and files[n] is None for n in _STREAMS if n not in same}
         self._marked = {n for n in same if hearing.bar and getattr(sys, n).isatty()}
         for name in (*self._relayed, *self._marked):
             stream = getattr(sys, name)
@@ -219,8 +217,7 @@ class Outlet:
             self._wake.wait()
             self._wake.clear()
             with self._lock:
-                message = self.take() if self._run is not None else None
-                if message is not None and self._run is not None:
+                if self._run is not None and (message := self.take()) is not None:
                     try:
                         self._send(self._run, message)
                     except OSError:  # the driver has gone, and the slot notices when it answers
@@ -234,11 +231,9 @@ def _fields_of(record: logging.LogRecord, worker: str, items: Sequence[Any]) -> 
     text = record.getMessage()
     if record.exc_info and not record.exc_text:
         fields["exc_text"] = logging.Formatter().formatException(record.exc_info)
-    where = ""
-    if items:
-        where = f", item {_short(items[0])}"
+    where = f", item {brief(items[0], _SHORT)}" if items else ""
     if len(items) > 1:
-        where = f", items {_short(items[0])} to {_short(items[-1])}"
+        where = f", items {brief(items[0], _SHORT)} to {brief(items[-1], _SHORT)}"
     text = f"[worker {worker}{where}] {text}"
     item = _plain(items[0]) if len(items) == 1 else [_plain(item) for item in items] or None
     return {**fields, "msg": text[:_LONGEST], "args": None, "exc_info": None, "worker": worker, "item": item}
@@ -246,11 +241,6 @@ def _fields_of(record: logging.LogRecord, worker: str, items: Sequence[Any]) -> 
 
 def _plain(value: Any) -> Any:
     return value if type(value) in _PLAIN else repr(value)[:_LONGEST]
-
-
-def _short(item: Any) -> str:
-    text = repr(item)
-    return text if len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."
 
 
 def _current() -> Outlet | None:

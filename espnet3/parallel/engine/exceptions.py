@@ -138,30 +138,17 @@ def pickle_error(error: BaseException | None) -> bytes | None:
     causes: list[BaseException] = []
     while (cause := (causes or [error])[-1].__cause__) is not None and len(causes) < _MOST_CAUSES:
         causes.append(cause)
-    candidates: list[tuple[Any, list[BaseException]]] = [
-        (error, causes),
-        (error, causes[:1]),
-        (error, []),
-        (_Bare(error), []),
-    ]
+    candidates: list[Any] = [(error, causes), (error, causes[:1]), (error, []), (_Bare(error), [])]
     for candidate in candidates:
-        try:
+        with suppress(*ANYTHING):  # the failure record says it in words
             blob = pickling.dumps(candidate)
             pickle.loads(blob)  # many exceptions can be pickled and not loaded
-        except ANYTHING:  # the failure record says it in words
-            continue
-        return blob
+            return blob
     return None
 
 
-_MADE_OF_ARGUMENTS: tuple[type[BaseException], ...] = (
-    SystemExit,
-    StopIteration,
-    SyntaxError,
-    UnicodeDecodeError,
-    UnicodeEncodeError,
-    UnicodeTranslateError,
-)
+_UNICODE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
+_FILLED: tuple[type[BaseException], ...] = (SystemExit, StopIteration, SyntaxError, *_UNICODE)
 
 
 class _Bare:
@@ -181,7 +168,6 @@ class _Bare:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value, or what can be pickled in its place."""
     if _travels(value):
         return value
     if isinstance(value, BaseException):
@@ -208,7 +194,7 @@ def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attri
 
 def _fill_fields(error: BaseException) -> None:
     """Set the fields that a builtin's constructor makes of its arguments: some are loaded without a call of it."""
-    for kind in _MADE_OF_ARGUMENTS:
+    for kind in _FILLED:
         if isinstance(error, kind):
             with suppress(TypeError, ValueError):  # a subclass has taken other arguments
                 kind.__init__(error, *error.args)

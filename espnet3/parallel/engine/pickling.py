@@ -46,7 +46,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
             _is_found(obj.__name__ if isinstance(obj, ModuleType) else obj.__module__)
         if type(obj) is CodeType:  # tracebacks name its file, and show its lines
             return code_with_file(self, obj)
-        if isinstance(obj, functools._lru_cache_wrapper) and not _importable(obj):
+        if isinstance(obj, functools._lru_cache_wrapper) and (
+            "<locals>" in obj.__qualname__ or not _is_found(obj.__module__)
+        ):
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, (io.TextIOBase, LineStream)) and (name := _standard_stream(obj)):
             return getattr, (sys, name)
@@ -85,14 +87,10 @@ def culprit(value: Any, name: str, inside: tuple[Any, ...] = ()) -> str:
 
 
 def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield what a value consists of, each part with what it is called."""
     if isinstance(value, FunctionType):
-        used = {*value.__code__.co_names, *value.__code__.co_freevars}
-        known = {
-            **value.__globals__,
-            **dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)),
-        }
-        for each in sorted(used & known.keys()):
+        code = value.__code__
+        known = {**value.__globals__, **dict(zip(code.co_freevars, value.__closure__ or (), strict=False))}
+        for each in sorted({*code.co_names, *code.co_freevars} & known.keys()):
             part = known[each]
             with suppress(ValueError):  # a cell that is empty so far
                 yield each, part.cell_contents if isinstance(part, CellType) else part
@@ -111,11 +109,6 @@ def _standard_stream(obj: Any) -> str:
         if obj is stream or (isinstance(stream, LineStream) and obj is stream.stream):
             return name
     return ""
-
-
-def _importable(func: Any) -> bool:
-    """Whether a function is found by its name elsewhere."""
-    return "<locals>" not in func.__qualname__ and _is_found(func.__module__)
 
 
 def _is_found(name: Any) -> bool:

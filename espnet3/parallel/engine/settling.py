@@ -152,3 +152,32 @@ def in_halves(
                 return False, worked
         part = part[len(now) :]
     return True, worked
+
+
+def to_lines(
+    block: Block, positions: Sequence[int], items: Sequence[Any], policy: Policy, worker: str
+) -> None:
+    """Put a line in the place of each result of a block, and sum up its times; failures stay as they are.
+
+    A result that JSON cannot hold is a failure of its item, with the cause "result"; trying again
+    would give another one like it.
+    """
+    from espnet3.parallel.ledger.lines import encode_line  # 20 ms that a first result need not wait for
+
+    block.times = ItemTimes.of_steps(block.steps)
+    failed = set(block.failed)
+    for k, value in enumerate(block.values):
+        if k in failed:
+            continue
+        try:
+            block.values[k] = encode_line(positions[k], items[k], value)
+        except Exception as error:  # a value's class may raise anything while it is looked at
+            failure = failure_of(error, items[k], 1, worker, cause="result")
+            if policy.on_error == "raise":
+                del block.values[k:]
+                block.failed = [at for at in block.failed if at < k]
+                block.error, block.stop = error, failure
+                return
+            block.failed.append(k)
+            block.values[k] = failure
+    block.failed.sort()

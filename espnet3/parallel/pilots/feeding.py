@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING
-from espnet3.parallel.engine.sizing import BUDGET, SLACK, Sizer
-from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.engine.work import BUDGET, SLACK, Chunk, Sizer, Work
 from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.pilots.slot import Slot
 

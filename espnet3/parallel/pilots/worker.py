@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.sizing import KEEP
+from espnet3.parallel.engine.settling import Block, to_lines
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
+from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
@@ -333,9 +333,6 @@ class Pilot:
             block.cpu /= self._threads  # all of them ran meanwhile
             self._mark.leave(len(block.values))
             if positions is not None:
-                # here: 20 ms that a first result need not wait for
-                from espnet3.parallel.engine.recording import to_lines
-
                 to_lines(block, positions, items, spec.policy, self.worker)
             parts = self._pickled(run_id, items, block, spec.policy)
             block.error = None  # its traceback leads to this frame, and the frame to it

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from espnet3.parallel.engine.loop import run_items
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.sizing import KEEP
+from espnet3.parallel.engine.settling import Block, to_lines
 from espnet3.parallel.engine.steps import Call
-from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.engine.work import KEEP, Chunk, Work
 from espnet3.parallel.env.store import (
     SetupFn,
     SetupWatch,
@@ -71,10 +70,6 @@ def run_inline(
             return
         block = run_items(chunk.items, call, policy, THIS_PROCESS, seconds, keep=keep)
         if as_lines:
-            from espnet3.parallel.engine.recording import (
-                to_lines,  # here: a run without a folder needs no ledger
-            )
-
             to_lines(block, work.positions(chunk), chunk.items, policy, THIS_PROCESS)
         done = len(block.values)
         if done < len(chunk.items) and block.error is None:

@@ -298,7 +298,7 @@ class PilotRun:
         if message[0] == "ready":
             self._ready(slot, *message[2:])
         elif message[0] == "log":
-            self._inlet.take(message[2])
+            self._inlet.take(*message[2])
         elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
             self._drop(slot)
             self._losses.give_back([slot])

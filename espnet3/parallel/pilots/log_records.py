@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,9 +27,9 @@ from typing import Any
 from espnet3.parallel.engine.lines import LineStream
 from espnet3.parallel.engine.loop import items_in_hand
 from espnet3.parallel.messages import brief
+from espnet3.parallel.pilots.channel import Channel
 
 MOST = 100  # records a second from one worker process, and so many at once
-_PAUSE = 0.05  # seconds between two messages of one slot
 _LONGEST = 100_000  # characters of a record's text that travel
 _SHORT = 80  # characters of an item in a message
 _PLAIN = (str, int, float, bool, type(None))
@@ -37,8 +37,6 @@ _STREAMS = ("stdout", "stderr")
 _PRINTED = "printed"  # the key of a line in place of a record: its stream
 # what Dask and this package say of themselves goes where it always went
 _OURS = ("distributed", "dask", "tornado", "bokeh", "espnet3.parallel")
-# The worker; records as their attributes, and lines; how many more were left out
-Message = tuple[str, list[dict[str, Any]], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +124,15 @@ class Outlet:
     `lock` is held by whoever uses the slot's channel.
     """
 
-    def __init__(self, worker: str, send: Callable[[int, Message], None], lock: threading.Lock) -> None:
+    def __init__(self, worker: str, channel: Channel, lock: threading.Lock) -> None:
         self.worker = worker
-        self._send = send
+        self._channel = channel
         self._lock = lock
         self._run: int | None = None
         self._relayed: dict[str, bool] = {}  # streams that the driver prints, and whether it alone does
         self._marked: set[str] = set()  # streams that get the worker's name before each line
         self._records: deque[dict[str, Any]] = deque()
         self._left_out = 0
-        self._wake = threading.Event()
-        self._ended = False
-        self._thread: threading.Thread | None = None
 
     def hear(self, hearing: Hearing) -> None:
         """Set this process's loggers and streams up for a driver."""
@@ -169,18 +164,14 @@ class Outlet:
                 self._run = None
             _OPEN.pop(me, None)
 
-    def end(self) -> None:
-        """Send no more: the channel is closed."""
-        self._ended = True
-        self._wake.set()
-
     def put(self, record: logging.LogRecord) -> None:
         """Take a record, or count it where there are too many."""
-        if _ALLOWANCE.take():
-            items = items_in_hand() if _OPEN.get(threading.get_ident()) is self else ()
-            self._put(_fields_of(record, self.worker, items))
-        else:
+        if not _ALLOWANCE.take():
             self._left_out += 1
+            return
+        items = items_in_hand() if _OPEN.get(threading.get_ident()) is self else ()
+        self._records.append(_fields_of(record, self.worker, items))
+        self._send_now()
 
     def put_lines(self, name: str, stream: Any, text: str) -> bool:
         """Take lines that were printed; False if they are to be written as they are, too."""
@@ -192,37 +183,30 @@ class Outlet:
             return True
         for line in lines if name in self._relayed else ():
             if _ALLOWANCE.take():
-                self._put({_PRINTED: name, "text": line[:_LONGEST]})
+                self._records.append({_PRINTED: name, "text": line[:_LONGEST]})
             else:
                 self._left_out += 1
+        self._send_now()
         return self._relayed.get(name, False)
 
-    def _put(self, fields: dict[str, Any]) -> None:
-        self._records.append(fields)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._pump, name="log-records", daemon=True)
-            self._thread.start()
-        self._wake.set()
+    def _send_now(self) -> None:
+        # while the channel is in use, with the next message: a finaliser may log in the midst of that
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._run is not None and self._records:
+                self.flush(self._run)
+        except OSError:  # the driver has gone, and the slot notices when it answers
+            pass
+        finally:
+            self._lock.release()
 
-    def take(self) -> Message | None:
-        """Return the pending records, or None."""
-        if not self._records and not self._left_out:
-            return None
-        records = [self._records.popleft() for _ in range(len(self._records))]
-        left_out, self._left_out = self._left_out, 0
-        return self.worker, records, left_out
-
-    def _pump(self) -> None:
-        while not self._ended:
-            self._wake.wait()
-            self._wake.clear()
-            with self._lock:
-                if self._run is not None and (message := self.take()) is not None:
-                    try:
-                        self._send(self._run, message)
-                    except OSError:  # the driver has gone, and the slot notices when it answers
-                        return
-            time.sleep(_PAUSE)
+    def flush(self, run_id: int) -> None:
+        """Send the records so far; with the lock held."""
+        if self._records or self._left_out:
+            records = [self._records.popleft() for _ in range(len(self._records))]
+            left_out, self._left_out = self._left_out, 0
+            self._channel.send(("log", run_id, (self.worker, records, left_out)))
 
 
 def _fields_of(record: logging.LogRecord, worker: str, items: Sequence[Any]) -> dict[str, Any]:
@@ -289,9 +273,8 @@ class Inlet:
         self._left_out: dict[str, int] = {}
         self._said = time.monotonic()
 
-    def take(self, message: Message) -> None:
-        """Handle a message of a worker."""
-        worker, records, left_out = message
+    def take(self, worker: str, records: list[dict[str, Any]], left_out: int) -> None:
+        """Handle a worker's records, as their attributes, and lines; `left_out`: how many more there were."""
         for fields in records:
             if _PRINTED in fields:
                 stream = getattr(sys, fields[_PRINTED]) or sys.__stderr__

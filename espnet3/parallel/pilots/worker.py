@@ -27,7 +27,7 @@ from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
-from espnet3.parallel.pilots.log_records import Hearing, Message, Outlet
+from espnet3.parallel.pilots.log_records import Hearing, Outlet
 from espnet3.parallel.pilots.mark import Mark
 from espnet3.parallel.pilots.protocol import (
     Hello,
@@ -184,7 +184,7 @@ class Pilot:
         self._busy = False
         self._step = 1  # items that the steps of this run's last chunk held
         self._send_lock = threading.Lock()
-        self._outlet = Outlet(self.worker, self._send_records, self._send_lock)
+        self._outlet = Outlet(self.worker, channel, self._send_lock)
         self._inbox: deque[Any] = deque()
         self._calls: dict[int, tuple[Call, RunSpec]] = {}
         self._broken: set[int] = set()
@@ -214,7 +214,6 @@ class Pilot:
             self._report_broken(run_id, error)
         finally:
             self._busy = False
-            self._outlet.end()
 
     def _report_broken(self, run_id: int, error: BaseException) -> None:
         kind, text, trace = describe_error(error)
@@ -232,11 +231,6 @@ class Pilot:
         with self._send_lock:
             self.channel.send(message)
 
-    def _send_records(self, run_id: int, message: Message | None) -> None:
-        """Send what items have logged; with the lock held."""
-        if message is not None:
-            self.channel.send(("log", run_id, message))
-
     def _listening(self, run_id: int) -> AbstractContextManager[None]:
         # threads of the driver's own process log to its handlers without us
         return self._outlet.open(run_id) if self._alone else nullcontext()
@@ -252,7 +246,7 @@ class Pilot:
         def give_up(report: Report) -> None:
             self._broken.add(run_id)
             with self._send_lock:
-                self._send_records(run_id, self._outlet.take())
+                self._outlet.flush(run_id)
                 self.channel.send(("setup", run_id, report))
 
         late = SetupWatch(timeout, lambda text: give_up((f"on worker {self.worker}: {text}", None)))
@@ -279,7 +273,7 @@ class Pilot:
         self._calls[run_id] = (call, spec)
         self._step = 1
         with self._send_lock:
-            self._send_records(run_id, self._outlet.take())
+            self._outlet.flush(run_id)
             self.channel.send(("ready", run_id, imported - begin, built - imported))
 
     def _on_chunk(
@@ -341,7 +335,7 @@ class Pilot:
         except ANYTHING:  # an item has closed it, or replaced it
             pass
         with self._send_lock:
-            self._send_records(run_id, self._outlet.take())
+            self._outlet.flush(run_id)
             self.channel.send_parts(*parts)
         self.answered = True
         self._mark.clear()  # only now: an item may have closed the socket, and sending ends this process then

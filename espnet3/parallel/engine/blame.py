@@ -1,24 +1,24 @@
-"""Who is to blame when a worker process ends with items in progress: the rules of every kind of run.
+"""Blame items when a worker process ends with items in progress: the rules of every kind of run.
 
     what was in progress: a Loss ──┐
     what is held against it so far ├──> after_loss ──> Verdict: goes again, goes one by one, or has failed
     the run's Policy ──────────────┘                            └──> failure_of_item: the record, in words
 
-These are functions of their arguments. Who calls them keeps the charges: a run with pilots in its chunks, in
-memory; the driver of shards with writers in a `History`, next to the mark in the shard's folder; detached jobs
-in a `History` that is read from a file of the shard.
+These are pure functions. Their callers keep the charges: a run with pilots in its chunks, in memory; the driver of
+shards with writers in a `History`, next to the mark in the shard's folder; detached jobs in a `History` that is read
+from a file of the shard.
 
 The rules:
 
 - Several items in progress at once: all are suspects, and go one by one.
-- One item in progress, and nothing else in that process: the death is charged to it. With `Policy.poison_after`
-  deaths it is poison. Where somebody else may have killed the process, it takes two at least.
-- One item, beside the work of another run or thread: it is a suspect at first, which costs it nothing. A suspect
-  that dies with its process three times is poison, whoever was beside it.
+- One item in progress, and nothing else in that process: the death is charged to it. `Policy.poison_after` deaths
+  make it poison; where something else may have killed the process, two at least.
+- One item, beside the work of another run or thread: it becomes a suspect, without a charge. A suspect that dies with
+  its process three times is poison, also in company.
 - A call that took longer than `item_timeout`: the item goes again `Policy.max_retries` times, then it has failed.
 
-They end: a stretch of several items is a suspect after one loss and single items after the second; from then on each
-loss is charged to an item, and nothing is ever taken off.
+The rules end: a stretch of several items is a suspect after one loss, and single items after the second; then each loss
+is charged to an item, and a charge stays.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd
 
-_IF_KILLED = 2  # deaths that make an item poison, at least, where somebody else may have killed its process
+_IF_KILLED = 2  # deaths that make an item poison, at least, where something else may have killed its process
 _IN_COMPANY = 3  # the same for a suspect, where another run had an item in that process too
 _UNKNOWN = ProcessEnd()
 OUTSIDE = -1  # `Loss.begin` where the process was in no item but in a writer hook
@@ -38,7 +38,7 @@ OUTSIDE = -1  # `Loss.begin` where the process was in no item but in a writer ho
 
 @dataclass(frozen=True, slots=True)
 class Charges:
-    """What is held against an item, or against each item of a stretch."""
+    """Charges against an item, or against each item of a stretch."""
 
     suspect: bool = (
         False  # it may have ended a process: it goes by itself, in a process that does nothing else
@@ -71,7 +71,7 @@ class Loss:
 
 
 class Fate(Enum):
-    """What becomes of what was in progress."""
+    """The next step for the items that were in progress."""
 
     AGAIN = "goes again, with nothing new held against it"
     ONE_BY_ONE = "goes again one item at a time, in a process that does nothing else"
@@ -81,19 +81,19 @@ class Fate(Enum):
 
     @property
     def failed(self) -> bool:
-        """Whether it does not go again."""
+        """Whether the items do not go again."""
         return self in (Fate.POISON, Fate.GIVEN_UP)
 
 
 class Verdict(NamedTuple):
-    """What follows from a loss."""
+    """The consequence of a loss."""
 
     fate: Fate
     charges: Charges  # that are held against each item from now on
 
 
 def after_loss(charges: Charges, loss: Loss, policy: Policy) -> Verdict:
-    """Return what follows from a loss for a stretch of items with equal charges."""
+    """Judge a loss of a stretch of items with equal charges."""
     if loss.items == 0:
         return Verdict(Fate.AGAIN, charges)
     if loss.items > 1:
@@ -113,7 +113,7 @@ def after_loss(charges: Charges, loss: Loss, policy: Policy) -> Verdict:
 
 
 def _deadly(loss: Loss, policy: Policy) -> int:
-    """Return how many deaths make an item poison, that of a loss included."""
+    """Count the deaths that make an item poison, this one included."""
     if policy.poison_after == 0:
         return 1
     least = policy.poison_after
@@ -160,7 +160,7 @@ def _ending(n: int) -> str:
 
 
 class History:
-    """The losses of one shard, in order, and what follows from them for each position."""
+    """The losses of one shard, in order, and their consequences for each position."""
 
     def __init__(self, policy: Policy, losses: Iterable[Loss] = ()) -> None:
         self.losses: list[Loss] = []
@@ -171,7 +171,7 @@ class History:
             self.add(loss)
 
     def add(self, loss: Loss) -> Fate:
-        """Note a loss, and return what becomes of what was in progress."""
+        """Note a loss, and return the fate of its items."""
         fate = Fate.AGAIN
         self.losses.append(loss)
         for position in range(loss.begin, loss.begin + loss.items):

@@ -1,4 +1,4 @@
-"""A stream that passes on whole lines: what several threads and processes print stays apart, also beside a bar."""
+"""A stream that passes on whole lines: output of several threads and processes stays apart, also beside a bar."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _INSIDE = _Inside()
 
 
 def items_in_hand() -> Sequence[Any]:
-    """Return what this thread is inside: an item, or a batch of them; where runs are nested, those of the inner one."""
+    """Return the item or batch that this thread is inside; where runs are nested, the inner one's."""
     loop = _INSIDE.loop
     if loop is None:
         return ()
@@ -136,7 +136,7 @@ os.register_at_fork(after_in_child=_forked)
 
 @dataclass(slots=True)
 class _Loop:
-    """One call of `run_items`, whose arguments it holds."""
+    """One call of `run_items`, with its arguments."""
 
     items: Sequence[Any]
     block: Block
@@ -154,7 +154,6 @@ class _Loop:
     pid: int = field(default_factory=os.getpid)
 
     def run(self, do: Step, watch: Watch | None) -> None:
-        """Take step after step."""
         clock = time.perf_counter
         begin = last = asked = clock()
         items, values, enter, budget, keep = self.items, self.block.values, self.enter, self.budget, self.keep
@@ -191,7 +190,7 @@ class _Loop:
         self.block.step = step
 
     def _timed(self, n: int, took: float) -> list[tuple[int, float]]:
-        """Return how long the items of a step took: all together, but for one that ended it as it took long."""
+        """Return the times of a step's items: all together, apart from one that ended it as it took long."""
         unit = self.unit if self.policy.seed is None else 1
         last = n % unit or unit  # the last batch, or the last item
         if self.feed.long and n > last:
@@ -199,7 +198,7 @@ class _Loop:
         return [(n, took)]
 
     def _next_step(self, step: int, took: float) -> int:
-        """Return how many items the next step holds, from how many seconds the last one took."""
+        """Choose the next step's number of items from the last one's seconds."""
         if took < self.budget * _QUICK:
             # no more than the chunk holds: where many items fail, steps would double without end
             return step if self.singly else min(2 * step, -(-len(self.items) // self.unit) * self.unit)
@@ -226,7 +225,7 @@ class _Loop:
 
 
 def _announced(do: Step, enter: Enter | None, watch: Watch | None) -> Step:
-    """Return a step that sets the mark and the watch to what it is about to do."""
+    """Wrap a step: it sets the mark and the watch first."""
 
     def announced(part: Sequence[Any], out: list[Any]) -> None:
         if enter is not None:

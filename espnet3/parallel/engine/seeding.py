@@ -1,7 +1,7 @@
 """The same random numbers for the same item, whichever worker draws them.
 
 `random`, numpy and torch are seeded before each item from (seed, index). A library that an item
-imports itself, after that moment, is seeded as soon as its import is done.
+imports later is seeded right after its import.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What becomes of items whose step has raised: halves of a batch that was too large, else one by one, with retries."""
+"""Settle items whose step has raised: a batch that was too large in halves, others one by one, with retries."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Block:
 
 
 def is_the_runners(error: BaseException, block: Block) -> bool:
-    """Whether an exception is not its item's: the runner's own mistake, or the user's Ctrl-C.
+    """Whether an exception is the runner's own mistake or the user's Ctrl-C, and not its item's.
 
     Ctrl-C reaches main threads alone; in any other thread a KeyboardInterrupt is the item's.
     """
@@ -109,7 +109,7 @@ def one_by_one(
 
 
 def is_too_large(error: BaseException, policy: Policy) -> bool:
-    """Whether a batch has raised because memory was not enough; with a seed, batches are of one item."""
+    """Whether a batch ran out of memory, and may be halved; with a seed, batches are of one item."""
     if not policy.split_batches or policy.seed is not None:
         return False
     if isinstance(error, MemoryError) or _NO_MEMORY & {kind.__name__ for kind in type(error).__mro__}:

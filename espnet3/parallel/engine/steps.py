@@ -1,4 +1,4 @@
-"""What a step does: its items are called one by one, or batch by batch."""
+"""Run a step: call its items one by one, or batch by batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is called per item, already bound to its env."""
+    """The function called per item, bound to its env."""
 
     one: Callable[[Any], Any]
     many: Callable[[list[Any]], Any] | None = None  # takes a list of items and returns as many results
@@ -35,10 +35,7 @@ class Call:
 
 
 def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch | None) -> Step:
-    """Return what runs a step: appends one result per item, and keeps them if one raises.
-
-    A step whose feed is ended ends early.
-    """
+    """Make the function that runs a step: it appends one result per item, and ends early where its feed is ended."""
     size = policy.batch_size if call.many is not None else None
 
     def plain(part: Sequence[Any], out: list[Any]) -> None:
@@ -70,8 +67,8 @@ def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch 
     return batches if size else plain
 
 
-class WrongBatch(Exception):  # noqa: N818  never seen outside: it says whose the error in it is
-    """Carries the error of a `batch_forward` that returned another number of results: no item is to blame."""
+class WrongBatch(Exception):  # noqa: N818  never seen outside: it marks the error in it
+    """Carries the error of a `batch_forward` that returned another number of results, which is no item's fault."""
 
     def __init__(self, mistake: BatchLengthError) -> None:
         super().__init__(mistake)

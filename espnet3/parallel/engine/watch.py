@@ -34,7 +34,7 @@ _STACK = 20_000  # characters of a stack that travel: a deep recursion's has meg
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What was in progress when a call took too long."""
+    """Items in progress when a call took too long."""
 
     position: int  # of the first item in progress, in the chunk that the driver sent
     items: int  # 1, or a batch

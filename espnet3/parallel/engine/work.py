@@ -21,7 +21,7 @@ from espnet3.parallel.messages import brief
 
 BUDGET = 0.05  # seconds of work per chunk: long against a round trip (0.1 ms), short against a wait
 KEEP = 0.01  # seconds: an item that took longer goes to disk at once, where outcomes do
-SLACK = 1.5  # a chunk may take so many times as long as planned; then its tail goes to whoever is free
+SLACK = 1.5  # a chunk may take so many times as long as planned; then its tail goes to a free slot
 _LONGEST = 0.3  # seconds of work per chunk where there is much to do: fewer messages, for the same balance
 _QUICK = 0.005  # seconds per item up to which chunks may be that long: a dead worker's chunk is done again
 _SHARE = 5  # a chunk longer than the budget is at most this part (a fifth) of all that its slot has to do
@@ -59,7 +59,7 @@ class Chunk:
 
 
 def as_items(data: Iterable[Any], name: str) -> Sequence[Any]:
-    """Return a sequence of the items that nobody else can change: tuples and ranges as they are, the rest as a list.
+    """Return the items as a sequence that only we can change: tuples and ranges as they are, the rest as a list.
 
     A list is copied too, as its owner may change it while the run goes on. A subclass is iterated over, as it may
     have an order of its own.
@@ -70,7 +70,7 @@ def as_items(data: Iterable[Any], name: str) -> Sequence[Any]:
 
 
 def as_stream(data: Iterable[Any], name: str) -> Sequence[Any] | Iterator[Any]:
-    """Return what is known as a whole as `as_items` does, and an iterator of anything else: it may never end."""
+    """As `as_items` for lists, tuples and ranges; an iterator for anything else, which may never end."""
     if type(data) in _UNCHANGING or isinstance(data, MutableSequence):
         return as_items(data, name)
     return _iterated(data, name)
@@ -141,12 +141,12 @@ class Work:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing can be handed out (a returned tail may change that)."""
+        """Whether all is handed out (a returned tail may change that)."""
         return not (self._returned or self.suspects) and self.total is not None and self._next >= self.total
 
     @property
     def returned(self) -> bool:
-        """Whether something handed out before waits to be handed out again."""
+        """Whether returned items wait to be handed out again."""
         return bool(self._returned)
 
     def units(self, chunk: Chunk) -> float:
@@ -157,7 +157,7 @@ class Work:
         return max(self._sums[end] - (self._sums[chunk.start - 1] if chunk.start else 0.0), 1e-12)
 
     def cap(self, most: int, slots: int) -> int:
-        """Return how many items a chunk may have at most, where each slot may hold two chunks."""
+        """Return the most items of a chunk, where each slot may hold two chunks."""
         if self._sums is not None:  # of costs that are too low by far a chunk would hold all that is left
             left = len(self._items) - self._next + sum(len(chunk.items) for chunk in self._returned)
             most = min(most, left // (2 * max(1, slots)) + 1)
@@ -232,12 +232,12 @@ class Work:
         return items
 
     def raise_broken(self) -> None:
-        """Raise what the iterator raised, once all that it gave before has been run."""
+        """Raise the iterator's own error, once all items before it have run."""
         if self._broken is not None:
             raise self._broken
 
     def put_back(self, chunk: Chunk) -> None:
-        """Take back what was not run: a tail, or a lost worker's items."""
+        """Take back items that did not run: a tail, or a lost worker's."""
         if not chunk.items:
             return
         if chunk.suspect:
@@ -305,7 +305,7 @@ class Sizer:
     def window(self, left: float) -> int:
         """Return how many chunks a slot may hold: a second one only while plenty is left, and no item is long.
 
-        A chunk that waits behind a long item is a chunk nobody else can take.
+        A chunk that waits behind a long item is out of reach for other slots.
         """
         if self._long or not self._chunks:
             return 1

@@ -1,4 +1,4 @@
-"""Which env entries a function is given.
+"""Give a function its env entries.
 
 They are matched by name: a parameter that the caller left open and that the env (see `store`) holds.
 """

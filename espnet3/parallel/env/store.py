@@ -106,7 +106,7 @@ class EnvStore:
         return first
 
     def borrow(self, key: str, build: SetupFn, timeout: float | None) -> dict[str, Any]:
-        """Return an env that nobody drops: of those, the last few that were used stay."""
+        """Return an env without an owner: of those, the last few that were used stay."""
         with self._lock:
             entry = self._envs.setdefault(key, _Env(build, timeout))
             self._borrowed = [*(k for k in self._borrowed if k != key), key]
@@ -146,7 +146,7 @@ class Adding:
     def __call__(self) -> dict[str, Any]:
         """Build the env."""
         env = self.build()
-        # anything but a dict is an error that whoever asked for the env words
+        # anything but a dict is an error, which `build_env` words
         return {**self.entries, **env} if isinstance(env, dict) else env
 
 

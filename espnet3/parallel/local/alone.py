@@ -21,7 +21,7 @@ _KEPT: dict[str, Callable[[Any], bool]] = {
 
 
 def alone(config: ParallelConfig) -> bool:
-    """Whether a block means the calling process: local, one worker, nothing else asked."""
+    """Whether a block means the calling process: local, one worker, no option that needs a process."""
     if config.env != "local" or config.n_workers != 1:
         return False
     return all(name in _KEPT and _KEPT[name](value) for name, value in config.options.items())
@@ -38,7 +38,7 @@ def own_processes(config: ParallelConfig) -> bool:
 
 
 def without_dask(config: ParallelConfig) -> bool:
-    """Whether a block's workers can be processes without Dask: of this machine, and nothing asked that is Dask's."""
+    """Whether a block's workers can be processes without Dask: on this machine, without options of Dask's own."""
     options = config.options
     return (
         own_processes(config)

@@ -1,4 +1,4 @@
-"""The server process that forks local workers: what runs in it, and in a worker until that knows what it is.
+"""Run the server process that forks local workers, and a worker until its boot message has come.
 
 It is imported by the server before anything heavy: standard library only.
 """
@@ -136,7 +136,7 @@ def _report(control: socket.socket, kind: bytes, pid: int, status: int) -> None:
 
 
 def _enter(sock: socket.socket, boot: Mapping[str, Any]) -> bool:
-    """Take over the driver's environment, search path and folder; False if that cannot be, which the driver is told."""
+    """Take over the driver's environment, search path and folder; if that fails, tell the driver and return False."""
     os.environ.update(boot["env"])
     sys.path[:] = boot["path"]
     try:

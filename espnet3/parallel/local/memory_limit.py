@@ -76,7 +76,7 @@ class MemoryWatch:
 
 
 def _next_look() -> float:
-    """Return the next of the moments at which all workers are looked at, so that it is one wake-up for all."""
+    """Return the next moment at which all workers are looked at, in one wake-up."""
     return (time.monotonic() // _EVERY + 1) * _EVERY
 
 

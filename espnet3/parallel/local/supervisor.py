@@ -1,4 +1,4 @@
-"""Watches forked worker processes from a thread: starts them, notices how they end, replaces them.
+"""Watch forked worker processes from a thread: start them, notice how they end, replace them.
 
 supervisor ──> fork server: starts a process, says how it ended
 supervisor ──> each process: "check", "stop"; its end of the socket says that it is gone
@@ -120,7 +120,7 @@ class Supervisor:
         self._thread.start()
 
     def add(self, name: str, boot: Mapping[str, Any], memory: MemoryWatch, owner: Any = None) -> Supervised:
-        """Have one more worker, whose process is started at once.
+        """Add a worker, whose process is started at once.
 
         Where it had been up, the next one is started once its owner asks for it by `start_again`, else by itself.
         """
@@ -144,7 +144,7 @@ class Supervisor:
         self._call(lambda: self._stop(worker, kill))
 
     def are_as_new(self) -> bool:
-        """Whether each process says so, in two seconds; those that are only starting are."""
+        """Ask each process, for two seconds, whether it is as new; those that are only starting are."""
         with self._changed:
             if self._without_server or any(worker.given_up for worker in self.workers):
                 return False
@@ -208,7 +208,7 @@ class Supervisor:
             self._watch()
         except Exception as error:
             logger.exception("the thread that watches the workers cannot go on")
-            for worker in self.workers:  # an error for who waits for them, in place of a hang
+            for worker in self.workers:  # an error for their users, in place of a hang
                 worker.given_up, worker.failure = True, f"they cannot be watched any more: {error!r}"
                 worker.tell_owner()
 
@@ -352,7 +352,7 @@ class Supervisor:
         worker.tell_owner()
 
     def _server_gone(self) -> None:
-        """Keep the processes that are there, as long as they live: who has their sockets still hears of their end."""
+        """Keep the processes that live: their sockets still tell of their end."""
         self._without_server = True
         for worker in self.workers:
             if worker.sock is None or not worker.pid:
@@ -382,7 +382,7 @@ class Supervisor:
     def _over(self, worker: Supervised) -> None:
         """A worker that was told to stop has ended."""
         worker.again = worker.kill = None
-        if worker in self.workers and not self._closing:  # who closes still looks at them
+        if worker in self.workers and not self._closing:  # `close` still looks at them
             self.workers.remove(worker)
         worker.tell_owner()
 

@@ -66,7 +66,7 @@ class OwnWorkers(SupervisedCluster, RunSlots):
     def __len__(self) -> int:
         return len(self.supervisor.workers)
 
-    # --- what a run asks: `RunSlots` ---
+    # --- `RunSlots` ---
 
     def claim(self) -> SlotClaim:
         """Open a claim to their slots."""
@@ -86,7 +86,7 @@ class OwnWorkers(SupervisedCluster, RunSlots):
         if self._closed:
             raise NoWorkersError("the worker processes of this run have been ended")
 
-    # --- what those who keep them ask ---
+    # --- from one run to the next ---
 
     def grow(self, n: int) -> None:
         """Have `n` processes at least."""
@@ -202,7 +202,7 @@ def _settings(config: ParallelConfig) -> ProcessSettings:
 
 
 def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
-    """Return what processes for a configuration would be made from now: those made from the same will do."""
+    """Return the settings and surroundings that processes would have now: with the same ones they can be used again."""
     return config.n_workers, repr(_settings(config)), working_folder(), search_path(), dict(os.environ)
 
 

@@ -1,4 +1,4 @@
-"""What nobody waits for any more: an item that takes too long, a run that was given up, a worker that is frozen."""
+"""Give up an item that takes too long, an unfinished run, a worker that is frozen."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _read_on(slot: Slot, run_id: int, claim: SlotClaim, selector: selectors.Base
     except (ChannelClosedError, OSError):
         selector.unregister(slot)
         claim.lost(slot)
-    except ANYTHING:  # a result that cannot be loaded here, and that nobody wants
+    except ANYTHING:  # a result that cannot be loaded here, and is not wanted
         pass
     else:
         slot.ready = slot.ready or message[1] == run_id  # any message of the run means that the env is built

@@ -116,7 +116,7 @@ class PilotRun:
                     yield from out
                     self._feeder.fill_all()
             self._work.raise_broken()
-        except BaseException:  # GeneratorExit too: whoever asked wants no more
+        except BaseException:  # GeneratorExit too: the caller wants no more
             if self._shared and self._cluster.owns_processes and os.getpid() == opened_in:
                 self._send_end()
                 abandon_run(self._claim, self._id, self._selector, self._cluster)
@@ -179,7 +179,7 @@ class PilotRun:
                 self._drop(slot)
 
     def _check_patience(self, waited: float) -> None:
-        """Handle `waited` seconds without a ready worker."""
+        """Give up, or look elsewhere, after `waited` seconds without a ready worker."""
         given_up = self._cluster.given_up()
         if given_up is not None:
             raise NoWorkersError(f"no worker is left and none can be started: {given_up}")
@@ -199,7 +199,7 @@ class PilotRun:
             self._claim = self._open_claim()
 
     def _process_lost(self, slot: Slot) -> None:
-        """Drop a slot and, as they died together, all others of its process."""
+        """Drop a slot and all others of its process, which died together."""
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
         if building and not self._cluster.went_with_job(slot.hello.worker, slot.hello.address):
@@ -219,7 +219,7 @@ class PilotRun:
             self._pending.add(lost, alone)
 
     def _slot_broken(self, slot: Slot, error: str, trace: str) -> None:
-        """Drop a slot that cannot go on with what it was given; its worker, the user's own, lives on."""
+        """Drop a slot that cannot go on; its worker, the user's own, lives on."""
         logger.warning("a slot of worker %s could not go on, and opens again:\n%s", slot.hello.worker, trace)
         slot.end = ProcessEnd(reason=f"could not go on ({error})")
         if not slot.ready:
@@ -234,7 +234,7 @@ class PilotRun:
         self._claim.lost(slot)
 
     def _look_around(self, now: float) -> None:
-        """Find dead workers whose socket is still open, and overdue ones."""
+        """Find dead workers with an open socket, and overdue ones."""
         for slot in list(self._claim.slots):
             if slot not in self._claim.slots or not slot.hello.pid:
                 continue
@@ -247,7 +247,7 @@ class PilotRun:
             self._give_up_frozen(slot, seconds)
 
     def _give_up_frozen(self, slot: Slot, seconds: float) -> None:
-        """Take the work from a worker that gives no sign of life; one of ours is killed, and another comes."""
+        """Take the work from a worker without a sign of life; one of ours is killed and replaced."""
         process = slot.hello.process
         for_long = f"for {seconds:.0f} s (the limit is frozen_timeout)"
         end = ProcessEnd(reason=f"gave no sign of life {for_long}")
@@ -368,7 +368,7 @@ class PilotRun:
     def _not_travelled(
         self, chunk: Chunk, where: str, error: BaseException | None, failure: ItemFailure
     ) -> None:
-        """Take back the halves of a chunk that could not travel, until it is the one item that cannot."""
+        """Take a chunk that could not travel back in halves, down to the one item at fault."""
         if len(chunk.items) > 1:
             half = len(chunk.items) // 2
             self._work.put_back(chunk.part(0, half))

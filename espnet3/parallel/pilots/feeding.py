@@ -1,4 +1,4 @@
-"""What worker slots are given: chunks of the size that fits now, and suspects to a process that does nothing else."""
+"""Feed worker slots: chunks of the size that fits now, and suspects to a process that does nothing else."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Feeder:
             self.present += time.perf_counter() - since
 
     def came_back(self, slot: Slot) -> Chunk:
-        """Return the chunk that a slot has answered."""
+        """Take the answered chunk off a slot."""
         self.flying -= 1
         self._quarantined.discard(slot.hello.process)
         return slot.flying.popleft()
 
     def forget(self, slot: Slot) -> None:
-        """Hand out nothing more to a slot, which is lost with the chunks it holds."""
+        """Hand out nothing more to a lost slot, and count its chunks as lost."""
         self.flying -= len(slot.flying)
         self.leave(slot)
         process = slot.hello.process
@@ -64,7 +64,7 @@ class Feeder:
             self._draining = None
 
     def fill_all(self) -> None:
-        """Give every slot what it may hold; nothing goes ahead to a busy one that an idle one could begin."""
+        """Give every slot all that it may hold; a busy one gets nothing that an idle one could begin."""
         for ahead in (False, True):
             for slot in [slot for slot in self.ready if ahead or not slot.flying]:
                 if slot in self.ready and not self._fill(slot, ahead):
@@ -73,7 +73,7 @@ class Feeder:
                 return
 
     def _fill(self, slot: Slot, ahead: bool) -> bool:
-        """Give a slot what it may hold; False if there is nothing to give to anyone."""
+        """Give a slot all that it may hold; False if no slot can have more."""
         process = slot.hello.process
         if self._work.suspects and process not in self._quarantined:
             if not any(other.flying for other in self.ready if other.hello.process == process):

@@ -1,4 +1,4 @@
-"""What items log and print, from their workers to the driver.
+"""Relay log records and printed lines of items from their workers to the driver.
 
     logger.info(...) in an item ──> Outlet of its slot ──("log", ...)──> the driver's loggers and their handlers
     print(...) in an item ──> the worker's own output, with the worker's name where a bar is shown there;
@@ -41,7 +41,7 @@ _OURS = ("distributed", "dask", "tornado", "bokeh", "espnet3.parallel")
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """What a driver wants to hear of its items."""
+    """The driver's wishes about records and lines of its items."""
 
     levels: dict[str, int]  # of its loggers by name, "" the root
     disabled: int  # what `logging.disable` was called with
@@ -51,7 +51,7 @@ class Hearing:
 
 
 def hearing_here() -> Hearing:
-    """Return what this process, a driver, wants to hear."""
+    """Return the wishes of this process, a driver."""
     root = logging.root
     loggers = [each for each in list(root.manager.loggerDict.values()) if isinstance(each, logging.Logger)]
     levels = {each.name: each.level for each in loggers if each.level and not _is_ours(each.name)}
@@ -81,7 +81,7 @@ def _file_of(name: str) -> tuple[int, int] | None:
 
 
 class _Allowance:
-    """So many records a second: what is not used is saved up for one second."""
+    """`MOST` records a second; the unused ones of one second are saved up."""
 
     def __init__(self) -> None:
         self._left = float(MOST)
@@ -105,7 +105,7 @@ _LEVELS_LOCK = threading.Lock()
 
 
 def _take_over_levels(by_name: dict[str, int], disabled: int) -> None:
-    """Give this process's loggers the driver's levels; those with handlers of their own keep theirs."""
+    """Give this process's loggers the driver's levels; loggers with their own handlers keep theirs."""
     with _LEVELS_LOCK:
         for name in _LEVELS.keys() - by_name.keys():
             logging.getLogger(name).setLevel(_LEVELS.pop(name))
@@ -121,7 +121,7 @@ def _take_over_levels(by_name: dict[str, int], disabled: int) -> None:
 class Outlet:
     """Sends a slot's records while it is inside user code; what is left then goes before its answer.
 
-    `lock` is held by whoever uses the slot's channel.
+    `lock` is held while the slot's channel is in use.
     """
 
     def __init__(self, worker: str, channel: Channel, lock: threading.Lock) -> None:
@@ -240,7 +240,6 @@ _call_handlers = logging.Logger.callHandlers
 
 
 def _relay_or_handle(logger: logging.Logger, record: logging.LogRecord) -> None:
-    """What `Logger.callHandlers` is on a worker."""
     outlet = _current()
     if outlet is None or _has_handler(logger) or _is_ours(record.name):
         _call_handlers(logger, record)

@@ -1,15 +1,13 @@
-"""What becomes of the chunks that a lost worker held: the rules of `engine.blame`, from the slots' marks.
+"""Decide about the chunks of lost workers: the rules of `engine.blame`, applied to the slots' marks.
 
-What a slot's mark says about the chunk it was in:
+A slot's mark says about its chunk:
 
 - nothing begun: all of its items go back;
 - items 40 to 47: these were in progress; all others go back;
-- there is no mark, as the worker was on another host: all of its items may have been in progress.
+- without a mark, as the worker was on another host, all of its items may have been in progress.
 
-Before that, it must be known how its process ended, and whether that was its job's end. Nobody waits for it
-(`PendingLosses`): the driver's loop looks again, and serves all other workers meanwhile.
-
-What is held against the items in progress travels in their chunk.
+The decision waits until it is known how the process ended, and whether its job ended (`PendingLosses`); the driver's
+loop serves all other workers meanwhile. Charges against items travel in their chunk.
 """
 
 from __future__ import annotations
@@ -115,7 +113,7 @@ class SetupLosses:
 
 
 def _end_is_due(cluster: WorkerCluster, hello: Hello) -> bool:
-    """Whether a cluster will hear in a moment how a lost process ended: its socket closes first."""
+    """Whether a cluster is about to hear how a lost process ended: the socket closes first."""
     return bool(hello.pid) and cluster.owns_processes and cluster.end_of(hello.pid) is None
 
 
@@ -168,14 +166,14 @@ class Losses:
                 self._decide(rest, slot, loss)
 
     def give_back(self, slots: Sequence[Slot]) -> None:
-        """Take back all chunks of slots that no item of theirs has ended."""
+        """Take back all chunks of slots that ended without an item's fault."""
         for slot in slots:
             for chunk in slot.flying:
                 self._work.put_back(chunk)
             slot.flying.clear()
 
     def too_late(self, chunk: Chunk, slot: Slot) -> None:
-        """Decide about a chunk whose slot was given up because an item in it took too long."""
+        """Decide about a chunk with an item that took too long."""
         late = slot.late
         assert late is not None
         rest = self._in_progress(chunk, late.position, late.items)
@@ -187,7 +185,7 @@ class Losses:
         self._decide(rest, slot, loss, index)
 
     def _inside(self, slot: Slot) -> tuple[int, int] | None:
-        """Return which items of its chunk a slot was in, (first, how many); None where that is not known."""
+        """Return the items of its chunk that a slot was in, as (first, how many); None where that is not known."""
         if slot.mark is None or self._in_vain >= _IN_VAIN:
             return None
         chunk = slot.flying[0]

@@ -1,4 +1,4 @@
-"""Which items a worker slot is inside, in memory that outlives the worker.
+"""Note the items that a worker slot is inside, in memory that outlives the worker.
 
     worker slot ── which items, since when: one write per step ──> a page of a file in the pool's
     driver      <── reads it when the worker has died ────────────  private folder (same host only)
@@ -26,7 +26,7 @@ _SETUP = -1  # start of the chunk: none yet, the run's env is being built
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """What a mark says."""
+    """The content of a mark."""
 
     run: int
     start: int  # of the chunk, in the dispatch order
@@ -59,25 +59,25 @@ class Mark:
         self.name = os.path.basename(path)
 
     def begin(self, run: int, start: int) -> None:
-        """A chunk has come; its items may end this process from the moment they are unpickled."""
+        """Note a chunk that has come; its items may end this process as soon as they are unpickled."""
         self._write(0)
         _CHUNK.pack_into(self._memory, 0, run, start)
         self._write(_ALL)
 
     def set_up(self, run: int) -> None:
-        """The env of a run is being built."""
+        """Note that the env of a run is being built."""
         self.begin(run, _SETUP)
 
     def step(self, at: int, items: int) -> None:
-        """A step of items begins."""
+        """Note that a step of items begins."""
         _pack_step(self._memory, _CHUNK.size, at, items, _monotonic())
 
     def leave(self, done: int) -> None:
-        """The items are done; their results may end this process while they are pickled."""
+        """Note that the items are done; their results may end this process while they are pickled."""
         self._write(done or _ALL)
 
     def clear(self) -> None:
-        """The answer to the chunk is sent, or the env is built."""
+        """Note that the answer to the chunk is sent, or the env built."""
         self._write(0)
 
     def _write(self, items: int) -> None:
@@ -97,7 +97,7 @@ class Window:
             os.unlink(path)
 
     def read(self) -> InFlight:
-        """Return what the mark says now."""
+        """Read the mark as it is now."""
         return InFlight(*_PAGE.unpack_from(self._memory))
 
     def in_setup(self, run: int) -> bool:
@@ -106,7 +106,7 @@ class Window:
         return (seen.run, seen.start) == (run, _SETUP) and seen.items != 0
 
     def within(self, run: int, start: int, items: Sequence[Any]) -> tuple[int, int] | None:
-        """Return which of a chunk's items are in progress, (first, how many); None if it has not begun."""
+        """Return a chunk's items in progress, as (first, how many); None if it has not begun."""
         seen = self.read()
         if (seen.run, seen.start) != (run, start) or not seen.items:
             return None

@@ -41,8 +41,8 @@ LIMIT = 5.0  # seconds from a connection to its greeting, over all steps
 _PAUSE = 0.1  # seconds after a connection that this process has no descriptor, thread or memory for
 _LOOK = 0.5  # seconds between looks for connections whose time is over
 
-# The listener itself is no more. What else accept() raises is of the moment (no descriptor is free) or of one
-# connection (Linux reports its network errors there): it waits in the queue, or its worker tries again.
+# Errors of a listener that is gone. accept() also raises for the moment (no descriptor is free) and for one connection
+# (Linux reports its network errors there): it waits in the queue, or its worker tries again.
 _NO_LISTENER = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK})
 
 BACKLOG = 1024  # connections that wait to be accepted
@@ -80,7 +80,7 @@ class Door:
 
     @property
     def address(self) -> object:
-        """What workers connect to: a path, or a host and a port."""
+        """The address that workers connect to: a path, or a host and a port."""
         return self._listener.getsockname()
 
     def fileno(self) -> int:
@@ -162,7 +162,7 @@ class Door:
             self._greeted.pop(sock, None)
 
     def _shut_down(self, now: float | None) -> None:
-        """Shut down the connections whose time is over, or all of them; their threads then read an end."""
+        """Shut down connections whose time is over, or all; their threads then read an end."""
         with self._lock:
             for sock, until in self._greeted.items():
                 if now is None or now > until:
@@ -199,7 +199,7 @@ class Pool:
 
     @property
     def address(self) -> object:
-        """What workers connect to."""
+        """The address that workers connect to."""
         return self._door.address
 
     def _admit(self, channel: Channel, hello: Hello) -> None:
@@ -237,7 +237,7 @@ class Pool:
 
     @property
     def busy(self) -> bool:
-        """Whether a run uses it."""
+        """Whether a run uses the pool."""
         return bool(self._claims)
 
     def claim(self) -> SlotClaim:

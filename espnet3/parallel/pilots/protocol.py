@@ -1,4 +1,4 @@
-"""What the driver and a worker slot say to each other, and how a worker words it.
+"""Messages between the driver and a worker slot.
 
 The second field of each message is the run's number.
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """How a slot introduces itself."""
+    """A slot's introduction."""
 
     worker: str  # its name
     address: str
@@ -60,7 +60,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """What a slot needs to know before its first chunk of a run."""
+    """The function, env and policy of a run, for a slot before its first chunk."""
 
     one: Callable[..., Any]  # called per item
     many: Callable[..., Any] | None = None  # called per batch
@@ -177,7 +177,7 @@ def head_of(block: Block) -> Done:
 
 
 def block_of(done: Done, values: list[Any], worker: str) -> Block:
-    """Return the block that a chunk's answer tells of."""
+    """Make the block of a chunk's answer."""
     block = Block(
         values, done.failed, done.retries, done.seconds, done.cpu, load_error(done.error), done.stop
     )
@@ -189,7 +189,7 @@ def block_of(done: Done, values: list[Any], worker: str) -> Block:
 
 
 def portable(items: Any, block: Block, head: Done, policy: Policy, worker: str) -> tuple[list[Any], Done]:
-    """Make a block's values travel one by one: pickle, then by value, then a failure in its place."""
+    """Make a block's values travel one by one: by pickle, else by value, else as a failure in its place."""
     values: list[Any] = []
     failed = list(block.failed)
     for position, value in enumerate(block.values):

@@ -1,4 +1,4 @@
-"""Slots: one connected worker thread each, where a run gets them, and the run's claim to them."""
+"""Slots, each a connected worker thread, and a run's claim to some of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Slot:
 
     @property
     def is_inside(self) -> bool:
-        """Whether it is inside an item, as far as that is known, or was when its worker died."""
+        """Whether the slot is inside an item, as far as that is known, or was when its worker died."""
         return bool(self.mark.read().items if self.mark is not None else self.flying)
 
 

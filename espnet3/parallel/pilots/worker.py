@@ -99,7 +99,7 @@ class Slots:
         return any(pilot.is_needed() for pilot in self._last)
 
     def drop_chunks(self) -> None:
-        """Keep nobody waiting for the chunks in hand: they are not wanted any more."""
+        """Give up the chunks in hand: the driver does not wait for them."""
         self._pilots = set()
         self._last = []
 
@@ -224,7 +224,7 @@ class Pilot:
         self.channel.close()
 
     def is_needed(self) -> bool:
-        """Whether the driver waits for what this slot has in hand."""
+        """Whether the driver waits for this slot's chunk."""
         return self._busy and not self.channel.at_end()
 
     def _send(self, message: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the driver asks of the cluster whose workers it uses, and the facts it gets as answers.
+"""The driver's questions to the cluster whose workers it uses, and their answers.
 
 Clusters of ours are `WorkerCluster`s. Of any other, the user's own, nothing is known: it is a `PlainCluster`.
 """
@@ -18,7 +18,7 @@ from espnet3.parallel.records import ProcessEnd
 
 
 class StartFailure(enum.Enum):
-    """What went wrong, again and again, until a cluster stopped starting workers; and how that is worded."""
+    """The repeated failure after which a cluster starts no more workers, and its words."""
 
     SUBMISSION = "a job could not be submitted, {tries} times in a row: {detail}"
     EARLY_END = "{tries} jobs in a row ended at their start, so no more are submitted. {detail}"
@@ -53,7 +53,7 @@ class MissingWorker:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What keeps the workers that have not come; `str()` words it, "" where nothing is known."""
+    """The reasons why workers have not come; `str()` words them, "" where nothing is known."""
 
     workers: tuple[MissingWorker, ...] = ()  # the first of them
     more: int = 0
@@ -87,11 +87,11 @@ class WorkerCluster(Protocol):
         return None
 
     def missing(self) -> Missing:
-        """Return what keeps the workers that have not come."""
+        """Return the reasons why workers have not come."""
         return Missing()
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Whether a lost worker went because its job or session ended, not by its item; None: not known yet."""
+        """Whether a lost worker went with its job or session, not by its item; None: not known yet."""
         return False  # a worker is nothing but its process
 
     def kill_worker(self, host: str, pid: int) -> None:
@@ -105,7 +105,7 @@ class WorkerCluster(Protocol):
         return
 
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
-        """Take note of what says whether there is work for workers, where that decides how many are started."""
+        """Take a function that tells whether there is work, where that decides how many workers are started."""
         return
 
 

@@ -1,4 +1,4 @@
-"""How long items took and what memory, in a few numbers however many they are: a histogram, the slowest, a sample."""
+"""Times and memory of any number of items in a few numbers: a histogram, the slowest, a sample."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def edge_of(number: float) -> float:
 
 @dataclass(slots=True)
 class ItemTimes:
-    """How long some items took. A step of several items counts as so many of its mean."""
+    """Times of some items. A step of several items counts as so many of its mean."""
 
     counts: dict[int, int] = field(default_factory=dict)  # items by bin
     slow: list[tuple[float, int]] = field(default_factory=list)  # seconds and place of the slowest
@@ -58,7 +58,7 @@ class ItemTimes:
         self._name([(each, place)], [(each, place)] if n == 1 else [])
 
     def merge(self, other: ItemTimes, move: int = 0) -> None:
-        """Add what another one has counted, whose places are `move` less."""
+        """Add another one's counts, with places moved by `move`."""
         for number, n in other.counts.items():
             self.counts[number] = self.counts.get(number, 0) + n
         self._name([(s, p + move) for s, p in other.slow], [(s, p + move) for s, p in other.some])

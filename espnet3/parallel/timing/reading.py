@@ -19,7 +19,7 @@ _SLOWEST = 20
 
 @dataclass(frozen=True, slots=True)
 class Stint:
-    """What a worker did between two moments, in seconds since the epoch."""
+    """A worker's work between two moments, in seconds since the epoch."""
 
     worker: str
     begin: float  # of the first item
@@ -175,5 +175,5 @@ def shard_of(worker: str) -> str:
 
 
 def worker_name(worker: str) -> str:
-    """Return what people see of a worker: its number, unless it says more of itself."""
+    """Return a worker's name for people: "worker 3", or its own where that has more words."""
     return worker if " " in worker else f"worker {worker.rpartition('/')[2]}"

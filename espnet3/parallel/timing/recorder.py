@@ -25,7 +25,7 @@ _SHOWN = 60  # characters of an index
 
 @dataclass(slots=True)
 class _Record:
-    """What a worker did since `begin`, in seconds since the epoch."""
+    """A worker's work since `begin`, in seconds since the epoch."""
 
     begin: float
     end: float
@@ -36,7 +36,7 @@ class _Record:
 
 
 class TimesRecorder:
-    """Takes in what workers did, and writes it down from time to time; as a context manager also at its end.
+    """Collects the work of workers, and writes it down from time to time; as a context manager also at its end.
 
     `append` appends lines to the file. `first`: the position of the first of `items` in the caller's list. `workers`:
     how many share the run's records, where they have files of their own (the shards of detached runs).
@@ -123,7 +123,7 @@ class TimesRecorder:
         self._write()
 
     def _period(self, now: float) -> float:
-        """Return how many seconds a record is to be about."""
+        """Return the seconds that a record covers."""
         share = max(1.0, max(self._workers, len(self._open)) / _MANY)
         return max(_LEAST, (now - self._begin) * share / _RECORDS)
 

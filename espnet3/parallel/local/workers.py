@@ -100,16 +100,12 @@ class OwnWorkers(SupervisedCluster, RunSlots):
 
     def close(self, kill: bool = False) -> None:
         """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing."""
-        if os.getpid() != self._pid or self._closed:
-            return
         self._closed = True
         self.pool.close()
         self.supervisor.close(kill)
 
     def leave(self) -> None:
         """End them without waiting: their server waits for them, when this process is gone."""
-        if os.getpid() != self._pid or self._closed:
-            return
         self._closed = True
         self.supervisor.leave()
 

@@ -143,16 +143,13 @@ class Door:
             if not isinstance(hello, Hello):
                 raise TypeError(f"a greeting is a Hello, not {type(hello).__name__}")
         except ANYTHING as error:
-            self._forget(sock)
-            sock.close()
             if isinstance(error, OSError):  # it went, took too long, or does not hold the key
                 logger.debug("a connection to the pool ended in its handshake: %s", error)
-                return
-            logger.warning(
-                "a worker's greeting cannot be read (%s: %s): does it run another version of this package?",
-                type(error).__name__,
-                error,
-            )
+            else:
+                why = "a worker's greeting cannot be read (%s: %s): does it run another version of this package?"
+                logger.warning(why, type(error).__name__, error)
+            self._forget(sock)
+            sock.close()
         else:
             self._forget(sock)
             self._admit(channel, hello)
@@ -222,9 +219,7 @@ class Pool:
                 return
             self.connected = True
             self._idle.append(Slot(channel, hello, mark))
-            waiting = list(self._claims)
-        for claim in waiting:
-            claim.wake()
+        self.wake()
 
     def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
         """Whether a process is inside an item of another claim, or was when it died."""
@@ -297,9 +292,7 @@ class Pool:
                     slot.channel.close()
                 return
             self._idle.extend(slots)
-            others = list(self._claims)
-        for other in others:
-            other.wake()
+        self.wake()
 
     def forget(self, claim: SlotClaim, slot: Slot) -> None:
         """Drop a slot whose worker is gone, and remember whether that was inside an item."""

@@ -301,19 +301,17 @@ class Pilot:
                     failure = failure_of(error, None, 1, self.worker)
                     self._send(("unread", run_id, failure, pickle_error(error)))
                     return
+            keep = float("inf") if positions is None else KEEP
+            how = (
+                budget,
+                lambda: self.leaving or self._ended(run_id),
+                self._mark.step,
+                singly,
+                self._step,
+                keep,
+            )
             with on_a_worker(report if self._alone else None):
-                block = run_items(
-                    items,
-                    call,
-                    spec.policy,
-                    self.worker,
-                    budget,
-                    lambda: self.leaving or self._ended(run_id),
-                    self._mark.step,
-                    singly,
-                    self._step,
-                    float("inf") if positions is None else KEEP,
-                )
+                block = run_items(items, call, spec.policy, self.worker, *how)
             try:
                 spec.check_loaded("this process")  # what the items have imported
             except ParallelError as error:

@@ -48,9 +48,7 @@ class RunTimes:
     losses: tuple[tuple[str, float], ...] = ()  # workers that died, and when
     counts: dict[int, int] = field(default_factory=dict)  # items by the bin of their time (`counts.edge_of`)
     slow: tuple[tuple[float, int, str], ...] = ()  # the slowest: seconds, position, index as text
-    costs: tuple[
-        tuple[float, float], ...
-    ] = ()  # seconds and cost of a sample of items, where there is `item_cost`
+    costs: tuple[tuple[float, float], ...] = ()  # seconds and cost of a sample, where there is `item_cost`
     retries: int = 0
     unread: int = 0  # bytes of further records, which are too many
 

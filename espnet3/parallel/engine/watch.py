@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine.exceptions import stack_text
@@ -112,6 +112,7 @@ class KeepingFeed(Feed):
             self.begun = now
 
 
+@dataclass(slots=True, eq=False)
 class Watch:
     """One thread's items in progress, and their results so far.
 
@@ -119,27 +120,18 @@ class Watch:
     possible. `outer`: where these items run within an item of another chunk, that chunk's results so far.
     """
 
-    def __init__(
-        self,
-        limit: float,
-        items: Sequence[Any],
-        values: list[Any],
-        feed: Feed,
-        report: Report,
-        outer: list[Any] | None = None,
-    ) -> None:
-        self.limit = limit
-        self.report = report
-        self._items = items
-        self._values = values
-        self._outer = outer
-        self._thread = threading.get_ident()
-        self._feed = feed
-        self._calls = 0
-        self._at_once = 1
-        self._seen = (-1, -1)
-        self._since = 0.0
-        self._began = time.monotonic()
+    limit: float
+    items: Sequence[Any]
+    values: list[Any]
+    feed: Feed
+    report: Report
+    outer: list[Any] | None = None
+    thread: int = field(default_factory=threading.get_ident)
+    calls: int = 0
+    at_once: int = 1
+    seen: tuple[int, int] = (-1, -1)
+    since: float = 0.0
+    began: float = field(default_factory=time.monotonic)
 
     def __enter__(self) -> Watch:
         _WATCHMAN.add(self)
@@ -150,37 +142,37 @@ class Watch:
 
     def begin(self) -> None:
         """Note that a step, or another attempt at one item, begins."""
-        self._at_once = 1
-        self._began = time.monotonic()
-        self._calls += 1
+        self.at_once = 1
+        self.began = time.monotonic()
+        self.calls += 1
 
     def batch(self, n: int) -> None:
         """Note that a batch of `n` items begins."""
-        self._at_once = n
+        self.at_once = n
 
     def look(self, now: float) -> Late | None:
         """See how far the items are, `now` by the watching thread's clock; called by that thread."""
-        seen = (len(self._values), self._calls)
-        if seen != self._seen:
-            self._seen, self._since = seen, now
-        elif now - self._since > self.limit:
-            return self._late(now - self._since)
-        if not self._feed.ended and time.monotonic() - self._began > _LONGEST_STEP:
-            self._feed.end()
+        seen = (len(self.values), self.calls)
+        if seen != self.seen:
+            self.seen, self.since = seen, now
+        elif now - self.since > self.limit:
+            return self._late(now - self.since)
+        if not self.feed.ended and time.monotonic() - self.began > _LONGEST_STEP:
+            self.feed.end()
         return None
 
     def _late(self, seconds: float) -> Late:
-        frame = sys._current_frames().get(self._thread)
+        frame = sys._current_frames().get(self.thread)
         stack = "" if frame is None else stack_text(frame, ("espnet3.parallel.engine.",))[-_STACK:]
-        at, n = len(self._values), self._at_once
-        if self._outer is None:
+        at, n = len(self.values), self.at_once
+        if self.outer is None:
             return Late(at, n, seconds, stack)
-        inner: list[Any] = list(self._items[at : at + n])
+        inner: list[Any] = list(self.items[at : at + n])
         try:
             pickle.dumps(inner)
         except (Exception, SystemExit, GeneratorExit):  # user classes may raise anything; their text will do
             inner = [repr(item) for item in inner]
-        return Late(len(self._outer), 1, seconds, stack, inner)
+        return Late(len(self.outer), 1, seconds, stack, inner)
 
 
 class _Watchman:

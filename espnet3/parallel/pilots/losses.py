@@ -16,6 +16,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from espnet3.parallel.engine.blame import Charges, Fate, Loss, after_loss, failure_of_item
 from espnet3.parallel.engine.work import Chunk, Work
@@ -117,22 +118,20 @@ def _end_is_due(cluster: WorkerCluster, hello: Hello) -> bool:
     return bool(hello.pid) and cluster.owns_processes and cluster.end_of(hello.pid) is None
 
 
+@dataclass(slots=True, eq=False)
 class Losses:
     """Decides what becomes of the chunks that lost workers held: `work` takes them back, `finish` what has failed."""
 
-    def __init__(
-        self, run_id: int, work: Work, policy: Policy, cluster: WorkerCluster, finish: Finish
-    ) -> None:
-        self._run_id = run_id
-        self._work = work
-        self._policy = policy
-        self._cluster = cluster
-        self._finish = finish
-        self._in_vain = 0
+    run_id: int
+    work: Work
+    policy: Policy
+    cluster: WorkerCluster
+    finish: Finish
+    in_vain: int = 0
 
     def progress(self) -> None:
         """Note that a chunk was answered."""
-        self._in_vain = 0
+        self.in_vain = 0
 
     def settle_all(self, decided: Iterable[tuple[list[Slot], bool, bool]]) -> None:
         """Deal with what `PendingLosses` has decided."""
@@ -148,20 +147,20 @@ class Losses:
         killed_for_time = any(slot.late is not None for slot in slots)
         inside = {slot: self._inside(slot) for slot in slots}
         begun = [slot for slot in slots if inside[slot] != (0, 0)]
-        self._in_vain = self._in_vain + 1 if slots and not begun else 0
+        self.in_vain = self.in_vain + 1 if slots and not begun else 0
         for slot in slots:
             chunk, *ahead = slot.flying
             for other in ahead:  # not begun
-                self._work.put_back(other)
+                self.work.put_back(other)
             if slot.late is not None:
                 self.too_late(chunk, slot)
             elif killed_for_time:  # it was killed because of another slot's item
-                self._work.put_back(chunk)
+                self.work.put_back(chunk)
             else:
                 where = inside[slot]
                 rest = chunk if where is None else self._in_progress(chunk, *where)
                 n = len(rest.items)
-                end = slot.end or (n == 1 and self._cluster.end_of(slot.hello.pid)) or ProcessEnd()
+                end = slot.end or (n == 1 and self.cluster.end_of(slot.hello.pid)) or ProcessEnd()
                 loss = Loss(rest.start, n, end, alone and len(begun) == 1, seen=where is not None)
                 self._decide(rest, slot, loss)
 
@@ -169,7 +168,7 @@ class Losses:
         """Take back all chunks of slots that ended without an item's fault."""
         for slot in slots:
             for chunk in slot.flying:
-                self._work.put_back(chunk)
+                self.work.put_back(chunk)
             slot.flying.clear()
 
     def too_late(self, chunk: Chunk, slot: Slot) -> None:
@@ -186,32 +185,32 @@ class Losses:
 
     def _inside(self, slot: Slot) -> tuple[int, int] | None:
         """Return the items of its chunk that a slot was in, as (first, how many); None where that is not known."""
-        if slot.mark is None or self._in_vain >= _IN_VAIN:
+        if slot.mark is None or self.in_vain >= _IN_VAIN:
             return None
         chunk = slot.flying[0]
-        return slot.mark.within(self._run_id, chunk.start, chunk.items) or (0, 0)
+        return slot.mark.within(self.run_id, chunk.start, chunk.items) or (0, 0)
 
     def _in_progress(self, chunk: Chunk, at: int, n: int) -> Chunk:
         """Put back what was not in progress, and return the rest."""
         if n == 0:
-            self._work.put_back(chunk)
+            self.work.put_back(chunk)
             return chunk.part(0, 0)
         before, after = chunk.part(0, at), chunk.part(at + n)
         before.suspect = False  # it was done and the worker lived on
-        self._work.put_back(before)
-        self._work.put_back(after)
+        self.work.put_back(before)
+        self.work.put_back(after)
         return Chunk(chunk.start + at, chunk.items[at : at + n], chunk.suspect, chunk.deaths, chunk.late)
 
     def _decide(self, chunk: Chunk, slot: Slot, loss: Loss, index: object = None) -> None:
         """Put items back that were in progress, or finish one that has failed; as `index`, where that is given."""
-        verdict = after_loss(Charges(chunk.suspect, chunk.deaths, chunk.late), loss, self._policy)
+        verdict = after_loss(Charges(chunk.suspect, chunk.deaths, chunk.late), loss, self.policy)
         charges = verdict.charges
         after = Chunk(chunk.start, chunk.items, charges.suspect, charges.deaths, charges.late)
         if verdict.fate is Fate.APART:
-            self._work.put_back_alone(after, charges.deaths)
+            self.work.put_back_alone(after, charges.deaths)
         elif verdict.fate.failed:
             index = chunk.items[0] if index is None else index
             worker = slot.hello.worker
-            self._finish(after, failure_of_item(index, loss, charges, self._policy, worker), loss)
+            self.finish(after, failure_of_item(index, loss, charges, self.policy, worker), loss)
         else:
-            self._work.put_back(after)
+            self.work.put_back(after)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from espnet3.parallel.engine.watch import Late
@@ -16,22 +17,18 @@ from espnet3.parallel.records import ProcessEnd
 SlotSource: TypeAlias = Any  # a `Pool`, or a `TaskPool` (`dask.tasks`) with the same methods
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
     """One connected worker slot, as the driver sees it."""
 
-    __slots__ = ("channel", "end", "flying", "hello", "late", "mark", "ready", "seen")
-
-    def __init__(self, channel: Channel, hello: Hello, mark: Window | None = None) -> None:
-        self.channel = channel
-        self.hello = hello
-        self.flying: deque[Chunk] = deque()  # sent and not answered; the worker is at the first one
-        self.ready = False  # it has the current run's env
-        self.mark = mark  # None where the worker is on another host
-        self.seen: tuple[InFlight, float] | None = None  # its mark, and since when by the driver's clock
-        self.late: Late | None = None  # the item for which it was killed, as that took too long
-        self.end: ProcessEnd | None = (
-            None  # how it was lost, where this side knows that better than the cluster
-        )
+    channel: Channel
+    hello: Hello
+    mark: Window | None = None  # None where the worker is on another host
+    flying: deque[Chunk] = field(default_factory=deque)  # sent and not answered; the worker is at the first
+    ready: bool = False  # has the current run's env
+    seen: tuple[InFlight, float] | None = None  # its mark, and since when by the driver's clock
+    late: Late | None = None  # the item for which it was killed, as that took too long
+    end: ProcessEnd | None = None  # how it was lost, where this side knows that better than the cluster
 
     def fileno(self) -> int:
         """Return the channel's descriptor, for selectors."""

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error
@@ -53,6 +53,7 @@ STARTED = threading.Event()
 STARTED.set()
 
 
+@dataclass(eq=False)
 class Slots:
     """The slots of this process to one driver: a channel each, and one more that asks for further ones.
 
@@ -60,31 +61,25 @@ class Slots:
     beyond use may be ended.
     """
 
-    def __init__(
-        self,
-        address: Any,
-        key: bytes,
-        driver: tuple[str, int],
-        replaced: bool,
-        hello: Hello,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._address = address
-        self._key = key
-        self._replaced = replaced
-        self._hello = hello
-        self._tls = tls
-        self._alone = hello.process != driver
+    address: Any
+    key: bytes
+    driver: tuple[str, int]
+    replaced: bool
+    hello: Hello
+    tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        self._alone = self.hello.process != self.driver
         self._leaving = False
         self._pilots: set[Pilot] = set()
         self._last: list[Pilot] = []
         # a worker has more slots than threads while runs overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
-        self._permits = threading.Semaphore(hello.threads)
+        self._permits = threading.Semaphore(self.hello.threads)
 
     def open(self) -> None:
         """Start the control thread and one slot per worker thread."""
-        self._open(self._hello.threads)
+        self._open(self.hello.threads)
         threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
 
     def leave(self) -> None:
@@ -111,7 +106,7 @@ class Slots:
         for attempt in range(1, _ATTEMPTS + 1):
             channel = None
             try:
-                channel = connect(self._address, self._key, tls=self._tls)
+                channel = connect(self.address, self.key, tls=self.tls)
                 channel.send(hello)
             except (FileNotFoundError, ConnectionRefusedError, PermissionError):
                 break  # the driver has gone, or is another one
@@ -124,7 +119,7 @@ class Slots:
         return None
 
     def _control(self) -> None:
-        channel = self._connect(replace(self._hello, control=True))
+        channel = self._connect(replace(self.hello, control=True))
         if channel is None:
             return
         try:
@@ -138,12 +133,12 @@ class Slots:
         STARTED.wait()
         while not self._leaving:
             # a unix socket is in the pool's private folder; a TCP address leads to another host
-            mark = Mark(os.path.dirname(self._address) if isinstance(self._address, str) else "")
-            channel = self._connect(replace(self._hello, mark=mark.name))
+            mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")
+            channel = self._connect(replace(self.hello, mark=mark.name))
             if channel is None:
                 return
             alone = self._alone
-            pilot = Pilot(channel, self._hello, self._permits, mark, alone, alone and self._replaced)
+            pilot = Pilot(channel, self.hello, self._permits, mark, alone, alone and self.replaced)
             self._pilots.add(pilot)
             try:
                 pilot.serve()
@@ -153,6 +148,7 @@ class Slots:
                 return  # a process that breaks every slot at once is of no use to the run
 
 
+@dataclass(eq=False)
 class Pilot:
     """One slot's loop over the messages of `protocol`.
 
@@ -160,31 +156,24 @@ class Pilot:
     the driver's own, and an item's time limit may kill it. `replaced`: as for `Slots`.
     """
 
+    channel: Channel
+    hello: Hello
+    permits: threading.Semaphore
+    mark: Mark
+    alone: bool = True
+    replaced: bool = True
+
     end = staticmethod(end_process)  # what an item that takes too long does to its process
 
-    def __init__(
-        self,
-        channel: Channel,
-        hello: Hello,
-        permits: threading.Semaphore,
-        mark: Mark,
-        alone: bool = True,
-        replaced: bool = True,
-    ) -> None:
-        self.channel = channel
-        self.worker = hello.worker
-        self._threads = hello.threads
-        self._permits = permits
-        self._mark = mark
-        self._alone = alone
-        self._replaced = replaced
+    def __post_init__(self) -> None:
+        self.worker = self.hello.worker
         self.leaving = False  # the worker is about to end: the chunk in hand is the last one
         self.broken = False  # it could not go on
         self.answered = False  # a chunk
         self._busy = False
         self._step = 1  # items that the steps of this run's last chunk held
         self._send_lock = threading.Lock()
-        self._outlet = Outlet(self.worker, channel, self._send_lock)
+        self._outlet = Outlet(self.worker, self.channel, self._send_lock)
         self._inbox: deque[Any] = deque()
         self._calls: dict[int, tuple[Call, RunSpec]] = {}
         self._broken: set[int] = set()
@@ -208,7 +197,7 @@ class Pilot:
             self.broken = True
             with suppress(Exception):  # what broke it may have broken standard error too
                 traceback.print_exc()
-            if self._replaced:
+            if self.replaced:
                 self.channel.close()
                 end_process()
             self._report_broken(run_id, error)
@@ -233,7 +222,7 @@ class Pilot:
 
     def _listening(self, run_id: int) -> AbstractContextManager[None]:
         # threads of the driver's own process log to its handlers without us
-        return self._outlet.open(run_id) if self._alone else nullcontext()
+        return self._outlet.open(run_id) if self.alone else nullcontext()
 
     def _on_run(
         self, run_id: int, blob: bytes, timeout: float | None, path: list[str], hearing: Hearing
@@ -251,23 +240,23 @@ class Pilot:
 
         late = SetupWatch(timeout, lambda text: give_up((f"on worker {self.worker}: {text}", None)))
         sys.path.extend(entry for entry in path if entry not in sys.path)
-        with self._permits, late, self._listening(run_id):
-            self._mark.set_up(run_id)
+        with self.permits, late, self._listening(run_id):
+            self.mark.set_up(run_id)
             begin = time.perf_counter()
             try:
-                if self._alone:
+                if self.alone:
                     self._outlet.hear(hearing)
                 spec: RunSpec = pickle.loads(blob)  # imports the user's modules, which may take long too
                 imported = time.perf_counter()
                 call = prepare(spec)
             except BaseException as error:  # whatever user code raises here, the driver must hear of it
                 late.stop()
-                self._mark.clear()
+                self.mark.clear()
                 if run_id not in self._broken:
                     give_up(setup_report(error, self.worker))
                 return
         built = time.perf_counter()
-        self._mark.clear()
+        self.mark.clear()
         if run_id in self._broken:
             return
         self._calls[run_id] = (call, spec)
@@ -285,32 +274,28 @@ class Pilot:
             return
         call, spec = self._calls[run_id]
 
+        def interrupted() -> bool:
+            return self.leaving or self._ended(run_id)
+
         def report(late: Late) -> None:
             try:
                 self._send(("late", run_id, late))
             finally:  # also where the driver has gone
                 self.end()
 
-        with self._permits, self._listening(run_id):
-            self._mark.begin(run_id, start)
+        with self.permits, self._listening(run_id):
+            self.mark.begin(run_id, start)
             if isinstance(items, bytes):
                 try:
                     items = pickle.loads(items)
                 except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
-                    self._mark.clear()
+                    self.mark.clear()
                     failure = failure_of(error, None, 1, self.worker)
                     self._send(("unread", run_id, failure, pickle_error(error)))
                     return
             keep = float("inf") if positions is None else KEEP
-            how = (
-                budget,
-                lambda: self.leaving or self._ended(run_id),
-                self._mark.step,
-                singly,
-                self._step,
-                keep,
-            )
-            with on_a_worker(report if self._alone else None):
+            with on_a_worker(report if self.alone else None):
+                how = budget, interrupted, self.mark.step, singly, self._step, keep
                 block = run_items(items, call, spec.policy, self.worker, *how)
             try:
                 spec.check_loaded("this process")  # what the items have imported
@@ -318,12 +303,12 @@ class Pilot:
                 self._broken.add(run_id)
                 del self._calls[run_id]
                 forget(spec)
-                self._mark.clear()
+                self.mark.clear()
                 self._send(("setup", run_id, setup_report(error, self.worker)))
                 return
             self._step = block.step
-            block.cpu /= self._threads  # all of them ran meanwhile
-            self._mark.leave(len(block.values))
+            block.cpu /= self.hello.threads  # all of them ran meanwhile
+            self.mark.leave(len(block.values))
             if positions is not None:
                 to_lines(block, positions, items, spec.policy, self.worker)
             parts = self._pickled(run_id, items, block, spec.policy)
@@ -336,7 +321,7 @@ class Pilot:
             self._outlet.flush(run_id)
             self.channel.send_parts(*parts)
         self.answered = True
-        self._mark.clear()  # only now: an item may have closed the socket, and sending ends this process then
+        self.mark.clear()  # only now: an item may have closed the socket, and sending ends this process then
 
     def _ended(self, run_id: int) -> bool:
         with self._send_lock:  # TLS must not read in one thread and write in another

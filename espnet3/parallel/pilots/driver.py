@@ -16,7 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from espnet3.parallel.checks import search_path
@@ -44,6 +44,7 @@ _TICK = 0.2  # seconds between looks at a cluster that has no workers
 _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to reach us
 
 
+@dataclass(eq=False)
 class PilotRun:
     """One run over the slots of one cluster.
 
@@ -52,41 +53,33 @@ class PilotRun:
     work is cancelled at its end. `tally` may be read while the run goes on.
     """
 
-    def __init__(
-        self,
-        slots: RunSlots,
-        work: Work,
-        spec: RunSpec,
-        cluster: WorkerCluster,
-        start_timeout: float,
-        frozen_timeout: float | None,
-        may_take: Callable[[], bool] = lambda: True,
-        shared: bool = False,
-        tally: Tally | None = None,
-    ) -> None:
-        self.tally = tally if tally is not None else Tally()
+    slots: RunSlots
+    work: Work
+    spec: RunSpec
+    cluster: WorkerCluster
+    start_timeout: float
+    frozen_timeout: float | None
+    may_take: Callable[[], bool] = lambda: True
+    shared: bool = False
+    tally: Tally = field(default_factory=Tally)
+
+    def __post_init__(self) -> None:
         self.tally.slots = self.tally.workers = 0
-        self._slots = slots
-        self._work = work
-        self._spec = spec
-        self._cluster = cluster
         self._id = next(_RUN_IDS)
-        self._blob = pack(spec)
-        self._timeout = start_timeout
-        self._signs = SignsOfLife(frozen_timeout, slots.last_heard)
-        self._pending = PendingLosses(cluster)
-        self._shared = shared
-        self._losses = Losses(self._id, work, spec.policy, cluster, self._finish)
+        self._blob = pack(self.spec)
+        self._signs = SignsOfLife(self.frozen_timeout, self.slots.last_heard)
+        self._pending = PendingLosses(self.cluster)
+        self._losses = Losses(self._id, self.work, self.spec.policy, self.cluster, self._finish)
         self._clock, self._looked = AwakeClock(), 0.0
         self._selector = selectors.DefaultSelector()
-        self._feeder = Feeder(self._id, work, may_take, spec.as_lines, self._not_sent)
+        self._feeder = Feeder(self._id, self.work, self.may_take, self.spec.as_lines, self._not_sent)
         self._dead: set[tuple[str, int]] = set()
         self._asked = False
         self._hearing = hearing_here()
         self._inlet = Inlet()
         self._answered: set[str] = set()
         self._seen: set[tuple[str, int]] = set()  # processes that became ready
-        self._in_setup = SetupLosses(cluster)
+        self._in_setup = SetupLosses(self.cluster)
         self._out: list[tuple[Chunk, Block]] = []
 
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
@@ -95,8 +88,8 @@ class PilotRun:
         self._claim = self._open_claim()
         try:
             quiet_since = self._clock.look(0.0)
-            while self._feeder.flying or self._pending or not self._work.empty:
-                self._slots.check()
+            while self._feeder.flying or self._pending or not self.work.empty:
+                self.slots.check()
                 events = self._selector.select(self._pending.next_look(_TICK))
                 now = self._clock.look(_TICK)
                 if self._feeder.ready:
@@ -115,11 +108,11 @@ class PilotRun:
                     out, self._out = self._out, []
                     yield from out
                     self._feeder.fill_all()
-            self._work.raise_broken()
+            self.work.raise_broken()
         except BaseException:  # GeneratorExit too: the caller wants no more
-            if self._shared and self._cluster.owns_processes and os.getpid() == opened_in:
+            if self.shared and self.cluster.owns_processes and os.getpid() == opened_in:
                 self._send_end()
-                abandon_run(self._claim, self._id, self._selector, self._cluster)
+                abandon_run(self._claim, self._id, self._selector, self.cluster)
             raise
         finally:
             # a forked child's copy of this run ends without a word to the workers
@@ -140,7 +133,7 @@ class PilotRun:
     # --- workers come and go ---
 
     def _open_claim(self) -> SlotClaim:
-        claim = self._slots.claim()
+        claim = self.slots.claim()
         self._selector.register(claim, selectors.EVENT_READ)
         claim.wake()
         return claim
@@ -165,14 +158,14 @@ class PilotRun:
             self.tally.joined = time.perf_counter()
         for slot in fresh:
             here = slot.hello.process == (socket.gethostname(), os.getpid())
-            if here and self._spec.policy.item_timeout is not None:
+            if here and self.spec.policy.item_timeout is not None:
                 raise ConfigError(
                     "item_timeout kills the worker of an item that takes too long, and these workers are threads "
                     "of this process; use worker processes (leave out `processes: false`)"
                 )
             self._selector.register(slot, selectors.EVENT_READ)
             path = search_path()  # as it is now: a notebook may have added to it since the workers began
-            message = ("run", self._id, self._blob, self._spec.setup_timeout, path, self._hearing)
+            message = ("run", self._id, self._blob, self.spec.setup_timeout, path, self._hearing)
             try:
                 slot.channel.send(message)
             except ChannelClosedError:
@@ -180,7 +173,7 @@ class PilotRun:
 
     def _check_patience(self, waited: float) -> None:
         """Give up, or look elsewhere, after `waited` seconds without a ready worker."""
-        given_up = self._cluster.given_up()
+        given_up = self.cluster.given_up()
         if given_up is not None:
             raise NoWorkersError(f"no worker is left and none can be started: {given_up}")
         if self._claim.slots:  # busy with an item of an earlier run, or building the env
@@ -188,12 +181,12 @@ class PilotRun:
         if not self._asked:  # another run holds every slot
             self._asked = True
             self._claim.source.ask_for_more()
-        if waited > self._timeout:
+        if waited > self.start_timeout:
             raise NoWorkersError(
-                f"no worker connected within start_timeout = {self._timeout:g} s; "
-                f"look at the workers' logs, or raise it in the `parallel` block\n{self._cluster.missing()}".rstrip()
+                f"no worker connected within start_timeout = {self.start_timeout:g} s; "
+                f"look at the workers' logs, or raise it in the `parallel` block\n{self.cluster.missing()}".rstrip()
             )
-        if waited > _UNREACHED and self._slots.fall_back():
+        if waited > _UNREACHED and self.slots.fall_back():
             self._selector.unregister(self._claim)
             self._close_claim()
             self._claim = self._open_claim()
@@ -202,7 +195,7 @@ class PilotRun:
         """Drop a slot and all others of its process, which died together."""
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
-        if building and not self._cluster.went_with_job(slot.hello.worker, slot.hello.address):
+        if building and not self.cluster.went_with_job(slot.hello.worker, slot.hello.address):
             self._in_setup.add(slot.hello)
         lost = [s for s in self._claim.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._claim.shared(process)
@@ -213,8 +206,8 @@ class PilotRun:
             self.tally.deaths += 1
             self.tally.went.append((slot.hello.worker, time.time()))
             self._seen.discard(slot.hello.process)
-        if pid and self._cluster.owns_processes and self._cluster.end_of(pid) is None:
-            self._cluster.kill_worker(*process)  # alive without its channel it would never be replaced
+        if pid and self.cluster.owns_processes and self.cluster.end_of(pid) is None:
+            self.cluster.kill_worker(*process)  # alive without its channel it would never be replaced
         if any(s.flying for s in lost):
             self._pending.add(lost, alone)
 
@@ -238,11 +231,11 @@ class PilotRun:
         for slot in list(self._claim.slots):
             if slot not in self._claim.slots or not slot.hello.pid:
                 continue
-            if self._cluster.end_of(slot.hello.pid) is not None and not slot.channel.readable():
+            if self.cluster.end_of(slot.hello.pid) is not None and not slot.channel.readable():
                 self._process_lost(slot)  # a process that it started holds its sockets open
-            elif (late := find_late_item(slot, self._id, self._spec.policy.item_timeout, now)) is not None:
+            elif (late := find_late_item(slot, self._id, self.spec.policy.item_timeout, now)) is not None:
                 slot.late = late
-                self._cluster.kill_worker(*slot.hello.process)
+                self.cluster.kill_worker(*slot.hello.process)
         for slot, seconds in self._signs.frozen(self._claim.slots):
             self._give_up_frozen(slot, seconds)
 
@@ -252,8 +245,8 @@ class PilotRun:
         for_long = f"for {seconds:.0f} s (the limit is frozen_timeout)"
         end = ProcessEnd(reason=f"gave no sign of life {for_long}")
         what = "its items go to others"
-        if self._cluster.is_ours and process[0] == socket.gethostname():
-            self._cluster.kill_worker(*process)
+        if self.cluster.is_ours and process[0] == socket.gethostname():
+            self.cluster.kill_worker(*process)
             end = ProcessEnd(signal=signal.SIGKILL, reason=f"as it gave no sign of life {for_long}")
             what = "it is killed, and " + what
         who = f"worker {slot.hello.worker} (pid {process[1]} on {process[0]})"
@@ -270,7 +263,7 @@ class PilotRun:
         loss: Loss | None = None,
         error: BaseException | None = None,
     ) -> None:
-        if self._spec.policy.on_error == "raise":
+        if self.spec.policy.on_error == "raise":
             kind = TimeoutError if failure.cause == "timeout" else RuntimeError
             block = Block(error=error or kind(failure.message), stop=failure)
         else:
@@ -349,17 +342,17 @@ class PilotRun:
         block = block_of(done, values, slot.hello.worker)
         block.retries += chunk.late
         if n < len(chunk.items) and block.error is None:
-            self._work.put_back(chunk.part(n))
+            self.work.put_back(chunk.part(n))
             chunk = Chunk(chunk.start, chunk.items[:n], chunk.suspect, n_bytes=chunk.n_bytes)
         if n and not chunk.suspect:
             self._feeder.sizer.seen(
-                self._work.units(chunk), n, done.seconds, max(chunk.n_bytes, slot.channel.received)
+                self.work.units(chunk), n, done.seconds, max(chunk.n_bytes, slot.channel.received)
             )
         self._out.append((chunk, block))
 
     def _is_warm(self) -> bool:
         """Whether every worker has answered: those that are connected and, of this machine, those to come."""
-        expected = self.tally.asked if self._cluster.owns_processes else 0
+        expected = self.tally.asked if self.cluster.owns_processes else 0
         return len(self._answered) >= expected and self._answered >= _workers_of(self._claim.slots)
 
     def _not_sent(self, chunk: Chunk, error: BaseException) -> None:
@@ -371,10 +364,10 @@ class PilotRun:
         """Take a chunk that could not travel back in halves, down to the one item at fault."""
         if len(chunk.items) > 1:
             half = len(chunk.items) // 2
-            self._work.put_back(chunk.part(0, half))
-            self._work.put_back(chunk.part(half))
+            self.work.put_back(chunk.part(0, half))
+            self.work.put_back(chunk.part(half))
             return
-        index, position = chunk.items[0], self._work.positions(chunk)[0]
+        index, position = chunk.items[0], self.work.positions(chunk)[0]
         note = f"item {position} of the data cannot be {where}: {brief(index)}"
         error = error or RuntimeError(f"{failure.error_type}: {failure.message}")
         say_where(error, note)
@@ -384,7 +377,7 @@ class PilotRun:
     def _unreadable(self, slot: Slot, error: BaseException) -> None:
         chunk = self._feeder.came_back(slot)
         if len(chunk.items) > 1:
-            self._work.put_back_alone(chunk, chunk.deaths)
+            self.work.put_back_alone(chunk, chunk.deaths)
             return
         failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
         self._finish(chunk, failure, error=error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING
@@ -14,6 +15,7 @@ from espnet3.parallel.pilots.slot import Slot
 _AHEAD = 48 << 10  # bytes of a chunk sent to a busy worker: must fit in the socket's buffer (see _send)
 
 
+@dataclass(eq=False)
 class Feeder:
     """Hands a run's chunks to its slots.
 
@@ -21,23 +23,17 @@ class Feeder:
     chunk whose items cannot be pickled, and why.
     """
 
-    def __init__(
-        self,
-        run_id: int,
-        work: Work,
-        may_take: Callable[[], bool],
-        as_lines: bool,
-        refused: Callable[[Chunk, BaseException], None],
-    ) -> None:
+    run_id: int
+    work: Work
+    may_take: Callable[[], bool]
+    as_lines: bool
+    refused: Callable[[Chunk, BaseException], None]
+
+    def __post_init__(self) -> None:
         self.ready: dict[Slot, float] = {}  # slots that have the run's env, in their order, and since when
         self.present = 0.0  # seconds that slots were ready which are not any more
         self.flying = 0  # chunks that are out
-        self.sizer = Sizer(lambda: len(self.ready), keeps=as_lines)
-        self._id = run_id
-        self._work = work
-        self._may_take = may_take
-        self._as_lines = as_lines
-        self._refused = refused
+        self.sizer = Sizer(lambda: len(self.ready), keeps=self.as_lines)
         self._quarantined: set[tuple[str, int]] = set()
         self._draining: tuple[str, int] | None = None
         self._prefetch = True
@@ -69,32 +65,32 @@ class Feeder:
             for slot in [slot for slot in self.ready if ahead or not slot.flying]:
                 if slot in self.ready and not self._fill(slot, ahead):
                     return
-            if not self._prefetch or self.sizer.window(self._work.left) == 1:
+            if not self._prefetch or self.sizer.window(self.work.left) == 1:
                 return
 
     def _fill(self, slot: Slot, ahead: bool) -> bool:
         """Give a slot all that it may hold; False if no slot can have more."""
         process = slot.hello.process
-        if self._work.suspects and process not in self._quarantined:
+        if self.work.suspects and process not in self._quarantined:
             if not any(other.flying for other in self.ready if other.hello.process == process):
                 self._draining = None
                 self._quarantined.add(process)
-                self._send(slot, self._work.suspects.popleft(), BUDGET)
+                self._send(slot, self.work.suspects.popleft(), BUDGET)
                 return True
             if self._draining in (None, process):  # no more for its other threads until they are idle
                 self._draining = process
                 return True
-        left = self._work.left
+        left = self.work.left
         window = self.sizer.window(left) if self._prefetch else 1
         while len(slot.flying) < (window if ahead else 1) and process not in self._quarantined:
             # what was handed out before must come back: a stream in order may wait for nothing else
-            if not (self._work.returned or self._may_take()):
+            if not (self.work.returned or self.may_take()):
                 return False
             units, most, seconds = self.sizer.next(left, window)
             slots = len(self.ready)
-            chunk = self._work.take(units, self._work.cap(most, slots), slots)
+            chunk = self.work.take(units, self.work.cap(most, slots), slots)
             if chunk is None:
-                return bool(self._work.suspects)
+                return bool(self.work.suspects)
             if not self._send(slot, chunk, SLACK * seconds):
                 break
         return True
@@ -109,17 +105,17 @@ class Feeder:
         try:
             items = chunk.items if isinstance(chunk.items, range) else pickling.dumps(chunk.items)
         except ANYTHING as error:
-            self._refused(chunk, error)
+            self.refused(chunk, error)
             self._quarantined.discard(slot.hello.process)
             return True
-        positions = self._work.positions(chunk) if self._as_lines else None
+        positions = self.work.positions(chunk) if self.as_lines else None
         parts, buffers = pickle_parts(
-            ("chunk", self._id, items, chunk.start, chunk.suspect, positions, seconds)
+            ("chunk", self.run_id, items, chunk.start, chunk.suspect, positions, seconds)
         )
         chunk.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
         if slot.flying and chunk.n_bytes > _AHEAD:
             self._prefetch = False
-            self._work.put_back(chunk)
+            self.work.put_back(chunk)
             return False
         try:
             slot.channel.send_parts(parts, buffers)
@@ -127,7 +123,7 @@ class Feeder:
             # it has died since; what it said before, and its end, are still to be read
             self.leave(slot)
             self._quarantined.discard(slot.hello.process)
-            self._work.put_back(chunk)
+            self.work.put_back(chunk)
             return False
         slot.flying.append(chunk)
         self.flying += 1

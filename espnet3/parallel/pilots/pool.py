@@ -23,6 +23,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from espnet3.parallel.engine.exceptions import ANYTHING
@@ -50,42 +51,37 @@ _LONGEST = 90  # bytes of a folder's path: the address of a unix socket has 108 
 _ENDS = 256  # lost slots that are remembered: more than any host loses at once
 
 
+@dataclass(eq=False)
 class Door:
     """Accepts the connections of workers until it is closed, and closes the listener then.
 
     `admit` is called with each channel and its greeting, in the connection's own thread.
     """
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        key: bytes,
-        admit: Callable[[Channel, Hello], None],
-        tls: ssl.SSLContext | None = None,
-        limit: float = LIMIT,
-    ) -> None:
-        self._listener = listener
-        self._key = key
-        self._admit = admit
-        self._tls = tls
-        self._limit = limit
+    listener: socket.socket
+    key: bytes
+    admit: Callable[[Channel, Hello], None]
+    tls: ssl.SSLContext | None = None  # for connections from other hosts
+    limit: float = LIMIT
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._greeted: dict[socket.socket, float] = {}  # until when each connection may take
         self._closed = threading.Event()
         self._held_up = False  # since the last connection was accepted
         self._wake_r, self._wake_w = socket.socketpair()
-        listener.setblocking(False)
+        self.listener.setblocking(False)
         self._thread = threading.Thread(target=self._serve, name="pilot-door", daemon=True)
         self._thread.start()
 
     @property
     def address(self) -> object:
         """The address that workers connect to: a path, or a host and a port."""
-        return self._listener.getsockname()
+        return self.listener.getsockname()
 
     def fileno(self) -> int:
         """Return the listener's descriptor; -1 once it is closed."""
-        return self._listener.fileno()
+        return self.listener.fileno()
 
     def close(self) -> None:
         """Accept nothing more; connections that are being greeted are shut down."""
@@ -96,7 +92,7 @@ class Door:
 
     def _serve(self) -> None:
         poller = select.poll()
-        poller.register(self._listener, select.POLLIN)
+        poller.register(self.listener, select.POLLIN)
         poller.register(self._wake_r, select.POLLIN)
         try:
             while not self._closed.is_set():
@@ -106,12 +102,12 @@ class Door:
                     self._accept()
         finally:
             self._shut_down(None)
-            self._listener.close()
+            self.listener.close()
             self._wake_r.close()
 
     def _accept(self) -> None:
         try:
-            sock, _ = self._listener.accept()
+            sock, _ = self.listener.accept()
         except (BlockingIOError, ConnectionAbortedError):  # it went again before it was accepted
             return
         except OSError as error:
@@ -125,10 +121,10 @@ class Door:
         self._held_up = False
         try:
             sock.setblocking(True)
-            if self._tls is not None:  # its handshake is the first step of the connection's own thread
-                sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            if self.tls is not None:  # its handshake is the first step of the connection's own thread
+                sock = self.tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
             with self._lock:
-                self._greeted[sock] = time.monotonic() + self._limit
+                self._greeted[sock] = time.monotonic() + self.limit
             threading.Thread(target=self._greet, args=(sock,), name="pilot-greeting", daemon=True).start()
         except (OSError, RuntimeError) as error:  # it has gone; or no thread can be started just now
             logger.warning("a worker's connection was dropped, and it will try again: %s", error)
@@ -138,7 +134,7 @@ class Door:
 
     def _greet(self, sock: socket.socket) -> None:
         try:
-            channel = greet_worker(sock, self._key)
+            channel = greet_worker(sock, self.key)
             hello = channel.recv()
             if not isinstance(hello, Hello):
                 raise TypeError(f"a greeting is a Hello, not {type(hello).__name__}")
@@ -152,7 +148,7 @@ class Door:
             sock.close()
         else:
             self._forget(sock)
-            self._admit(channel, hello)
+            self.admit(channel, hello)
 
     def _forget(self, sock: socket.socket) -> None:
         with self._lock:

@@ -174,13 +174,6 @@ class Supervisor:
         self._wake_r.close()
         self._wake_w.close()
 
-    def given_up(self) -> GivenUp | None:
-        """Return why workers could not be replaced, once every one of them is given up."""
-        workers = list(self.workers)
-        if not workers or not all(worker.given_up for worker in workers):
-            return None
-        return GivenUp(StartFailure.WORKER, workers[0].failure)
-
     def leave(self) -> None:
         """End the processes without waiting: their server waits for them, when this process is gone."""
         if self._closing or os.getpid() != self._pid:
@@ -399,7 +392,10 @@ class SupervisedCluster(WorkerCluster):
 
     def given_up(self) -> GivenUp | None:
         """Return why processes could not be replaced, once every one of them is given up."""
-        return self.supervisor.given_up()
+        workers = list(self.supervisor.workers)
+        if not workers or not all(worker.given_up for worker in workers):
+            return None
+        return GivenUp(StartFailure.WORKER, workers[0].failure)
 
     def kill_worker(self, host: str, pid: int) -> None:
         """SIGKILL one process and what it started; another takes its place."""

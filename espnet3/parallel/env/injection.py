@@ -13,7 +13,7 @@ from typing import Any
 from espnet3.parallel.errors import EnvConflictError, SignatureError
 from espnet3.parallel.messages import counted
 
-# What a runner's hooks are given, for the message where one takes less
+# Arguments of a runner's hooks, for the message where one takes fewer
 _BY_POSITION = {
     "open_writers": "shard_dir",
     "write_record": "writers, result, state",
@@ -22,7 +22,7 @@ _BY_POSITION = {
     "finalize_state": "state",
 }
 
-# What a runner's own functions call their first parameter
+# Usual names of the first parameter of a runner's own functions
 _FIRST = {"forward": "idx", "batch_forward": "indices"}
 
 

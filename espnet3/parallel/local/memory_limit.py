@@ -96,7 +96,7 @@ def _size(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         # the config was checked before, so this is never a user's own mistake
-        raise ValueError(f"memory_limit: {text!r} is no size such as 4GB")
+        raise ValueError(f"memory_limit: {text!r} is not a size such as 4GB")
     number, unit = found.groups()
     return int(float(number) * {**_UNITS, **_BINARY}[(unit or "").lower()])
 

@@ -35,7 +35,7 @@ class OwnFuture(Future[Any]):
         self._submitter = os.getpid()
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return what the call has returned, or raise what it has raised."""
+        """Return the call's result, or raise its exception."""
         self._refuse_a_child()
         return super().result(timeout)
 

@@ -4,8 +4,8 @@
     print(...) in an item ──> the worker's own output, with the worker's name where a bar is shown there;
                               where that is not the driver's output, as above to the driver
 
-A worker's loggers have the levels of its driver's, so that a record that is not wanted is never made. What a handler of
-the worker's own takes stays with that: a provider may configure logging there. At most `MOST` records and lines a
+A worker's loggers have the levels of its driver's, so that a record that is not wanted is never made. Records with a
+handler on the worker stay there: a provider may configure logging. At most `MOST` records and lines a
 second travel per worker process; of the rest, the number does.
 """
 

@@ -6,7 +6,7 @@ Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path, Hearing), (
     ("chunk", id, items or their pickle, start, singly, their positions in the caller's list for a run with
     `as_lines`, seconds it may take).
 Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id, Report),
-    ("log", id, what items have logged and printed), ("done", id, fields of Done, values), ("late", id, Late),
+    ("log", id, records and lines of items), ("done", id, fields of Done, values), ("late", id, Late),
     ("unread", id, ItemFailure without its index, pickled error) where the items could not be unpickled,
     ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends,
     ("broken", id, type and text of an error, traceback) where the slot cannot go on and its worker may not be ended.
@@ -71,9 +71,7 @@ class RunSpec:
     setup_timeout: float | None = None  # seconds
     check: Callable[[dict[str, Any]], None] | None = None  # called with the env before the first item
     as_lines: bool = False  # answer with the lines of a run folder in place of the results
-    loaded: LoadedCode | None = (
-        None  # what the driver has loaded, where a run folder says what made its results
-    )
+    loaded: LoadedCode | None = None  # the driver's code, where a run folder says what made its results
 
     def check_loaded(self, where: str) -> None:
         """Raise a ConfigError where this process has loaded other code than the driver."""

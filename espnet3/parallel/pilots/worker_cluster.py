@@ -68,7 +68,7 @@ class Missing:
 
 @runtime_checkable
 class WorkerCluster(Protocol):
-    """A cluster as the driver sees it. What a cluster does not define is as for one that knows nothing."""
+    """A cluster as the driver sees it; the defaults are those of a cluster that knows nothing."""
 
     owns_processes: bool = False  # it has forked its workers: it hears how each one ends, and replaces it
     is_ours: bool = True  # opened by this package: a worker of it may be ended where another takes its place

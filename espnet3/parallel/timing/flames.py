@@ -17,7 +17,7 @@ _BEGUN = "Sampling process"  # what py-spy prints once it samples
 _WRONG = "Error: "
 _UNSEEN = "No stack counts found"
 _PATIENCE = 60.0  # seconds for it to write the file
-_SET_PTRACER = 0x59616D61  # prctl(2): who may look into this process, where the kernel asks (Yama)
+_SET_PTRACER = 0x59616D61  # prctl(2): the processes that may look into this one, where the kernel asks (Yama)
 _ANY = -1  # of the user's own
 
 

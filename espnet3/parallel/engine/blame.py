@@ -40,9 +40,7 @@ OUTSIDE = -1  # `Loss.begin` where the process was in no item but in a writer ho
 class Charges:
     """Charges against an item, or against each item of a stretch."""
 
-    suspect: bool = (
-        False  # it may have ended a process: it goes by itself, in a process that does nothing else
-    )
+    suspect: bool = False  # may have ended a process: goes by itself, in a process that does nothing else
     deaths: int = 0  # processes that it is taken to have ended
     late: int = 0  # times it took longer than `item_timeout`
 
@@ -136,9 +134,7 @@ def failure_of_item(
 
 
 def _death(loss: Loss, charges: Charges) -> str:
-    count = (
-        f"; this is the {charges.deaths}{_ending(charges.deaths)} worker lost" if charges.deaths > 1 else ""
-    )
+    count = f"; this is the {_ordinal(charges.deaths)} worker lost" if charges.deaths > 1 else ""
     if loss.begin == OUTSIDE:
         hook = loss.hook or "a writer hook"
         where, lost = f" in {hook}, with no item in progress", " in it"
@@ -155,8 +151,8 @@ def _delay(loss: Loss, policy: Policy, place: str) -> str:
     return f"it took longer than {over} on {place}, whose {end} after {loss.seconds:.1f} s"
 
 
-def _ending(n: int) -> str:
-    return "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+def _ordinal(n: int) -> str:
+    return f"{n}{'th' if n % 100 in (11, 12, 13) else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
 
 
 class History:

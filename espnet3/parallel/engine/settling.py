@@ -33,9 +33,7 @@ class Block:
     seconds: float = 0.0
     cpu: float = 0.0  # seconds of all threads of this process
     error: BaseException | None = None  # of the item after the last value, where the run must stop at it
-    stop: ItemFailure | None = (
-        None  # its record; None where `error` is not an item's but the runner's own mistake
-    )
+    stop: ItemFailure | None = None  # its record; None where `error` is the runner's own mistake
     step: int = 1  # items that a step held at the end
     loss: Loss | None = None  # of a worker, that the only item here has failed by
     halved: int = 0  # times a batch did not fit into memory

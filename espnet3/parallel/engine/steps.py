@@ -80,15 +80,12 @@ def _batch(call: Call, items: list[Any]) -> list[Any]:
     results = call.many(items)
     if isinstance(results, Iterable) and not isinstance(results, (list, tuple, str, bytes, dict)):
         results = list(results)
-    if not isinstance(results, (list, tuple)) or len(results) != len(items):
-        got = (
-            counted(len(results), "result") if isinstance(results, (list, tuple)) else type(results).__name__
-        )
-        given = f"index ({brief(items[0])})" if len(items) == 1 else f"indices ({brief(items[0])}, ...)"
-        raise WrongBatch(
-            BatchLengthError(
-                f"batch_forward was given {len(items)} {given} and returned {got}; "
-                "it must return one result per index, in their order"
-            )
-        )
-    return list(results)
+    if not isinstance(results, (list, tuple)):
+        got = type(results).__name__
+    elif len(results) != len(items):
+        got = counted(len(results), "result")
+    else:
+        return list(results)
+    given = f"index ({brief(items[0])})" if len(items) == 1 else f"indices ({brief(items[0])}, ...)"
+    wrong = f"batch_forward was given {len(items)} {given} and returned {got}"
+    raise WrongBatch(BatchLengthError(f"{wrong}; it must return one result per index, in their order"))

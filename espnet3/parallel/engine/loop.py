@@ -74,11 +74,6 @@ def on_a_worker(report: Report | None = None) -> Iterator[None]:
         _INSIDE.report = before
 
 
-def never() -> bool:
-    """The `interrupted` of items that nothing interrupts."""
-    return False
-
-
 Enter = Callable[[int, int], None]
 
 
@@ -88,7 +83,7 @@ def run_items(
     policy: Policy,
     worker: str,
     budget: float = float("inf"),
-    interrupted: Callable[[], bool] = never,
+    interrupted: Callable[[], bool] = lambda: False,
     enter: Enter | None = None,
     singly: bool = False,
     step: int = 1,

@@ -151,7 +151,7 @@ def serve(address: Any, key: str, workers: int, item_s: float) -> None:
             until = free_at[channel] = max(now, free_at.get(channel, 0.0)) + took
             done = Done([], 0, took, cpu=took)
             heapq.heappush(
-                answers, (until, id(message), channel, ("done", message[1], done.fields(), [None] * n))
+                answers, (until, id(message), channel, ("done", message[1], tuple(done), [None] * n))
             )
 
     try:

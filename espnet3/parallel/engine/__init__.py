@@ -2,6 +2,7 @@
 
 In: items, a function bound to its env, a `Policy`. Out: a `Block` of results and failures (`loop.run_items`).
 
-How work is cut into chunks (`work`, `sizing`), called step by step (`loop`, `steps`), watched (`watch`) and seeded
-(`seeding`); exceptions that travel (`exceptions`, `pickling`); results as lines (`recording`).
+How work is cut into chunks (`work`), called step by step (`loop`, `steps`), watched (`watch`) and seeded
+(`seeding`); what becomes of items that raise, and
+results as lines (`settling`); exceptions that travel (`exceptions`, `pickling`).
 """

@@ -1,24 +1,24 @@
-"""Who is to blame when a worker process ends with items in progress: the rules of every kind of run.
+"""Blame items when a worker process ends with items in progress: the rules of every kind of run.
 
     what was in progress: a Loss ──┐
     what is held against it so far ├──> after_loss ──> Verdict: goes again, goes one by one, or has failed
     the run's Policy ──────────────┘                            └──> failure_of_item: the record, in words
 
-These are functions of their arguments. Who calls them keeps the charges: a run with pilots in its chunks, in
-memory; the driver of shards with writers in a `History`, next to the mark in the shard's folder; detached jobs
-in a `History` that is read from a file of the shard.
+These are pure functions. Their callers keep the charges: a run with pilots in its chunks, in memory; the driver of
+shards with writers in a `History`, next to the mark in the shard's folder; detached jobs in a `History` that is read
+from a file of the shard.
 
 The rules:
 
 - Several items in progress at once: all are suspects, and go one by one.
-- One item in progress, and nothing else in that process: the death is charged to it. With `Policy.poison_after`
-  deaths it is poison. Where somebody else may have killed the process, it takes two at least.
-- One item, beside the work of another run or thread: it is a suspect at first, which costs it nothing. A suspect
-  that dies with its process three times is poison, whoever was beside it.
+- One item in progress, and nothing else in that process: the death is charged to it. `Policy.poison_after` deaths
+  make it poison; where something else may have killed the process, two at least.
+- One item, beside the work of another run or thread: it becomes a suspect, without a charge. A suspect that dies with
+  its process three times is poison, also in company.
 - A call that took longer than `item_timeout`: the item goes again `Policy.max_retries` times, then it has failed.
 
-They end: a stretch of several items is a suspect after one loss and single items after the second; from then on each
-loss is charged to an item, and nothing is ever taken off.
+The rules end: a stretch of several items is a suspect after one loss, and single items after the second; then each loss
+is charged to an item, and a charge stays.
 """
 
 from __future__ import annotations
@@ -26,73 +26,37 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd
 
-_IF_KILLED = 2  # deaths that make an item poison, at least, where somebody else may have killed its process
+_IF_KILLED = 2  # deaths that make an item poison, at least, where something else may have killed its process
 _IN_COMPANY = 3  # the same for a suspect, where another run had an item in that process too
 _UNKNOWN = ProcessEnd()
 OUTSIDE = -1  # `Loss.begin` where the process was in no item but in a writer hook
 
-_ORDINALS = (
-    "",
-    "first",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-    "ninth",
-    "tenth",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Charges:
-    """What is held against an item, or against each item of a stretch.
+    """Charges against an item, or against each item of a stretch."""
 
-    Attributes:
-        suspect: It may have ended a process: it goes by itself, in a process that does nothing else.
-        deaths: Processes that it is taken to have ended.
-        late: Times it took longer than `item_timeout`.
-    """
-
-    suspect: bool = False
-    deaths: int = 0
-    late: int = 0
+    suspect: bool = False  # may have ended a process: goes by itself, in a process that does nothing else
+    deaths: int = 0  # processes that it is taken to have ended
+    late: int = 0  # times it took longer than `item_timeout`
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A process that ended while items were in progress, or a thread that was left behind in one.
+    """A process that ended while items were in progress, or a thread that was left behind in one."""
 
-    Attributes:
-        begin: Position of the first item in progress; `OUTSIDE` where there was none.
-        items: How many were in progress.
-        end: How the process ended.
-        alone: Whether that process had nothing else in progress.
-        seen: Whether a mark says what was in progress; else it is all that the process had been given.
-        seconds: How long the call had taken when its process was killed for it; None: that was not the reason.
-        stack: Where the call was, as text; "" where nobody could look.
-        hook: The writer hook that the process was in, where it was in no item; "" where that is not known.
-    """
-
-    begin: int
-    items: int
+    begin: int  # position of the first item in progress; `OUTSIDE` where there was none
+    items: int  # in progress
     end: ProcessEnd = _UNKNOWN
-    alone: bool = True
-    seen: bool = True
-    seconds: float | None = None
-    stack: str = ""
-    hook: str = ""
-
-    @property
-    def positions(self) -> range:
-        """The positions of what was in progress."""
-        return range(self.begin, self.begin + self.items)
+    alone: bool = True  # that process had nothing else in progress
+    seen: bool = True  # a mark says what was in progress; else it is all that the process had been given
+    seconds: float | None = None  # that the call had taken, where its process was killed for it
+    stack: str = ""  # where the call was; "" where that is not known
+    hook: str = ""  # the writer hook that the process was in, where it was in no item
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain JSON data."""
@@ -105,7 +69,7 @@ class Loss:
 
 
 class Fate(Enum):
-    """What becomes of what was in progress."""
+    """The next step for the items that were in progress."""
 
     AGAIN = "goes again, with nothing new held against it"
     ONE_BY_ONE = "goes again one item at a time, in a process that does nothing else"
@@ -115,25 +79,19 @@ class Fate(Enum):
 
     @property
     def failed(self) -> bool:
-        """Whether it does not go again."""
+        """Whether the items do not go again."""
         return self in (Fate.POISON, Fate.GIVEN_UP)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What follows from a loss.
-
-    Attributes:
-        fate: What becomes of what was in progress.
-        charges: What is held against each of its items from now on.
-    """
+class Verdict(NamedTuple):
+    """The consequence of a loss."""
 
     fate: Fate
-    charges: Charges
+    charges: Charges  # that are held against each item from now on
 
 
 def after_loss(charges: Charges, loss: Loss, policy: Policy) -> Verdict:
-    """Return what follows from a loss for a stretch of items with equal charges."""
+    """Judge a loss of a stretch of items with equal charges."""
     if loss.items == 0:
         return Verdict(Fate.AGAIN, charges)
     if loss.items > 1:
@@ -153,7 +111,7 @@ def after_loss(charges: Charges, loss: Loss, policy: Policy) -> Verdict:
 
 
 def _deadly(loss: Loss, policy: Policy) -> int:
-    """Return how many deaths make an item poison, that of a loss included."""
+    """Count the deaths that make an item poison, this one included."""
     if policy.poison_after == 0:
         return 1
     least = policy.poison_after
@@ -194,21 +152,11 @@ def _delay(loss: Loss, policy: Policy, place: str) -> str:
 
 
 def _ordinal(n: int) -> str:
-    if n < len(_ORDINALS):
-        return _ORDINALS[n]
     return f"{n}{'th' if n % 100 in (11, 12, 13) else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
 
 
 class History:
-    """The losses of one shard, in order, and what follows from them for each position.
-
-    Args:
-        policy: The run's.
-        losses: Those so far.
-
-    Attributes:
-        losses: All of them.
-    """
+    """The losses of one shard, in order, and their consequences for each position."""
 
     def __init__(self, policy: Policy, losses: Iterable[Loss] = ()) -> None:
         self.losses: list[Loss] = []
@@ -219,12 +167,12 @@ class History:
             self.add(loss)
 
     def add(self, loss: Loss) -> Fate:
-        """Note a loss, and return what becomes of what was in progress."""
+        """Note a loss, and return the fate of its items."""
         fate = Fate.AGAIN
         self.losses.append(loss)
-        for position in loss.positions:
-            verdict = after_loss(self._charges.get(position, Charges()), loss, self._policy)
-            self._charges[position], fate = verdict.charges, verdict.fate
+        for position in range(loss.begin, loss.begin + loss.items):
+            before = self._charges.get(position, Charges())
+            fate, self._charges[position] = after_loss(before, loss, self._policy)
             if fate.failed:
                 self._failed[position] = loss
         return fate

@@ -16,7 +16,7 @@ from espnet3.parallel.errors import PoisonItemError, add_note, is_ours, item_err
 from espnet3.parallel.messages import brief, masked, printable
 from espnet3.parallel.records import ItemFailure
 
-# what a user's class may raise while it is pickled, loaded or shown; a KeyboardInterrupt is the user's own
+# raised by users' classes while they are pickled, loaded or shown; a KeyboardInterrupt is the user's own
 ANYTHING = (Exception, SystemExit, GeneratorExit)
 
 # of cudaGetErrorString, and NVML's of a GPU that is gone; those of one call alone, such as memory, are not among them
@@ -58,7 +58,7 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
 
 
 def below_ours(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of this package that it begins with; all of it, if there are no others."""
+    """Cut this package's frames off the start of a traceback, unless it has only those."""
     found = trace
     while found is not None and is_ours(found.tb_frame.f_globals.get("__name__", "")):
         found = found.tb_next
@@ -66,7 +66,7 @@ def below_ours(trace: TracebackType | None) -> TracebackType | None:
 
 
 def let_go(error: BaseException) -> None:
-    """Empty the frames of ours that were around an item: they hold the env, and lead back to the exception."""
+    """Clear this package's frames around an item: they hold the env, and lead back to the exception."""
     trace, frame = error.__traceback__, None
     while trace is not None and is_ours(trace.tb_frame.f_globals.get("__name__", "")):
         frame, trace = trace.tb_frame, trace.tb_next
@@ -78,7 +78,7 @@ def let_go(error: BaseException) -> None:
 
 
 def stack_text(frame: FrameType, below: tuple[str, ...]) -> str:
-    """Return the stack of a frame as text: what was called by the modules whose names begin so; "" if it is in them."""
+    """Format a frame's stack below the modules whose names begin so; "" for a frame of theirs."""
     found = []
     for one, line in traceback.walk_stack(frame):  # the innermost first
         if one.f_globals.get("__name__", "").startswith(below):
@@ -88,7 +88,7 @@ def stack_text(frame: FrameType, below: tuple[str, ...]) -> str:
 
 
 def spoilt_cuda(error: BaseException) -> str:
-    """Return what such an exception of this process means, with the GPUs that it sees; "" for any other."""
+    """Explain an exception after which CUDA is unusable in this process, with its GPUs; "" for any other."""
     if not isinstance(error, RuntimeError):  # also of torch.AcceleratorError, cupy's and XLA's
         return ""
     try:
@@ -130,37 +130,24 @@ _MOST_CAUSES = 10  # that travel with an exception
 
 
 def pickle_error(error: BaseException | None) -> bytes | None:
-    """Pickle an exception with its causes, if it survives the trip; else None."""
+    """Pickle an exception with as many of its causes as can be loaded again; None if it cannot."""
     if error is None:
         return None
     let_go(error)
     causes: list[BaseException] = []
     while (cause := (causes or [error])[-1].__cause__) is not None and len(causes) < _MOST_CAUSES:
         causes.append(cause)
-    candidates: list[tuple[Any, list[BaseException]]] = [
-        (error, causes),
-        (error, causes[:1]),
-        (error, []),
-        (_Bare(error), []),
-    ]
+    candidates: list[Any] = [(error, causes), (error, causes[:1]), (error, []), (_Bare(error), [])]
     for candidate in candidates:
-        try:
+        with suppress(*ANYTHING):  # the failure record says it in words
             blob = pickling.dumps(candidate)
             pickle.loads(blob)  # many exceptions can be pickled and not loaded
-        except ANYTHING:  # the failure record says it in words
-            continue
-        return blob
+            return blob
     return None
 
 
-_MADE_OF_ARGUMENTS: tuple[type[BaseException], ...] = (
-    SystemExit,
-    StopIteration,
-    SyntaxError,
-    UnicodeDecodeError,
-    UnicodeEncodeError,
-    UnicodeTranslateError,
-)
+_UNICODE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
+_FILLED: tuple[type[BaseException], ...] = (SystemExit, StopIteration, SyntaxError, *_UNICODE)
 
 
 class _Bare:
@@ -180,7 +167,6 @@ class _Bare:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value, or what can be pickled in its place."""
     if _travels(value):
         return value
     if isinstance(value, BaseException):
@@ -206,8 +192,8 @@ def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attri
 
 
 def _fill_fields(error: BaseException) -> None:
-    """Set the fields that a builtin's constructor makes of its arguments: some are loaded without a call of it."""
-    for kind in _MADE_OF_ARGUMENTS:
+    """Set the fields that a builtin's constructor derives from its arguments: some classes are loaded without it."""
+    for kind in _FILLED:
         if isinstance(error, kind):
             with suppress(TypeError, ValueError):  # a subclass has taken other arguments
                 kind.__init__(error, *error.args)
@@ -259,7 +245,7 @@ def item_error(error: BaseException, failure: ItemFailure | None) -> BaseExcepti
 
 
 def recorded_error(failure: ItemFailure) -> BaseException:
-    """Return an exception like that of a record: of its type, where that is loaded here, with its message."""
+    """Make an exception of a record's type, where that is loaded here, with its message."""
     module, _, name = failure.error_type.rpartition(".")
     kind = own_attribute(sys.modules.get(module or "builtins"), name)
     if isinstance(kind, type) and issubclass(kind, Exception):
@@ -269,7 +255,7 @@ def recorded_error(failure: ItemFailure) -> BaseException:
 
 
 def show_remote(error: BaseException, failure: ItemFailure) -> None:
-    """Put the worker's traceback, which has all of an exception's causes, under the first of them."""
+    """Put the worker's traceback, which shows all causes, under the first cause."""
     if failure.traceback and error.__traceback__ is None:
         first = _chain(error)[-1]
         if not isinstance(first, RemoteTraceback):
@@ -277,7 +263,7 @@ def show_remote(error: BaseException, failure: ItemFailure) -> None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return an exception, what it was raised from or while, and so on."""
+    """List an exception and its causes or contexts."""
     chain: list[BaseException] = []
     each: BaseException | None = error
     while each is not None and all(each is not known for known in chain):

@@ -1,4 +1,4 @@
-"""Whether this thread is running items for a driver, or importing a module for one."""
+"""Tell whether this thread runs items for a driver, or imports a module for one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 from espnet3.parallel.errors import ConfigError
 
 _LOADERS = ("exec_module", "load_module")  # the names that the import system calls them by
-# who imports a user's modules for a driver: a worker, a detached job and what looks at one
+# modules that import a user's modules for a driver: in a worker, in a detached job, and in an observer of one
 _FOR_A_DRIVER = (
     "espnet3.parallel.pilots.worker",
     "espnet3.parallel.env.calls",
@@ -38,7 +38,7 @@ SCRIPTS = set[str]()  # names of the modules that are scripts, loaded for their 
 
 
 def inside_item() -> bool:
-    """Whether this thread is running items for a driver: what they call in turn runs right here."""
+    """Whether this thread runs items for a driver: runs within them happen right here."""
     return THREAD.depth > 0
 
 

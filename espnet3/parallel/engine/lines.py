@@ -1,4 +1,4 @@
-"""A stream that passes on whole lines: what several threads and processes print stays apart, also beside a bar."""
+"""A stream that passes on whole lines: output of several threads and processes stays apart, also beside a bar."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from typing import Any
 class LineStream:
     """Stands in for `sys.stdout` or `sys.stderr`; all that it does not do itself, the stream does.
 
-    Args:
-        stream: The stream.
-        emit: Takes whole lines, with their ends, and writes them; False where it does not want them just now, and
-            the stream gets the text as it is.
-        prompts: What was flushed before its line ended is emitted as it is (a prompt); else it waits for its end.
+    `emit` takes whole lines, with their ends, and writes them; False where it does not want them just now, and the
+    stream gets the text as it is. With `prompts`, what was flushed before its line ended is emitted as it is.
     """
 
     def __init__(self, stream: Any, emit: Callable[[Any, str], bool], *, prompts: bool) -> None:

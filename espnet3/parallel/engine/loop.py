@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine.inside import THREAD
-from espnet3.parallel.engine.memory import Fit
 from espnet3.parallel.engine.seeding import seeded, turn
 from espnet3.parallel.engine.settling import (
     Attempt,
@@ -34,36 +33,27 @@ from espnet3.parallel.engine.settling import (
     is_too_large,
     one_by_one,
 )
-from espnet3.parallel.engine.steps import Call, Step, stepper
+from espnet3.parallel.engine.steps import Call, Fit, Step, stepper
 from espnet3.parallel.engine.watch import Feed, KeepingFeed, Report, Watch
 from espnet3.parallel.records import Policy
 
 _QUICK, _SLOW = 1 / 16, 1 / 4  # of the time budget: a step that takes less grows, one that takes more shrinks
-_FIRST = (
-    1 / 8
-)  # of a chunk's items: a first step holds no more of them, however many the last chunk's steps held
+# of a chunk's items: a first step holds no more of them, however many the last chunk's steps held
+_FIRST = 1 / 8
 _ASK_EVERY = 0.05  # seconds between calls of `interrupted`: each is a system call, out of the caches
 
 
 class _Inside(threading.local):
-    """What this thread is inside.
-
-    Attributes:
-        report: As for `on_a_worker`.
-        values: Results so far of the outermost `run_items`.
-        loop: The innermost `run_items`.
-    """
-
-    report: Report | None = None
-    values: list[Any] | None = None
-    loop: _Loop | None = None
+    report: Report | None = None  # as for `on_a_worker`
+    values: list[Any] | None = None  # results so far of the outermost `run_items`
+    loop: _Loop | None = None  # the innermost `run_items`
 
 
 _INSIDE = _Inside()
 
 
 def items_in_hand() -> Sequence[Any]:
-    """Return what this thread is inside: an item, or a batch of them; where runs are nested, those of the inner one."""
+    """Return the item or batch that this thread is inside; where runs are nested, the inner one's."""
     loop = _INSIDE.loop
     if loop is None:
         return ()
@@ -84,11 +74,6 @@ def on_a_worker(report: Report | None = None) -> Iterator[None]:
         _INSIDE.report = before
 
 
-def never() -> bool:
-    """The `interrupted` of items that nothing interrupts."""
-    return False
-
-
 Enter = Callable[[int, int], None]
 
 
@@ -98,7 +83,7 @@ def run_items(
     policy: Policy,
     worker: str,
     budget: float = float("inf"),
-    interrupted: Callable[[], bool] = never,
+    interrupted: Callable[[], bool] = lambda: False,
     enter: Enter | None = None,
     singly: bool = False,
     step: int = 1,
@@ -136,26 +121,17 @@ def _watched(loop: _Loop, outer: list[Any] | None) -> Any:
     return Watch(limit, loop.items, loop.block.values, loop.feed, report, outer)
 
 
-class _Forks:
-    """Counts the forks between a program's first process and this one."""
-
-    count = 0
-
-    def forked(self) -> None:
-        """In a child that an item has forked, let the step end with that item."""
-        self.count += 1
-        loop = _INSIDE.loop
-        if loop is not None:
-            loop.feed.end()
+def _forked() -> None:
+    if _INSIDE.loop is not None:  # in a child that an item has forked the step ends with that item
+        _INSIDE.loop.feed.end()
 
 
-_FORKS = _Forks()
-os.register_at_fork(after_in_child=_FORKS.forked)
+os.register_at_fork(after_in_child=_forked)
 
 
 @dataclass(slots=True)
 class _Loop:
-    """One call of `run_items`, whose arguments it holds."""
+    """One call of `run_items`, with its arguments."""
 
     items: Sequence[Any]
     block: Block
@@ -170,10 +146,9 @@ class _Loop:
     fit: Fit
     keep: float
     feed: Feed
-    forks: int = field(default_factory=lambda: _FORKS.count)
+    pid: int = field(default_factory=os.getpid)
 
     def run(self, do: Step, watch: Watch | None) -> None:
-        """Take step after step."""
         clock = time.perf_counter
         begin = last = asked = clock()
         items, values, enter, budget, keep = self.items, self.block.values, self.enter, self.budget, self.keep
@@ -195,12 +170,11 @@ class _Loop:
                 # where it is not known when the item began: its share of its step
                 took = (clock() - since) / (len(values) - at + 1)
                 # no variable for the attempt: the error leads to this frame, which would lead to the error
-                if self.forks == _FORKS.count and not self._failed(Attempt(error, took), do, watch):
+                if self.pid == os.getpid() and not self._failed(Attempt(error, took), do, watch):
                     break
-            if self.forks != _FORKS.count:
-                os._exit(
-                    0
-                )  # a child that an item has forked, and that came back from the item: its parent goes on
+            # a child that an item has forked, and that came back from the item: its parent goes on
+            if self.pid != os.getpid():
+                os._exit(0)
             now = clock()
             steps += self._timed(len(values) - at, now - since)
             if now - begin > budget or now - last > keep or (now - asked > _ASK_EVERY and self.interrupted()):
@@ -211,7 +185,7 @@ class _Loop:
         self.block.step = step
 
     def _timed(self, n: int, took: float) -> list[tuple[int, float]]:
-        """Return how long the items of a step took: all together, but for one that ended it as it took long."""
+        """Return the times of a step's items: all together, apart from one that ended it as it took long."""
         unit = self.unit if self.policy.seed is None else 1
         last = n % unit or unit  # the last batch, or the last item
         if self.feed.long and n > last:
@@ -219,7 +193,7 @@ class _Loop:
         return [(n, took)]
 
     def _next_step(self, step: int, took: float) -> int:
-        """Return how many items the next step holds, from how many seconds the last one took."""
+        """Choose the next step's number of items from the last one's seconds."""
         if took < self.budget * _QUICK:
             # no more than the chunk holds: where many items fail, steps would double without end
             return step if self.singly else min(2 * step, -(-len(self.items) // self.unit) * self.unit)
@@ -246,7 +220,7 @@ class _Loop:
 
 
 def _announced(do: Step, enter: Enter | None, watch: Watch | None) -> Step:
-    """Return a step that sets the mark and the watch to what it is about to do."""
+    """Wrap a step: it sets the mark and the watch first."""
 
     def announced(part: Sequence[Any], out: list[Any]) -> None:
         if enter is not None:

@@ -1,4 +1,4 @@
-"""Pickling by value, for what is defined in the caller's own script, with its classes kept.
+"""Pickle by value what the caller's own script defines, and keep the identity of its classes.
 
 cloudpickle sends such a class whole. On the way back it would write the worker's copy of every
 method and attribute over the class it came from, and it makes classes with `__slots__` without
@@ -46,7 +46,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
             _is_found(obj.__name__ if isinstance(obj, ModuleType) else obj.__module__)
         if type(obj) is CodeType:  # tracebacks name its file, and show its lines
             return code_with_file(self, obj)
-        if isinstance(obj, functools._lru_cache_wrapper) and not _importable(obj):
+        if isinstance(obj, functools._lru_cache_wrapper) and (
+            "<locals>" in obj.__qualname__ or not _is_found(obj.__module__)
+        ):
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, (io.TextIOBase, LineStream)) and (name := _standard_stream(obj)):
             return getattr, (sys, name)
@@ -66,14 +68,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
 
 
 def dumps(obj: Any) -> bytes:
-    """Pickle an object, by value what cannot be imported elsewhere; `pickle.loads` loads it."""
+    """Pickle an object for `pickle.loads` in another process; parts that cannot be imported there go by value."""
     file = io.BytesIO()
     Pickler(file, 5).dump(obj)
     return file.getvalue()
 
 
 def culprit(value: Any, name: str, inside: tuple[Any, ...] = ()) -> str:
-    """Return where in a value that cannot be pickled the part is that cannot, and its type; "" where all can be."""
+    """Locate the part of a value that cannot be pickled, with its type; "" where all can be."""
     if any(value is each for each in inside):
         return ""
     try:
@@ -85,14 +87,10 @@ def culprit(value: Any, name: str, inside: tuple[Any, ...] = ()) -> str:
 
 
 def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield what a value consists of, each part with what it is called."""
     if isinstance(value, FunctionType):
-        used = {*value.__code__.co_names, *value.__code__.co_freevars}
-        known = {
-            **value.__globals__,
-            **dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)),
-        }
-        for each in sorted(used & known.keys()):
+        code = value.__code__
+        known = {**value.__globals__, **dict(zip(code.co_freevars, value.__closure__ or (), strict=False))}
+        for each in sorted({*code.co_names, *code.co_freevars} & known.keys()):
             part = known[each]
             with suppress(ValueError):  # a cell that is empty so far
                 yield each, part.cell_contents if isinstance(part, CellType) else part
@@ -113,15 +111,10 @@ def _standard_stream(obj: Any) -> str:
     return ""
 
 
-def _importable(func: Any) -> bool:
-    """Whether a function is found by its name elsewhere."""
-    return "<locals>" not in func.__qualname__ and _is_found(func.__module__)
-
-
 def _is_found(name: Any) -> bool:
-    """Whether a worker that imports a name gets the module that has it here; else what is in that goes by value.
+    """Whether a worker that imports a name gets the module of this process; else its contents go by value.
 
-    No import leads to the main script of a process that multiprocessing has spawned, nor to what was loaded by path.
+    An import finds neither the main script of a process that multiprocessing has spawned, nor a module loaded by path.
     """
     module = sys.modules.get(name) if isinstance(name, str) else None
     if not isinstance(module, ModuleType) or name == "__main__":  # which cloudpickle sends by value itself
@@ -135,7 +128,7 @@ def _is_found(name: Any) -> bool:
 
 
 def _leads_to(name: str, file: Any) -> bool:
-    """Whether an import of a name finds a module's file, or anything for a module that has none."""
+    """Whether an import of a name finds a module's file, or, for a module without one, anything."""
     if not isinstance(file, str) and "." in name:  # made by the package that it is in
         return True
     if isinstance(file, str) and is_installed(file):
@@ -168,7 +161,7 @@ def _property(func: Callable[[Any], Any], name: str | None) -> Any:
 
 
 def _with_slots(cls: type, args: Any) -> Any:
-    """Return the arguments a class is made from, with its `__slots__` among the names of its body."""
+    """Add a class's `__slots__` to the arguments that it is made from."""
     slots = vars(cls).get("__slots__")
     if slots is None or issubclass(cls, tuple):  # a tuple's are empty, and NamedTuple writes its own
         return args

@@ -1,7 +1,7 @@
 """The same random numbers for the same item, whichever worker draws them.
 
 `random`, numpy and torch are seeded before each item from (seed, index). A library that an item
-imports itself, after that moment, is seeded as soon as its import is done.
+imports later is seeded right after its import.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib.machinery
 import random
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
@@ -33,14 +33,6 @@ def item_seed(seed: int, index: Any) -> int:
     return int.from_bytes(digest, "big")
 
 
-def _seed_numpy(numpy: Any, value: int) -> None:
-    numpy.random.seed(value & 0xFFFFFFFF)
-
-
-def _seed_torch(torch: Any, value: int) -> None:
-    torch.manual_seed(value & 0x7FFFFFFFFFFFFFFF)
-
-
 # random, numpy.random and torch have one state per process
 _TURNS = threading.RLock()  # re-entrant: an item may start a seeded run of its own
 
@@ -50,7 +42,10 @@ def turn(seed: int | None) -> AbstractContextManager[Any]:
     return nullcontext() if seed is None else _TURNS
 
 
-_SEEDERS = {"numpy": _seed_numpy, "torch": _seed_torch}
+_SEEDERS: dict[str, Callable[[Any, int], Any]] = {
+    "numpy": lambda numpy, value: numpy.random.seed(value & 0xFFFFFFFF),
+    "torch": lambda torch, value: torch.manual_seed(value & 0x7FFFFFFFFFFFFFFF),
+}
 
 
 def seed_all(value: int) -> None:

@@ -1,55 +1,45 @@
-"""What becomes of items whose step has raised: halves of a batch that was too large, else one by one, with retries."""
+"""Settle items whose step has raised: a batch that was too large in halves, others one by one, with retries."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.engine.exceptions import failure_of, spoilt_cuda
-from espnet3.parallel.engine.memory import give_back, is_out_of_memory
+from espnet3.parallel.engine.exceptions import describe_error, failure_of, spoilt_cuda
 from espnet3.parallel.engine.steps import Step, WrongBatch
 from espnet3.parallel.errors import add_note
 from espnet3.parallel.records import ItemFailure, Policy
 from espnet3.parallel.timing.counts import ItemTimes
 
+# torch.OutOfMemoryError and cupy's, tensorflow's
+_NO_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}
+# older torch, and its allocator of host memory; XLA
+_WORDS = ("out of memory", "can't allocate memory", "RESOURCE_EXHAUSTED")
+
 
 @dataclass(slots=True)
 class Block:
-    """The outcomes of the first `len(values)` items of a chunk.
+    """The outcomes of the first `len(values)` items of a chunk."""
 
-    Attributes:
-        values: One result per item done, in order; a failed item's place holds its `ItemFailure`.
-        failed: Positions in `values` that hold an `ItemFailure`.
-        retries: Times an item was tried again.
-        seconds: Time spent.
-        cpu: Processor time that this process used meanwhile, with all its threads.
-        error: The exception of the item after the last value, where the run must stop at it.
-        stop: Its `ItemFailure`; None where `error` is not an item's but the runner's own mistake.
-        step: Items that a step held at the end.
-        loss: The loss of a worker that the only item here has failed by; None where none was lost.
-        halved: Times a batch was halved because it did not fit into memory.
-        steps: How many items each step held, and how many seconds it took.
-        worker: Who ran them.
-        times: The steps summed up, for a run folder; None until that is done.
-    """
-
-    values: list[Any] = field(default_factory=list)
-    failed: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)  # in order; a failed item's place holds its `ItemFailure`
+    failed: list[int] = field(default_factory=list)  # positions of those
     retries: int = 0
     seconds: float = 0.0
-    cpu: float = 0.0
-    error: BaseException | None = None
-    stop: ItemFailure | None = None
-    step: int = 1
-    loss: Loss | None = None
-    halved: int = 0
-    steps: list[tuple[int, float]] = field(default_factory=list)
+    cpu: float = 0.0  # seconds of all threads of this process
+    error: BaseException | None = None  # of the item after the last value, where the run must stop at it
+    stop: ItemFailure | None = None  # its record; None where `error` is the runner's own mistake
+    step: int = 1  # items that a step held at the end
+    loss: Loss | None = None  # of a worker, that the only item here has failed by
+    halved: int = 0  # times a batch did not fit into memory
+    steps: list[tuple[int, float]] = field(default_factory=list)  # items and seconds of each
     worker: str = ""
-    times: ItemTimes | None = None
+    times: ItemTimes | None = None  # the steps summed up, for a run folder
 
     def take_error(self) -> BaseException:
         """Return `error` and keep it no longer: it leads to frames that hold this block."""
@@ -59,7 +49,7 @@ class Block:
 
 
 def is_the_runners(error: BaseException, block: Block) -> bool:
-    """Whether an exception is not its item's: the runner's own mistake, or the user's Ctrl-C.
+    """Whether an exception is the runner's own mistake or the user's Ctrl-C, and not its item's.
 
     Ctrl-C reaches main threads alone; in any other thread a KeyboardInterrupt is the item's.
     """
@@ -67,7 +57,7 @@ def is_the_runners(error: BaseException, block: Block) -> bool:
         raise error
     if isinstance(
         error, WrongBatch
-    ):  # not BatchLengthError: a run inside an item raises that, or the user does
+    ):  # not its BatchLengthError: a run inside an item raises that, or the user
         block.error = error.mistake
         return True
     return False
@@ -117,8 +107,20 @@ def one_by_one(
 
 
 def is_too_large(error: BaseException, policy: Policy) -> bool:
-    """Whether a batch has raised because memory was not enough; with a seed, batches are of one item."""
-    return policy.split_batches and policy.seed is None and is_out_of_memory(error)
+    """Whether a batch ran out of memory, and may be halved; with a seed, batches are of one item."""
+    if not policy.split_batches or policy.seed is not None:
+        return False
+    if isinstance(error, MemoryError) or _NO_MEMORY & {kind.__name__ for kind in type(error).__mro__}:
+        return True
+    return isinstance(error, RuntimeError) and any(word in describe_error(error)[1] for word in _WORDS)
+
+
+def _give_memory_back(error: BaseException) -> None:
+    """Free what the frames of a failed batch hold, and what torch keeps of a GPU's memory for later."""
+    traceback.clear_frames(error.__traceback__)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def in_halves(
@@ -129,7 +131,7 @@ def in_halves(
     too_large: BaseException | None = error
     while part:
         if too_large is not None:
-            give_back(too_large)
+            _give_memory_back(too_large)
             block.halved += 1
             size, too_large = -(-size // 2), None
         now = part[:size]
@@ -148,3 +150,32 @@ def in_halves(
                 return False, worked
         part = part[len(now) :]
     return True, worked
+
+
+def to_lines(
+    block: Block, positions: Sequence[int], items: Sequence[Any], policy: Policy, worker: str
+) -> None:
+    """Put a line in the place of each result of a block, and sum up its times; failures stay as they are.
+
+    A result that JSON cannot hold is a failure of its item, with the cause "result"; trying again
+    would give another one like it.
+    """
+    from espnet3.parallel.ledger.lines import encode_line  # 20 ms that a first result need not wait for
+
+    block.times = ItemTimes.of_steps(block.steps)
+    failed = set(block.failed)
+    for k, value in enumerate(block.values):
+        if k in failed:
+            continue
+        try:
+            block.values[k] = encode_line(positions[k], items[k], value)
+        except Exception as error:  # a value's class may raise anything while it is looked at
+            failure = failure_of(error, items[k], 1, worker, cause="result")
+            if policy.on_error == "raise":
+                del block.values[k:]
+                block.failed = [at for at in block.failed if at < k]
+                block.error, block.stop = error, failure
+                return
+            block.failed.append(k)
+            block.values[k] = failure
+    block.failed.sort()

@@ -1,4 +1,4 @@
-"""What a step does: its items are called one by one, or batch by batch."""
+"""Run a step: call its items one by one, or batch by batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.engine.memory import Fit
 from espnet3.parallel.engine.watch import Feed, Watch
 from espnet3.parallel.errors import BatchLengthError
 from espnet3.parallel.messages import brief, counted
@@ -15,26 +14,28 @@ from espnet3.parallel.records import Policy
 Step = Callable[[Sequence[Any], list[Any]], None]
 
 
+@dataclass(slots=True)
+class Fit:
+    """The size of the batches that fit into this process's memory; None: no batch has been too large."""
+
+    size: int | None = None
+
+    def of(self, wanted: int) -> int:
+        """Return the size that batches have."""
+        return wanted if self.size is None else min(wanted, self.size)
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is called per item, already bound to its env.
-
-    Attributes:
-        one: Takes one item and returns its result.
-        many: Takes a list of items and returns as many results; None without `batch_forward`.
-        fit: How many of them fit into memory; the same for all chunks of a run in one process.
-    """
+    """The function called per item, bound to its env."""
 
     one: Callable[[Any], Any]
-    many: Callable[[list[Any]], Any] | None = None
-    fit: Fit = field(default_factory=Fit)
+    many: Callable[[list[Any]], Any] | None = None  # takes a list of items and returns as many results
+    fit: Fit = field(default_factory=Fit)  # the same for all chunks of a run in one process
 
 
 def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch | None) -> Step:
-    """Return what runs a step: appends one result per item, and keeps them if one raises.
-
-    A step whose feed is ended ends early.
-    """
+    """Make the function that runs a step: it appends one result per item, and ends early where its feed is ended."""
     size = policy.batch_size if call.many is not None else None
 
     def plain(part: Sequence[Any], out: list[Any]) -> None:
@@ -66,8 +67,8 @@ def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch 
     return batches if size else plain
 
 
-class WrongBatch(Exception):  # noqa: N818  never seen outside: it says whose the error in it is
-    """Carries the error of a `batch_forward` that returned another number of results: no item is to blame."""
+class WrongBatch(Exception):  # noqa: N818  never seen outside: it marks the error in it
+    """Carries the error of a `batch_forward` that returned another number of results, which is no item's fault."""
 
     def __init__(self, mistake: BatchLengthError) -> None:
         super().__init__(mistake)
@@ -79,15 +80,12 @@ def _batch(call: Call, items: list[Any]) -> list[Any]:
     results = call.many(items)
     if isinstance(results, Iterable) and not isinstance(results, (list, tuple, str, bytes, dict)):
         results = list(results)
-    if not isinstance(results, (list, tuple)) or len(results) != len(items):
-        got = (
-            counted(len(results), "result") if isinstance(results, (list, tuple)) else type(results).__name__
-        )
-        given = f"index ({brief(items[0])})" if len(items) == 1 else f"indices ({brief(items[0])}, ...)"
-        raise WrongBatch(
-            BatchLengthError(
-                f"batch_forward was given {len(items)} {given} and returned {got}; "
-                "it must return one result per index, in their order"
-            )
-        )
-    return list(results)
+    if not isinstance(results, (list, tuple)):
+        got = type(results).__name__
+    elif len(results) != len(items):
+        got = counted(len(results), "result")
+    else:
+        return list(results)
+    given = f"index ({brief(items[0])})" if len(items) == 1 else f"indices ({brief(items[0])}, ...)"
+    wrong = f"batch_forward was given {len(items)} {given} and returned {got}"
+    raise WrongBatch(BatchLengthError(f"{wrong}; it must return one result per index, in their order"))

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine.exceptions import stack_text
@@ -34,21 +34,13 @@ _STACK = 20_000  # characters of a stack that travel: a deep recursion's has meg
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What was in progress when a call took too long.
+    """Items in progress when a call took too long."""
 
-    Attributes:
-        position: Place of the first item in progress, in the chunk that the driver sent.
-        items: Items in progress: 1, or a batch.
-        seconds: For how long they were in progress.
-        stack: Where the call was, as text; "" where that is not known.
-        inner: What was in progress in a run within that item (the indices of a shard); else None.
-    """
-
-    position: int
-    items: int
+    position: int  # of the first item in progress, in the chunk that the driver sent
+    items: int  # 1, or a batch
     seconds: float
-    stack: str = ""
-    inner: list[Any] | None = None
+    stack: str = ""  # where the call was; "" where that is not known
+    inner: list[Any] | None = None  # in progress in a run within that item (the indices of a shard)
 
 
 Report = Callable[[Late], None]
@@ -58,37 +50,29 @@ class AwakeClock:
     """A clock that stands still while this process is stopped: by a signal, a scheduler's suspend, a paused machine.
 
     It is read at planned times; a look that comes much later counts as one in time.
-
-    Attributes:
-        seconds: How long this process has been awake since the clock was made, at the last look.
     """
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self._seconds = 0.0
         self._looked = time.monotonic()
 
     def look(self, planned: float) -> float:
-        """Return the seconds; this look was to come `planned` seconds after the last one."""
+        """Return the seconds so far; this look was to come `planned` seconds after the last one."""
         now = time.monotonic()
         passed, self._looked = now - self._looked, now
-        self.seconds += passed if passed <= _MUCH_LATER * planned else planned
-        return self.seconds
+        self._seconds += passed if passed <= _MUCH_LATER * planned else planned
+        return self._seconds
 
 
 class Feed:
-    """Gives a step its items, and can be ended by another thread: the step ends with the item it is in.
-
-    Attributes:
-        ended: Whether the step in progress was ended early.
-        begun: When the item in progress began, by `time.perf_counter`; 0 where no clock is read between items.
-        long: Seconds of the step's last item, where it took so long that the step ended with it; else 0.
-    """
+    """Gives a step its items, and can be ended by another thread: the step ends with the item it is in."""
 
     __slots__ = ("_items", "begun", "ended", "long")
 
     def __init__(self) -> None:
-        self.ended = False
-        self.begun = self.long = 0.0
+        self.ended = False  # the step in progress was ended early
+        self.begun = 0.0  # when the item in progress began; 0 where no clock is read between items
+        self.long = 0.0  # seconds of the step's last item, where the step ended with it as it took long
         self._items: Iterator[Any] = iter(())
 
     def of(self, part: Iterable[Any]) -> Iterator[Any]:
@@ -104,11 +88,7 @@ class Feed:
 
 
 class KeepingFeed(Feed):
-    """One that ends a step with an item that took long: what is done is to be kept.
-
-    Args:
-        keep: Seconds.
-    """
+    """One that ends a step with an item that took `keep` seconds or more: what is done is to be kept."""
 
     __slots__ = ("_keep",)
 
@@ -132,39 +112,26 @@ class KeepingFeed(Feed):
             self.begun = now
 
 
+@dataclass(slots=True, eq=False)
 class Watch:
-    """One thread's items in progress.
+    """One thread's items in progress, and their results so far.
 
-    Args:
-        limit: Seconds that a call may take.
-        items: The chunk's items.
-        values: Their results so far.
-        feed: What gives out the items of a step.
-        report: Called, once, with a call that takes longer; it ends the process, where that is possible.
-        outer: Where these items run within an item of another chunk: that one's results so far.
+    `report` is called, once, with a call that takes longer than `limit` seconds; it ends the process, where that is
+    possible. `outer`: where these items run within an item of another chunk, that chunk's results so far.
     """
 
-    def __init__(
-        self,
-        limit: float,
-        items: Sequence[Any],
-        values: list[Any],
-        feed: Feed,
-        report: Report,
-        outer: list[Any] | None = None,
-    ) -> None:
-        self.limit = limit
-        self.report = report
-        self._items = items
-        self._values = values
-        self._outer = outer
-        self._thread = threading.get_ident()
-        self._feed = feed
-        self._calls = 0
-        self._at_once = 1
-        self._seen = (-1, -1)
-        self._since = 0.0
-        self._began = time.monotonic()
+    limit: float
+    items: Sequence[Any]
+    values: list[Any]
+    feed: Feed
+    report: Report
+    outer: list[Any] | None = None
+    thread: int = field(default_factory=threading.get_ident)
+    calls: int = 0
+    at_once: int = 1
+    seen: tuple[int, int] = (-1, -1)
+    since: float = 0.0
+    began: float = field(default_factory=time.monotonic)
 
     def __enter__(self) -> Watch:
         _WATCHMAN.add(self)
@@ -175,37 +142,37 @@ class Watch:
 
     def begin(self) -> None:
         """Note that a step, or another attempt at one item, begins."""
-        self._at_once = 1
-        self._began = time.monotonic()
-        self._calls += 1
+        self.at_once = 1
+        self.began = time.monotonic()
+        self.calls += 1
 
     def batch(self, n: int) -> None:
         """Note that a batch of `n` items begins."""
-        self._at_once = n
+        self.at_once = n
 
     def look(self, now: float) -> Late | None:
         """See how far the items are, `now` by the watching thread's clock; called by that thread."""
-        seen = (len(self._values), self._calls)
-        if seen != self._seen:
-            self._seen, self._since = seen, now
-        elif now - self._since > self.limit:
-            return self._late(now - self._since)
-        if not self._feed.ended and time.monotonic() - self._began > _LONGEST_STEP:
-            self._feed.end()
+        seen = (len(self.values), self.calls)
+        if seen != self.seen:
+            self.seen, self.since = seen, now
+        elif now - self.since > self.limit:
+            return self._late(now - self.since)
+        if not self.feed.ended and time.monotonic() - self.began > _LONGEST_STEP:
+            self.feed.end()
         return None
 
     def _late(self, seconds: float) -> Late:
-        frame = sys._current_frames().get(self._thread)
+        frame = sys._current_frames().get(self.thread)
         stack = "" if frame is None else stack_text(frame, ("espnet3.parallel.engine.",))[-_STACK:]
-        at, n = len(self._values), self._at_once
-        if self._outer is None:
+        at, n = len(self.values), self.at_once
+        if self.outer is None:
             return Late(at, n, seconds, stack)
-        inner: list[Any] = list(self._items[at : at + n])
+        inner: list[Any] = list(self.items[at : at + n])
         try:
             pickle.dumps(inner)
         except (Exception, SystemExit, GeneratorExit):  # user classes may raise anything; their text will do
             inner = [repr(item) for item in inner]
-        return Late(len(self._outer), 1, seconds, stack, inner)
+        return Late(len(self.outer), 1, seconds, stack, inner)
 
 
 class _Watchman:
@@ -214,8 +181,7 @@ class _Watchman:
     def __init__(self) -> None:
         self.forget()
 
-    def forget(self) -> None:
-        """Start over, as in a forked child, which has none of its parent's threads."""
+    def forget(self) -> None:  # also in a forked child, which has none of its parent's threads
         self._watches: set[Watch] = set()
         self._some = threading.Condition()
         self._thread: threading.Thread | None = None

@@ -1,7 +1,8 @@
-"""Cutting indices into chunks.
+"""Cutting indices into chunks, and how long the next one is: by time as it is measured, by cost where it is known.
 
-A chunk is a stretch of the dispatch order. Without a cost hint the order is the caller's; with
-one, the most expensive items go first. `sizing` decides how long a chunk is.
+A chunk is a stretch of the dispatch order. Without a cost hint the order is the caller's; with one, the most expensive
+items go first. A chunk size is nowhere set: it is cut to what a worker did in 50 ms so far (up to six times that where
+there is much to do), capped by the bytes its results took, and gets shorter near the end.
 """
 
 from __future__ import annotations
@@ -12,11 +13,26 @@ import time
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from espnet3.parallel.messages import brief
+
+BUDGET = 0.05  # seconds of work per chunk: long against a round trip (0.1 ms), short against a wait
+KEEP = 0.01  # seconds: an item that took longer goes to disk at once, where outcomes do
+SLACK = 1.5  # a chunk may take so many times as long as planned; then its tail goes to a free slot
+_LONGEST = 0.3  # seconds of work per chunk where there is much to do: fewer messages, for the same balance
+_QUICK = 0.005  # seconds per item up to which chunks may be that long: a dead worker's chunk is done again
+_SHARE = 5  # a chunk longer than the budget is at most this part (a fifth) of all that its slot has to do
+# chunks that a slot's share of the rest is cut into, where speeds vary and where they do not
+_CUTS = (4.0, 2.0)
+_VARIES = 0.25  # how far off, on average, chunks are where speeds vary
+GROW = 8  # a chunk may be this many times as long as the last one
+MAX_BYTES = 8 << 20  # of results per chunk
+MAX_ITEMS = 1 << 16  # per chunk; the list of its results is memory of the driver and of the worker
+_FLOOR = 0.0005  # seconds: chunks near the end get no shorter than this, the trip would cost more
+_WARM = 8.0  # an average over so many chunks
 
 _PATIENCE = 0.01  # seconds a chunk waits for a slow iterator before it goes with fewer items
 _UNCHANGING = (tuple, range)
@@ -25,24 +41,14 @@ _LEAST_AT_RISK = 64  # items: fewer are repeated sooner than sent one by one
 
 @dataclass(slots=True)
 class Chunk:
-    """Items that travel together.
+    """Items that travel together, with what is held against each of them (`blame.Charges`)."""
 
-    Attributes:
-        start: Position of the first item in the dispatch order.
-        items: The indices themselves (a slice; a list where the order is not the caller's).
-        suspect: One of them may have killed a worker: they go one by one, in a process that does
-            nothing else.
-        deaths: Workers lost to its item; a chunk with any holds one item alone.
-        late: Times its item was given up because it took too long; such a chunk too holds one item alone.
-        n_bytes: Size it had when it was sent.
-    """
-
-    start: int
+    start: int  # position of the first item in the dispatch order
     items: Sequence[Any]
-    suspect: bool = False
-    deaths: int = 0
+    suspect: bool = False  # they go one by one, in a process that does nothing else
+    deaths: int = 0  # a chunk with any, or with `late`, holds one item alone
     late: int = 0
-    n_bytes: int = 0
+    n_bytes: int = 0  # when it was sent
 
     def part(self, at: int, end: int | None = None) -> Chunk:
         """Return some of its items as a chunk of their own, with nothing held against them yet."""
@@ -53,7 +59,7 @@ class Chunk:
 
 
 def as_items(data: Iterable[Any], name: str) -> Sequence[Any]:
-    """Return a sequence of the items that nobody else can change: tuples and ranges as they are, the rest as a list.
+    """Return the items as a sequence that only we can change: tuples and ranges as they are, the rest as a list.
 
     A list is copied too, as its owner may change it while the run goes on. A subclass is iterated over, as it may
     have an order of its own.
@@ -64,7 +70,7 @@ def as_items(data: Iterable[Any], name: str) -> Sequence[Any]:
 
 
 def as_stream(data: Iterable[Any], name: str) -> Sequence[Any] | Iterator[Any]:
-    """Return what is known as a whole as `as_items` does, and an iterator of anything else: it may never end."""
+    """As `as_items` for lists, tuples and ranges; an iterator for anything else, which may never end."""
     if type(data) in _UNCHANGING or isinstance(data, MutableSequence):
         return as_items(data, name)
     return _iterated(data, name)
@@ -86,13 +92,10 @@ def _iterated(data: Iterable[Any], name: str) -> Iterator[Any]:
 class Work:
     """The items still to be handed out, in dispatch order.
 
-    Args:
-        items: A sequence, or an iterator that may never end.
-        cost: Cost of each item (any unit), sequences only; the most expensive go first.
-        align: Chunks start at multiples of this (the batch size), so that batches are the same
-            whatever the number of workers.
-        places: Where each item stands in the caller's list, where these are only a part of it.
-        at_risk: Share of the items that may be in flight at once: what a driver that dies may lose.
+    `items` may be an iterator that never ends. `cost` is in any unit, for sequences only. Chunks start at multiples of
+    `align` (the batch size), so that batches are the same whatever the number of workers. `places`: where each item
+    stands in the caller's list, where these are only a part of it. `at_risk`: the share of the items that may be in
+    flight at once, which a driver that dies may lose.
     """
 
     def __init__(
@@ -138,12 +141,12 @@ class Work:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing can be handed out (a returned tail may change that)."""
+        """Whether all is handed out (a returned tail may change that)."""
         return not (self._returned or self.suspects) and self.total is not None and self._next >= self.total
 
     @property
     def returned(self) -> bool:
-        """Whether something handed out before waits to be handed out again."""
+        """Whether returned items wait to be handed out again."""
         return bool(self._returned)
 
     def units(self, chunk: Chunk) -> float:
@@ -154,7 +157,7 @@ class Work:
         return max(self._sums[end] - (self._sums[chunk.start - 1] if chunk.start else 0.0), 1e-12)
 
     def cap(self, most: int, slots: int) -> int:
-        """Return how many items a chunk may have at most, where each slot may hold two chunks."""
+        """Return the most items of a chunk, where each slot may hold two chunks."""
         if self._sums is not None:  # of costs that are too low by far a chunk would hold all that is left
             left = len(self._items) - self._next + sum(len(chunk.items) for chunk in self._returned)
             most = min(most, left // (2 * max(1, slots)) + 1)
@@ -184,7 +187,9 @@ class Work:
             items: Sequence[Any] = self._pull(max(1, int(min(units, most))))
         else:
             assert self.total is not None
-            items = self._slice(at, min(at + self._count(at, units, most), self.total))
+            end = min(at + self._count(at, units, most), self.total)
+            order = self.order
+            items = self._items[at:end] if order is None else [self._items[i] for i in order[at:end]]
         self._next += len(items)
         chunk = Chunk(at, items)
         if self._iterator is not None and self._ended:
@@ -203,12 +208,6 @@ class Work:
             count = min(bisect_left(self._sums, goal, at) - at, most)
         return max(self.align, count // self.align * self.align)
 
-    def _slice(self, a: int, b: int) -> Sequence[Any]:
-        if self.order is None:
-            return self._items[a:b]
-        items = self._items
-        return [items[i] for i in self.order[a:b]]
-
     def _pull(self, count: int) -> list[Any]:
         """Take up to `count` items from the iterator, fewer if it is slow to give them."""
         assert self._iterator is not None
@@ -220,7 +219,7 @@ class Work:
             had = len(items)
             try:
                 items.extend(itertools.islice(self._iterator, asked))
-            except Exception as error:  # raised by `raise_broken`, after what came before it is done
+            except Exception as error:
                 self._broken = error
             if len(items) - had < asked:
                 self._ended = True
@@ -233,12 +232,12 @@ class Work:
         return items
 
     def raise_broken(self) -> None:
-        """Raise what the iterator raised, once all that it gave before has been run."""
+        """Raise the iterator's own error, once all items before it have run."""
         if self._broken is not None:
             raise self._broken
 
     def put_back(self, chunk: Chunk) -> None:
-        """Take back what was not run: a tail, or a lost worker's items."""
+        """Take back items that did not run: a tail, or a lost worker's."""
         if not chunk.items:
             return
         if chunk.suspect:
@@ -251,3 +250,63 @@ class Work:
         self.suspects.extend(
             Chunk(chunk.start + k, chunk.items[k : k + 1], True, deaths) for k in range(len(chunk.items))
         )
+
+
+class Sizer:
+    """Chooses how much work the next chunk of `slots()` slots should be, from the speed and sizes seen.
+
+    `keeps`: outcomes go to disk, and soon.
+    """
+
+    def __init__(self, slots: Callable[[], int], keeps: bool = False) -> None:
+        self._slots = slots
+        self._keeps = keeps
+        self._rate = 0.0  # units per second of one slot
+        self._most = 0.0  # units of the next chunk, however quick the last ones were
+        self._off = 1.0  # how far off the chunks' seconds were, as a share of what was expected
+        self._chunks = 0.0
+        self._bytes_per_item = 0.0
+        self._pace = 0.0  # seconds per item
+        self._long = False  # whether items longer than the budget were seen
+
+    def seen(self, units: float, items: int, seconds: float, n_bytes: int) -> None:
+        """Learn from one finished chunk."""
+        rate = units / max(seconds, 1e-6)
+        weight = 1.0 / min(self._chunks + 1.0, _WARM)
+        off = min(1.0, abs(rate / self._rate - 1.0)) if self._rate else 1.0
+        self._off += (off - self._off) * weight
+        self._chunks += 1.0
+        self._rate += (rate - self._rate) * weight
+        self._bytes_per_item += (n_bytes / items - self._bytes_per_item) * weight
+        self._pace += (seconds / items - self._pace) * weight
+        self._long = self._long or seconds > BUDGET * items
+        self._most = max(units, min(self._most, self._rate * _LONGEST)) * GROW
+
+    def next(self, left: float, window: int = 1) -> tuple[float, int, float]:
+        """Return the units and the most items of the next chunk, and the seconds it is to take."""
+        most = MAX_ITEMS
+        if self._bytes_per_item:
+            most = min(most, int(MAX_BYTES / self._bytes_per_item) + 1)
+        if not self._rate:
+            return 0.0, most, BUDGET
+        cuts = _CUTS[1] + (_CUTS[0] - _CUTS[1]) * min(1.0, self._off / _VARIES)
+        share = max(left / (cuts * max(1, self._slots())), self._rate * _FLOOR)
+        soon = self._keeps and self._pace > KEEP
+        units = min(self._most, self._rate * (KEEP if soon else self._longest(left, window)), share)
+        return units, most, max(KEEP if soon else BUDGET, units / self._rate)
+
+    def _longest(self, left: float, window: int) -> float:
+        if left == float("inf") or self._pace > _QUICK:
+            return BUDGET
+        if window == 1:  # what is left, divided, is less
+            return _LONGEST
+        return min(max(BUDGET, left / (max(1, self._slots()) * self._rate * _SHARE)), _LONGEST)
+
+    def window(self, left: float) -> int:
+        """Return how many chunks a slot may hold: a second one only while plenty is left, and no item is long.
+
+        A chunk that waits behind a long item is out of reach for other slots.
+        """
+        if self._long or not self._chunks:
+            return 1
+        return 2 if left > 8 * max(1, self._slots()) * min(self._most, self._rate * BUDGET) else 1

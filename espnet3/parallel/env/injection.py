@@ -1,4 +1,4 @@
-"""Which env entries a function is given.
+"""Give a function its env entries.
 
 They are matched by name: a parameter that the caller left open and that the env (see `store`) holds.
 """
@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from espnet3.parallel.env.worker_id import in_worker
 from espnet3.parallel.errors import EnvConflictError, SignatureError
 from espnet3.parallel.messages import counted
 
-# What a runner's hooks are given, for the message where one takes less
+# Arguments of a runner's hooks, for the message where one takes fewer
 _BY_POSITION = {
     "open_writers": "shard_dir",
     "write_record": "writers, result, state",
@@ -25,11 +22,8 @@ _BY_POSITION = {
     "finalize_state": "state",
 }
 
-# What a runner's own functions call their first parameter, and what others do with good reason
+# Usual names of the first parameter of a runner's own functions
 _FIRST = {"forward": "idx", "batch_forward": "indices"}
-_ITEMS = frozenset({"idx", "index", "i", "item", "indices", "items"})
-WARNING = "espnet3_warning"  # in a worker's log record: what the driver is to warn of, once
-_WARNED: set[tuple[str, str]] = set()  # functions and parameters that have been spoken of in this process
 
 
 def name_of(func: Any) -> str:
@@ -78,7 +72,6 @@ def bind(
     if inspect.getattr_static(func, "__wrapped__", None) is None:
         _check_complete(func, parameters, positional, n_positional, given, env)
     _check_known(func, by_name, taken, given, open_names)
-    _warn_of_hidden(func, positional[:n_positional], env)
     return functools.partial(func, **given) if given else func
 
 
@@ -100,58 +93,14 @@ def _check_complete(
         )
     left = positional[n_positional:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     required = [p for p in left if p.default is p.empty]
-    closed = [p.name for p in required if p.kind is p.POSITIONAL_ONLY]
-    if closed:
-        names = ", ".join(repr(n) for n in closed)
-        raise SignatureError(f"{name_of(func)} takes {names} by position only, and env entries come by name")
     missing = [p.name for p in required if p.name not in given]
     if missing:
-        _refuse_order(func, positional, n_positional, missing, env)
         names = ", ".join(repr(n) for n in missing)
         has = ", ".join(repr(k) for k in env) or "nothing"
         raise SignatureError(
             f"{name_of(func)} needs {names}, which the env does not hold (it holds: {has}); "
             "return it from the provider or setup_fn, pass it as a keyword, or give it a default"
         )
-
-
-def _refuse_order(
-    func: Callable[..., Any],
-    positional: list[inspect.Parameter],
-    n_positional: int,
-    missing: list[str],
-    env: Mapping[str, Any],
-) -> None:
-    """Raise where an env entry stands in the item's place, and the one missing name is what the item is called."""
-    name = name_of(func).rpartition(".")[2]
-    if n_positional != 1 or len(missing) != 1 or name in _BY_POSITION or not positional:
-        return
-    if (first := positional[0].name) in env:
-        order = [missing[0], *(p.name for p in positional if p.name != missing[0])]
-        raise SignatureError(
-            f"{name_of(func)} is given the item first, and its first parameter is {first!r}, an entry of the env, "
-            f"which comes by name: write {name}({', '.join(order)})"
-        )
-
-
-def _warn_of_hidden(func: Any, positional: list[inspect.Parameter], env: Mapping[str, Any]) -> None:
-    """Warn, once, of a forward whose first parameter, which gets the index, is called as an entry of the env."""
-    name = name_of(func).rpartition(".")[2]
-    if name not in _FIRST or not positional or positional[0].name not in env:
-        return
-    first, code = positional[0].name, getattr(func, "__code__", None)
-    if first in _ITEMS or (name_of(func), first) in _WARNED:
-        return
-    _WARNED.add((name_of(func), first))
-    said = (
-        f"{name_of(func)}'s first parameter {first!r} gets the {'index' if name == 'forward' else 'indices'}, not the "
-        f"env's {first!r}: write {name}({_FIRST[name]}, {first}, ...)"
-    )
-    if in_worker():  # each of them finds it: the driver, which hears what they log, warns for all
-        logging.getLogger("espnet3.parallel").warning(said, extra={WARNING: said})
-        return
-    file, line = (__file__, 1) if code is None else (code.co_filename, code.co_firstlineno)
-    warnings.warn_explicit(said, UserWarning, file, line)
 
 
 def _check_known(

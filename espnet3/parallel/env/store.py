@@ -65,13 +65,7 @@ class EnvStore:
 
     def get(self, key: str | None) -> dict[str, Any]:
         """Return the env of `key`, building it if this is its first use; None gives an empty one."""
-        if key is None:
-            return {}
-        return self._built(self._entry(key))
-
-    def _entry(self, key: str) -> _Env:
-        with self._lock:
-            return self._envs[key]
+        return {} if key is None else self._built(self._envs[key])
 
     def _built(self, entry: _Env) -> dict[str, Any]:
         with entry.lock:
@@ -91,9 +85,7 @@ class EnvStore:
         For plain Dask tasks, which can only answer by returning: the env is built in a thread of
         its own, and given up with its stack when the time is over.
         """
-        if key is None:
-            return {}
-        return self._in_time(self._entry(key))
+        return {} if key is None else self._in_time(self._envs[key])
 
     def _in_time(self, entry: _Env) -> dict[str, Any]:
         if entry.timeout is None or entry.value is not None:
@@ -114,7 +106,7 @@ class EnvStore:
         return first
 
     def borrow(self, key: str, build: SetupFn, timeout: float | None) -> dict[str, Any]:
-        """Return an env that nobody drops: of those, the last few that were used stay."""
+        """Return an env without an owner: of those, the last few that were used stay."""
         with self._lock:
             entry = self._envs.setdefault(key, _Env(build, timeout))
             self._borrowed = [*(k for k in self._borrowed if k != key), key]
@@ -146,12 +138,7 @@ ENVS = EnvStore()
 
 @dataclass(frozen=True, slots=True)
 class Adding:
-    """A setup function that adds entries to another's env; what that env holds already stays.
-
-    Attributes:
-        build: The other one.
-        entries: What is added.
-    """
+    """A setup function that adds entries to another's env; what that env holds already stays."""
 
     build: SetupFn
     entries: dict[str, Any]
@@ -159,7 +146,7 @@ class Adding:
     def __call__(self) -> dict[str, Any]:
         """Build the env."""
         env = self.build()
-        # anything but a dict is an error that whoever asked for the env words
+        # anything but a dict is an error, which `build_env` words
         return {**self.entries, **env} if isinstance(env, dict) else env
 
 
@@ -198,7 +185,10 @@ def build_env(build: SetupFn) -> dict[str, Any]:
     except (WorkerSetupError, KeyboardInterrupt, TimeUp):
         raise
     except BaseException as error:  # SystemExit too: a provider must not end its worker quietly
-        raise _not_built(error) from error
+        _, message, text = describe_error(error)
+        raise WorkerSetupError(
+            f"the env could not be built: {type(error).__name__}: {message}\n\n{text}"
+        ) from error
     if not isinstance(env, dict):
         hint = ": is a `return` missing?" if env is None else ""
         raise EnvTypeError(
@@ -226,16 +216,10 @@ def _builder(build: Any) -> str:
     return name_of(build) if inspect.ismethod(build) else f"the setup_fn {name_of(build)}"
 
 
-def _not_built(error: BaseException) -> WorkerSetupError:
-    _, message, text = describe_error(error)
-    return WorkerSetupError(f"the env could not be built: {type(error).__name__}: {message}\n\n{text}")
-
-
 class TimeUp(BaseException):
-    """Raised in a builder whose time is over; not an Exception, so that its own `except Exception` lets it pass.
+    """Raised in a builder whose time is over, with its stack as text.
 
-    Args:
-        stack: Where the builder was, as text.
+    Not an Exception, so that the builder's own `except Exception` lets it pass.
     """
 
     def __init__(self, stack: str) -> None:

@@ -25,11 +25,6 @@ def forget_worker(worker: object) -> None:
         del os.environ[NAME]
 
 
-def in_worker() -> bool:
-    """Whether this process is a worker, or a job, and not the one that the user has started."""
-    return not os.environ.get(NAME, "driver-").startswith("driver-")
-
-
 class _Here:
     """Runs of this process that are under way in this process, each perhaps in a thread of its own."""
 

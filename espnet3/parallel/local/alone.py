@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, Kind
@@ -20,14 +20,11 @@ _KEPT: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def asks_for_a_process(options: Mapping[str, Any]) -> bool:
-    """Whether a block with `env: local` and one worker wants more than the calling process can keep to."""
-    return any(name not in _KEPT or not _KEPT[name](value) for name, value in options.items())
-
-
 def alone(config: ParallelConfig) -> bool:
-    """Whether a block means the calling process: local, one worker, nothing else asked."""
-    return config.env == "local" and config.n_workers == 1 and not asks_for_a_process(config.options)
+    """Whether a block means the calling process: local, one worker, no option that needs a process."""
+    if config.env != "local" or config.n_workers != 1:
+        return False
+    return all(name in _KEPT and _KEPT[name](value) for name, value in config.options.items())
 
 
 def own_processes(config: ParallelConfig) -> bool:
@@ -41,7 +38,7 @@ def own_processes(config: ParallelConfig) -> bool:
 
 
 def without_dask(config: ParallelConfig) -> bool:
-    """Whether a block's workers can be processes without Dask: of this machine, and nothing asked that is Dask's."""
+    """Whether a block's workers can be processes without Dask: on this machine, without options of Dask's own."""
     options = config.options
     return (
         own_processes(config)

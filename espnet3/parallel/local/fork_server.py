@@ -39,9 +39,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THR
 class ForkServer:
     """The driver's handle of one server process. Its methods are for one thread unless they say otherwise.
 
-    Args:
-        extra_env: Environment variables for the workers, over the caller's own.
-        dask: Whether they are workers of Dask; else they have nothing but slots.
+    `extra_env`: over the caller's own. Without `dask`, workers have nothing but slots.
     """
 
     def __init__(self, extra_env: dict[str, str] | None = None, *, dask: bool = True) -> None:
@@ -79,11 +77,9 @@ class ForkServer:
     def remove_at_end(self, folder: str) -> None:
         """Have the server remove a folder when it ends: it outlives a driver that is killed. For any thread."""
         path = os.fsencode(folder)
-        message = b"R" + SIZE.pack(len(path)) + path
-        try:
-            self.sock.sendall(message)  # short enough to be sent in one piece, whatever other threads send
-        except OSError:  # the server is gone
-            pass
+        with contextlib.suppress(OSError):  # the server is gone
+            # short enough to be sent in one piece, whatever other threads send
+            self.sock.sendall(b"R" + SIZE.pack(len(path)) + path)
 
     def read_events(self) -> bool:
         """Read what the server reports; call it when the socket is readable."""
@@ -109,10 +105,8 @@ class ForkServer:
 
     def leave(self) -> None:
         """Have the server end by itself: as soon as its workers have, which were told to, or two seconds later."""
-        try:
+        with contextlib.suppress(OSError):  # it is gone
             self.sock.sendall(b"L")
-        except OSError:  # it is gone
-            pass
         self.sock.close()
 
     def close(self) -> None:
@@ -134,12 +128,7 @@ class ForkServer:
 
 def boot_of(env: Mapping[str, str], **more: Any) -> dict[str, Any]:
     """Return what a new worker is told first."""
-    return {
-        "env": {**os.environ, **env},
-        "cwd": working_folder(),
-        "path": search_path(),
-        **more,
-    }
+    return {"env": {**os.environ, **env}, "cwd": working_folder(), "path": search_path(), **more}
 
 
 def send_boot(sock: socket.socket, boot: Mapping[str, Any]) -> None:
@@ -152,10 +141,8 @@ def send_boot(sock: socket.socket, boot: Mapping[str, Any]) -> None:
 
 
 class _Begun(threading.local):
-    """The server that this thread's run begins with, until the run takes it, and what the server inherited."""
-
-    server: ForkServer | None = None
-    surroundings: tuple[object, ...] = ()
+    server: ForkServer | None = None  # that this thread's run begins with, until the run takes it
+    surroundings: tuple[object, ...] = ()  # that the server inherited
 
 
 _BEGUN = _Begun()
@@ -191,9 +178,8 @@ def take_server() -> ForkServer | None:
 
 
 def _forget() -> None:
-    """In a forked child: the server is its parent's."""
     _FIRST.acquire(blocking=False)  # the modules are loaded, or nearly so
-    _BEGUN.server = None
+    _BEGUN.server = None  # it is the parent's
 
 
 os.register_at_fork(after_in_child=_forget)

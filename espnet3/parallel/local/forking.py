@@ -1,4 +1,4 @@
-"""The server process that forks local workers: what runs in it, and in a worker until that knows what it is.
+"""Run the server process that forks local workers, and a worker until its boot message has come.
 
 It is imported by the server before anything heavy: standard library only.
 """
@@ -15,7 +15,8 @@ import struct
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 EVENT = struct.Struct("!cii")  # b"P": forked pid; b"X": pid ended with wait status
 SIZE = struct.Struct("!I")
@@ -25,10 +26,8 @@ _LOOK = 1000  # milliseconds between looks whether the driver is still there
 
 def kill_group(pid: int) -> None:
     """SIGKILL a worker and every process it started (it leads a session of its own)."""
-    try:
+    with suppress(ProcessLookupError, PermissionError):  # it is empty
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # it is empty
-        pass
 
 
 def fresh_signals() -> None:
@@ -132,14 +131,12 @@ def _reap(control: socket.socket, alive: set[int]) -> None:
 
 
 def _report(control: socket.socket, kind: bytes, pid: int, status: int) -> None:
-    try:
+    with suppress(OSError):  # the driver is gone; the next read of `control` says so
         control.sendall(EVENT.pack(kind, pid, status))
-    except OSError:  # the driver is gone; the next read of `control` says so
-        pass
 
 
 def _enter(sock: socket.socket, boot: Mapping[str, Any]) -> bool:
-    """Take over the driver's environment, search path and folder; False if that cannot be, which the driver is told."""
+    """Take over the driver's environment, search path and folder; if that fails, tell the driver and return False."""
     os.environ.update(boot["env"])
     sys.path[:] = boot["path"]
     try:
@@ -153,8 +150,7 @@ def _enter(sock: socket.socket, boot: Mapping[str, Any]) -> bool:
     return True
 
 
-def _child(fd: int) -> None:
-    """Become a worker; never returns."""
+def _child(fd: int) -> NoReturn:
     code = 1
     try:
         os.setsid()

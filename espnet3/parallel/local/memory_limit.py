@@ -76,7 +76,7 @@ class MemoryWatch:
 
 
 def _next_look() -> float:
-    """Return the next of the moments at which all workers are looked at, so that it is one wake-up for all."""
+    """Return the next moment at which all workers are looked at, in one wake-up."""
     return (time.monotonic() // _EVERY + 1) * _EVERY
 
 
@@ -96,7 +96,7 @@ def _size(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         # the config was checked before, so this is never a user's own mistake
-        raise ValueError(f"memory_limit: {text!r} is no size such as 4GB")
+        raise ValueError(f"memory_limit: {text!r} is not a size such as 4GB")
     number, unit = found.groups()
     return int(float(number) * {**_UNITS, **_BINARY}[(unit or "").lower()])
 

@@ -1,4 +1,4 @@
-"""Watches forked worker processes from a thread: starts them, notices how they end, replaces them.
+"""Watch forked worker processes from a thread: start them, notice how they end, replace them.
 
 supervisor ──> fork server: starts a process, says how it ended
 supervisor ──> each process: "check", "stop"; its end of the socket says that it is gone
@@ -120,7 +120,7 @@ class Supervisor:
         self._thread.start()
 
     def add(self, name: str, boot: Mapping[str, Any], memory: MemoryWatch, owner: Any = None) -> Supervised:
-        """Have one more worker, whose process is started at once.
+        """Add a worker, whose process is started at once.
 
         Where it had been up, the next one is started once its owner asks for it by `start_again`, else by itself.
         """
@@ -144,7 +144,7 @@ class Supervisor:
         self._call(lambda: self._stop(worker, kill))
 
     def are_as_new(self) -> bool:
-        """Whether each process says so, in two seconds; those that are only starting are."""
+        """Ask each process, for two seconds, whether it is as new; those that are only starting are."""
         with self._changed:
             if self._without_server or any(worker.given_up for worker in self.workers):
                 return False
@@ -174,13 +174,6 @@ class Supervisor:
         self._wake_r.close()
         self._wake_w.close()
 
-    def given_up(self) -> GivenUp | None:
-        """Return why workers could not be replaced, once every one of them is given up."""
-        workers = list(self.workers)
-        if not workers or not all(worker.given_up for worker in workers):
-            return None
-        return GivenUp(StartFailure.WORKER, workers[0].failure)
-
     def leave(self) -> None:
         """End the processes without waiting: their server waits for them, when this process is gone."""
         if self._closing or os.getpid() != self._pid:
@@ -208,7 +201,7 @@ class Supervisor:
             self._watch()
         except Exception as error:
             logger.exception("the thread that watches the workers cannot go on")
-            for worker in self.workers:  # an error for who waits for them, in place of a hang
+            for worker in self.workers:  # an error for their users, in place of a hang
                 worker.given_up, worker.failure = True, f"they cannot be watched any more: {error!r}"
                 worker.tell_owner()
 
@@ -320,10 +313,10 @@ class Supervisor:
 
     def _on_exit(self, worker: Supervised, pid: int, status: int) -> None:
         if worker.sock is not None:
-            self._read_rest(worker)
-        end = worker.memory.end_of(pid, status)
-        self.exits[pid] = end
-        self._forget_socket(worker)
+            worker.sock.setblocking(False)
+        while worker.sock is not None:  # what it said last; that nothing more waits is taken for the end
+            self._read(worker)
+        end = self.exits[pid] = worker.memory.end_of(pid, status)
         worker.ended = True
         with self._changed:  # no answer of its is to come
             self._answers.setdefault(pid, False)
@@ -344,32 +337,15 @@ class Supervisor:
             )
             worker.again = now + _PAUSE * worker.failed
         if worker.failed >= _STARTS or worker.early >= _EARLY:
-            self._give_up(worker)
+            worker.given_up, worker.again = True, None
+            failed = max(worker.failed, worker.early)
+            logger.error(
+                "worker %s is given up after %d failed starts: %s", worker.name, failed, worker.failure
+            )
         worker.tell_owner()
 
-    def _read_rest(self, worker: Supervised) -> None:
-        assert worker.sock is not None
-        worker.sock.setblocking(False)
-        while worker.sock is not None:
-            try:
-                waiting = worker.sock.recv(1, socket.MSG_PEEK)
-            except OSError:
-                return
-            self._read(worker)
-            if not waiting:
-                return
-
-    def _give_up(self, worker: Supervised) -> None:
-        worker.given_up, worker.again = True, None
-        logger.error(
-            "worker %s is given up after %d failed starts: %s",
-            worker.name,
-            max(worker.failed, worker.early),
-            worker.failure,
-        )
-
     def _server_gone(self) -> None:
-        """Keep the processes that are there, as long as they live: who has their sockets still hears of their end."""
+        """Keep the processes that live: their sockets still tell of their end."""
         self._without_server = True
         for worker in self.workers:
             if worker.sock is None or not worker.pid:
@@ -399,7 +375,7 @@ class Supervisor:
     def _over(self, worker: Supervised) -> None:
         """A worker that was told to stop has ended."""
         worker.again = worker.kill = None
-        if worker in self.workers and not self._closing:  # who closes still looks at them
+        if worker in self.workers and not self._closing:  # `close` still looks at them
             self.workers.remove(worker)
         worker.tell_owner()
 
@@ -416,7 +392,10 @@ class SupervisedCluster(WorkerCluster):
 
     def given_up(self) -> GivenUp | None:
         """Return why processes could not be replaced, once every one of them is given up."""
-        return self.supervisor.given_up()
+        workers = list(self.supervisor.workers)
+        if not workers or not all(worker.given_up for worker in workers):
+            return None
+        return GivenUp(StartFailure.WORKER, workers[0].failure)
 
     def kill_worker(self, host: str, pid: int) -> None:
         """SIGKILL one process and what it started; another takes its place."""

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
@@ -25,7 +25,7 @@ from espnet3.parallel.local.fork_server import ForkServer, boot_of, take_server
 from espnet3.parallel.local.memory_limit import MemoryWatch, processors
 from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
 from espnet3.parallel.pilots.pool import Pool, private_listener
-from espnet3.parallel.pilots.slot import SlotClaim
+from espnet3.parallel.pilots.slot import RunSlots, SlotClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class ProcessSettings:
     gpus: Sequence[str] = ()  # one each; none: they see what this process sees
 
 
-class OwnWorkers(SupervisedCluster):
-    """`n` worker processes of a server, watched and replaced, and the slots that they have opened (`RunSlots`)."""
+class OwnWorkers(SupervisedCluster, RunSlots):
+    """`n` worker processes of a server, watched and replaced, and the slots that they have opened."""
 
     def __init__(self, n: int, settings: ProcessSettings, server: ForkServer) -> None:
         self._pid = os.getpid()
@@ -66,7 +66,7 @@ class OwnWorkers(SupervisedCluster):
     def __len__(self) -> int:
         return len(self.supervisor.workers)
 
-    # --- what a run asks: `RunSlots` ---
+    # --- `RunSlots` ---
 
     def claim(self) -> SlotClaim:
         """Open a claim to their slots."""
@@ -86,15 +86,7 @@ class OwnWorkers(SupervisedCluster):
         if self._closed:
             raise NoWorkersError("the worker processes of this run have been ended")
 
-    def last_heard(self, address: str) -> Any:
-        """Return nothing to compare: they are of this host, where their processes can be looked at."""
-        return None
-
-    def fall_back(self) -> bool:
-        """Return False: there is no other way to them."""
-        return False
-
-    # --- what those who keep them ask ---
+    # --- from one run to the next ---
 
     def grow(self, n: int) -> None:
         """Have `n` processes at least."""
@@ -106,51 +98,39 @@ class OwnWorkers(SupervisedCluster):
                 memory = MemoryWatch(settings.memory_limit, settings.threads)
                 self.supervisor.add(str(number), boot, memory)
 
-    def are_as_new(self) -> bool:
-        """Whether each answers, and has the surroundings and the sources of modules that it began with."""
-        return self.supervisor.are_as_new()
-
     def close(self, kill: bool = False) -> None:
         """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing."""
-        if os.getpid() != self._pid or self._closed:
-            return
         self._closed = True
         self.pool.close()
         self.supervisor.close(kill)
 
     def leave(self) -> None:
         """End them without waiting: their server waits for them, when this process is gone."""
-        if os.getpid() != self._pid or self._closed:
-            return
         self._closed = True
         self.supervisor.leave()
 
 
-# --- those that stay ---
+# --- those that stay, of one run at most ---
 
 
-@dataclass(frozen=True, slots=True)
-class _Idle:
+class _Idle(NamedTuple):
     workers: OwnWorkers
     wanted: tuple[object, ...]
     timer: threading.Timer
 
 
 class _Stay:
-    """The processes that stay, of one run at most."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: _Idle | None = None
 
     def put(self, workers: OwnWorkers, wanted: tuple[object, ...], seconds: float) -> None:
-        """Keep processes for a time; those that stay already, of another thread's run, end."""
         timer = threading.Timer(seconds, self._end, (workers,))
         timer.daemon = True
         with self._lock:
             before, self._idle = self._idle, _Idle(workers, wanted, timer)
         timer.start()
-        if before is not None:
+        if before is not None:  # of another thread's run
             before.timer.cancel()
             before.workers.close()
 
@@ -162,15 +142,13 @@ class _Stay:
         return found
 
     def _end(self, workers: OwnWorkers) -> None:
-        """End processes whose time is over, unless a run has taken them meanwhile."""
         with self._lock:
-            if self._idle is None or self._idle.workers is not workers:
+            if self._idle is None or self._idle.workers is not workers:  # a run has taken them meanwhile
                 return
             self._idle = None
         workers.close()
 
-    def forget(self) -> None:
-        """In a forked child: whatever is there is its parent's."""
+    def forget(self) -> None:  # in a forked child: whatever is there is its parent's
         self._lock, self._idle = threading.Lock(), None
 
 
@@ -220,16 +198,15 @@ def _settings(config: ParallelConfig) -> ProcessSettings:
 
 
 def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
-    """Return what processes for a configuration would be made from now: those made from the same will do."""
+    """Return the settings and surroundings that processes would have now: with the same ones they can be used again."""
     return config.n_workers, repr(_settings(config)), working_folder(), search_path(), dict(os.environ)
 
 
 def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:
-    """Return the processes that stay, if the next run may have them; else they are ended."""
     found = _STAY.take()
     if found is None:
         return None
-    if found.wanted == wanted and found.workers.are_as_new():
+    if found.wanted == wanted and found.workers.supervisor.are_as_new():
         return found.workers
     found.workers.close()
     return None

@@ -4,6 +4,6 @@ In: slots (`RunSlots`), a `Work`, a `RunSpec`, a `WorkerCluster`. Out: pairs of 
 as they come in.
 
 Both sides: `channel`, `protocol`, `mark`, `log_records`. The worker: `worker`. The driver: `driver` (the loop), `slot`,
-`pool`, `door`, `feeding`, `losses`, `abandon`; `worker_cluster` is what the driver asks of a cluster. In `dask/` is
+`pool`, `feeding`, `losses`, `abandon`; `worker_cluster` is what the driver asks of a cluster. In `dask/` is
 how the workers of a Dask client get their slots.
 """

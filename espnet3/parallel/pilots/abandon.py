@@ -1,4 +1,4 @@
-"""What nobody waits for any more: an item that takes too long, a run that was given up, a worker that is frozen."""
+"""Give up an item that takes too long, an unfinished run, a worker that is frozen."""
 
 from __future__ import annotations
 
@@ -22,15 +22,11 @@ _FINISHING = 0.1  # seconds that an item may still take when its run is given up
 
 
 class SignsOfLife:
-    """Notices a worker process that is frozen: stopped by a signal, or on a node that has come to a halt.
+    """Notices a worker process that has been frozen for `limit` seconds: by a signal, or with its node.
 
     A process that lives wakes up every two seconds at least, for Dask's heartbeat, whatever its items do: also beside
     one that sleeps, or that keeps the interpreter's lock. On this host the processor time and the context switches
     say so; of a process on another host, the scheduler's note of its last heartbeat does.
-
-    Args:
-        limit: Seconds without a sign of life after which a process counts as frozen; None: it never does.
-        last_heard: Returns when the scheduler last heard from the worker of an address, in any unit.
     """
 
     def __init__(self, limit: float | None, last_heard: Callable[[str], Any]) -> None:
@@ -47,10 +43,9 @@ class SignsOfLife:
         pause = self._limit / _LOOKS
         self._next = time.monotonic() + pause
         now = self._clock.look(max(pause, _LEAST_PAUSE))
-        processes = {slot.hello.process: slot for slot in slots if slot.hello.pid}
         found: list[tuple[Slot, float]] = []
         before, self._signs = self._signs, {}
-        for process, slot in processes.items():
+        for process, slot in {slot.hello.process: slot for slot in slots if slot.hello.pid}.items():
             sign = self._sign(slot)
             last, since = before.get(process, (None, now))
             self._signs[process] = (sign, since if sign == last else now)
@@ -123,7 +118,7 @@ def _read_on(slot: Slot, run_id: int, claim: SlotClaim, selector: selectors.Base
     except (ChannelClosedError, OSError):
         selector.unregister(slot)
         claim.lost(slot)
-    except ANYTHING:  # a result that cannot be loaded here, and that nobody wants
+    except ANYTHING:  # a result that cannot be loaded here, and is not wanted
         pass
     else:
         slot.ready = slot.ready or message[1] == run_id  # any message of the run means that the env is built

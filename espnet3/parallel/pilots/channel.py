@@ -43,19 +43,13 @@ class _Parts:
         self.size = 0
 
     def write(self, data: Any) -> int:
-        # large bytes arrive as themselves; a frame is a bytes object of its own
-        self.parts.append(data)
-        n = len(data)
-        self.size += n
-        return n
+        self.parts.append(data)  # large bytes arrive as themselves; a frame is a bytes object of its own
+        self.size += len(data)
+        return len(data)
 
 
 class Channel:
-    """One connected socket; `send` and `recv` move whole objects.
-
-    Args:
-        sock: A connected stream socket; the channel owns it from here on.
-    """
+    """One connected socket, which it owns; `send` and `recv` move whole objects."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -90,7 +84,7 @@ class Channel:
         self.close()
 
     def readable(self) -> bool:
-        """Say whether `recv` would find something (a message or the end) without waiting."""
+        """Whether `recv` would find a message or the end without waiting."""
         return bool(self._poll.poll(0))
 
     def buffered(self) -> bool:
@@ -98,7 +92,7 @@ class Channel:
         return False
 
     def at_end(self) -> bool:
-        """Say whether the other end is gone and nothing of it is left to read."""
+        """Whether the other end is gone and nothing of it is left to read."""
         try:
             return self.readable() and not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except OSError:  # closed here, or broken
@@ -170,15 +164,15 @@ class Channel:
 
 
 def _closed(error: OSError) -> OSError:
-    """Return what to raise for an error of a socket: as it is, where it is the socket's own time limit."""
+    """Return the error to raise for a socket's: the same where it is the socket's own time limit."""
     own_limit = isinstance(error, TimeoutError) and error.errno is None
     return error if own_limit else ChannelClosedError(str(error))
 
 
 def _notice_lost_host(sock: socket.socket) -> None:
-    """Have the kernel ask from time to time whether the other host is there.
+    """Have the kernel probe the other host.
 
-    One that lost its power or its network says no word of it: without this, a read from it waits for ever.
+    A host that lost its power or its network is silent: without a probe, a read from it waits for ever.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     idle = _GONE // 3
@@ -193,7 +187,7 @@ def _notice_lost_host(sock: socket.socket) -> None:
 
 
 def _limit_unanswered(sock: socket.socket) -> None:
-    """Give up a connection whose other host has not taken what it was sent; without this, after a quarter of an hour.
+    """Give up a connection whose other host takes nothing; the kernel itself does after a quarter of an hour.
 
     Only for what is sent at once: Linux also counts the time in which the other end has no room, as it has not for a
     result while the driver is busy with earlier ones.
@@ -203,7 +197,7 @@ def _limit_unanswered(sock: socket.socket) -> None:
 
 
 def _is_encrypted(sock: socket.socket) -> TypeGuard[ssl.SSLSocket]:
-    ssl = sys.modules.get("ssl")  # who has encrypted it has imported that; others need not
+    ssl = sys.modules.get("ssl")  # encryption has imported it; others need not
     return ssl is not None and isinstance(sock, ssl.SSLSocket)
 
 
@@ -226,7 +220,7 @@ class TlsChannel(Channel):
         return self.sock.pending() > 0
 
     def at_end(self) -> bool:
-        """Say whether the other end is gone; what is left to read is not known without decrypting it."""
+        """Whether the other end is gone; what is left to read is known only once it is decrypted."""
         return self.sock.fileno() < 0 or bool(self._gone.poll(0))
 
     def _write(self, parts: list[Any]) -> int:
@@ -286,14 +280,11 @@ def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext 
     if isinstance(address, str):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(timeout)
-        try:
-            sock.connect(address)
-        except BaseException:
-            sock.close()
-            raise
     else:
         sock = socket.create_connection(address, timeout)
     try:
+        if isinstance(address, str):
+            sock.connect(address)
         if tls is not None and sock.family != socket.AF_UNIX:
             sock = tls.wrap_socket(sock)
         _handshake(sock, key, b"worker", b"driver")

@@ -16,7 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from espnet3.parallel.checks import search_path
@@ -32,7 +32,7 @@ from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses, PendingLosses, SetupLosses
-from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, block_of, pack, setup_error
+from espnet3.parallel.pilots.protocol import Done, RunSpec, block_of, pack, setup_error
 from espnet3.parallel.pilots.slot import RunSlots, Slot, SlotClaim
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
@@ -44,57 +44,42 @@ _TICK = 0.2  # seconds between looks at a cluster that has no workers
 _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to reach us
 
 
+@dataclass(eq=False)
 class PilotRun:
     """One run over the slots of one cluster.
 
-    Args:
-        slots: Where its slots come from.
-        work: The items.
-        spec: What the slots run.
-        cluster: Whose workers they are.
-        start_timeout: Seconds without any worker before giving up.
-        frozen_timeout: Seconds without a sign of life after which a worker is given up; None: never.
-        may_take: Asked before a chunk is handed out; False holds new work back (a slow consumer).
-        shared: The client outlives this run, so unfinished work is cancelled at its end.
-        tally: Counts the run; it may be read while the run goes on.
+    `start_timeout`: seconds without any worker before giving up. `frozen_timeout`: seconds without a sign of life after
+    which a worker is given up. `may_take`: as for `Feeder`. `shared`: the client outlives this run, whose unfinished
+    work is cancelled at its end. `tally` may be read while the run goes on.
     """
 
-    def __init__(
-        self,
-        slots: RunSlots,
-        work: Work,
-        spec: RunSpec,
-        cluster: WorkerCluster,
-        start_timeout: float,
-        frozen_timeout: float | None,
-        may_take: Callable[[], bool] = lambda: True,
-        shared: bool = False,
-        tally: Tally | None = None,
-    ) -> None:
-        self.tally = tally if tally is not None else Tally()
+    slots: RunSlots
+    work: Work
+    spec: RunSpec
+    cluster: WorkerCluster
+    start_timeout: float
+    frozen_timeout: float | None
+    may_take: Callable[[], bool] = lambda: True
+    shared: bool = False
+    tally: Tally = field(default_factory=Tally)
+
+    def __post_init__(self) -> None:
         self.tally.slots = self.tally.workers = 0
-        self._slots = slots
-        self._work = work
-        self._spec = spec
-        self._cluster = cluster
         self._id = next(_RUN_IDS)
-        self._blob = pack(spec)
-        self._timeout = start_timeout
-        self._signs = SignsOfLife(frozen_timeout, slots.last_heard)
-        self._pending = PendingLosses(self._went_with_job, cluster)
-        self._shared = shared
-        self._losses = Losses(self._id, work, spec.policy, self._how_it_ended, self._finish)
+        self._blob = pack(self.spec)
+        self._signs = SignsOfLife(self.frozen_timeout, self.slots.last_heard)
+        self._pending = PendingLosses(self.cluster)
+        self._losses = Losses(self._id, self.work, self.spec.policy, self.cluster, self._finish)
         self._clock, self._looked = AwakeClock(), 0.0
         self._selector = selectors.DefaultSelector()
-        self._feeder = Feeder(self._id, work, may_take, spec.as_lines, self._not_sent)
+        self._feeder = Feeder(self._id, self.work, self.may_take, self.spec.as_lines, self._not_sent)
         self._dead: set[tuple[str, int]] = set()
         self._asked = False
         self._hearing = hearing_here()
         self._inlet = Inlet()
         self._answered: set[str] = set()
-        self._task_workers: set[str] = set()
         self._seen: set[tuple[str, int]] = set()  # processes that became ready
-        self._in_setup = SetupLosses(cluster)
+        self._in_setup = SetupLosses(self.cluster)
         self._out: list[tuple[Chunk, Block]] = []
 
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
@@ -103,8 +88,8 @@ class PilotRun:
         self._claim = self._open_claim()
         try:
             quiet_since = self._clock.look(0.0)
-            while self._feeder.flying or self._pending or not self._work.empty:
-                self._slots.check()
+            while self._feeder.flying or self._pending or not self.work.empty:
+                self.slots.check()
                 events = self._selector.select(self._pending.next_look(_TICK))
                 now = self._clock.look(_TICK)
                 if self._feeder.ready:
@@ -112,7 +97,7 @@ class PilotRun:
                 else:
                     self._check_patience(now - quiet_since)
                 self._listen(key.fileobj for key, _ in events)
-                self._judge()
+                self._losses.settle_all(self._pending.decided())
                 if not self._feeder.ready:
                     self._in_setup.check()
                 if now - self._looked > _TICK:
@@ -123,16 +108,15 @@ class PilotRun:
                     out, self._out = self._out, []
                     yield from out
                     self._feeder.fill_all()
-            self._work.raise_broken()
-        except BaseException:  # GeneratorExit too: whoever asked wants no more
-            if self._shared and self._cluster.owns_processes and os.getpid() == opened_in:
+            self.work.raise_broken()
+        except BaseException:  # GeneratorExit too: the caller wants no more
+            if self.shared and self.cluster.owns_processes and os.getpid() == opened_in:
                 self._send_end()
-                abandon_run(self._claim, self._id, self._selector, self._cluster)
+                abandon_run(self._claim, self._id, self._selector, self.cluster)
             raise
         finally:
-            if (
-                os.getpid() == opened_in
-            ):  # a forked child's copy of this run ends without a word to the workers
+            # a forked child's copy of this run ends without a word to the workers
+            if os.getpid() == opened_in:
                 self._selector.close()
                 self._close_claim()
                 self._inlet.say_left_out()
@@ -149,7 +133,7 @@ class PilotRun:
     # --- workers come and go ---
 
     def _open_claim(self) -> SlotClaim:
-        claim = self._slots.claim()
+        claim = self.slots.claim()
         self._selector.register(claim, selectors.EVENT_READ)
         claim.wake()
         return claim
@@ -173,48 +157,45 @@ class PilotRun:
         if fresh and self.tally.joined is None:
             self.tally.joined = time.perf_counter()
         for slot in fresh:
-            if self._spec.policy.item_timeout is not None and slot.hello.process == (
-                socket.gethostname(),
-                os.getpid(),
-            ):
+            here = slot.hello.process == (socket.gethostname(), os.getpid())
+            if here and self.spec.policy.item_timeout is not None:
                 raise ConfigError(
                     "item_timeout kills the worker of an item that takes too long, and these workers are threads "
                     "of this process; use worker processes (leave out `processes: false`)"
                 )
             self._selector.register(slot, selectors.EVENT_READ)
             path = search_path()  # as it is now: a notebook may have added to it since the workers began
+            message = ("run", self._id, self._blob, self.spec.setup_timeout, path, self._hearing)
             try:
-                slot.channel.send(
-                    ("run", self._id, self._blob, self._spec.setup_timeout, path, self._hearing)
-                )
+                slot.channel.send(message)
             except ChannelClosedError:
                 self._drop(slot)
 
     def _check_patience(self, waited: float) -> None:
-        """Handle `waited` seconds without a ready worker."""
-        given_up = self._cluster.given_up()
+        """Give up, or look elsewhere, after `waited` seconds without a ready worker."""
+        given_up = self.cluster.given_up()
         if given_up is not None:
             raise NoWorkersError(f"no worker is left and none can be started: {given_up}")
         if self._claim.slots:  # busy with an item of an earlier run, or building the env
             return
         if not self._asked:  # another run holds every slot
             self._asked = True
-            self._claim.ask_for_more()
-        if waited > self._timeout:
+            self._claim.source.ask_for_more()
+        if waited > self.start_timeout:
             raise NoWorkersError(
-                f"no worker connected within start_timeout = {self._timeout:g} s; "
-                f"look at the workers' logs, or raise it in the `parallel` block\n{self._cluster.missing()}".rstrip()
+                f"no worker connected within start_timeout = {self.start_timeout:g} s; "
+                f"look at the workers' logs, or raise it in the `parallel` block\n{self.cluster.missing()}".rstrip()
             )
-        if waited > _UNREACHED and self._slots.fall_back():
+        if waited > _UNREACHED and self.slots.fall_back():
             self._selector.unregister(self._claim)
             self._close_claim()
             self._claim = self._open_claim()
 
     def _process_lost(self, slot: Slot) -> None:
-        """Drop a slot and, as they died together, all others of its process."""
+        """Drop a slot and all others of its process, which died together."""
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
-        if building and not self._went_with_job(slot.hello):
+        if building and not self.cluster.went_with_job(slot.hello.worker, slot.hello.address):
             self._in_setup.add(slot.hello)
         lost = [s for s in self._claim.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._claim.shared(process)
@@ -225,13 +206,13 @@ class PilotRun:
             self.tally.deaths += 1
             self.tally.went.append((slot.hello.worker, time.time()))
             self._seen.discard(slot.hello.process)
-        if pid and self._cluster.owns_processes and self._cluster.end_of(pid) is None:
-            self._cluster.kill_worker(*process)  # alive without its channel it would never be replaced
+        if pid and self.cluster.owns_processes and self.cluster.end_of(pid) is None:
+            self.cluster.kill_worker(*process)  # alive without its channel it would never be replaced
         if any(s.flying for s in lost):
             self._pending.add(lost, alone)
 
     def _slot_broken(self, slot: Slot, error: str, trace: str) -> None:
-        """Drop a slot that cannot go on with what it was given; its worker, the user's own, lives on."""
+        """Drop a slot that cannot go on; its worker, the user's own, lives on."""
         logger.warning("a slot of worker %s could not go on, and opens again:\n%s", slot.hello.worker, trace)
         slot.end = ProcessEnd(reason=f"could not go on ({error})")
         if not slot.ready:
@@ -240,43 +221,32 @@ class PilotRun:
         if slot.flying:
             self._pending.add([slot], True)
 
-    def _went_with_job(self, hello: Hello) -> bool | None:
-        return self._cluster.went_with_job(hello.worker, hello.address)
-
     def _drop(self, slot: Slot) -> None:
         self._selector.unregister(slot)
         self._feeder.forget(slot)
         self._claim.lost(slot)
 
-    def _judge(self) -> None:
-        """Deal with chunks whose worker died, once it is known why: its item, or the end of its job."""
-        for slots, alone, free in self._pending.decided():
-            if free:
-                self._losses.give_back(slots)
-            else:
-                self._losses.settle(slots, alone)
-
     def _look_around(self, now: float) -> None:
-        """Find dead workers whose socket is still open, and overdue ones."""
+        """Find dead workers with an open socket, and overdue ones."""
         for slot in list(self._claim.slots):
             if slot not in self._claim.slots or not slot.hello.pid:
                 continue
-            if self._cluster.end_of(slot.hello.pid) is not None and not slot.channel.readable():
+            if self.cluster.end_of(slot.hello.pid) is not None and not slot.channel.readable():
                 self._process_lost(slot)  # a process that it started holds its sockets open
-            elif (late := find_late_item(slot, self._id, self._spec.policy.item_timeout, now)) is not None:
+            elif (late := find_late_item(slot, self._id, self.spec.policy.item_timeout, now)) is not None:
                 slot.late = late
-                self._cluster.kill_worker(*slot.hello.process)
+                self.cluster.kill_worker(*slot.hello.process)
         for slot, seconds in self._signs.frozen(self._claim.slots):
             self._give_up_frozen(slot, seconds)
 
     def _give_up_frozen(self, slot: Slot, seconds: float) -> None:
-        """Take the work from a worker that gives no sign of life; one of ours is killed, and another comes."""
+        """Take the work from a worker without a sign of life; one of ours is killed and replaced."""
         process = slot.hello.process
         for_long = f"for {seconds:.0f} s (the limit is frozen_timeout)"
         end = ProcessEnd(reason=f"gave no sign of life {for_long}")
         what = "its items go to others"
-        if self._cluster.is_ours and process[0] == socket.gethostname():
-            self._cluster.kill_worker(*process)
+        if self.cluster.is_ours and process[0] == socket.gethostname():
+            self.cluster.kill_worker(*process)
             end = ProcessEnd(signal=signal.SIGKILL, reason=f"as it gave no sign of life {for_long}")
             what = "it is killed, and " + what
         who = f"worker {slot.hello.worker} (pid {process[1]} on {process[0]})"
@@ -286,9 +256,6 @@ class PilotRun:
                 each.end = end
         self._process_lost(slot)
 
-    def _how_it_ended(self, pid: int) -> ProcessEnd:
-        return self._cluster.end_of(pid) or ProcessEnd()
-
     def _finish(
         self,
         chunk: Chunk,
@@ -296,7 +263,7 @@ class PilotRun:
         loss: Loss | None = None,
         error: BaseException | None = None,
     ) -> None:
-        if self._spec.policy.on_error == "raise":
+        if self.spec.policy.on_error == "raise":
             kind = TimeoutError if failure.cause == "timeout" else RuntimeError
             block = Block(error=error or kind(failure.message), stop=failure)
         else:
@@ -324,7 +291,7 @@ class PilotRun:
         if message[0] == "ready":
             self._ready(slot, *message[2:])
         elif message[0] == "log":
-            self._inlet.take(message[2])
+            self._inlet.take(*message[2])
         elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
             self._drop(slot)
             self._losses.give_back([slot])
@@ -348,8 +315,8 @@ class PilotRun:
     def _ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
         self._in_setup.count = 0
         slot.ready = True
-        self._feeder.join(slot)
         tally, ready = self.tally, self._feeder.ready
+        ready[slot] = time.perf_counter()
         if tally.ready is None:
             tally.ready = ready[slot]
         tally.imports, tally.env = max(tally.imports, imports), max(tally.env, env)
@@ -367,42 +334,40 @@ class PilotRun:
         self.tally.busy += done.seconds
         self.tally.cpu += done.cpu
         self.tally.halved += done.halved
-        if done.worker:  # of a task, whose slot is any worker's
-            self._task_workers.add(done.worker)
-            self.tally.workers = len(self._task_workers)
-        if not self.tally.warm:
-            self._answered.add(slot.hello.address)
+        if done.worker or not self.tally.warm:
+            self._answered |= {done.worker or slot.hello.address, slot.hello.address}
             self.tally.warm = self._is_warm()
+        if done.worker:  # of a task, whose slot, a place in a queue, is one of those that have answered
+            self.tally.workers = len(self._answered) - 1
         block = block_of(done, values, slot.hello.worker)
         block.retries += chunk.late
         if n < len(chunk.items) and block.error is None:
-            self._work.put_back(chunk.part(n))
+            self.work.put_back(chunk.part(n))
             chunk = Chunk(chunk.start, chunk.items[:n], chunk.suspect, n_bytes=chunk.n_bytes)
         if n and not chunk.suspect:
             self._feeder.sizer.seen(
-                self._work.units(chunk), n, done.seconds, max(chunk.n_bytes, slot.channel.received)
+                self.work.units(chunk), n, done.seconds, max(chunk.n_bytes, slot.channel.received)
             )
         self._out.append((chunk, block))
 
     def _is_warm(self) -> bool:
         """Whether every worker has answered: those that are connected and, of this machine, those to come."""
-        expected = self.tally.asked if self._cluster.owns_processes else 0
+        expected = self.tally.asked if self.cluster.owns_processes else 0
         return len(self._answered) >= expected and self._answered >= _workers_of(self._claim.slots)
 
     def _not_sent(self, chunk: Chunk, error: BaseException) -> None:
-        failure = failure_of(error, None, 1, THIS_PROCESS)
-        self._not_travelled(chunk, "sent to a worker", error, failure)
+        self._not_travelled(chunk, "sent to a worker", error, failure_of(error, None, 1, THIS_PROCESS))
 
     def _not_travelled(
         self, chunk: Chunk, where: str, error: BaseException | None, failure: ItemFailure
     ) -> None:
-        """Take back the halves of a chunk that could not travel, until it is the one item that cannot."""
+        """Take a chunk that could not travel back in halves, down to the one item at fault."""
         if len(chunk.items) > 1:
             half = len(chunk.items) // 2
-            self._work.put_back(chunk.part(0, half))
-            self._work.put_back(chunk.part(half))
+            self.work.put_back(chunk.part(0, half))
+            self.work.put_back(chunk.part(half))
             return
-        index, position = chunk.items[0], self._work.positions(chunk)[0]
+        index, position = chunk.items[0], self.work.positions(chunk)[0]
         note = f"item {position} of the data cannot be {where}: {brief(index)}"
         error = error or RuntimeError(f"{failure.error_type}: {failure.message}")
         say_where(error, note)
@@ -412,7 +377,7 @@ class PilotRun:
     def _unreadable(self, slot: Slot, error: BaseException) -> None:
         chunk = self._feeder.came_back(slot)
         if len(chunk.items) > 1:
-            self._work.put_back_alone(chunk, chunk.deaths)
+            self.work.put_back_alone(chunk, chunk.deaths)
             return
         failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
         self._finish(chunk, failure, error=error)

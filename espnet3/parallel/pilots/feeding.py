@@ -1,61 +1,42 @@
-"""What worker slots are given: chunks of the size that fits now, and suspects to a process that does nothing else."""
+"""Feed worker slots: chunks of the size that fits now, and suspects to a process that does nothing else."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING
-from espnet3.parallel.engine.sizing import BUDGET, SLACK, Sizer
-from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.engine.work import BUDGET, SLACK, Chunk, Sizer, Work
 from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.pilots.slot import Slot
 
 _AHEAD = 48 << 10  # bytes of a chunk sent to a busy worker: must fit in the socket's buffer (see _send)
 
 
+@dataclass(eq=False)
 class Feeder:
     """Hands a run's chunks to its slots.
 
-    Args:
-        run_id: The run's number.
-        work: The items.
-        may_take: Asked before a chunk is handed out; False holds new work back (a slow consumer).
-        as_lines: Each chunk travels with the positions of its items.
-        refused: Told of a chunk whose items cannot be pickled, and why.
-
-    Attributes:
-        ready: Slots that have the run's env, in the order in which they came, and since when.
-        present: Seconds that slots were ready which are not any more.
-        flying: How many chunks are out.
-        sizer: Learns from what comes back.
+    `may_take` is asked before a chunk is handed out; False holds new work back (a slow consumer). `refused` gets a
+    chunk whose items cannot be pickled, and why.
     """
 
-    def __init__(
-        self,
-        run_id: int,
-        work: Work,
-        may_take: Callable[[], bool],
-        as_lines: bool,
-        refused: Callable[[Chunk, BaseException], None] | None = None,
-    ) -> None:
-        self.ready: dict[Slot, float] = {}
-        self.present = 0.0
-        self.flying = 0
-        self.sizer = Sizer(lambda: len(self.ready), keeps=as_lines)
-        self._id = run_id
-        self._work = work
-        self._may_take = may_take
-        self._as_lines = as_lines
-        self._refused = refused
+    run_id: int
+    work: Work
+    may_take: Callable[[], bool]
+    as_lines: bool
+    refused: Callable[[Chunk, BaseException], None]
+
+    def __post_init__(self) -> None:
+        self.ready: dict[Slot, float] = {}  # slots that have the run's env, in their order, and since when
+        self.present = 0.0  # seconds that slots were ready which are not any more
+        self.flying = 0  # chunks that are out
+        self.sizer = Sizer(lambda: len(self.ready), keeps=self.as_lines)
         self._quarantined: set[tuple[str, int]] = set()
         self._draining: tuple[str, int] | None = None
         self._prefetch = True
-
-    def join(self, slot: Slot) -> None:
-        """Hand out chunks to a slot from now on: it has the run's env."""
-        self.ready[slot] = time.perf_counter()
 
     def leave(self, slot: Slot) -> None:
         """Hand out nothing more to a slot; what it holds may still come back."""
@@ -64,13 +45,13 @@ class Feeder:
             self.present += time.perf_counter() - since
 
     def came_back(self, slot: Slot) -> Chunk:
-        """Return the chunk that a slot has answered."""
+        """Take the answered chunk off a slot."""
         self.flying -= 1
         self._quarantined.discard(slot.hello.process)
         return slot.flying.popleft()
 
     def forget(self, slot: Slot) -> None:
-        """Hand out nothing more to a slot, which is lost with the chunks it holds."""
+        """Hand out nothing more to a lost slot, and count its chunks as lost."""
         self.flying -= len(slot.flying)
         self.leave(slot)
         process = slot.hello.process
@@ -79,37 +60,37 @@ class Feeder:
             self._draining = None
 
     def fill_all(self) -> None:
-        """Give every slot what it may hold; nothing goes ahead to a busy one that an idle one could begin."""
+        """Give every slot all that it may hold; a busy one gets nothing that an idle one could begin."""
         for ahead in (False, True):
             for slot in [slot for slot in self.ready if ahead or not slot.flying]:
                 if slot in self.ready and not self._fill(slot, ahead):
                     return
-            if not self._prefetch or self.sizer.window(self._work.left) == 1:
+            if not self._prefetch or self.sizer.window(self.work.left) == 1:
                 return
 
     def _fill(self, slot: Slot, ahead: bool) -> bool:
-        """Give a slot what it may hold; False if there is nothing to give to anyone."""
+        """Give a slot all that it may hold; False if no slot can have more."""
         process = slot.hello.process
-        if self._work.suspects and process not in self._quarantined:
+        if self.work.suspects and process not in self._quarantined:
             if not any(other.flying for other in self.ready if other.hello.process == process):
                 self._draining = None
                 self._quarantined.add(process)
-                self._send(slot, self._work.suspects.popleft(), BUDGET)
+                self._send(slot, self.work.suspects.popleft(), BUDGET)
                 return True
             if self._draining in (None, process):  # no more for its other threads until they are idle
                 self._draining = process
                 return True
-        left = self._work.left
+        left = self.work.left
         window = self.sizer.window(left) if self._prefetch else 1
         while len(slot.flying) < (window if ahead else 1) and process not in self._quarantined:
             # what was handed out before must come back: a stream in order may wait for nothing else
-            if not (self._work.returned or self._may_take()):
+            if not (self.work.returned or self.may_take()):
                 return False
             units, most, seconds = self.sizer.next(left, window)
             slots = len(self.ready)
-            chunk = self._work.take(units, self._work.cap(most, slots), slots)
+            chunk = self.work.take(units, self.work.cap(most, slots), slots)
             if chunk is None:
-                return bool(self._work.suspects)
+                return bool(self.work.suspects)
             if not self._send(slot, chunk, SLACK * seconds):
                 break
         return True
@@ -124,19 +105,17 @@ class Feeder:
         try:
             items = chunk.items if isinstance(chunk.items, range) else pickling.dumps(chunk.items)
         except ANYTHING as error:
-            if self._refused is None:
-                raise
-            self._refused(chunk, error)
+            self.refused(chunk, error)
             self._quarantined.discard(slot.hello.process)
             return True
-        positions = self._work.positions(chunk) if self._as_lines else None
+        positions = self.work.positions(chunk) if self.as_lines else None
         parts, buffers = pickle_parts(
-            ("chunk", self._id, items, chunk.start, chunk.suspect, positions, seconds)
+            ("chunk", self.run_id, items, chunk.start, chunk.suspect, positions, seconds)
         )
         chunk.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
         if slot.flying and chunk.n_bytes > _AHEAD:
             self._prefetch = False
-            self._work.put_back(chunk)
+            self.work.put_back(chunk)
             return False
         try:
             slot.channel.send_parts(parts, buffers)
@@ -144,7 +123,7 @@ class Feeder:
             # it has died since; what it said before, and its end, are still to be read
             self.leave(slot)
             self._quarantined.discard(slot.hello.process)
-            self._work.put_back(chunk)
+            self.work.put_back(chunk)
             return False
         slot.flying.append(chunk)
         self.flying += 1

@@ -1,4 +1,4 @@
-"""What a forked child of the driver must not keep or wait for: its parent's connections to the workers, and calls.
+"""Keep a forked child of the driver from its parent's connections to the workers, and from waiting for its calls.
 
 A connection ends when the last process that holds it does. A child that outlives a killed driver would keep the workers
 waiting for it, and a cluster's jobs with them.
@@ -28,14 +28,14 @@ def let_go(descriptors: Iterable[int]) -> None:
 
 
 class OwnFuture(Future[Any]):
-    """The future of a call: a forked child of the process that has submitted it never hears of its end."""
+    """The future of a call; a forked child, which never hears of its end, gets an error in place of a hang."""
 
     def __init__(self) -> None:
         super().__init__()
         self._submitter = os.getpid()
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return what the call has returned, or raise what it has raised."""
+        """Return the call's result, or raise its exception."""
         self._refuse_a_child()
         return super().result(timeout)
 

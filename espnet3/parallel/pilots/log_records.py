@@ -1,11 +1,12 @@
-"""What items log and print, from their workers to the driver.
+"""Relay log records and printed lines of items from their workers to the driver.
 
     logger.info(...) in an item ──> Outlet of its slot ──("log", ...)──> the driver's loggers and their handlers
-    print(...) in an item ──> the worker's own output, with the worker's name where a bar is shown there, or a notebook
-                              shows that output; where it is not the driver's, also as above to the driver's
+    print(...) in an item ──> the worker's own output, with the worker's name where a bar is shown there;
+                              where that is not the driver's output, as above to the driver
 
-What a handler of the worker's own takes stays with that: a provider may configure logging there. At most `MOST` records
-and lines a second travel per worker process; of the rest, the number does.
+A worker's loggers have the levels of its driver's, so that a record that is not wanted is never made. Records with a
+handler on the worker stay there: a provider may configure logging. At most `MOST` records and lines a
+second travel per worker process; of the rest, the number does.
 """
 
 from __future__ import annotations
@@ -17,90 +18,70 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from espnet3.parallel.engine.lines import LineStream
-from espnet3.parallel.engine.log_levels import Levels, is_ours, levels_here, take_over_levels
 from espnet3.parallel.engine.loop import items_in_hand
-from espnet3.parallel.env.injection import WARNING
-from espnet3.parallel.messages import warn_caller
+from espnet3.parallel.messages import brief
+from espnet3.parallel.pilots.channel import Channel
 
 MOST = 100  # records a second from one worker process, and so many at once
-_PAUSE = 0.05  # seconds between two messages of one slot
 _LONGEST = 100_000  # characters of a record's text that travel
 _SHORT = 80  # characters of an item in a message
 _PLAIN = (str, int, float, bool, type(None))
-_NUMBERS = {"stdout": 1, "stderr": 2}
-_STREAMS = tuple(_NUMBERS)
+_STREAMS = ("stdout", "stderr")
 _PRINTED = "printed"  # the key of a line in place of a record: its stream
-_WARNED: set[str] = set()  # warnings of workers that this process has given
-# The worker; records as their attributes, and lines; how many more were left out
-Message = tuple[str, list[dict[str, Any]], int]
+# what Dask and this package say of themselves goes where it always went
+_OURS = ("distributed", "dask", "tornado", "bokeh", "espnet3.parallel")
 
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """What a driver wants to hear of its items.
+    """The driver's wishes about records and lines of its items."""
 
-    Attributes:
-        levels: Of its loggers.
-        host: Where it is.
-        files: Which files its standard output and error are; None for one that its program has replaced.
-        bar: Whether it shows a bar on its terminal.
-        captured: The kernel of a notebook shows what comes to these files, of its workers too.
-    """
-
-    levels: Levels
+    levels: dict[str, int]  # of its loggers by name, "" the root
+    disabled: int  # what `logging.disable` was called with
     host: str
-    files: dict[str, tuple[int, int] | None]
-    bar: bool
-    captured: bool = False
+    files: dict[str, tuple[int, int] | None]  # which its output and error are; None: replaced by its program
+    bar: bool  # is shown on its terminal
 
 
 def hearing_here() -> Hearing:
-    """Return what this process, a driver, wants to hear."""
-    bar = isinstance(sys.stderr, LineStream)
+    """Return the wishes of this process, a driver."""
+    root = logging.root
+    loggers = [each for each in list(root.manager.loggerDict.values()) if isinstance(each, logging.Logger)]
+    levels = {each.name: each.level for each in loggers if each.level and not _is_ours(each.name)}
     files = {name: _file_of(name) for name in _STREAMS}
-    return Hearing(levels_here(), socket.gethostname(), files, bar, any(map(_is_captured, _STREAMS)))
+    bar = isinstance(sys.stderr, LineStream)
+    return Hearing({"": root.level, **levels}, root.manager.disable, socket.gethostname(), files, bar)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(_OURS) and any(name == each or name.startswith(f"{each}.") for each in _OURS)
 
 
 def _file_of(name: str) -> tuple[int, int] | None:
     stream = getattr(sys, name)
     if isinstance(stream, LineStream):
         stream = stream.stream
-    captured = _is_captured(name)
-    if stream is None or (stream is not getattr(sys, f"__{name}__") and not captured):
+    if stream is None or stream is not getattr(sys, f"__{name}__"):
         return None
     try:
-        status = os.fstat(_NUMBERS[name] if captured else stream.fileno())
+        status = os.fstat(stream.fileno())
     except (OSError, ValueError):  # it is closed
         return None
     return status.st_dev, status.st_ino
-
-
-def _is_captured(name: str) -> bool:
-    """Whether the kernel of a notebook reads what is written to a stream's file, and shows it below the cell.
-
-    Its own stand-in for the stream has a file number then: that of the file which the stream had before.
-    """
-    stream = getattr(sys, name)
-    if not type(stream).__module__.startswith("ipykernel."):
-        return False
-    try:
-        return int(stream.fileno()) >= 0
-    except (OSError, ValueError):
-        return False
 
 
 # --- the worker's side ----------------------------------------------------------------------------
 
 
 class _Allowance:
-    """So many records a second: what is not used is saved up for one second."""
+    """`MOST` records a second; the unused ones of one second are saved up."""
 
     def __init__(self) -> None:
         self._left = float(MOST)
@@ -119,58 +100,58 @@ class _Allowance:
 
 _ALLOWANCE = _Allowance()
 _OPEN: dict[int, Outlet] = {}  # by the thread that runs items
+_LEVELS: dict[str, int] = {}  # that loggers had before they were given the driver's
+_LEVELS_LOCK = threading.Lock()
+
+
+def _take_over_levels(by_name: dict[str, int], disabled: int) -> None:
+    """Give this process's loggers the driver's levels; loggers with their own handlers keep theirs."""
+    with _LEVELS_LOCK:
+        for name in _LEVELS.keys() - by_name.keys():
+            logging.getLogger(name).setLevel(_LEVELS.pop(name))
+        for name, level in by_name.items():
+            logger = logging.getLogger(name)
+            if logger.level != level and not logger.handlers:
+                _LEVELS.setdefault(name, logger.level)
+                logger.setLevel(level)
+        if logging.root.manager.disable != disabled:
+            logging.disable(disabled)
 
 
 class Outlet:
     """Sends a slot's records while it is inside user code; what is left then goes before its answer.
 
-    Args:
-        worker: The worker's name.
-        send: Sends a message of a run to the driver; None where nothing can be sent but an answer.
-        lock: Held by whoever uses the slot's channel.
+    `lock` is held while the slot's channel is in use.
     """
 
-    def __init__(
-        self,
-        worker: str,
-        send: Callable[[int, Message], None] | None = None,
-        lock: threading.Lock | None = None,
-    ) -> None:
+    def __init__(self, worker: str, channel: Channel, lock: threading.Lock) -> None:
         self.worker = worker
-        self._send = send
-        self._lock = lock or threading.Lock()
+        self._channel = channel
+        self._lock = lock
         self._run: int | None = None
-        self._relayed: set[str] = set()
-        self._marked: set[str] = set()
+        self._relayed: dict[str, bool] = {}  # streams that the driver prints, and whether it alone does
+        self._marked: set[str] = set()  # streams that get the worker's name before each line
         self._records: deque[dict[str, Any]] = deque()
         self._left_out = 0
-        self._wake = threading.Event()
-        self._ended = False
-        self._thread: threading.Thread | None = None
 
     def hear(self, hearing: Hearing) -> None:
         """Set this process's loggers and streams up for a driver."""
-        take_over_levels(hearing.levels)
-        same_host = hearing.host == socket.gethostname()
-        apart = {
-            n
-            for n in _STREAMS
-            if hearing.files[n] is None or not same_host or hearing.files[n] != _file_of(n)
-        }
-        self._relayed = apart
-        self._marked = {
-            n
-            for n in _STREAMS
-            if n not in apart and (hearing.captured or (hearing.bar and getattr(sys, n).isatty()))
-        }
-        for name in self._relayed | self._marked:
-            if getattr(sys, name) is not None and not isinstance(getattr(sys, name), LineStream):
-                setattr(sys, name, LineStream(getattr(sys, name), partial(_printed, name), prompts=False))
+        _take_over_levels(hearing.levels, hearing.disabled)
+        here = hearing.host == socket.gethostname()
+        files = hearing.files
+        same = {n for n in _STREAMS if here and files[n] is not None and files[n] == _file_of(n)}
+        self._relayed = {n: here and files[n] is None for n in _STREAMS if n not in same}
+        self._marked = {n for n in same if hearing.bar and getattr(sys, n).isatty()}
+        for name in (*self._relayed, *self._marked):
+            stream = getattr(sys, name)
+            if stream is not None and not isinstance(stream, LineStream):
+                setattr(sys, name, LineStream(stream, partial(_printed, name), prompts=False))
 
     @contextmanager
     def open(self, run_id: int) -> Iterator[None]:
         """Take the records of this thread, and those of threads that no slot has."""
-        _install()
+        # not a handler of the root logger: with one there, `logging.basicConfig` in a provider would do nothing
+        logging.Logger.callHandlers = _relay_or_handle  # type: ignore[method-assign,assignment]
         me = threading.get_ident()
         _OPEN[me], self._run = self, run_id
         try:
@@ -183,65 +164,49 @@ class Outlet:
                 self._run = None
             _OPEN.pop(me, None)
 
-    def end(self) -> None:
-        """Send no more: the channel is closed."""
-        self._ended = True
-        self._wake.set()
-
     def put(self, record: logging.LogRecord) -> None:
         """Take a record, or count it where there are too many."""
-        if _ALLOWANCE.take():
-            items = items_in_hand() if _OPEN.get(threading.get_ident()) is self else ()
-            self._put(_fields_of(record, self.worker, items))
-        else:
+        if not _ALLOWANCE.take():
             self._left_out += 1
+            return
+        items = items_in_hand() if _OPEN.get(threading.get_ident()) is self else ()
+        self._records.append(_fields_of(record, self.worker, items))
+        self._send_now()
 
     def put_lines(self, name: str, stream: Any, text: str) -> bool:
         """Take lines that were printed; False if they are to be written as they are, too."""
+        # as a terminal would show them: of what is written over, the last
+        lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")]
         if name in self._marked:  # over the bar, which the driver draws again below
-            clear = "\r\x1b[K" if stream.isatty() else ""
-            lines = (f"{clear}[worker {self.worker}] {line}\n" for line in _lines_of(text))
-            stream.write("".join(lines))
+            stream.write("".join(f"\r\x1b[K[worker {self.worker}] {line}\n" for line in lines))
             stream.flush()
             return True
-        if name in self._relayed:
-            for line in _lines_of(text):
-                if _ALLOWANCE.take():
-                    self._put({_PRINTED: name, "text": line[:_LONGEST]})
-                else:
-                    self._left_out += 1
-        return False
+        for line in lines if name in self._relayed else ():
+            if _ALLOWANCE.take():
+                self._records.append({_PRINTED: name, "text": line[:_LONGEST]})
+            else:
+                self._left_out += 1
+        self._send_now()
+        return self._relayed.get(name, False)
 
-    def _put(self, fields: dict[str, Any]) -> None:
-        self._records.append(fields)
-        if self._send is None:
+    def _send_now(self) -> None:
+        # while the channel is in use, with the next message: a finaliser may log in the midst of that
+        if not self._lock.acquire(blocking=False):
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._pump, name="log-records", daemon=True)
-            self._thread.start()
-        self._wake.set()
+        try:
+            if self._run is not None and self._records:
+                self.flush(self._run)
+        except OSError:  # the driver has gone, and the slot notices when it answers
+            pass
+        finally:
+            self._lock.release()
 
-    def take(self) -> Message | None:
-        """Return the pending records, or None."""
-        if not self._records and not self._left_out:
-            return None
-        records = [self._records.popleft() for _ in range(len(self._records))]
-        left_out, self._left_out = self._left_out, 0
-        return self.worker, records, left_out
-
-    def _pump(self) -> None:
-        assert self._send is not None
-        while not self._ended:
-            self._wake.wait()
-            self._wake.clear()
-            with self._lock:
-                message = self.take() if self._run is not None else None
-                if message is not None and self._run is not None:
-                    try:
-                        self._send(self._run, message)
-                    except OSError:  # the driver has gone, and the slot notices when it answers
-                        return
-            time.sleep(_PAUSE)
+    def flush(self, run_id: int) -> None:
+        """Send the records so far; with the lock held."""
+        if self._records or self._left_out:
+            records = [self._records.popleft() for _ in range(len(self._records))]
+            left_out, self._left_out = self._left_out, 0
+            self._channel.send(("log", run_id, (self.worker, records, left_out)))
 
 
 def _fields_of(record: logging.LogRecord, worker: str, items: Sequence[Any]) -> dict[str, Any]:
@@ -250,11 +215,9 @@ def _fields_of(record: logging.LogRecord, worker: str, items: Sequence[Any]) -> 
     text = record.getMessage()
     if record.exc_info and not record.exc_text:
         fields["exc_text"] = logging.Formatter().formatException(record.exc_info)
-    where = ""
-    if items:
-        where = f", item {_short(items[0])}"
+    where = f", item {brief(items[0], _SHORT)}" if items else ""
     if len(items) > 1:
-        where = f", items {_short(items[0])} to {_short(items[-1])}"
+        where = f", items {brief(items[0], _SHORT)} to {brief(items[-1], _SHORT)}"
     text = f"[worker {worker}{where}] {text}"
     item = _plain(items[0]) if len(items) == 1 else [_plain(item) for item in items] or None
     return {**fields, "msg": text[:_LONGEST], "args": None, "exc_info": None, "worker": worker, "item": item}
@@ -262,16 +225,6 @@ def _fields_of(record: logging.LogRecord, worker: str, items: Sequence[Any]) -> 
 
 def _plain(value: Any) -> Any:
     return value if type(value) in _PLAIN else repr(value)[:_LONGEST]
-
-
-def _short(item: Any) -> str:
-    text = repr(item)
-    return text if len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."
-
-
-def _lines_of(text: str) -> list[str]:
-    """Return the lines of a text as a terminal would show them: of what is written over, the last."""
-    return [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")]
 
 
 def _current() -> Outlet | None:
@@ -287,17 +240,13 @@ _call_handlers = logging.Logger.callHandlers
 
 
 def _relay_or_handle(logger: logging.Logger, record: logging.LogRecord) -> None:
-    """What `Logger.callHandlers` is on a worker."""
     outlet = _current()
-    stays = _has_handler(logger) or is_ours(record.name)
-    if outlet is None or (stays and not hasattr(record, WARNING)):
+    if outlet is None or _has_handler(logger) or _is_ours(record.name):
         _call_handlers(logger, record)
         return
     try:
         outlet.put(record)
-    except (
-        Exception
-    ):  # arguments that do not fit the text, an item whose repr raises: said as logging says it
+    except Exception:  # arguments that do not fit the text, an item whose repr raises
         logging.Handler().handleError(record)
 
 
@@ -309,23 +258,11 @@ def _has_handler(logger: logging.Logger | None) -> bool:
     return False
 
 
-def _install() -> None:
-    # not a handler of the root logger: with one there, `logging.basicConfig` in a provider would do nothing
-    logging.Logger.callHandlers = _relay_or_handle  # type: ignore[method-assign,assignment]
-
-
 # a child that an item forks has the slot's channel, but not the threads that use it
 os.register_at_fork(after_in_child=_OPEN.clear)
 
 
 # --- the driver's side ----------------------------------------------------------------------------
-
-
-def _warn_once(text: str) -> None:
-    """Warn of what each worker has found, where none of them has been heard before."""
-    if text not in _WARNED:
-        _WARNED.add(text)
-        warn_caller(text)
 
 
 class Inlet:
@@ -335,18 +272,12 @@ class Inlet:
         self._left_out: dict[str, int] = {}
         self._said = time.monotonic()
 
-    def take(self, message: Message) -> None:
-        """Handle a message of a worker."""
-        worker, records, left_out = message
+    def take(self, worker: str, records: list[dict[str, Any]], left_out: int) -> None:
+        """Handle a worker's records, as their attributes, and lines; `left_out`: how many more there were."""
         for fields in records:
             if _PRINTED in fields:
-                print(
-                    f"[worker {worker}] {fields['text']}",
-                    file=getattr(sys, fields[_PRINTED]) or sys.__stderr__,
-                )
-                continue
-            if fields.get(WARNING):
-                _warn_once(str(fields[WARNING]))
+                stream = getattr(sys, fields[_PRINTED]) or sys.__stderr__
+                print(f"[worker {worker}] {fields['text']}", file=stream)
                 continue
             logger = logging.getLogger(fields["name"])
             if logger.isEnabledFor(fields["levelno"]):

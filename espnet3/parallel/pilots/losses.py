@@ -1,15 +1,13 @@
-"""What becomes of the chunks that a lost worker held: the rules of `engine.blame`, from the slots' marks.
+"""Decide about the chunks of lost workers: the rules of `engine.blame`, applied to the slots' marks.
 
-What a slot's mark says about the chunk it was in:
+A slot's mark says about its chunk:
 
 - nothing begun: all of its items go back;
 - items 40 to 47: these were in progress; all others go back;
-- there is no mark, as the worker was on another host: all of its items may have been in progress.
+- without a mark, as the worker was on another host, all of its items may have been in progress.
 
-Before that, it must be known how its process ended, and whether that was its job's end. Nobody waits for it
-(`PendingLosses`): the driver's loop looks again, and serves all other workers meanwhile.
-
-What is held against the items in progress travels in their chunk.
+The decision waits until it is known how the process ended, and whether its job ended (`PendingLosses`); the driver's
+loop serves all other workers meanwhile. Charges against items travel in their chunk.
 """
 
 from __future__ import annotations
@@ -17,7 +15,8 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from espnet3.parallel.engine.blame import Charges, Fate, Loss, after_loss, failure_of_item
 from espnet3.parallel.engine.work import Chunk, Work
@@ -40,23 +39,10 @@ _KILLED = ProcessEnd(signal=signal.SIGKILL)
 Finish = Callable[[Chunk, ItemFailure, Loss], None]
 
 
-Innocent = Callable[[Hello], "bool | None"]
-
-
 class PendingLosses:
-    """Workers that are gone with chunks in hand, until it is known why.
+    """Workers that are gone with chunks in hand, until it is known why: their item, or the end of their job."""
 
-    Args:
-        innocent: Says of a lost worker whether it went with its job (walltime, preemption, a lost
-            node) and not because of its item; None while that is not known.
-        cluster: Whose workers they are.
-
-    Attributes:
-        innocent: As given.
-    """
-
-    def __init__(self, innocent: Innocent, cluster: WorkerCluster) -> None:
-        self.innocent = innocent
+    def __init__(self, cluster: WorkerCluster) -> None:
         self._cluster = cluster
         self._open: list[tuple[list[Slot], bool, float]] = []
         self._excused: Counter[int] = Counter()
@@ -65,7 +51,7 @@ class PendingLosses:
         return len(self._open)
 
     def add(self, slots: list[Slot], alone: bool) -> None:
-        """Take the slots of a lost process; `alone` as for `Losses.settle`."""
+        """Take the slots of a lost process; `alone`: the process had no item of another run."""
         held = [slot for slot in slots if slot.flying]
         self._open.append((held, alone, time.monotonic()))
 
@@ -87,7 +73,8 @@ class PendingLosses:
                 continue
             # one that was killed because a call took too long needs no other reason
             late = any(slot.late is not None for slot in slots)
-            innocent = False if late else self.innocent(slots[0].hello)
+            hello = slots[0].hello
+            innocent = False if late else self._cluster.went_with_job(hello.worker, hello.address)
             if innocent is None and time.monotonic() - since < _PATIENCE:
                 self._open.append((slots, alone, since))
                 continue
@@ -100,17 +87,10 @@ class PendingLosses:
 
 
 class SetupLosses:
-    """Workers that died while they built the env: a few in a row, and the run is given up.
-
-    Args:
-        cluster: Whose workers they are.
-
-    Attributes:
-        count: Workers in a row; whoever sees an env built sets it to 0.
-    """
+    """Workers that died while they built the env: a few in a row, and the run is given up."""
 
     def __init__(self, cluster: WorkerCluster) -> None:
-        self.count = 0
+        self.count = 0  # in a row; an env that is built sets it to 0
         self._cluster = cluster
         self._last: tuple[Hello, float] | None = None
 
@@ -134,62 +114,65 @@ class SetupLosses:
 
 
 def _end_is_due(cluster: WorkerCluster, hello: Hello) -> bool:
-    """Whether a cluster will hear in a moment how a lost process ended: its socket closes first."""
+    """Whether a cluster is about to hear how a lost process ended: the socket closes first."""
     return bool(hello.pid) and cluster.owns_processes and cluster.end_of(hello.pid) is None
 
 
+@dataclass(slots=True, eq=False)
 class Losses:
-    """Decides what becomes of the chunks that lost workers held.
+    """Decides what becomes of the chunks that lost workers held: `work` takes them back, `finish` what has failed."""
 
-    Args:
-        run_id: The run's number, as marks have it.
-        work: Takes back what is to go again.
-        policy: Of the run.
-        end_of: Returns how a process ended, as far as that is known.
-        finish: Takes what has failed.
-    """
-
-    def __init__(
-        self, run_id: int, work: Work, policy: Policy, end_of: Callable[[int], ProcessEnd], finish: Finish
-    ) -> None:
-        self._run_id = run_id
-        self._work = work
-        self._policy = policy
-        self._end_of = end_of
-        self._finish = finish
-        self._in_vain = 0
+    run_id: int
+    work: Work
+    policy: Policy
+    cluster: WorkerCluster
+    finish: Finish
+    in_vain: int = 0
 
     def progress(self) -> None:
         """Note that a chunk was answered."""
-        self._in_vain = 0
+        self.in_vain = 0
 
-    def settle(self, slots: Sequence[Slot], alone: bool) -> None:
+    def settle_all(self, decided: Iterable[tuple[list[Slot], bool, bool]]) -> None:
+        """Deal with what `PendingLosses` has decided."""
+        for slots, alone, free in decided:
+            if free:
+                self.give_back(slots)
+            else:
+                self._settle(slots, alone)
+
+    def _settle(self, slots: Sequence[Slot], alone: bool) -> None:
         """Decide about the items of slots whose process has ended."""
         slots = [slot for slot in slots if slot.flying]
         killed_for_time = any(slot.late is not None for slot in slots)
         inside = {slot: self._inside(slot) for slot in slots}
         begun = [slot for slot in slots if inside[slot] != (0, 0)]
-        self._in_vain = self._in_vain + 1 if slots and not begun else 0
+        self.in_vain = self.in_vain + 1 if slots and not begun else 0
         for slot in slots:
             chunk, *ahead = slot.flying
             for other in ahead:  # not begun
-                self._work.put_back(other)
+                self.work.put_back(other)
             if slot.late is not None:
                 self.too_late(chunk, slot)
             elif killed_for_time:  # it was killed because of another slot's item
-                self._work.put_back(chunk)
+                self.work.put_back(chunk)
             else:
-                self._died(chunk, slot, inside[slot], alone and len(begun) == 1)
+                where = inside[slot]
+                rest = chunk if where is None else self._in_progress(chunk, *where)
+                n = len(rest.items)
+                end = slot.end or (n == 1 and self.cluster.end_of(slot.hello.pid)) or ProcessEnd()
+                loss = Loss(rest.start, n, end, alone and len(begun) == 1, seen=where is not None)
+                self._decide(rest, slot, loss)
 
     def give_back(self, slots: Sequence[Slot]) -> None:
-        """Take back all chunks of slots that no item of theirs has ended."""
+        """Take back all chunks of slots that ended without an item's fault."""
         for slot in slots:
             for chunk in slot.flying:
-                self._work.put_back(chunk)
+                self.work.put_back(chunk)
             slot.flying.clear()
 
     def too_late(self, chunk: Chunk, slot: Slot) -> None:
-        """Decide about a chunk whose slot was given up because an item in it took too long."""
+        """Decide about a chunk with an item that took too long."""
         late = slot.late
         assert late is not None
         rest = self._in_progress(chunk, late.position, late.items)
@@ -201,39 +184,33 @@ class Losses:
         self._decide(rest, slot, loss, index)
 
     def _inside(self, slot: Slot) -> tuple[int, int] | None:
-        """Return which items of its chunk a slot was in, (first, how many); None where that is not known."""
-        if slot.mark is None or self._in_vain >= _IN_VAIN:
+        """Return the items of its chunk that a slot was in, as (first, how many); None where that is not known."""
+        if slot.mark is None or self.in_vain >= _IN_VAIN:
             return None
         chunk = slot.flying[0]
-        return slot.mark.within(self._run_id, chunk.start, chunk.items) or (0, 0)
-
-    def _died(self, chunk: Chunk, slot: Slot, inside: tuple[int, int] | None, alone: bool) -> None:
-        rest = chunk if inside is None else self._in_progress(chunk, *inside)
-        n = len(rest.items)
-        end = slot.end or (self._end_of(slot.hello.pid) if n == 1 else ProcessEnd())
-        self._decide(rest, slot, Loss(rest.start, n, end, alone, seen=inside is not None))
+        return slot.mark.within(self.run_id, chunk.start, chunk.items) or (0, 0)
 
     def _in_progress(self, chunk: Chunk, at: int, n: int) -> Chunk:
         """Put back what was not in progress, and return the rest."""
         if n == 0:
-            self._work.put_back(chunk)
+            self.work.put_back(chunk)
             return chunk.part(0, 0)
         before, after = chunk.part(0, at), chunk.part(at + n)
         before.suspect = False  # it was done and the worker lived on
-        self._work.put_back(before)
-        self._work.put_back(after)
+        self.work.put_back(before)
+        self.work.put_back(after)
         return Chunk(chunk.start + at, chunk.items[at : at + n], chunk.suspect, chunk.deaths, chunk.late)
 
     def _decide(self, chunk: Chunk, slot: Slot, loss: Loss, index: object = None) -> None:
         """Put items back that were in progress, or finish one that has failed; as `index`, where that is given."""
-        verdict = after_loss(Charges(chunk.suspect, chunk.deaths, chunk.late), loss, self._policy)
+        verdict = after_loss(Charges(chunk.suspect, chunk.deaths, chunk.late), loss, self.policy)
         charges = verdict.charges
         after = Chunk(chunk.start, chunk.items, charges.suspect, charges.deaths, charges.late)
         if verdict.fate is Fate.APART:
-            self._work.put_back_alone(after, charges.deaths)
+            self.work.put_back_alone(after, charges.deaths)
         elif verdict.fate.failed:
             index = chunk.items[0] if index is None else index
             worker = slot.hello.worker
-            self._finish(after, failure_of_item(index, loss, charges, self._policy, worker), loss)
+            self.finish(after, failure_of_item(index, loss, charges, self.policy, worker), loss)
         else:
-            self._work.put_back(after)
+            self.work.put_back(after)

@@ -1,4 +1,4 @@
-"""Which items a worker slot is inside, in memory that outlives the worker.
+"""Note the items that a worker slot is inside, in memory that outlives the worker.
 
     worker slot ── which items, since when: one write per step ──> a page of a file in the pool's
     driver      <── reads it when the worker has died ────────────  private folder (same host only)
@@ -26,29 +26,17 @@ _SETUP = -1  # start of the chunk: none yet, the run's env is being built
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """What a mark says.
-
-    Attributes:
-        run: The run's number.
-        start: Where the chunk starts in the dispatch order.
-        at: Position of the first item in progress.
-        items: How many there are at most; 0 where the slot has nothing begun, -1 for all from `at` on.
-        since: When they began, by `time.monotonic`; 0 where no time limit holds.
-    """
+    """The content of a mark."""
 
     run: int
-    start: int
-    at: int
-    items: int
-    since: float
+    start: int  # of the chunk, in the dispatch order
+    at: int  # position of the first item in progress
+    items: int  # how many there are at most; 0 where nothing has begun, -1 for all from `at` on
+    since: float  # when they began, by `time.monotonic`; 0 between steps
 
 
 class Mark:
-    """The worker's end.
-
-    Args:
-        folder: The pool's private folder; "" where the driver is on another host.
-    """
+    """The worker's end, in the pool's private folder; "" where the driver is on another host."""
 
     def __init__(self, folder: str) -> None:
         self._memory: Any = bytearray(_PAGE.size)
@@ -71,41 +59,33 @@ class Mark:
         self.name = os.path.basename(path)
 
     def begin(self, run: int, start: int) -> None:
-        """A chunk has come; its items may end this process from the moment they are unpickled."""
-        self._write(0, 0, 0.0)
+        """Note a chunk that has come; its items may end this process as soon as they are unpickled."""
+        self._write(0)
         _CHUNK.pack_into(self._memory, 0, run, start)
-        self._write(0, _ALL, 0.0)
+        self._write(_ALL)
 
     def set_up(self, run: int) -> None:
-        """The env of a run is being built."""
+        """Note that the env of a run is being built."""
         self.begin(run, _SETUP)
 
     def step(self, at: int, items: int) -> None:
-        """A step of items begins."""
+        """Note that a step of items begins."""
         _pack_step(self._memory, _CHUNK.size, at, items, _monotonic())
 
     def leave(self, done: int) -> None:
-        """The items are done; their results may end this process while they are pickled."""
-        self._write(0, done or _ALL, 0.0)
+        """Note that the items are done; their results may end this process while they are pickled."""
+        self._write(done or _ALL)
 
     def clear(self) -> None:
-        """The answer to the chunk is sent, or the env is built."""
-        self._write(0, 0, 0.0)
+        """Note that the answer to the chunk is sent, or the env built."""
+        self._write(0)
 
-    def _write(self, at: int, items: int, since: float) -> None:
-        _pack_step(self._memory, _CHUNK.size, at, items, since)
+    def _write(self, items: int) -> None:
+        _pack_step(self._memory, _CHUNK.size, 0, items, 0.0)
 
 
 class Window:
-    """The driver's end: reads a mark.
-
-    Args:
-        folder: The pool's private folder.
-        name: The mark's, as the worker sent it.
-
-    Raises:
-        OSError: It is not there.
-    """
+    """The driver's end: reads the mark whose name the worker has sent; OSError where it is not there."""
 
     def __init__(self, folder: str, name: str) -> None:
         path = os.path.join(folder, os.path.basename(name))
@@ -117,7 +97,7 @@ class Window:
             os.unlink(path)
 
     def read(self) -> InFlight:
-        """Return what the mark says now."""
+        """Read the mark as it is now."""
         return InFlight(*_PAGE.unpack_from(self._memory))
 
     def in_setup(self, run: int) -> bool:
@@ -126,7 +106,7 @@ class Window:
         return (seen.run, seen.start) == (run, _SETUP) and seen.items != 0
 
     def within(self, run: int, start: int, items: Sequence[Any]) -> tuple[int, int] | None:
-        """Return which of a chunk's items are in progress, (first, how many); None if it has not begun."""
+        """Return a chunk's items in progress, as (first, how many); None if it has not begun."""
         seen = self.read()
         if (seen.run, seen.start) != (run, start) or not seen.items:
             return None

@@ -1,26 +1,34 @@
 """The driver's side of the pilots: one listener per cluster, and the slots that connected to it.
 
-    worker slot ──connect, prove the key, Hello──> Pool ──claim()──> a run's loop
+    worker slot ──connect, prove the key, Hello──> Door ──admit──> Pool ──claim()──> a run's loop
+                                                    └── shut down after `LIMIT` seconds without an introduction
 
-Only workers open connections. A slot serves one run at a time; a second run at the
-same time (nested, or from another thread) gets slots of its own.
+Only workers open connections, each of which is greeted in a thread of its own: one peer that says nothing, or something
+unknown, keeps no other one waiting. A slot serves one run at a time; a second run at the same time (nested, or from
+another thread) gets slots of its own.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
+import select
 import shutil
 import socket
 import tempfile
 import threading
+import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.pilots.channel import Channel, ChannelClosedError
-from espnet3.parallel.pilots.door import Door
+from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, greet_worker
 from espnet3.parallel.pilots.mark import Window
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
@@ -28,25 +36,147 @@ from espnet3.parallel.pilots.slot import Slot, SlotClaim
 if TYPE_CHECKING:
     import ssl
 
+logger = logging.getLogger(__name__)
+
+LIMIT = 5.0  # seconds from a connection to its greeting, over all steps
+_PAUSE = 0.1  # seconds after a connection that this process has no descriptor, thread or memory for
+_LOOK = 0.5  # seconds between looks for connections whose time is over
+
+# Errors of a listener that is gone. accept() also raises for the moment (no descriptor is free) and for one connection
+# (Linux reports its network errors there): it waits in the queue, or its worker tries again.
+_NO_LISTENER = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK})
+
 BACKLOG = 1024  # connections that wait to be accepted
 _LONGEST = 90  # bytes of a folder's path: the address of a unix socket has 108 at most, on macOS 104
 _ENDS = 256  # lost slots that are remembered: more than any host loses at once
 
 
-class Pool:
-    """All slots of one cluster's workers: a `SlotSource`.
+@dataclass(eq=False)
+class Door:
+    """Accepts the connections of workers until it is closed, and closes the listener then.
 
-    Args:
-        listener: Where workers connect; the pool owns it from here on.
-        folder: The private folder that has its socket and the workers' marks, removed when the pool closes; None
-            where the workers may be on other hosts.
-        tls: What encrypts connections from other hosts; None: they are of this host.
+    `admit` is called with each channel and its greeting, in the connection's own thread.
+    """
+
+    listener: socket.socket
+    key: bytes
+    admit: Callable[[Channel, Hello], None]
+    tls: ssl.SSLContext | None = None  # for connections from other hosts
+    limit: float = LIMIT
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._greeted: dict[socket.socket, float] = {}  # until when each connection may take
+        self._closed = threading.Event()
+        self._held_up = False  # since the last connection was accepted
+        self._wake_r, self._wake_w = socket.socketpair()
+        self.listener.setblocking(False)
+        self._thread = threading.Thread(target=self._serve, name="pilot-door", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> object:
+        """The address that workers connect to: a path, or a host and a port."""
+        return self.listener.getsockname()
+
+    def fileno(self) -> int:
+        """Return the listener's descriptor; -1 once it is closed."""
+        return self.listener.fileno()
+
+    def close(self) -> None:
+        """Accept nothing more; connections that are being greeted are shut down."""
+        self._closed.set()
+        self._wake_w.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout=1.0)
+
+    def _serve(self) -> None:
+        poller = select.poll()
+        poller.register(self.listener, select.POLLIN)
+        poller.register(self._wake_r, select.POLLIN)
+        try:
+            while not self._closed.is_set():
+                poller.poll(_LOOK * 1000 if self._greeted else None)
+                self._shut_down(time.monotonic())
+                if not self._closed.is_set():
+                    self._accept()
+        finally:
+            self._shut_down(None)
+            self.listener.close()
+            self._wake_r.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self.listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # it went again before it was accepted
+            return
+        except OSError as error:
+            if error.errno in _NO_LISTENER:
+                raise
+            if not self._held_up:
+                logger.warning("workers that want to connect have to wait: %s", error)
+            self._held_up = True
+            self._closed.wait(_PAUSE)
+            return
+        self._held_up = False
+        try:
+            sock.setblocking(True)
+            if self.tls is not None:  # its handshake is the first step of the connection's own thread
+                sock = self.tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            with self._lock:
+                self._greeted[sock] = time.monotonic() + self.limit
+            threading.Thread(target=self._greet, args=(sock,), name="pilot-greeting", daemon=True).start()
+        except (OSError, RuntimeError) as error:  # it has gone; or no thread can be started just now
+            logger.warning("a worker's connection was dropped, and it will try again: %s", error)
+            self._forget(sock)
+            sock.close()
+            self._closed.wait(_PAUSE)
+
+    def _greet(self, sock: socket.socket) -> None:
+        try:
+            channel = greet_worker(sock, self.key)
+            hello = channel.recv()
+            if not isinstance(hello, Hello):
+                raise TypeError(f"a greeting is a Hello, not {type(hello).__name__}")
+        except ANYTHING as error:
+            if isinstance(error, OSError):  # it went, took too long, or does not hold the key
+                logger.debug("a connection to the pool ended in its handshake: %s", error)
+            else:
+                why = "a worker's greeting cannot be read (%s: %s): does it run another version of this package?"
+                logger.warning(why, type(error).__name__, error)
+            self._forget(sock)
+            sock.close()
+        else:
+            self._forget(sock)
+            self.admit(channel, hello)
+
+    def _forget(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._greeted.pop(sock, None)
+
+    def _shut_down(self, now: float | None) -> None:
+        """Shut down connections whose time is over, or all; their threads then read an end."""
+        with self._lock:
+            for sock, until in self._greeted.items():
+                if now is None or now > until:
+                    try:
+                        # not SSLSocket's own, which would take the TLS state away from the thread that uses it
+                        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+                    except OSError:  # the other end has gone already
+                        pass
+
+
+class Pool:
+    """All slots of one cluster's workers, which connect to `listener`; the pool closes it.
+
+    `folder` is the private one that has its socket and the workers' marks, removed when the pool closes; None where the
+    workers may be on other hosts.
     """
 
     def __init__(
         self, listener: socket.socket, folder: str | None, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._key = os.urandom(32)
+        self.key = os.urandom(32)  # workers prove to hold it
         self._lock = threading.Lock()
         self._idle: list[Slot] = []
         self._claimed = 0
@@ -58,20 +188,18 @@ class Pool:
         self.connected = False
         self._closed = False
         self._pid = os.getpid()
-        self._door = Door(listener, self._key, self._admit, tls)
+        self._door = Door(listener, self.key, self._admit, tls)
 
     @property
     def address(self) -> object:
-        """What workers connect to."""
+        """The address that workers connect to."""
         return self._door.address
 
-    @property
-    def key(self) -> bytes:
-        """What they prove to hold."""
-        return self._key
-
     def _admit(self, channel: Channel, hello: Hello) -> None:
-        mark = self._mark(hello)
+        mark = None
+        if hello.mark and self._folder is not None:
+            with suppress(OSError):  # the folder is gone: the pool is being closed
+                mark = Window(self._folder, hello.mark)
         with self._lock:
             if self._closed:
                 channel.close()
@@ -87,17 +215,7 @@ class Pool:
                 return
             self.connected = True
             self._idle.append(Slot(channel, hello, mark))
-            waiting = list(self._claims)
-        for claim in waiting:
-            claim.wake()
-
-    def _mark(self, hello: Hello) -> Window | None:
-        if not hello.mark or self._folder is None:
-            return None
-        try:
-            return Window(self._folder, hello.mark)
-        except OSError:  # the folder is gone: the pool is being closed
-            return None
+        self.wake()
 
     def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
         """Whether a process is inside an item of another claim, or was when it died."""
@@ -110,7 +228,7 @@ class Pool:
 
     @property
     def busy(self) -> bool:
-        """Whether a run uses it."""
+        """Whether a run uses the pool."""
         return bool(self._claims)
 
     def claim(self) -> SlotClaim:
@@ -170,9 +288,7 @@ class Pool:
                     slot.channel.close()
                 return
             self._idle.extend(slots)
-            others = list(self._claims)
-        for other in others:
-            other.wake()
+        self.wake()
 
     def forget(self, claim: SlotClaim, slot: Slot) -> None:
         """Drop a slot whose worker is gone, and remember whether that was inside an item."""
@@ -227,8 +343,8 @@ class Pool:
 def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socket, str]:
     """Listen on a unix socket that only its owner can reach."""
     folder = _private_folder()
-    for name in folder_names(folder):
-        remove_at_end(name)
+    remove_at_end(folder)
+    remove_at_end(f"{folder}-gone")  # its name while it is being removed
     os.mkdir(folder, mode=0o700)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     door.bind(os.path.join(folder, "pool"))
@@ -237,14 +353,9 @@ def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socke
     return door, folder
 
 
-def folder_names(folder: str) -> tuple[str, str]:
-    """Return what a pool's folder is called while the pool is open, and while it is being removed."""
-    return folder, f"{folder}-gone"
-
-
 def _remove(folder: str) -> None:
     """Remove a pool's folder, in which workers that have lost their slots may be putting the marks of new ones."""
-    _, gone = folder_names(folder)
+    gone = f"{folder}-gone"
     try:
         os.rename(folder, gone)  # nothing can be put into it any more
         shutil.rmtree(gone, ignore_errors=True)

@@ -1,12 +1,12 @@
-"""What the driver and a worker slot say to each other, and how a worker words it.
+"""Messages between the driver and a worker slot.
 
 The second field of each message is the run's number.
 
 Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path, Hearing), ("end", id),
     ("chunk", id, items or their pickle, start, singly, their positions in the caller's list for a run with
     `as_lines`, seconds it may take).
-Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id, SetupReport),
-    ("log", id, what items have logged and printed), ("done", id, fields of Done, values), ("late", id, Late),
+Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id, Report),
+    ("log", id, records and lines of items), ("done", id, fields of Done, values), ("late", id, Late),
     ("unread", id, ItemFailure without its index, pickled error) where the items could not be unpickled,
     ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends,
     ("broken", id, type and text of an error, traceback) where the slot cannot go on and its worker may not be ended.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import (
@@ -42,25 +42,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """How a slot introduces itself.
+    """A slot's introduction."""
 
-    Attributes:
-        worker: The Dask worker's name.
-        address: Its address.
-        pid: Its process.
-        host: Its host's name.
-        threads: How many of its slots one run may use.
-        control: True for the one channel per worker that only starts further slots.
-        mark: Name of the slot's mark in the pool's folder, or "".
-    """
-
-    worker: str
+    worker: str  # its name
     address: str
     pid: int
     host: str
-    threads: int = 1
-    control: bool = False
-    mark: str = ""
+    threads: int = 1  # how many of its slots one run may use
+    control: bool = False  # the one channel per worker that only starts further slots
+    mark: str = ""  # name of the slot's mark in the pool's folder
 
     @property
     def process(self) -> tuple[str, int]:
@@ -70,31 +60,18 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """What a slot needs to know before its first chunk of a run.
+    """The function, env and policy of a run, for a slot before its first chunk."""
 
-    Attributes:
-        one: The function called per item.
-        many: The function called per batch, or None.
-        kwargs: Keywords the caller gave for every item.
-        env_key: The env to use; "" is the one registered last (`DictReturnWorkerPlugin`).
-        setup: How to build it, for this run alone; None if it is registered already.
-        policy: Errors, retries, seed, batch size.
-        setup_timeout: Seconds the env may take, or None.
-        check: Called with the env before the first item.
-        as_lines: Answer with the lines of a run folder in place of the results.
-        loaded: The code that the driver has loaded, where a run folder says what its results were made with.
-    """
-
-    one: Callable[..., Any]
-    many: Callable[..., Any] | None = None
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    env_key: str | None = None
-    setup: SetupFn | None = None
+    one: Callable[..., Any]  # called per item
+    many: Callable[..., Any] | None = None  # called per batch
+    kwargs: dict[str, Any] = field(default_factory=dict)  # given by the caller for every item
+    env_key: str | None = None  # "" is the env registered last (`DictReturnWorkerPlugin`)
+    setup: SetupFn | None = None  # builds the env for this run alone; None if it is registered already
     policy: Policy = field(default_factory=Policy)
-    setup_timeout: float | None = None
-    check: Callable[[dict[str, Any]], None] | None = None
-    as_lines: bool = False
-    loaded: LoadedCode | None = None
+    setup_timeout: float | None = None  # seconds
+    check: Callable[[dict[str, Any]], None] | None = None  # called with the env before the first item
+    as_lines: bool = False  # answer with the lines of a run folder in place of the results
+    loaded: LoadedCode | None = None  # the driver's code, where a run folder says what made its results
 
     def check_loaded(self, where: str) -> None:
         """Raise a ConfigError where this process has loaded other code than the driver."""
@@ -102,58 +79,24 @@ class RunSpec:
             self.loaded.check(where)
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """Head of the answer to a chunk; the values follow in the same message.
 
-    Attributes:
-        failed: Positions in the values that hold an `ItemFailure`.
-        retries: Times an item was tried again.
-        seconds: Time spent in the chunk.
-        stop: The failure that ends the run, where `on_error` is "raise".
-        error: Its exception, pickled, where it can be; or the runner's own mistake.
-        cpu: The slot's share of the processor time that its process used meanwhile.
-        worker: Address of the worker, where its slot is no connection to one; else "".
-        halved: Times a batch was halved because it did not fit into memory.
-        times: `ItemTimes.fields()` of the items, where the answer is lines of a run folder.
+    It travels as a plain tuple: an item may have removed this very module from its process.
     """
 
-    failed: list[int]
+    failed: list[int]  # positions in the values that hold an `ItemFailure`
     retries: int
     seconds: float
-    stop: ItemFailure | None = None
-    error: bytes | None = None
-    cpu: float = 0.0
-    worker: str = ""
-    halved: int = 0
-    times: tuple[Any, ...] | None = None
-
-    def fields(self) -> tuple[Any, ...]:
-        """Return what travels: a tuple, as an item may have removed this very module from its process."""
-        return (
-            self.failed,
-            self.retries,
-            self.seconds,
-            self.stop,
-            self.error,
-            self.cpu,
-            self.worker,
-            self.halved,
-            self.times,
-        )
+    stop: ItemFailure | None = None  # ends the run, where `on_error` is "raise"
+    error: bytes | None = None  # its exception, pickled, where that can be; or the runner's own mistake
+    cpu: float = 0.0  # the slot's share of the processor time of its process
+    worker: str = ""  # address of the worker, where its slot is no connection to one
+    halved: int = 0  # times a batch did not fit into memory
+    times: tuple[Any, ...] | None = None  # `ItemTimes.fields()`, where the answer is lines of a run folder
 
 
-@dataclass(frozen=True, slots=True)
-class SetupReport:
-    """Why a slot cannot take part in a run.
-
-    Attributes:
-        message: For the user, with the worker's traceback.
-        error: The exception, pickled, or None if it cannot travel.
-    """
-
-    message: str
-    error: bytes | None = None
+Report = tuple[str, bytes | None]  # of a setup that failed: words for the user, and the exception pickled
 
 
 def prepare(spec: RunSpec) -> Call:
@@ -194,54 +137,45 @@ def pack(spec: RunSpec) -> bytes:
         raise
 
 
-def setup_report(error: BaseException, worker: str) -> SetupReport:
+def setup_report(error: BaseException, worker: str) -> Report:
     """Word a failed setup for the driver."""
     if isinstance(error, ParallelError):
         message = f"on worker {worker}: {error}"
     else:
         kind, text, trace = describe_error(error)
         message = f"on worker {worker}: {kind}: {text}\n\n{trace}"
-    return SetupReport(message, pickle_error(error))
+    return message, pickle_error(error)
 
 
-def setup_error(report: SetupReport) -> ParallelError:
+def setup_error(report: Report) -> ParallelError:
     """Make the driver's exception of a worker's failed setup, keeping our own kinds."""
-    error = load_error(report.error)
+    message, blob = report
+    error = load_error(blob)
     if isinstance(error, ParallelError):
-        ours: ParallelError = type(error)(report.message)
+        ours: ParallelError = type(error)(message)
         ours.__cause__ = error.__cause__
         return ours
-    wrapped = WorkerSetupError(report.message)
+    wrapped = WorkerSetupError(message)
     wrapped.__cause__ = error
     return wrapped
 
 
-def unread(run_id: int, error: BaseException, worker: str) -> tuple[str, int, ItemFailure, bytes | None]:
-    """Return the answer to a chunk whose items could not be unpickled."""
-    return "unread", run_id, failure_of(error, None, 1, worker), pickle_error(error)
-
-
 def head_of(block: Block) -> Done:
     """Return the head of a block's answer."""
-    return _head(block, block.failed, block.stop, pickle_error(block.error))
-
-
-def _head(block: Block, failed: list[int], stop: ItemFailure | None, error: bytes | None) -> Done:
-    times = None if block.times is None else block.times.fields()
     return Done(
-        failed,
+        block.failed,
         block.retries,
         block.seconds,
-        stop,
-        error,
+        block.stop,
+        pickle_error(block.error),
         block.cpu,
         halved=block.halved,
-        times=times,
+        times=None if block.times is None else block.times.fields(),
     )
 
 
 def block_of(done: Done, values: list[Any], worker: str) -> Block:
-    """Return the block that a chunk's answer tells of."""
+    """Make the block of a chunk's answer."""
     block = Block(
         values, done.failed, done.retries, done.seconds, done.cpu, load_error(done.error), done.stop
     )
@@ -252,11 +186,10 @@ def block_of(done: Done, values: list[Any], worker: str) -> Block:
     return block
 
 
-def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[list[Any], Done]:
-    """Make a block's values travel one by one: pickle, then by value, then a failure in its place."""
+def portable(items: Any, block: Block, head: Done, policy: Policy, worker: str) -> tuple[list[Any], Done]:
+    """Make a block's values travel one by one: by pickle, else by value, else as a failure in its place."""
     values: list[Any] = []
     failed = list(block.failed)
-    stop, error = block.stop, pickle_error(block.error)
     for position, value in enumerate(block.values):
         try:
             pickle.dumps(value, 5)
@@ -274,11 +207,11 @@ def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[lis
             )
             failure = failure_of(wrong, items[position], 1, worker, cause="result")
         if policy.on_error == "raise":
-            stop, error = failure, pickle_error(wrong)
+            head = head._replace(stop=failure, error=pickle_error(wrong))
             break
         failed.append(position)
         values.append(failure)
-    return values, _head(block, sorted(failed), stop, error)
+    return values, head._replace(failed=sorted(failed))
 
 
 class Pickled:

@@ -1,77 +1,34 @@
-"""Slots: one connected worker thread each, where a run gets them, and the run's claim to them."""
+"""Slots, each a connected worker thread, and a run's claim to some of them."""
 
 from __future__ import annotations
 
 import socket
 from collections import deque
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
 
 from espnet3.parallel.engine.watch import Late
 from espnet3.parallel.engine.work import Chunk
+from espnet3.parallel.pilots.channel import Channel
 from espnet3.parallel.pilots.mark import InFlight, Window
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.records import ProcessEnd
 
-
-class SlotChannel(Protocol):
-    """A slot's messages, as `channel.Channel` carries them.
-
-    Attributes:
-        received: Bytes of the last message.
-    """
-
-    received: int
-
-    def fileno(self) -> int:
-        """Return a descriptor that selectors take, readable when there is something to read."""
-
-    def readable(self) -> bool:
-        """Whether `recv` would return, or raise, without waiting."""
-
-    def buffered(self) -> bool:
-        """Whether there is more to read that no selector knows of."""
-
-    def at_end(self) -> bool:
-        """Whether the other end is known to be gone, with nothing of it left to read."""
-
-    def send(self, obj: Any) -> Any:
-        """Send one object."""
-
-    def send_parts(self, out: Any, buffers: Any) -> Any:
-        """Send what `channel.pickle_parts` made."""
-
-    def recv(self) -> Any:
-        """Wait for one object."""
-
-    def close(self) -> None:
-        """Close it."""
+SlotSource: TypeAlias = Any  # a `Pool`, or a `TaskPool` (`dask.tasks`) with the same methods
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
-    """One connected worker slot, as the driver sees it.
+    """One connected worker slot, as the driver sees it."""
 
-    Attributes:
-        channel: Its channel.
-        hello: How it introduced itself.
-        flying: Chunks of the current run that were sent and not answered; the worker is at the first one.
-        ready: Whether it has the current run's env.
-        mark: What it is inside, also after its worker's death; None where the worker is on another host.
-        seen: What it was inside at the driver's last looks, and since when by the driver's clock.
-        late: The item for which it was killed, as that took too long; else None.
-        end: How it was lost, where this side knows that better than the cluster; else None.
-    """
-
-    __slots__ = ("channel", "end", "flying", "hello", "late", "mark", "ready", "seen")
-
-    def __init__(self, channel: SlotChannel, hello: Hello, mark: Window | None = None) -> None:
-        self.channel = channel
-        self.hello = hello
-        self.flying: deque[Chunk] = deque()
-        self.ready = False
-        self.mark = mark
-        self.seen: tuple[InFlight, float] | None = None
-        self.late: Late | None = None
-        self.end: ProcessEnd | None = None
+    channel: Channel
+    hello: Hello
+    mark: Window | None = None  # None where the worker is on another host
+    flying: deque[Chunk] = field(default_factory=deque)  # sent and not answered; the worker is at the first
+    ready: bool = False  # has the current run's env
+    seen: tuple[InFlight, float] | None = None  # its mark, and since when by the driver's clock
+    late: Late | None = None  # the item for which it was killed, as that took too long
+    end: ProcessEnd | None = None  # how it was lost, where this side knows that better than the cluster
 
     def fileno(self) -> int:
         """Return the channel's descriptor, for selectors."""
@@ -79,57 +36,16 @@ class Slot:
 
     @property
     def is_inside(self) -> bool:
-        """Whether it is inside an item, as far as that is known, or was when its worker died."""
+        """Whether the slot is inside an item, as far as that is known, or was when its worker died."""
         return bool(self.mark.read().items if self.mark is not None else self.flying)
 
 
-class SlotSource(Protocol):
-    """Where runs get their slots: connections of pilots, or Dask tasks that stand in for them.
-
-    Attributes:
-        name: A name that no other source on these workers has.
-        connected: Whether any slot has ever come.
-    """
-
-    name: str
-    connected: bool
-
-    @property
-    def busy(self) -> bool:
-        """Whether a run uses it."""
-
-    def claim(self) -> SlotClaim:
-        """Open a claim: the right to take slots until it is closed."""
-
-    def take(self, claim: SlotClaim) -> list[Slot]:
-        """Hand free slots to a claim."""
-
-    def forget(self, claim: SlotClaim, slot: Slot) -> None:
-        """Drop a slot of a claim, whose worker is gone."""
-
-    def give_back(self, claim: SlotClaim, slots: list[Slot]) -> None:
-        """Close a claim and take its slots back."""
-
-    def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
-        """Whether a process is inside an item of another claim, or was when it died."""
-
-    def ask_for_more(self) -> None:
-        """Have more slots opened, if those there are serve another run."""
-
-    def close(self) -> None:
-        """Close it, and every slot that no run has."""
-
-
 class SlotClaim:
-    """One run's slots. `fileno()` becomes readable when new slots may be taken.
-
-    Attributes:
-        slots: Those it has.
-    """
+    """One run's slots. `fileno()` becomes readable when new slots may be taken."""
 
     def __init__(self, source: SlotSource) -> None:
         self.slots: set[Slot] = set()
-        self._source = source
+        self.source = source
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_w.setblocking(False)
         self._wake_r.setblocking(False)
@@ -151,22 +67,18 @@ class SlotClaim:
             self._wake_r.recv(4096)
         except BlockingIOError:
             pass
-        fresh = self._source.take(self)
+        fresh: list[Slot] = self.source.take(self)
         self.slots.update(fresh)
         return fresh
 
     def shared(self, process: tuple[str, int]) -> bool:
         """Whether a process may be inside an item of another run."""
-        return self._source.shared(self, process)
-
-    def ask_for_more(self) -> None:
-        """As `SlotSource.ask_for_more`."""
-        self._source.ask_for_more()
+        return bool(self.source.shared(self, process))
 
     def lost(self, slot: Slot) -> None:
         """Drop a slot whose worker is gone."""
         self.slots.discard(slot)
-        self._source.forget(self, slot)
+        self.source.forget(self, slot)
 
     def close(self) -> None:
         """Return the slots."""
@@ -174,7 +86,7 @@ class SlotClaim:
             slot.flying.clear()
             slot.ready = False
             slot.late = None
-        self._source.give_back(self, list(self.slots))
+        self.source.give_back(self, list(self.slots))
         self.slots.clear()
         self._wake_r.close()
         self._wake_w.close()
@@ -190,7 +102,9 @@ class RunSlots(Protocol):
         """Check that the workers can still be used."""
 
     def last_heard(self, address: str) -> Any:
-        """Return when a worker of another host was last heard from, in any unit; None where nobody knows it."""
+        """Return when a worker of another host was last heard from, in any unit; None where that is not known."""
+        return None
 
     def fall_back(self) -> bool:
         """Change to another source if workers are there and none can connect; True: a new claim is needed."""
+        return False

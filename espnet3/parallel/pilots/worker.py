@@ -14,31 +14,30 @@ import time
 import traceback
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.engine.exceptions import ANYTHING, describe_error
+from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.sizing import KEEP
+from espnet3.parallel.engine.settling import Block, to_lines
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
+from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
-from espnet3.parallel.pilots.log_records import Hearing, Message, Outlet
+from espnet3.parallel.pilots.log_records import Hearing, Outlet
 from espnet3.parallel.pilots.mark import Mark
 from espnet3.parallel.pilots.protocol import (
     Hello,
+    Report,
     RunSpec,
-    SetupReport,
     forget,
     head_of,
     portable,
     prepare,
     setup_report,
-    unread,
 )
 from espnet3.parallel.records import Policy
 
@@ -54,43 +53,33 @@ STARTED = threading.Event()
 STARTED.set()
 
 
+@dataclass(eq=False)
 class Slots:
     """The slots of this process to one driver: a channel each, and one more that asks for further ones.
 
-    Args:
-        address: The driver's listener.
-        key: The pool's key.
-        driver: The driver's host and process.
-        replaced: Whether a worker that ends is replaced: its process may then be ended when it is beyond use.
-        hello: How they introduce themselves.
-        tls: What encrypts the channels; None: the driver is on this host.
+    `driver`: its host and process. `replaced`: another worker takes the place of one that ends, so that a process
+    beyond use may be ended.
     """
 
-    def __init__(
-        self,
-        address: Any,
-        key: bytes,
-        driver: tuple[str, int],
-        replaced: bool,
-        hello: Hello,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._address = address
-        self._key = key
-        self._replaced = replaced
-        self._hello = hello
-        self._tls = tls
-        self._alone = hello.process != driver
+    address: Any
+    key: bytes
+    driver: tuple[str, int]
+    replaced: bool
+    hello: Hello
+    tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        self._alone = self.hello.process != self.driver
         self._leaving = False
         self._pilots: set[Pilot] = set()
         self._last: list[Pilot] = []
         # a worker has more slots than threads while runs overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
-        self._permits = threading.Semaphore(hello.threads)
+        self._permits = threading.Semaphore(self.hello.threads)
 
     def open(self) -> None:
         """Start the control thread and one slot per worker thread."""
-        self._open(self._hello.threads)
+        self._open(self.hello.threads)
         threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
 
     def leave(self) -> None:
@@ -105,7 +94,7 @@ class Slots:
         return any(pilot.is_needed() for pilot in self._last)
 
     def drop_chunks(self) -> None:
-        """Keep nobody waiting for the chunks in hand: they are not wanted any more."""
+        """Give up the chunks in hand: the driver does not wait for them."""
         self._pilots = set()
         self._last = []
 
@@ -115,16 +104,22 @@ class Slots:
 
     def _connect(self, hello: Hello) -> Channel | None:
         for attempt in range(1, _ATTEMPTS + 1):
+            channel = None
             try:
-                return _introduced(connect(self._address, self._key, tls=self._tls), hello)
+                channel = connect(self.address, self.key, tls=self.tls)
+                channel.send(hello)
             except (FileNotFoundError, ConnectionRefusedError, PermissionError):
                 break  # the driver has gone, or is another one
             except OSError:  # it cannot be reached from here, or is too busy just now
+                if channel is not None:
+                    channel.close()
                 time.sleep(_PAUSE * attempt)
+            else:
+                return channel
         return None
 
     def _control(self) -> None:
-        channel = self._connect(replace(self._hello, control=True))
+        channel = self._connect(replace(self.hello, control=True))
         if channel is None:
             return
         try:
@@ -138,12 +133,12 @@ class Slots:
         STARTED.wait()
         while not self._leaving:
             # a unix socket is in the pool's private folder; a TCP address leads to another host
-            mark = Mark(os.path.dirname(self._address) if isinstance(self._address, str) else "")
-            channel = self._connect(replace(self._hello, mark=mark.name))
+            mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")
+            channel = self._connect(replace(self.hello, mark=mark.name))
             if channel is None:
                 return
             alone = self._alone
-            pilot = Pilot(channel, self._hello, self._permits, mark, alone, alone and self._replaced)
+            pilot = Pilot(channel, self.hello, self._permits, mark, alone, alone and self.replaced)
             self._pilots.add(pilot)
             try:
                 pilot.serve()
@@ -153,54 +148,32 @@ class Slots:
                 return  # a process that breaks every slot at once is of no use to the run
 
 
-def _introduced(channel: Channel, hello: Hello) -> Channel:
-    try:
-        channel.send(hello)
-    except OSError:
-        channel.close()
-        raise
-    return channel
-
-
+@dataclass(eq=False)
 class Pilot:
     """One slot's loop over the messages of `protocol`.
 
-    Args:
-        hello: How the channel has introduced itself.
-        permits: Taken while user code runs (not while an answer is sent: that may wait).
-        mark: Where it notes which items it is inside.
-        alone: Whether this process is not the driver's own, and may be killed by an item's time limit.
-        replaced: Whether another process takes this one's place, so that it may be ended when it is beyond use.
-
-    Attributes:
-        leaving: The worker is about to end: the chunk in hand is the last one.
-        broken: It could not go on.
-        answered: It has answered a chunk.
+    `permits` are taken while user code runs (not while an answer is sent: that may wait). `alone`: this process is not
+    the driver's own, and an item's time limit may kill it. `replaced`: as for `Slots`.
     """
+
+    channel: Channel
+    hello: Hello
+    permits: threading.Semaphore
+    mark: Mark
+    alone: bool = True
+    replaced: bool = True
 
     end = staticmethod(end_process)  # what an item that takes too long does to its process
 
-    def __init__(
-        self,
-        channel: Channel,
-        hello: Hello,
-        permits: threading.Semaphore,
-        mark: Mark,
-        alone: bool = True,
-        replaced: bool = True,
-    ) -> None:
-        self.channel = channel
-        self.worker = hello.worker
-        self._threads = hello.threads
-        self._permits = permits
-        self._mark = mark
-        self._alone = alone
-        self._replaced = replaced
-        self.leaving = self.broken = self.answered = False
+    def __post_init__(self) -> None:
+        self.worker = self.hello.worker
+        self.leaving = False  # the worker is about to end: the chunk in hand is the last one
+        self.broken = False  # it could not go on
+        self.answered = False  # a chunk
         self._busy = False
         self._step = 1  # items that the steps of this run's last chunk held
         self._send_lock = threading.Lock()
-        self._outlet = Outlet(self.worker, self._send_records, self._send_lock)
+        self._outlet = Outlet(self.worker, self.channel, self._send_lock)
         self._inbox: deque[Any] = deque()
         self._calls: dict[int, tuple[Call, RunSpec]] = {}
         self._broken: set[int] = set()
@@ -224,13 +197,12 @@ class Pilot:
             self.broken = True
             with suppress(Exception):  # what broke it may have broken standard error too
                 traceback.print_exc()
-            if self._replaced:
+            if self.replaced:
                 self.channel.close()
                 end_process()
             self._report_broken(run_id, error)
         finally:
             self._busy = False
-            self._outlet.end()
 
     def _report_broken(self, run_id: int, error: BaseException) -> None:
         kind, text, trace = describe_error(error)
@@ -241,21 +213,16 @@ class Pilot:
         self.channel.close()
 
     def is_needed(self) -> bool:
-        """Whether the driver waits for what this slot has in hand."""
+        """Whether the driver waits for this slot's chunk."""
         return self._busy and not self.channel.at_end()
 
     def _send(self, message: Any) -> None:
         with self._send_lock:
             self.channel.send(message)
 
-    def _send_records(self, run_id: int, message: Message | None) -> None:
-        """Send what items have logged; with the lock held."""
-        if message is not None:
-            self.channel.send(("log", run_id, message))
-
     def _listening(self, run_id: int) -> AbstractContextManager[None]:
         # threads of the driver's own process log to its handlers without us
-        return self._outlet.open(run_id) if self._alone else nullcontext()
+        return self._outlet.open(run_id) if self.alone else nullcontext()
 
     def _on_run(
         self, run_id: int, blob: bytes, timeout: float | None, path: list[str], hearing: Hearing
@@ -265,37 +232,37 @@ class Pilot:
             self._send(("over", run_id))
             return
 
-        def give_up(report: SetupReport) -> None:
+        def give_up(report: Report) -> None:
             self._broken.add(run_id)
             with self._send_lock:
-                self._send_records(run_id, self._outlet.take())
+                self._outlet.flush(run_id)
                 self.channel.send(("setup", run_id, report))
 
-        late = SetupWatch(timeout, lambda text: give_up(SetupReport(f"on worker {self.worker}: {text}")))
+        late = SetupWatch(timeout, lambda text: give_up((f"on worker {self.worker}: {text}", None)))
         sys.path.extend(entry for entry in path if entry not in sys.path)
-        with self._permits, late, self._listening(run_id):
-            self._mark.set_up(run_id)
+        with self.permits, late, self._listening(run_id):
+            self.mark.set_up(run_id)
             begin = time.perf_counter()
             try:
-                if self._alone:
+                if self.alone:
                     self._outlet.hear(hearing)
                 spec: RunSpec = pickle.loads(blob)  # imports the user's modules, which may take long too
                 imported = time.perf_counter()
                 call = prepare(spec)
             except BaseException as error:  # whatever user code raises here, the driver must hear of it
                 late.stop()
-                self._mark.clear()
+                self.mark.clear()
                 if run_id not in self._broken:
                     give_up(setup_report(error, self.worker))
                 return
         built = time.perf_counter()
-        self._mark.clear()
+        self.mark.clear()
         if run_id in self._broken:
             return
         self._calls[run_id] = (call, spec)
         self._step = 1
         with self._send_lock:
-            self._send_records(run_id, self._outlet.take())
+            self._outlet.flush(run_id)
             self.channel.send(("ready", run_id, imported - begin, built - imported))
 
     def _on_chunk(
@@ -307,50 +274,42 @@ class Pilot:
             return
         call, spec = self._calls[run_id]
 
+        def interrupted() -> bool:
+            return self.leaving or self._ended(run_id)
+
         def report(late: Late) -> None:
             try:
                 self._send(("late", run_id, late))
             finally:  # also where the driver has gone
                 self.end()
 
-        with self._permits, self._listening(run_id):
-            self._mark.begin(run_id, start)
+        with self.permits, self._listening(run_id):
+            self.mark.begin(run_id, start)
             if isinstance(items, bytes):
                 try:
                     items = pickle.loads(items)
                 except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
-                    self._mark.clear()
-                    self._send(unread(run_id, error, self.worker))
+                    self.mark.clear()
+                    failure = failure_of(error, None, 1, self.worker)
+                    self._send(("unread", run_id, failure, pickle_error(error)))
                     return
-            with on_a_worker(report if self._alone else None):
-                block = run_items(
-                    items,
-                    call,
-                    spec.policy,
-                    self.worker,
-                    budget,
-                    lambda: self.leaving or self._ended(run_id),
-                    self._mark.step,
-                    singly,
-                    self._step,
-                    float("inf") if positions is None else KEEP,
-                )
+            keep = float("inf") if positions is None else KEEP
+            with on_a_worker(report if self.alone else None):
+                how = budget, interrupted, self.mark.step, singly, self._step, keep
+                block = run_items(items, call, spec.policy, self.worker, *how)
             try:
                 spec.check_loaded("this process")  # what the items have imported
             except ParallelError as error:
                 self._broken.add(run_id)
                 del self._calls[run_id]
                 forget(spec)
-                self._mark.clear()
+                self.mark.clear()
                 self._send(("setup", run_id, setup_report(error, self.worker)))
                 return
             self._step = block.step
-            block.cpu /= self._threads  # all of them ran meanwhile
-            self._mark.leave(len(block.values))
+            block.cpu /= self.hello.threads  # all of them ran meanwhile
+            self.mark.leave(len(block.values))
             if positions is not None:
-                # here: 20 ms that a first result need not wait for
-                from espnet3.parallel.engine.recording import to_lines
-
                 to_lines(block, positions, items, spec.policy, self.worker)
             parts = self._pickled(run_id, items, block, spec.policy)
             block.error = None  # its traceback leads to this frame, and the frame to it
@@ -359,10 +318,10 @@ class Pilot:
         except ANYTHING:  # an item has closed it, or replaced it
             pass
         with self._send_lock:
-            self._send_records(run_id, self._outlet.take())
+            self._outlet.flush(run_id)
             self.channel.send_parts(*parts)
         self.answered = True
-        self._mark.clear()  # only now: an item may have closed the socket, and sending ends this process then
+        self.mark.clear()  # only now: an item may have closed the socket, and sending ends this process then
 
     def _ended(self, run_id: int) -> bool:
         with self._send_lock:  # TLS must not read in one thread and write in another
@@ -374,16 +333,16 @@ class Pilot:
         return any(m[0] == "end" and m[1] == run_id for m in self._inbox)
 
     def _pickled(self, run_id: int, items: Any, block: Block, policy: Policy) -> Any:
-        done = head_of(block)
+        values, head = block.values, head_of(block)
         try:
-            return pickle_parts(("done", run_id, done.fields(), block.values))
+            return pickle_parts(("done", run_id, tuple(head), values))
         except ANYTHING:  # some result needs more than pickle (a class made in a script) ...
             pass
         try:
-            return pickle_parts(("done", run_id, done.fields(), block.values), Pickler)
+            return pickle_parts(("done", run_id, tuple(head), values), Pickler)
         except ANYTHING:  # ... or cannot travel at all
-            values, done = portable(items, block, policy, self.worker)
-            return pickle_parts(("done", run_id, done.fields(), values))
+            values, head = portable(items, block, head, policy, self.worker)
+            return pickle_parts(("done", run_id, tuple(head), values))
 
     def _on_end(self, run_id: int) -> None:
         _, spec = self._calls.pop(run_id, (None, None))

@@ -1,4 +1,4 @@
-"""What the driver asks of the cluster whose workers it uses, and the facts it gets as answers.
+"""The driver's questions to the cluster whose workers it uses, and their answers.
 
 Clusters of ours are `WorkerCluster`s. Of any other, the user's own, nothing is known: it is a `PlainCluster`.
 """
@@ -18,7 +18,7 @@ from espnet3.parallel.records import ProcessEnd
 
 
 class StartFailure(enum.Enum):
-    """What went wrong, again and again, until a cluster stopped starting workers; and how that is worded."""
+    """The repeated failure after which a cluster starts no more workers, and its words."""
 
     SUBMISSION = "a job could not be submitted, {tries} times in a row: {detail}"
     EARLY_END = "{tries} jobs in a row ended at their start, so no more are submitted. {detail}"
@@ -27,17 +27,11 @@ class StartFailure(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Why a cluster starts no more workers; `str()` words it.
-
-    Attributes:
-        failure: What went wrong.
-        detail: What the last try left to read: an error, the end of a log.
-        tries: How many tries in a row failed; 0 where each worker's own were counted.
-    """
+    """Why a cluster starts no more workers; `str()` words it."""
 
     failure: StartFailure
-    detail: str
-    tries: int = 0
+    detail: str  # what the last try left to read: an error, the end of a log
+    tries: int = 0  # that failed in a row; 0 where each worker's own were counted
 
     def __str__(self) -> str:
         return self.failure.value.format(tries=self.tries, detail=self.detail)
@@ -45,19 +39,12 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class MissingWorker:
-    """A worker, or a job of several, that has not come.
+    """A worker, or a job of several, that has not come."""
 
-    Attributes:
-        name: What it is: "job 123", "worker ssh-0".
-        state: What is known of it, to follow the name: "pending (PD): Resources".
-        look: A command that shows more; "" where there is none.
-        detail: The end of its log, or the last error; "" where there is neither.
-    """
-
-    name: str
-    state: str
-    look: str = ""
-    detail: str = ""
+    name: str  # "job 123", "worker ssh-0"
+    state: str  # to follow the name: "pending (PD): Resources"
+    look: str = ""  # a command that shows more
+    detail: str = ""  # the end of its log, or the last error
 
     def __str__(self) -> str:
         see = f" (see: {self.look})" if self.look else ""
@@ -66,17 +53,11 @@ class MissingWorker:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What keeps the workers that have not come; `str()` words it, "" where nothing is known.
+    """The reasons why workers have not come; `str()` words them, "" where nothing is known."""
 
-    Attributes:
-        workers: The first of them.
-        more: How many there are beside those.
-        no_answer: Why the scheduler cannot be asked; "" where it answers.
-    """
-
-    workers: tuple[MissingWorker, ...] = ()
+    workers: tuple[MissingWorker, ...] = ()  # the first of them
     more: int = 0
-    no_answer: str = ""
+    no_answer: str = ""  # why the scheduler cannot be asked
 
     def __str__(self) -> str:
         lines = [f"no answer from the queue: {self.no_answer}"] if self.no_answer else []
@@ -87,17 +68,10 @@ class Missing:
 
 @runtime_checkable
 class WorkerCluster(Protocol):
-    """A cluster as the driver sees it. What a cluster does not define is as for one that knows nothing.
+    """A cluster as the driver sees it; the defaults are those of a cluster that knows nothing."""
 
-    Attributes:
-        owns_processes: Its workers are processes that it has forked itself: it hears how each one ends,
-            and replaces one that is killed.
-        is_ours: It was opened by this package: a worker of it may be ended where another one takes its place.
-        serves_https: Its dashboard is encrypted.
-    """
-
-    owns_processes: bool = False
-    is_ours: bool = True
+    owns_processes: bool = False  # it has forked its workers: it hears how each one ends, and replaces it
+    is_ours: bool = True  # opened by this package: a worker of it may be ended where another takes its place
 
     @property
     def serves_https(self) -> bool:
@@ -113,11 +87,11 @@ class WorkerCluster(Protocol):
         return None
 
     def missing(self) -> Missing:
-        """Return what keeps the workers that have not come."""
+        """Return the reasons why workers have not come."""
         return Missing()
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Whether a lost worker went because its job or session ended, not by its item; None: not known yet."""
+        """Whether a lost worker went with its job or session, not by its item; None: not known yet."""
         return False  # a worker is nothing but its process
 
     def kill_worker(self, host: str, pid: int) -> None:
@@ -131,7 +105,7 @@ class WorkerCluster(Protocol):
         return
 
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
-        """Take note of what says whether there is work for workers, where that decides how many are started."""
+        """Take a function that tells whether there is work, where that decides how many workers are started."""
         return
 
 

@@ -11,10 +11,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine.loop import run_items
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.sizing import KEEP
+from espnet3.parallel.engine.settling import Block, to_lines
 from espnet3.parallel.engine.steps import Call
-from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.engine.work import KEEP, Chunk, Work
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import (
     SetupFn,
@@ -80,8 +79,6 @@ def run_inline(
     while (chunk := work.take(float(size), work.cap(_MOST_ITEMS, 1))) is not None:
         block = run_items(chunk.items, call, spec.policy, THIS_PROCESS, seconds, keep=keep)
         if spec.as_lines:
-            from espnet3.parallel.engine.recording import to_lines  # here: others need no ledger
-
             to_lines(block, work.positions(chunk), chunk.items, spec.policy, THIS_PROCESS)
         done = len(block.values)
         if done < len(chunk.items) and block.error is None:

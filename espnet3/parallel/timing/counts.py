@@ -1,14 +1,21 @@
-"""How long items took and what memory, in a few numbers however many they are: a histogram, the slowest, a sample."""
+"""Times and memory of any number of items in a few numbers: a histogram, the slowest, a sample."""
 
 from __future__ import annotations
 
 import math
+import os
+import resource
+import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.timing.memory import recent_peak
-
+_STATUS = "/proc/self/status"
+# of the program that runs now; getrusage also counts the one that started it, up to its exec
+_PEAK = b"VmHWM:"
+_EVERY = 0.02  # seconds between two looks: one takes some 10 us, and a peak stays to be seen by the next one
+_seen: dict[int, tuple[float, int]] = {}  # the last look and what it saw, by process: a fork has its own
 PER_OCTAVE = 8  # bins of the histogram for each doubling of the time: a bin is 9 % wide
 SHORTEST = 1e-7  # seconds; what took less counts as this
 _SLOW, _SOME = 3, 4  # items that are named, of those that one record is about
@@ -26,19 +33,12 @@ def edge_of(number: float) -> float:
 
 @dataclass(slots=True)
 class ItemTimes:
-    """How long some items took. A step of several items counts as so many of its mean.
+    """Times of some items. A step of several items counts as so many of its mean."""
 
-    Attributes:
-        counts: How many items by bin.
-        slow: Seconds and place of the slowest ones.
-        some: The same of a few others, as they come.
-        memory: Bytes that the process of the items had used at most by then; 0 where nobody has looked.
-    """
-
-    counts: dict[int, int] = field(default_factory=dict)
-    slow: list[tuple[float, int]] = field(default_factory=list)
-    some: list[tuple[float, int]] = field(default_factory=list)
-    memory: int = 0
+    counts: dict[int, int] = field(default_factory=dict)  # items by bin
+    slow: list[tuple[float, int]] = field(default_factory=list)  # seconds and place of the slowest
+    some: list[tuple[float, int]] = field(default_factory=list)  # the same of a few others
+    memory: int = 0  # bytes that their process had used at most by then; 0 where that is not known
 
     @classmethod
     def of_steps(cls, steps: Iterable[tuple[int, float]], place: int = 0) -> ItemTimes:
@@ -58,7 +58,7 @@ class ItemTimes:
         self._name([(each, place)], [(each, place)] if n == 1 else [])
 
     def merge(self, other: ItemTimes, move: int = 0) -> None:
-        """Add what another one has counted, whose places are `move` less."""
+        """Add another one's counts, with places moved by `move`."""
         for number, n in other.counts.items():
             self.counts[number] = self.counts.get(number, 0) + n
         self._name([(s, p + move) for s, p in other.slow], [(s, p + move) for s, p in other.some])
@@ -73,3 +73,25 @@ class ItemTimes:
     def fields(self) -> tuple[Any, ...]:
         """Return what travels: plain data."""
         return self.counts, self.slow, self.some, self.memory
+
+
+def recent_peak() -> int:
+    """Return what `peak_memory` has returned within the last 20 ms, or does now."""
+    process, now = os.getpid(), time.monotonic()
+    when, peak = _seen.get(process, (-_EVERY, 0))
+    if now - when >= _EVERY:
+        peak = peak_memory()
+        _seen[process] = now, peak
+    return peak
+
+
+def peak_memory() -> int:
+    """Return the most memory that this process has held so far, in bytes, as `VmHWM` of proc(5) or `ru_maxrss`."""
+    try:
+        with open(_STATUS, "rb", buffering=0) as stream:
+            said = stream.read(4096)
+        begin = said.index(_PEAK) + len(_PEAK)
+        return int(said[begin : said.index(b"kB", begin)]) * 1024
+    except (OSError, ValueError):  # not Linux, or a kernel that does not say it
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

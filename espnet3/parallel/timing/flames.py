@@ -17,7 +17,8 @@ _BEGUN = "Sampling process"  # what py-spy prints once it samples
 _WRONG = "Error: "
 _UNSEEN = "No stack counts found"
 _PATIENCE = 60.0  # seconds for it to write the file
-_SET_PTRACER = 0x59616D61  # prctl(2): who may look into this process, where the kernel asks (Yama)
+_SET_PTRACER = 0x59616D61  # prctl(2): the processes that may look into this one, where the kernel asks (Yama)
+_ANY = -1  # of the user's own
 
 
 def sampler() -> str | None:
@@ -25,44 +26,48 @@ def sampler() -> str | None:
     return shutil.which(_NAME, path=str(Path(sys.executable).parent)) or shutil.which(_NAME)
 
 
+def _let_look_in(process: int) -> None:
+    ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(process), 0, 0, 0)  # fails where it is not asked for
+
+
 class FlameGraph:
-    """Samples this process from entering to leaving, and writes an SVG file.
-
-    Args:
-        command: What `sampler` returned.
-        file: Where to.
-
-    Attributes:
-        problem: Why there is no file; "" where there is one.
-    """
+    """Samples this process from entering to leaving, and writes an SVG file, or `problem`."""
 
     def __init__(self, command: str, file: Path) -> None:
-        self.problem = ""
+        self.problem = ""  # why there is no file
         self._file = file
         self._said: list[str] = []
-        # it waits for a line: only then may it look into this process
-        begin = ["sh", "-c", 'read -r _ && exec "$@"', "sh", command, "record", "--pid", str(os.getpid())]
-        self._command = [*begin, "--rate", str(_RATE), "--output", str(file)]
-        self._spy: subprocess.Popen[str] | None = None
+        self._command = [
+            command,
+            "record",
+            "--pid",
+            str(os.getpid()),
+            "--rate",
+            str(_RATE),
+            "--output",
+            str(file),
+        ]
 
     def __enter__(self) -> FlameGraph:
-        pipe = subprocess.PIPE
-        spy = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True)
-        assert spy.stdin is not None and spy.stdout is not None
-        ctypes.CDLL(None).prctl(_SET_PTRACER, spy.pid, 0, 0, 0)  # fails where nobody asks, which is no harm
-        spy.stdin.write("\n")
-        spy.stdin.close()
-        for line in spy.stdout:
+        _let_look_in(_ANY)
+        self._spy = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self._spy.stdout is not None
+        for line in self._spy.stdout:
             self._said.append(line.strip())
             if _BEGUN in line:
                 break
-        self._spy = spy
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        assert self._spy is not None and self._spy.stdout is not None
+        assert self._spy.stdout is not None
         if self._spy.poll() is None:
             self._spy.send_signal(signal.SIGINT)  # it writes what it has seen
         try:
@@ -70,13 +75,13 @@ class FlameGraph:
         except subprocess.TimeoutExpired:
             self._spy.kill()
             self._spy.wait()
+        _let_look_in(0)
         self._said += [line.strip() for line in self._spy.stdout]
         self._spy.stdout.close()
         if self._spy.returncode:
             self._file.unlink(missing_ok=True)  # it may hold that nothing was seen
             why = next((line for line in self._said if line.startswith(_WRONG)), "")
             self.problem = why.removeprefix(_WRONG) or f"it ended with exit status {self._spy.returncode}"
-            if (
-                _UNSEEN in why or self._spy.returncode == -signal.SIGINT
-            ):  # it had not begun to listen for that
+            # the latter where it had not begun to listen for that
+            if _UNSEEN in why or self._spy.returncode == -signal.SIGINT:
                 self.problem = "it was over before anything was seen of it"

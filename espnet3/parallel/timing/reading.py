@@ -19,23 +19,14 @@ _SLOWEST = 20
 
 @dataclass(frozen=True, slots=True)
 class Stint:
-    """What a worker did between two moments. Times are in seconds since the epoch.
-
-    Attributes:
-        worker: Its name.
-        begin: When it began the first of the items.
-        end: When it ended the last one.
-        busy: Seconds that it spent on them: with several threads it may be more than from begin to end.
-        items: How many they are.
-        memory: Bytes that its process had used at most by the end; 0 where that is not recorded.
-    """
+    """A worker's work between two moments, in seconds since the epoch."""
 
     worker: str
-    begin: float
-    end: float
-    busy: float
+    begin: float  # of the first item
+    end: float  # of the last item
+    busy: float  # seconds spent on items: with several threads perhaps more than from begin to end
     items: int
-    memory: int = 0
+    memory: int = 0  # bytes that its process had used at most by the end; 0 where that is not recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +41,16 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """All that a run's folder says of its items' times; empty for a run of before they were recorded.
+    """All that a run's folder says of its items' times; empty for a run of before they were recorded."""
 
-    Attributes:
-        stints: What workers did, by time.
-        arrivals: When they were ready.
-        losses: When which of them died.
-        counts: How many items took how long, by bin (`counts.edge_of`).
-        slow: The slowest items: seconds, position, index as text.
-        costs: Seconds and cost of a sample of items, where the runner has `item_cost`.
-        retries: Times an item was tried again.
-        unread: Bytes of further records that were not read, as they are too many.
-    """
-
-    stints: tuple[Stint, ...] = ()
+    stints: tuple[Stint, ...] = ()  # by time, as the next two
     arrivals: tuple[Arrival, ...] = ()
-    losses: tuple[tuple[str, float], ...] = ()
-    counts: dict[int, int] = field(default_factory=dict)
-    slow: tuple[tuple[float, int, str], ...] = ()
-    costs: tuple[tuple[float, float], ...] = ()
+    losses: tuple[tuple[str, float], ...] = ()  # workers that died, and when
+    counts: dict[int, int] = field(default_factory=dict)  # items by the bin of their time (`counts.edge_of`)
+    slow: tuple[tuple[float, int, str], ...] = ()  # the slowest: seconds, position, index as text
+    costs: tuple[tuple[float, float], ...] = ()  # seconds and cost of a sample, where there is `item_cost`
     retries: int = 0
-    unread: int = 0
+    unread: int = 0  # bytes of further records, which are too many
 
     @property
     def items(self) -> int:
@@ -107,11 +87,7 @@ def read_times(run: Path) -> RunTimes:
 
 
 class TimesReader:
-    """Reads the times of one run, again and again: a second look goes on where the first one ended.
-
-    Args:
-        run: The run's folder.
-    """
+    """Reads the times of one run's folder, again and again: a second look goes on where the first one ended."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -197,5 +173,5 @@ def shard_of(worker: str) -> str:
 
 
 def worker_name(worker: str) -> str:
-    """Return what people see of a worker: its number, unless it says more of itself."""
+    """Return a worker's name for people: "worker 3", or its own where that has more words."""
     return worker if " " in worker else f"worker {worker.rpartition('/')[2]}"

@@ -22,13 +22,10 @@ _RECORDS = 200  # of a worker, in the time in which the run gets e times as long
 _MANY = 20  # workers
 _SHOWN = 60  # characters of an index
 
-# Appends lines to the file, each with its end
-Append = Callable[[list[bytes]], None]
-
 
 @dataclass(slots=True)
 class _Record:
-    """What a worker did since `begin`, in seconds since the epoch."""
+    """A worker's work since `begin`, in seconds since the epoch."""
 
     begin: float
     end: float
@@ -39,20 +36,15 @@ class _Record:
 
 
 class TimesRecorder:
-    """Takes in what workers did, and writes it down from time to time; as a context manager also at its end.
+    """Collects the work of workers, and writes it down from time to time; as a context manager also at its end.
 
-    Args:
-        append: Appends lines to the file.
-        items: The run's indices; slow items are named by theirs.
-        cost: What each costs, in the runner's own unit, or None.
-        first: The position of the first of `items` in the caller's list.
-        workers: How many share the run's records, where they have files of their own (the shards of detached runs).
-        clock: Returns the time in seconds since the epoch.
+    `append` appends lines to the file. `first`: the position of the first of `items` in the caller's list. `workers`:
+    how many share the run's records, where they have files of their own (the shards of detached runs).
     """
 
     def __init__(
         self,
-        append: Append,
+        append: Callable[[list[bytes]], None],
         items: Sequence[Any],
         cost: Sequence[float] | None = None,
         first: int = 0,
@@ -95,9 +87,8 @@ class TimesRecorder:
         now = self._clock() - ago
         begin, period = now - seconds, self._period(now)
         record = self._open.get(worker)
-        if (
-            record is not None and begin - record.end > period
-        ):  # it was idle, which is not smeared over its work
+        # it was idle, which is not smeared over its work
+        if record is not None and begin - record.end > period:
             self._close(worker)
             record = None
         if record is None:
@@ -106,7 +97,8 @@ class TimesRecorder:
         record.busy += seconds
         record.items += n
         record.retries += retries
-        self._name(record, times, positions)
+        slow, some = ([(s, positions[p]) for s, p in each] for each in (times.slow, times.some))
+        record.times.merge(ItemTimes(times.counts, slow, some, times.memory))
         if now - record.begin >= period:
             self._close(worker)
             self._write()
@@ -120,12 +112,9 @@ class TimesRecorder:
         while tally.came:
             self.came(*tally.came.pop(0))
         while tally.went:
-            self.went(*tally.went.pop(0))
-
-    def went(self, worker: str, when: float) -> None:
-        """Note that a worker's process ended with items in progress."""
-        self._close(worker)
-        self._note(worker=worker, gone=round(when, 3))
+            worker, when = tally.went.pop(0)
+            self._close(worker)
+            self._note(worker=worker, gone=round(when, 3))
 
     def flush(self) -> None:
         """Write all that is left."""
@@ -134,18 +123,9 @@ class TimesRecorder:
         self._write()
 
     def _period(self, now: float) -> float:
-        """Return how many seconds a record is to be about."""
+        """Return the seconds that a record covers."""
         share = max(1.0, max(self._workers, len(self._open)) / _MANY)
         return max(_LEAST, (now - self._begin) * share / _RECORDS)
-
-    def _name(self, record: _Record, times: ItemTimes, positions: Sequence[int]) -> None:
-        placed = ItemTimes(
-            times.counts,
-            [(s, positions[p]) for s, p in times.slow],
-            [(s, positions[p]) for s, p in times.some],
-            times.memory,
-        )
-        record.times.merge(placed)
 
     def _close(self, worker: str) -> None:
         record = self._open.pop(worker, None)

@@ -272,33 +272,6 @@ def test_an_env_that_is_a_list_names_the_setup_fn(place):
         parallel_map(abs, range(3), setup_fn=returns_a_list)
 
 
-def test_an_env_entry_before_the_index_is_refused_with_the_order(place):
-    """forward(factor, idx) is answered with the order that is meant, not with an entry that the env lacks."""
-    swapped = type("Swapped", (BaseRunner,), {"forward": staticmethod(lambda factor, idx: idx)})
-    swapped.forward.__qualname__ = "Swapped.forward"
-    with pytest.raises(
-        SignatureError, match=r"first parameter is 'factor', .*: write forward\(idx, factor\)$"
-    ):
-        swapped(PROVIDER, progress=False)(range(3))
-
-
-@pytest.mark.parametrize("n_workers", [1, 2])
-def test_an_env_entry_in_the_place_of_the_index_is_one_warning(n_workers):
-    """forward(factor), where the env holds factor, runs, and the driver says once what factor is."""
-    set_parallel({"env": "local", "n_workers": n_workers})
-    hides = type("Hides", (BaseRunner,), {"forward": staticmethod(lambda factor: factor)})
-    hides.forward.__name__, hides.forward.__qualname__ = "forward", f"Hides{n_workers}.forward"
-    with warnings.catch_warnings(record=True) as recorded:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            assert hides(PROVIDER, progress=False)(range(9)) == list(range(9))
-    (said,) = warned(recorded)
-    assert said == (
-        f"Hides{n_workers}.forward's first parameter 'factor' gets the index, not the env's 'factor': "
-        "write forward(idx, factor, ...)"
-    )
-
-
 @pytest.mark.parametrize("name", ["forward", "write_record", "close_writers"])
 def test_a_function_with_yield_is_refused_where_nobody_would_run_it(name):
     """A generator function in place of one that returns is found when the class is defined."""

@@ -125,13 +125,13 @@ OVER = ProcessEnd(signal=signal.SIGKILL, reason="memory_limit", used=1 << 30, li
     ("loss", "deaths", "words"),
     [
         (poison(), 1, ["was killed by SIGSEGV", ALONE]),
-        (poison(end=LEFT), 2, ["exited with code 3", ALONE, "; this is the second worker lost to this item"]),
+        (poison(end=LEFT), 2, ["exited with code 3", ALONE, "; this is the 2nd worker lost to this item"]),
         (poison(end=UNKNOWN), 22, ["ended", ALONE, "; this is the 22nd worker lost to this item"]),
         (poison(begin=OUTSIDE), 1, ["was killed by SIGSEGV in a writer hook", IN_HOOK]),
         (
             poison(begin=OUTSIDE, hook="close_writers"),
             2,
-            ["was killed by SIGSEGV in close_writers", IN_HOOK, "; this is the second worker lost in it"],
+            ["was killed by SIGSEGV in close_writers", IN_HOOK, "; this is the 2nd worker lost in it"],
         ),
         (
             poison(end=OVER),
@@ -210,7 +210,7 @@ def lose_until_it_fails(draw: random.Random) -> None:
         end = draw.choice([CRASHED, LEFT, SHOT, UNKNOWN])
         seconds = draw.choice([None, 1.5])
         loss = Loss(0, items, end, draw.random() < 0.5, draw.random() < 0.5, seconds)
-        before, (fate, charges) = charges, unpacked(after_loss(charges, loss, policy))
+        before, (fate, charges) = charges, after_loss(charges, loss, policy)
         if fate.failed:
             break
         assert charges.suspect
@@ -224,11 +224,6 @@ def lose_until_it_fails(draw: random.Random) -> None:
         assert charges.deaths >= policy.poison_after
     else:
         assert charges.late == policy.max_retries + 1
-
-
-def unpacked(verdict: Verdict) -> tuple[Fate, Charges]:
-    """Return a verdict's parts."""
-    return verdict.fate, verdict.charges
 
 
 class Shard:

@@ -85,31 +85,9 @@ def test_the_budget_ends_a_chunk_early_and_the_tail_is_left():
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_an_item_that_took_long_is_the_chunks_last_where_outcomes_are_kept(many):
-    """Whether it returns or raises, in a step of many or in a batch: what is done goes to disk."""
-    import time
-
-    def one(i):
-        if i in (300, 700):
-            time.sleep(1.6)
-        if i == 700:
-            raise KeyError(i)
-        return i
-
-    call = Call(one, (lambda items: [one(i) for i in items]) if many else None)
-    policy = Policy(on_error="record", batch_size=10 if many else None)
-    rest, ends = range(1000), []
-    while rest:
-        block = run_items(rest, call, policy, "w", step=1 << 16, keep=1.5)
-        ends.append(rest[len(block.values) - 1])
-        rest = rest[len(block.values) :]
-    assert ends == [309 if many else 300, 709 if many else 700, 999]
-
-
-@pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_item_that_took_long_is_timed_by_itself_where_outcomes_are_kept(many, fails):
-    """Among quick ones in a step, too, and whether it returns or raises: none of them is taken for it."""
+def test_an_item_that_took_long_is_the_chunks_last_and_timed_by_itself_where_outcomes_are_kept(many, fails):
+    """Among quick ones in a step, in a batch, and whether it returns or raises: what is done goes to disk."""
     import time
 
     begun = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from espnet3.parallel.engine.loop import run_items
-from espnet3.parallel.engine.memory import is_out_of_memory
+from espnet3.parallel.engine.settling import is_too_large
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.records import ItemFailure, Policy
 
@@ -137,4 +137,4 @@ def test_what_the_failed_batch_held_is_free_when_the_half_is_tried() -> None:
 )
 def test_what_says_that_memory_was_not_enough(error: BaseException, is_one: bool) -> None:
     """Python's, torch's new and old errors are known; a sentence in any other exception says nothing."""
-    assert is_out_of_memory(error) is is_one
+    assert is_too_large(error, Policy()) is is_one

@@ -7,7 +7,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from espnet3.parallel.engine.sizing import BUDGET, MAX_BYTES, Sizer
+from espnet3.parallel.engine.work import BUDGET, MAX_BYTES, Sizer
 
 
 def test_chunk_lengths_follow_the_measured_speed():

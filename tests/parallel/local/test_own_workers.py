@@ -61,7 +61,9 @@ def script(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[s
 
 NO_DASK = """
 import sys
-from espnet3.parallel import BaseRunner, EnvironmentProvider, parallel_for, parallel_map, set_parallel
+from espnet3.parallel import (
+    BaseRunner, EnvironmentProvider, parallel_for, parallel_map, parallel_submit, set_parallel
+)
 
 HEAVY = ("distributed", "dask", "tornado")
 
@@ -82,18 +84,13 @@ class Double(BaseRunner):
 set_parallel({"env": "local", "n_workers": 2, "options": {"threads_per_worker": 1}})
 assert parallel_map(loaded, range(50)) == [[]] * 50
 assert sorted(map(len, parallel_for(loaded, range(50)))) == [0] * 50
+assert parallel_submit(loaded, 0).result() == []
 assert Double(Provider({}), progress=False)(range(50)) == [2 * x for x in range(50)]
 results = Double(Provider({}), progress=False, output_dir="out")(range(50))
 assert list(results) == [2 * x for x in range(50)]
 assert loaded(0) == [], loaded(0)
 print("done")
 """
-
-
-def test_neither_driver_nor_worker_imports_dask(tmp_path: Path) -> None:
-    """A script with functions, a runner and a run folder on two workers loads no distributed, dask or tornado."""
-    result = script(NO_DASK, tmp_path)
-    assert result.returncode == 0 and result.stdout == "done\n", result.stderr
 
 
 WITHOUT = """
@@ -109,9 +106,11 @@ PathFinder.find_spec = without
 """
 
 
-def test_local_runs_need_no_dask_installed(tmp_path: Path) -> None:
-    """Where Dask's packages are missing, functions, runners and run folders on two workers still work."""
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+@pytest.mark.parametrize("installed", [True, False])
+def test_local_runs_load_no_dask_and_need_none(installed: bool, tmp_path: Path) -> None:
+    """Functions, a runner and a run folder on two workers load no Dask where it is, and work where it is missing."""
+    if not installed:
+        (tmp_path / "sitecustomize.py").write_text(WITHOUT)
     result = script(NO_DASK, tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert result.returncode == 0 and result.stdout == "done\n", result.stderr
 
@@ -218,17 +217,14 @@ def test_the_env_of_a_call_is_gone_after_it() -> None:
     assert set(parallel_map(items.envs_alive, range(200))) == {0}
 
 
-def test_idle_processes_end_by_themselves() -> None:
-    """After `idle_timeout` seconds nothing of a call is left: no process, no thread, no folder."""
-    set_parallel({**TWO, "idle_timeout": 0.2})
+@pytest.mark.parametrize("seconds", [0.2, 0])
+def test_idle_processes_end_by_themselves(seconds: float) -> None:
+    """After `idle_timeout` seconds no process of a call is left; with 0, none when the call returns."""
+    set_parallel({**TWO, "idle_timeout": seconds})
     found = pids()
-    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in found))
-
-
-def test_none_stays_where_that_is_asked() -> None:
-    """With `idle_timeout: 0` the processes have ended when the call returns."""
-    set_parallel({**TWO, "idle_timeout": 0})
-    assert not any(psutil.pid_exists(pid) for pid in pids())
+    if seconds:
+        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in found))
+    assert not any(psutil.pid_exists(pid) for pid in found)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -328,9 +324,6 @@ def test_a_process_killed_at_its_start_is_started_again(monkeypatch: pytest.Monk
         ({"dashboard_address": None}, True),
         ({"dashboard_address": "127.0.0.1:0"}, False),
         ({"processes": False}, False),
-        ({"resources": {"GPU": 1}}, False),
-        ({"protocol": "tcp"}, False),
-        ({"scheduler_port": 0}, False),
         ({"local_directory": "here"}, False),
     ],
 )

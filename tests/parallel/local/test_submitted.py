@@ -38,29 +38,13 @@ def script(text: str, **more: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_dask_is_not_imported() -> None:
-    """Neither this process nor the workers load Dask for a submitted call."""
-    done = script(
-        """
-        import sys
-        from espnet3.parallel import parallel_submit, set_parallel
-        set_parallel({"env": "local", "n_workers": 2})
-        def loaded():
-            return sorted(name for name in sys.modules if name in ("dask", "distributed", "tornado"))
-        print(parallel_submit(loaded).result(), loaded())
-        """
-    )
-    assert done.stdout == "[] []\n", done.stderr
-
-
 @pytest.mark.parametrize("linger", rows([0.02, 0.0], (0.0,)))
 def test_calls_one_after_another_have_the_same_processes(
     linger: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop that waits for each call starts two processes once, also where it is slow to make the next call."""
-    monkeypatch.setattr(
-        background, "_LINGER", linger
-    )  # seconds: none, and most calls meet a run that is ending
+    # seconds: none, and most calls meet a run that is ending
+    monkeypatch.setattr(background, "_LINGER", linger)
     assert len({parallel_submit(os.getpid).result() for _ in range(50)}) <= 2
 
 
@@ -119,13 +103,6 @@ def test_a_result_that_cannot_travel_says_so() -> None:
     """A lock as a result is an error that names the call and the type."""
     with pytest.raises(ItemError, match=r"lock\(\).* of type lock cannot be sent back"):
         parallel_submit(threading.Lock).result(timeout=600)
-
-
-def test_leaving_is_an_exception_of_the_call() -> None:
-    """A call that leaves by sys.exit has raised SystemExit, and the workers go on."""
-    with pytest.raises(SystemExit):
-        parallel_submit(sys.exit, 5).result(timeout=600)
-    assert parallel_submit(abs, -1).result(timeout=600) == 1
 
 
 def test_a_changed_environment_is_seen_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from distributed import Security
 
 from espnet3.parallel.dask_compat.servers import tls_to_connect, tls_to_listen
 from espnet3.parallel.pilots.channel import Channel, connect
-from espnet3.parallel.pilots.door import Door
+from espnet3.parallel.pilots.pool import Door
 from espnet3.parallel.pilots.protocol import Hello
 from tests.descriptors import no_descriptor_left
 

@@ -18,8 +18,7 @@ import pytest
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.split import TIMES
-from espnet3.parallel.timing.counts import ItemTimes, bin_of, edge_of
-from espnet3.parallel.timing.memory import peak_memory
+from espnet3.parallel.timing.counts import ItemTimes, bin_of, edge_of, peak_memory
 from espnet3.parallel.timing.reading import Arrival, RunTimes, Stint, TimesReader, read_times
 from espnet3.parallel.timing.recorder import TimesRecorder
 from espnet3.parallel.views.charts import amount
@@ -249,7 +248,7 @@ def test_the_most_memory_of_each_worker_is_recorded(tmp_path: Path, workers: int
 def test_peak_memory_is_of_this_program_alone() -> None:
     """A program that a larger one started counts its own memory, not that of the one that forked."""
     held = b"x" * LARGE
-    ask = "from espnet3.parallel.timing.memory import peak_memory; print(peak_memory())"
+    ask = "from espnet3.parallel.timing.counts import peak_memory; print(peak_memory())"
     said = subprocess.run(
         [sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=600
     )

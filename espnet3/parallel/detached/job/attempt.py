@@ -22,11 +22,10 @@ from espnet3.parallel.detached.marks import Budget, LossFile, Marks
 from espnet3.parallel.detached.states import BEAT, GRACE, STALE, JobState, acquire
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.loop import on_a_worker, run_items
-from espnet3.parallel.engine.recording import to_lines
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.sizing import KEEP
+from espnet3.parallel.engine.settling import Block, to_lines
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
+from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import adding
 from espnet3.parallel.env.worker_id import name_worker

@@ -14,7 +14,6 @@ import socket
 import threading
 from collections import deque
 from concurrent.futures import CancelledError
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from distributed import get_worker
@@ -136,7 +135,7 @@ def _joined(out: Any, buffers: Any) -> tuple[bytes, list[bytearray]]:
 
 
 class TaskChannel:
-    """A `SlotChannel` with Dask tasks behind it in place of a connection."""
+    """A slot's channel with Dask tasks behind it in place of a connection."""
 
     def __init__(self, pool: TaskPool) -> None:
         self.received = 0
@@ -216,8 +215,8 @@ class TaskChannel:
             self.received = len(answer.data) + sum(map(len, answer.buffers))
             message = pickle.loads(answer.data, buffers=answer.buffers)
             if message[0] == "done":
-                head = replace(Done(*message[2]), worker=answer.worker)
-                message = (*message[:2], head.fields(), *message[3:])
+                head = Done(*message[2])._replace(worker=answer.worker)
+                message = (*message[:2], head, *message[3:])
             return message
         if isinstance(answer, (KilledWorker, ChannelClosedError)):
             raise ChannelClosedError(str(answer))
@@ -268,7 +267,8 @@ class TaskPool:
         # the scheduler chooses which worker runs a task, and Dask blames a death on every task that the
         # worker had queued: the driver takes all slots for one process, so that a suspect runs all alone
         hello = Hello("a Dask worker", self.name, 0, "", threads=1 << 30)
-        return Slot(TaskChannel(self), hello)
+        channel: Any = TaskChannel(self)
+        return Slot(channel, hello)
 
     def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
         """Never: a process is not known by its tasks."""

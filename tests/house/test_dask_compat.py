@@ -108,7 +108,6 @@ STATIC = [
     ("distributed", "distributed.scheduler:Scheduler.remove_worker"),
     ("distributed", "distributed.security:Security.get_connection_args"),
     ("distributed", "distributed.security:Security.get_listen_args"),
-    ("distributed", "distributed.nanny:get_mp_context"),
     ("distributed", "distributed.node:ServerNode.start_http_server"),
     ("distributed", "distributed.utils:format_dashboard_link"),
 ]

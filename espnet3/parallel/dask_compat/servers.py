@@ -1,4 +1,4 @@
-"""Undocumented parts of Dask's schedulers, workers and nannies: their TLS, their pages, their queues."""
+"""Undocumented parts of Dask's schedulers, workers and nannies: their TLS, their pages, their listeners."""
 
 from __future__ import annotations
 
@@ -129,23 +129,6 @@ def limit_requests(server: Any) -> None:
     server.http_server.conn_params.header_timeout = _HANDSHAKE
 
 
-def replace_queues_of_nannies(make: Callable[[Any], Any]) -> None:
-    """Have the nannies of this process speak to their workers through other queues than those of multiprocessing."""
-    from distributed import nanny
-
-    module: Any = nanny
-    context = module.get_mp_context
-
-    class Context:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(context(), name)
-
-        def Queue(self) -> Any:  # noqa: N802  # the name that it takes the place of
-            return make(context())
-
-    module.get_mp_context = Context
-
-
 async def kill_starting_worker(nanny: Any) -> None:
     """Kill the worker of a nanny, if it has not come up."""
     from distributed.core import Status
@@ -153,26 +136,3 @@ async def kill_starting_worker(nanny: Any) -> None:
     worker = nanny.process
     if worker is not None and worker.status is Status.starting and worker.process is not None:
         await worker.process.kill()
-
-
-def nannies_without_main() -> None:
-    """Have nannies of this process start workers that do not import the caller's main module, from now on.
-
-    With it a script without a main guard would start its cluster once more in each worker, and a program from stdin has
-    no file to import. Workers need nothing of it: what the user's main module defines travels by value.
-    """
-    from multiprocessing import spawn
-
-    original = spawn.get_preparation_data
-    if getattr(original, "espnet3_without_main", False):
-        return
-
-    def prepared(name: str) -> dict[str, Any]:
-        data = original(name)
-        if name.startswith("Dask Worker process"):
-            data.pop("init_main_from_name", None)
-            data.pop("init_main_from_path", None)
-        return data
-
-    prepared.espnet3_without_main = True  # type: ignore[attr-defined]  # a mark, read above
-    spawn.get_preparation_data = prepared

@@ -61,9 +61,9 @@ DOCUMENTED = {
     "distributed.scheduler.KilledWorker",
     "tornado.httputil.HTTPHeaders",
     "tornado.httputil.HTTPMessageDelegate",
-    "tornado.httputil.HTTPServerConnectionDelegate",
     "tornado.httputil.HTTPServerRequest",
     "tornado.httputil.ResponseStartLine",
+    "tornado.routing.Router",
     "distributed.worker",  # the fork server loads it, and uses nothing of it
 }
 

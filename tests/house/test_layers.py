@@ -73,10 +73,8 @@ DASK_SIDE = {
     "parallel.clusters.preload",
     "parallel.clusters.ssh_cluster",
     "parallel.clusters.client",
-    "parallel.local.dask.forked_worker",
     "parallel.local.dask.cluster",
     "parallel.local.pages",
-    "parallel.pilots.dask.plugin",
     "parallel.pilots.dask.pools",
     "parallel.pilots.dask.tasks",
 }

@@ -33,8 +33,13 @@ from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.local.pages import PrivatePages, new_secret
-from espnet3.parallel.pilots.dask.plugin import PilotHost
-from espnet3.parallel.pilots.dask.pools import check_client, close_pool, has_work, of_the_parent
+from espnet3.parallel.pilots.dask.pools import (
+    PilotHost,
+    check_client,
+    close_pool,
+    has_work,
+    of_the_parent,
+)
 from espnet3.parallel.pilots.forks import let_go
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import ast
 import asyncio
 import functools
-import logging
 import socket
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import dask
 import pytest
-from distributed import Scheduler
 from tornado.iostream import IOStream
 
-from espnet3.parallel.dask_compat import SEEN, is_failed_broadcast, is_lost_connection
+from espnet3.parallel.dask_compat import SEEN, is_lost_connection
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPAT = sorted((ROOT / "espnet3" / "parallel" / "dask_compat").glob("*.py"))
@@ -213,30 +210,3 @@ def test_the_words_of_a_connection_that_is_lost_before_its_handshake() -> None:
         asyncio.run(begun())
     assert is_lost_connection(caught.value)
     assert not is_lost_connection(ValueError("of a plugin"))
-
-
-def test_the_words_of_a_failed_broadcast() -> None:
-    """What a scheduler logs about a worker that a broadcast did not reach is known by its first words."""
-
-    async def logged() -> list[logging.LogRecord]:
-        async with Scheduler(
-            port=0, dashboard=False, dashboard_address="127.0.0.1:0", host="127.0.0.1"
-        ) as scheduler:
-            with pytest.raises(OSError, match="tcp:"):
-                await scheduler.broadcast(msg={"op": "nothing"}, workers=["tcp://127.0.0.1:1"])
-        return records
-
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
-    logger = logging.getLogger("distributed.scheduler")
-    before = list(logger.filters)
-    logger.filters.clear()  # ours leaves these lines out
-    logger.addHandler(handler)
-    try:
-        with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
-            found = asyncio.run(logged())
-    finally:
-        logger.removeHandler(handler)
-        logger.filters[:] = before
-    assert any(is_failed_broadcast(record) for record in found), [record.getMessage() for record in found]

@@ -14,7 +14,6 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from logging import LogRecord
 from types import BuiltinMethodType, CodeType, MethodType
 from typing import Any, NamedTuple
 
@@ -94,11 +93,6 @@ def interrupted_before_start(error: BaseException | None) -> bool:
     Its clean-up reads its local variable `future`, which is not set then.
     """
     return isinstance(error, NameError) and error.name == "future"
-
-
-def is_failed_broadcast(record: LogRecord) -> bool:
-    """Whether a log line is about a worker that a broadcast did not reach, which raises where it was asked for, too."""
-    return str(record.msg).startswith("broadcast to ")
 
 
 # --- distributed: workers --------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from espnet3.parallel.dask_compat import (
     default_config,
     import_dashboard,
     interrupted_before_start,
-    is_failed_broadcast,
 )
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, forget_worker, give_up_cluster
 from espnet3.parallel.dask_compat.servers import guarded
@@ -63,10 +62,8 @@ for _name in ("distributed.batched", "distributed.comm", "distributed.core", "di
 
 def _is_an_error(record: logging.LogRecord) -> bool:
     """Whether a record is about more than cancelled tasks and workers that are gone: a cluster that closes has both."""
-    kind, error, _ = record.exc_info or (None, None, None)
-    if interrupted_before_start(error) or is_failed_broadcast(record):
-        return False
-    return kind is None or not issubclass(kind, asyncio.CancelledError)
+    _, error, _ = record.exc_info or (None, None, None)
+    return not interrupted_before_start(error) and not isinstance(error, asyncio.CancelledError)
 
 
 for _name in (

@@ -12,7 +12,7 @@ import pickle
 import queue
 import socket
 import threading
-from collections import deque
+from collections import defaultdict
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -51,6 +51,7 @@ class _Inside:
     """The channel of a pilot in this process: tasks give it messages, and take what it answers."""
 
     def __init__(self, worker: Any) -> None:
+        self.busy = False  # a task waits for its answers
         self.runs: set[int] = set()
         self.messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
@@ -87,19 +88,17 @@ class _Inside:
 
 
 _lock = threading.Lock()
-_pilots: dict[str, list[_Inside]] = {}
-_idle: dict[str, list[_Inside]] = {}
+_pilots: defaultdict[str, list[_Inside]] = defaultdict(list)
 
 
 def run_task(pool: str, run: tuple[Any, ...], data: bytes, buffers: list[bytearray]) -> list[Answer]:
     """Have a pilot of this process run one chunk of items; return its messages."""
     with _lock:
-        idle = _idle.setdefault(pool, [])
-        pilot = idle.pop() if idle else None
-    if pilot is None:
-        pilot = _Inside(get_worker())
-        with _lock:
-            _pilots.setdefault(pool, []).append(pilot)
+        pilot = next((each for each in _pilots[pool] if not each.busy), None)
+        if pilot is None:
+            pilot = _Inside(get_worker())
+            _pilots[pool].append(pilot)
+        pilot.busy = True
     if run[1] not in pilot.runs:
         pilot.runs.add(run[1])
         pilot.messages.put(run)
@@ -112,7 +111,7 @@ def run_task(pool: str, run: tuple[Any, ...], data: bytes, buffers: list[bytearr
             answers.append(answer)
     with _lock:
         if kind in ("done", "unread"):
-            idle.append(pilot)
+            pilot.busy = False
         else:  # it is of no more use to the run, or is inside an item
             pilot.messages.put(None)
             _pilots[pool].remove(pilot)
@@ -122,7 +121,7 @@ def run_task(pool: str, run: tuple[Any, ...], data: bytes, buffers: list[bytearr
 async def forget_run(pool: str, run_id: int) -> None:
     """Forget a run in this worker's process (a coroutine: `Client.run` waits for anything else)."""
     with _lock:
-        for pilot in _pilots.get(pool, []):
+        for pilot in _pilots[pool]:
             pilot.runs.discard(run_id)
             pilot.messages.put(("end", run_id))
 
@@ -144,9 +143,8 @@ class TaskChannel:
         self._answers: queue.Queue[Any] = queue.Queue()
         self._ready_r, self._ready_w = socket.socketpair()
         self._run: tuple[Any, ...] = ()
-        self._sent: deque[Any] = deque()
-        self._called: set[str] = set()  # what of it has called back
-        self._order = threading.Lock()
+        self._sent: queue.SimpleQueue[Any] = queue.SimpleQueue()  # futures; None: it is closed
+        threading.Thread(target=self._fetch, name="task-results", daemon=True).start()
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while an answer waits."""
@@ -166,6 +164,7 @@ class TaskChannel:
 
     def close(self) -> None:
         """Close it; answers still to come are dropped."""
+        self._sent.put(None)
         self._ready_r.close()
         self._ready_w.close()
 
@@ -179,27 +178,15 @@ class TaskChannel:
 
     def send_parts(self, out: Any, buffers: Any) -> None:
         """Submit a chunk."""
-        future = self._pool.client.submit(
-            run_task, self._pool.name, self._run, *_joined(out, buffers), pure=False, key=None
-        )
-        with self._order:
-            self._sent.append(future)
-        future.add_done_callback(self._finished)
+        chunk = _joined(out, buffers)
+        self._sent.put(self._pool.client.submit(run_task, self._pool.name, self._run, *chunk, pure=False))
 
-    def _finished(self, future: Any) -> None:
+    def _fetch(self) -> None:
         """Pass on what has finished, in the order it was sent: the driver relies on a channel's order."""
-        with self._order:
-            self._called.add(future.key)
-            while self._sent and self._sent[0].done():
-                first = self._sent.popleft()
-                self._called.discard(first.key)
-                answer = _answer_of(first)
-                for message in answer if isinstance(answer, list) else [answer]:
-                    self._put(message)
-            if self._sent and self._sent[0].key in self._called:
-                # its worker died with the result, it runs again, and Dask calls back once for each asking
-                self._called.discard(self._sent[0].key)
-                self._sent[0].add_done_callback(self._finished)
+        while (future := self._sent.get()) is not None:
+            answer = _answer_of(future)
+            for message in answer if isinstance(answer, list) else [answer]:
+                self._put(message)
 
     def _put(self, answer: Any) -> None:
         self._answers.put(answer)

@@ -40,6 +40,7 @@ DOCUMENTED = {
     "dask",
     "dask.config",
     "dask.utils.parse_bytes",
+    "dask_kubernetes.operator.kubecluster.kubecluster.CreateMode",
     "dask_kubernetes.operator.make_cluster_spec",
     "distributed",
     "distributed.Client",
@@ -84,8 +85,6 @@ STATIC = [
     ("dask-jobqueue", "dask_jobqueue.core:Job._call"),
     ("dask-jobqueue", "dask_jobqueue.core:Job._submit_job"),
     ("dask-jobqueue", "dask_jobqueue.core:JobQueueCluster._dummy_job"),
-    ("dask-kubernetes", "dask_kubernetes.operator.kubecluster.kubecluster:CreateMode"),
-    ("dask-kubernetes", "dask_kubernetes.operator.kubecluster.kubecluster:KubeCluster._scale"),
     ("dask-kubernetes", "dask_kubernetes.operator.kubecluster.kubecluster:KubeCluster._start"),
     ("distributed", "distributed.cli.dask_spec:main"),
     ("distributed", "distributed.cli.dask_worker:main.params"),
@@ -102,11 +101,7 @@ STATIC = [
     ("distributed", "distributed.deploy.spec:SpecCluster._instances.discard"),
     ("distributed", "distributed.deploy.spec:SpecCluster._update_worker_status"),
     ("distributed", "distributed.deploy.spec:SpecCluster.new_worker_spec"),
-    ("distributed", "distributed.scheduler:Scheduler.remove_worker"),
-    ("distributed", "distributed.security:Security.get_connection_args"),
-    ("distributed", "distributed.security:Security.get_listen_args"),
     ("distributed", "distributed.node:ServerNode.start_http_server"),
-    ("distributed", "distributed.utils:format_dashboard_link"),
 ]
 
 

@@ -22,7 +22,7 @@ from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.clusters.options import scratch_base
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, local_security
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, plugins_of, sockets_of
+from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, sockets_of
 from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, WhenAwaited, ignore_errors_of_loop
 from espnet3.parallel.dask_compat.servers import guard_listeners
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
@@ -310,7 +310,7 @@ def dashboard_of(client: Any) -> str | None:
 
 async def _close_threads(cluster: Any) -> None:
     for worker in cluster.workers.values():
-        for plugin in plugins_of(worker):
+        for plugin in list(worker.plugins.values()):
             if isinstance(plugin, PilotHost):
                 plugin.drop_chunks()
     closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]

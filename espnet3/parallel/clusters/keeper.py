@@ -27,7 +27,7 @@ from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
 from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.clusters.commands import AT_END, answers, comment, end_task, in_thread, run
-from espnet3.parallel.dask_compat.clusters import add_specs, options_of_next_jobs, start_missing
+from espnet3.parallel.dask_compat.clusters import add_specs, start_missing
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, MissingWorker, StartFailure
 
@@ -361,7 +361,7 @@ class JobKeeper:
 
     def _avoid_bad_nodes(self) -> None:
         """Ask the queue not to use nodes where a job has died at its start."""
-        options = options_of_next_jobs(self._cluster)
+        options = self._cluster.new_spec["options"]  # of further jobs
         if not self._bad_nodes or not self._scheduler.avoid:
             return
         line = self._scheduler.avoid.format(nodes=self._scheduler.joint.join(self._bad_nodes))

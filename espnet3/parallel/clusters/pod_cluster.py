@@ -17,13 +17,7 @@ from urllib.parse import urlsplit
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat.clusters import (
-    ClosesAtCtrlC,
-    StartsInTime,
-    give_up_cluster,
-    kube_create_mode,
-    scale_pods,
-)
+from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, StartsInTime, give_up_cluster
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
 from espnet3.parallel.kube.server import Server, events_of, is_going, log_of, sentence
@@ -105,9 +99,12 @@ def refusal(error: BaseException) -> str | None:
 
 def kube_options(config: ParallelConfig) -> dict[str, Any]:
     """Return what KubeCluster is made with: a spec of our own, under a new name."""
+    from dask_kubernetes.operator.kubecluster.kubecluster import CreateMode
+
     options = dict(config.options)
     # Joining the cluster of another run by its name would delete it when this run ends.
-    options["create_mode"] = kube_create_mode(options.pop("create_mode", "CREATE_ONLY"))
+    mode = options.pop("create_mode", "CREATE_ONLY")
+    options["create_mode"] = CreateMode(getattr(mode, "value", mode))
     options["custom_cluster_spec"] = cluster_spec(options, config)
     if options.get("resource_timeout") is None:
         options["resource_timeout"] = max(1, round(config.start_timeout / _SHARE))
@@ -211,7 +208,7 @@ async def follow(cluster: Any, wanted: Callable[[], bool], minimum: int, maximum
         target = maximum if now == busy else minimum if now - busy > _IDLE else size
         if target != size:
             try:
-                await scale_pods(cluster, target)
+                await cluster.scale(target)
                 size = target
             except Exception as error:  # of a server that does not answer: it is asked again
                 logger.warning("the number of pods could not be changed to %d: %s", target, error)

@@ -74,14 +74,6 @@ def has_tasks(client: Any) -> bool:
     return any(future.status == "pending" for future in list(client.futures.values()))
 
 
-def dashboard_link(host: str, port: int | None) -> str:
-    """Return the address of a dashboard by the user's own pattern."""
-    from distributed import utils
-
-    word: Any = utils.format_dashboard_link
-    return str(word(host, port))
-
-
 def import_dashboard() -> None:
     """Import what a scheduler imports at its start for its dashboard."""
     import distributed.dashboard.scheduler  # noqa: F401  for its effect on sys.modules
@@ -96,17 +88,6 @@ def interrupted_before_start(error: BaseException | None) -> bool:
 
 
 # --- distributed: workers --------------------------------------------------------------------------
-
-
-def plugins_of(worker: Any) -> list[Any]:
-    """Return the plugins of a worker in this process: `Worker.plugins`."""
-    return list(worker.plugins.values())
-
-
-def threads_of(worker: Any) -> int:
-    """Return how many threads a worker in this process has for tasks: `Worker.state.nthreads`."""
-    threads: int = worker.state.nthreads
-    return threads
 
 
 def slow_heartbeats(worker: Any, seconds: float) -> None:

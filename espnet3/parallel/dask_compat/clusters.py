@@ -81,11 +81,6 @@ class ClosesMore:
             await self.after_closing()
 
 
-async def forget_worker(cluster: Any, address: str) -> None:
-    """Have the scheduler of a cluster forget a worker whose process has ended: `Scheduler.remove_worker`."""
-    await cluster.scheduler.remove_worker(address, stimulus_id="worker-process-ended", close=False)
-
-
 async def start_missing(cluster: Any) -> None:
     """Start the workers of a cluster's `worker_spec` that are not there: `SpecCluster._correct_state`."""
     await cluster._correct_state()
@@ -166,12 +161,6 @@ def log_folder_of(cluster: Any) -> str | None:
     return folder
 
 
-def options_of_next_jobs(cluster: Any) -> dict[str, Any]:
-    """Return the options that further jobs are made with, to be changed in place: `SpecCluster.new_spec`."""
-    options: dict[str, Any] = cluster.new_spec["options"]
-    return options
-
-
 def prologue_of(job: Any) -> tuple[str, ...]:
     """Return the lines that a job's script begins with: `Job._job_script_prologue`."""
     return tuple(job._job_script_prologue or ())
@@ -184,13 +173,6 @@ async def submit_job(job: Any) -> Any:
 
 
 # --- dask-kubernetes and kr8s ----------------------------------------------------------------------
-
-
-def kube_create_mode(mode: Any) -> Any:
-    """Return a `create_mode` of `KubeCluster`, given it or its name."""
-    from dask_kubernetes.operator.kubecluster.kubecluster import CreateMode
-
-    return CreateMode(getattr(mode, "value", mode))
 
 
 class StartsInTime:
@@ -217,11 +199,6 @@ class StartsInTime:
             close: Any = Cluster._close  # what the cluster has in this process: nothing is deleted
             await close(self)
             raise
-
-
-async def scale_pods(cluster: Any, workers: int) -> None:
-    """Have the operator start or retire workers: `KubeCluster._scale`, from its event loop."""
-    await cluster._scale(workers)
 
 
 async def close_connections(api: Any) -> None:

@@ -85,22 +85,12 @@ class _Patient:
             self.loop.update_handler(self, self.loop.READ)
 
 
-def tls_to_listen(security: Any, role: str) -> Any:
-    """Return the SSL context by which a role ("client", "worker", ...) of a cluster listens."""
-    return security.get_listen_args(role)["ssl_context"]
-
-
-def tls_to_connect(security: Any, role: str) -> Any:
-    """Return the SSL context by which a role of a cluster connects."""
-    return security.get_connection_args(role)["ssl_context"]
-
-
 def ask_for_certificate(server: Any) -> None:
     """Have the HTTP server of a scheduler or worker ask for the run's certificate; stop it if that fails."""
     role = "worker" if hasattr(server, "nanny") else "scheduler"  # which has none
     try:
         limit_requests(server)
-        server.http_server.ssl_options = tls_to_listen(server.security, role)
+        server.http_server.ssl_options = server.security.get_listen_args(role)["ssl_context"]
     except BaseException:
         server.http_server.stop()  # Dask goes on after a preload that fails
         raise

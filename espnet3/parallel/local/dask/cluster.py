@@ -23,16 +23,15 @@ from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends.gpus import gpu_env
 from espnet3.parallel.dask_compat import (
-    dashboard_link,
     default_config,
     import_dashboard,
     interrupted_before_start,
 )
-from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, forget_worker, give_up_cluster
+from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, give_up_cluster
 from espnet3.parallel.dask_compat.servers import guarded
 from espnet3.parallel.local.fork_server import ForkServer, boot_of
 from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes, processors
-from espnet3.parallel.local.pages import PrivatePages, link_with, new_secret
+from espnet3.parallel.local.pages import PrivatePages, new_secret
 from espnet3.parallel.local.supervisor import GRACE, Supervised, SupervisedCluster, Supervisor
 
 logger = logging.getLogger(__name__)
@@ -96,11 +95,9 @@ class ThreadCluster(LocalCluster, PrivatePages):
     @property
     def dashboard_link(self) -> str:
         """As the base, on loopback where we chose the address: Dask names this host for an `inproc` scheduler."""
-        link = super().dashboard_link
-        if link and self._dashboard_here and self.scheduler_address.startswith("inproc"):
-            link = dashboard_link("127.0.0.1", urlsplit(link).port)
-            link = link if self.pages is None else link_with(self.pages, link)
-        return link
+        link: str = super().dashboard_link
+        host = urlsplit(self.scheduler_address).hostname
+        return link.replace(f"//{host}:", "//127.0.0.1:", 1) if self._dashboard_here else link
 
 
 class ForkedWorker(ProcessInterface):
@@ -262,7 +259,7 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, Sup
             if address not in scheduler.workers:
                 return
             await asyncio.sleep(0.005)
-        await forget_worker(self, address)
+        await scheduler.remove_worker(address, stimulus_id="worker-process-ended", close=False)
 
     def kill_workers(self) -> None:
         """SIGKILL every worker: an aborted run does not wait for items in progress."""

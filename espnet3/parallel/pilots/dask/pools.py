@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 from distributed import WorkerPlugin
 
-from espnet3.parallel.dask_compat import is_lost_connection, loop_runs_here, threads_of
-from espnet3.parallel.dask_compat.servers import tls_to_connect, tls_to_listen
+from espnet3.parallel.dask_compat import is_lost_connection, loop_runs_here
 from espnet3.parallel.env.worker_id import forget_worker, name_worker
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.pilots.forks import let_go
@@ -44,9 +43,10 @@ class PilotHost(WorkerPlugin):
     def setup(self, worker: Any) -> None:
         """Open one slot per worker thread."""
         name_worker(worker.id)
-        hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads_of(worker))
+        threads = worker.state.nthreads
+        hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
         encrypted = worker.address.startswith("tls")
-        tls = tls_to_connect(worker.security, "worker") if encrypted else None
+        tls = worker.security.get_connection_args("worker")["ssl_context"] if encrypted else None
         self._slots = Slots(self.address, self.key, self.driver, self._replaced, hello, tls)
         self._slots.open()
 
@@ -120,7 +120,8 @@ def _open_pool(client: Any) -> Pool:
     listener, folder = _listen(client)
     tls: ssl.SSLContext | None = None
     if folder is None and client.scheduler.address.startswith("tls"):
-        tls = tls_to_listen(client.security, "client")
+        tls = client.security.get_listen_args("client")["ssl_context"]
+        assert tls is not None
         tls.num_tickets = 0  # they would make a channel without a message look readable
     pool = Pool(listener, folder, tls)
     try:

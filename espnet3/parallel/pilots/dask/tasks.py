@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
-from espnet3.parallel.dask_compat import threads_of
 from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.pilots.mark import Mark
 from espnet3.parallel.pilots.protocol import Done, Hello
@@ -56,8 +55,8 @@ class _Inside:
         self.messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
         self._address = worker.address
-        name, threads = str(worker.name), threads_of(worker)
-        hello = Hello(name, worker.address, os.getpid(), socket.gethostname(), threads)
+        threads = worker.state.nthreads
+        hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
         channel: Any = self
         pilot = _TaskPilot(channel, hello, threading.Semaphore(1), Mark(""), replaced=False)
         threading.Thread(target=pilot.serve, name="pilot", daemon=True).start()

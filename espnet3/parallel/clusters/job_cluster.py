@@ -244,16 +244,10 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
             cluster.keeper.adaptive = True
             cluster.sync(cluster.keeper.start, math.ceil(config.adapt["minimum"] / processes))
             cluster.adapt(Adaptive=WorkAdaptive, **config.adapt)
-    except BaseException as error:
+    except BaseException:
         if cluster is not None:
             cluster.close()
         _clean_up(folder, certificate)
-        if (
-            isinstance(error, RuntimeError)
-            and error.__cause__ is not None
-            and "failed to start" in str(error)
-        ):
-            raise ConfigError(f"the scheduler of the workers cannot start here: {error.__cause__}") from error
         raise
     return cluster
 

@@ -51,13 +51,13 @@ def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, co
 
 
 def _is_of_csh(script: str) -> bool:
-    """Whether a shell runs it that has no arithmetic of this kind."""
+    """Whether a C shell runs the script, which lacks this kind of arithmetic."""
     first = script.split("\n", 1)[0]
     return first.startswith("#!") and first.rstrip().endswith("csh")
 
 
 def _array_description(scheduler: Scheduler, script: str, own: str, counted: str, count: int) -> str | None:
-    """The same of a description: its arguments are `sh -c command`, behind which `$1` gets the element's index."""
+    """As `array_script` for a description: its arguments are `sh -c command`, and `$1` gets the element's index."""
     for text, written in scheduler.quoting:
         counted = counted.replace(text, written)
     lines = script.replace(own, counted).rstrip().splitlines()
@@ -73,8 +73,7 @@ class Arrays:
     """Submits the jobs of one cluster."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        # an array was: each job is submitted by itself from then on
-        self.refused = False
+        self.refused = False  # an array was: each job is submitted by itself from then on
         self.scheduler = scheduler
         self._largest: int | None = None
         self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
@@ -105,7 +104,7 @@ class Arrays:
         return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
 
     async def _submit_part(self, jobs: list[Any], ended: Mapping[int, asyncio.Future[None]]) -> None:
-        """Submit jobs together where a script can be made for that; each one's future has its own outcome."""
+        """Submit jobs together where a script allows that; set the future of each to its own outcome."""
         first = jobs[0]
         script = None
         if len(jobs) > 1:

@@ -151,7 +151,7 @@ class KeptCluster(WorkerCluster):
         return None if self.keeper is None else self.keeper.has_left(worker)
 
     def missing(self) -> Missing:
-        """Return what the jobs do whose workers have not come, and what to look at."""
+        """Return the jobs whose workers have not come, with their states and what to look at."""
         return Missing() if self.keeper is None else self.keeper.missing()
 
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
@@ -202,7 +202,7 @@ def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
 
 
 class WorkAdaptive(Adaptive):
-    """Dask's way to follow the load, which knows only Dask's own tasks, extended to the work of pilots."""
+    """Dask's adaptive scaling, which knows Dask's tasks alone, extended to the work of pilots."""
 
     cluster: Any  # a JobCluster
 
@@ -252,9 +252,9 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     return cluster
 
 
-# --- what would be submitted ---
+# --- plans ---
 
-# What dask-jobqueue's cluster keeps for itself; the rest goes to each job.
+# Takes the options of dask-jobqueue's cluster itself; the others go to each job.
 _CLUSTER = "dask_jobqueue.core:JobQueueCluster.__init__"
 _SHARED = ("interface", "protocol", "config_name")
 

@@ -33,7 +33,7 @@ from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, MissingWork
 
 logger = logging.getLogger(__name__)
 
-_ask = partial(run, seconds=AT_END)  # what is not known now is asked again
+_ask = partial(run, seconds=AT_END)  # the next look asks again
 
 # jobs submitted before work begins, and at most at a time afterwards, with a command for each
 _FIRST, _NEXT = 8, 32
@@ -156,7 +156,7 @@ class JobKeeper:
             self._wake.set()
 
     async def resized(self) -> None:
-        """Watch what another number of workers has changed; what was still to be submitted is not wanted."""
+        """Follow a change of the number of workers: forget the jobs that were still to be submitted."""
         self._missing = 0
         await start_missing(self._cluster)
         self._wake.set()
@@ -170,7 +170,7 @@ class JobKeeper:
             await end_task(self._task)
 
     def missing(self) -> Missing:
-        """Return what the jobs do whose workers have not come, and what to look at."""
+        """Return the jobs whose workers have not come, with their states and what to look at."""
         jobs = [each for each in list(self._jobs.values()) if not each.up]
         shown = tuple(self._missing_worker(each) for each in jobs[:_SHOWN])
         self.kept_logs = self.kept_logs or any(each.detail for each in shown)
@@ -256,7 +256,7 @@ class JobKeeper:
         await self._ask_why()
 
     async def _ask_why(self) -> None:
-        """Ask for the scheduler's own comment on jobs that wait or are stuck, of the few that a message describes."""
+        """Ask why jobs wait or are stuck, for the few that a message describes."""
         stuck = any(each.view.state is QueueState.HELD and not each.comment for each in self._jobs.values())
         if self._scheduler.comment is None or (time.monotonic() < self._why_after and not stuck):
             return
@@ -340,7 +340,7 @@ class JobKeeper:
     # --- submission ---
 
     def _at_once(self, alone: int) -> int:
-        """Return how many jobs are submitted at a time, of which there are so many with a command for each."""
+        """Return how many jobs to submit at a time: `alone` of them where each takes a command."""
         return alone if self._arrays.refused else _TOGETHER
 
     async def _submit(self, jobs: int) -> None:

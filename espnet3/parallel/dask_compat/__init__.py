@@ -1,11 +1,11 @@
-"""Every name of Dask's packages, cloudpickle and tornado that they do not document, and that this package needs.
+"""Undocumented names of Dask's packages, cloudpickle and tornado that this package needs.
 
-A new version of theirs may change any of them without a word. They stand in this package
+A new version of theirs may change any of them without notice. They stand in this folder
 and nowhere else, those of servers (TLS, pages, listeners) in `servers.py`, each behind a function
 or a class that says what it is for; `tests/house/test_dask_compat.py` touches each on the installed versions and names
 the one that broke. Of dask-cuda and asyncssh nothing undocumented is used. Loading this package loads none of them.
 
-In: objects of theirs. Out: what is known of them, or what was done to them, in words of ours.
+In: objects of theirs. Out: facts about them, in our own types.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SEEN = {
 
 
 def forget_closed_client() -> None:
-    """Leave Dask no closed client as the current one: each client puts back what it found, be that closed by now."""
+    """Clear Dask's current client if it is closed: a client restores the one before it, which may be closed by now."""
     from distributed.client import _current_client
 
     current = _current_client.get()
@@ -106,7 +106,7 @@ def slow_heartbeats(worker: Any, seconds: float) -> None:
 
 
 def worker_arguments(command: str | None) -> frozenset[str]:
-    """Return the options of a worker's command line, such as "--name"; empty for a command that is not Dask's."""
+    """Return the options of a worker's command line, such as "--name"; empty if the command is not Dask's."""
     from distributed.cli.dask_worker import main
 
     if command not in (None, "distributed.cli.dask_worker"):
@@ -166,7 +166,7 @@ class ReducedClass(NamedTuple):
 
 
 def reduced_class(obj: Any, reduced: Any) -> ReducedClass | None:
-    """Read what `cloudpickle.Pickler.reducer_override` made of an object; None where that is no class by value."""
+    """Read what `cloudpickle.Pickler.reducer_override` made of an object; None unless it is a class by value."""
     if not isinstance(obj, type) or not isinstance(reduced, tuple) or len(reduced) != 6:
         return None
     make, args, state, _, _, fill = reduced

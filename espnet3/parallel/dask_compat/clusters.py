@@ -16,9 +16,9 @@ _END = 5.0  # seconds for a start that was cut off to end
 class LostWorkersStay:
     """Mixin for a `SpecCluster`: a worker that goes away stays wanted.
 
-    Dask drops a worker's spec 15 seconds after its death, also where a replacement has come or its job waits in the
-    queue again. One that goes need not be known: `wait_for_workers` reads the list of workers anew, ahead of what is
-    still to be said of them.
+    Dask drops a worker's spec 15 seconds after its death, even if a replacement has come or its job waits in the
+    queue again. A worker may be unknown when it goes: `wait_for_workers` reads the list of workers anew, ahead of
+    pending notes about them.
     """
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
@@ -32,7 +32,7 @@ class LostWorkersStay:
 
 
 class WhenAwaited:
-    """An awaitable whose coroutine is made when somebody awaits it."""
+    """An awaitable that makes its coroutine when it is awaited."""
 
     def __init__(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         self.made = partial(call, *args, **kwargs)
@@ -181,7 +181,7 @@ class StartsInTime:
     start_timeout: float  # seconds
 
     async def too_late(self) -> None:
-        """Called once the time is over, while the cluster is still there; to raise what is to be said of it."""
+        """Raise the error of a start that took too long; called while the cluster is still there."""
 
     async def _start(self) -> None:
         start = asyncio.ensure_future(super()._start())  # type: ignore[misc]  # mixed into one that has it
@@ -202,7 +202,7 @@ class StartsInTime:
 
 
 async def close_connections(api: Any) -> None:
-    """Close what kr8s has open, for which it has no way: `Api._session`, made by the first request."""
+    """Close kr8s's connections, for which it has no method: `Api._session`, made by the first request."""
     session = getattr(api, "_session", None)
     if session is not None:
         await session.aclose()

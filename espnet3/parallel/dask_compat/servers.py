@@ -46,7 +46,7 @@ def guard_listeners() -> None:
 
 
 def accept_patiently(sock: Any, callback: Callable[[Any, Any], None]) -> Callable[[], None]:
-    """As `tornado.netutil.add_accept_handler`, which see."""
+    """As `tornado.netutil.add_accept_handler`, but wait while this process has no descriptor free."""
     from tornado.netutil import add_accept_handler
 
     patient: Any = _Patient(sock)
@@ -64,7 +64,7 @@ class _Patient:
         self.fileno, self.close = sock.fileno, sock.close
 
     def accept(self) -> Any:
-        """As a socket's; nothing waits, tornado is told, where no descriptor is free."""
+        """As a socket's, but raise a BlockingIOError while no descriptor is free."""
         try:
             connection, address = self.sock.accept()
         except OSError as error:

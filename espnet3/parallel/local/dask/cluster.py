@@ -107,7 +107,7 @@ class ForkedWorker(ProcessInterface):
         lost: Makes the scheduler forget a worker, given its address.
         pages: The secret that its HTTP pages ask for; None leaves them open.
         gpus: The GPUs that the workers share out; this one's own is the one of its number.
-        options: What is not named here goes to `distributed.Worker`.
+        options: All others, for `distributed.Worker`.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class ForkedWorker(ProcessInterface):
         await self._starting
         await super().start()
 
-    # --- what the supervisor says, in its thread ---
+    # --- called by the supervisor, in its thread ---
 
     def started(self, answer: Mapping[str, Any]) -> None:
         """Its process is up: a worker of the scheduler's."""
@@ -211,7 +211,7 @@ class ForkedWorker(ProcessInterface):
                 logger.warning("the scheduler does not forget worker %s", self.name, exc_info=True)
         self._supervisor.start_again(supervised)
 
-    # --- what its cluster asks ---
+    # --- called by its cluster ---
 
     async def close(self) -> None:
         """Ask the worker to stop; after two seconds, and for all that it started, SIGKILL."""

@@ -1,7 +1,7 @@
 """The fallback where workers cannot connect to the driver: the same chunks as ordinary Dask tasks.
 
-A `TaskPool` gives out slots as a `Pool` does; what is sent to one becomes a task, in which a pilot of the worker's
-process answers, and the task's result is read like its messages. It costs a scheduler's round trip per chunk (a
+A `TaskPool` gives out slots as a `Pool` does. A chunk that is sent to one becomes a task: a pilot of the worker's
+process runs it, and the task's result holds its answers. It costs a scheduler's round trip per chunk (a
 millisecond or two, against a tenth), so it is used only when no pilot has come and workers are there.
 """
 

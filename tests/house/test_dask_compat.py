@@ -51,7 +51,6 @@ DOCUMENTED = {
     "distributed.WorkerPlugin",
     "distributed.core.Status",
     "distributed.default_client",
-    "distributed.deploy.adaptive.Adaptive",
     "distributed.deploy.spec.ProcessInterface",
     "distributed.deploy.spec.SpecCluster",
     "distributed.diagnostics.plugin.SchedulerPlugin",

@@ -70,6 +70,7 @@ DASK_SIDE = {
     "parallel.clusters.job_cluster",
     "parallel.clusters.keeper",
     "parallel.clusters.options",
+    "parallel.clusters.pod_cluster",
     "parallel.clusters.preload",
     "parallel.clusters.ssh_cluster",
     "parallel.clusters.client",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections import Counter
@@ -27,7 +28,7 @@ from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
 from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.clusters.commands import AT_END, answers, comment, end_task, in_thread, run
-from espnet3.parallel.dask_compat.clusters import add_specs, start_missing
+from espnet3.parallel.dask_compat.clusters import add_specs, processes_per_job, start_missing
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, MissingWorker, StartFailure
 
@@ -46,6 +47,8 @@ _UNKNOWN = 3.0  # seconds after its submission for which the scheduler may say t
 _DENIED = 2  # times in a row it has to say so before the job counts as gone
 _BYTES, _LINES = 4000, 20  # of a log's end
 _SHOWN = 5  # jobs that a message describes one by one
+_LOOK = 1.0  # seconds between looks at the demand, where the number of workers follows it
+_IDLE = 30.0  # seconds without work, after which workers beyond the minimum go
 
 
 @dataclass(slots=True)
@@ -90,7 +93,6 @@ class JobKeeper:
         self.broken: GivenUp | None = None  # why no more jobs are submitted
         self.kept_logs = False  # logs are worth keeping when the cluster closes
         self.wanted: Callable[[], bool] = lambda: True  # is there work for a worker?
-        self.adaptive = False  # Dask decides how many workers there are
         self._cluster = cluster
         self._row = row
         self._scheduler = row.scheduler
@@ -113,7 +115,7 @@ class JobKeeper:
     async def start(self, jobs: int) -> None:
         """Submit the first jobs and begin to watch; the others are submitted while the first ones work."""
         self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
-        refused = await self._refusal(jobs if self.adaptive else min(jobs, self._at_once(_FIRST)))
+        refused = await self._refusal(min(jobs, self._at_once(_FIRST)))
         if refused is not None and self._arrays.refused and not self._jobs:
             array = refused  # one after another they may be taken
             refused = await self._refusal(min(jobs, _FIRST))
@@ -146,13 +148,13 @@ class JobKeeper:
         self._refused += 1
         self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
 
-    async def grow_to(self, jobs: int) -> None:
-        """Submit as many jobs as are missing, unless they die."""
-        missing = jobs - len(self._cluster.worker_spec)
-        if missing > 0 and not self.broken and not self._stopping and time.monotonic() >= self._not_before:
-            self._missing = missing
-            await self._replace()
-            self._missing = 0  # Dask asks again as long as they are missing
+    async def resize(self, workers: int) -> None:
+        """Have jobs for so many workers: cancel those beyond, or submit those that are missing, with the next look."""
+        jobs = math.ceil(workers / processes_per_job(self._cluster))
+        if jobs < len(self._cluster.worker_spec):
+            self._cluster.scale(workers)
+        else:
+            self._missing = jobs - len(self._cluster.worker_spec)
             self._wake.set()
 
     async def resized(self) -> None:
@@ -312,8 +314,7 @@ class JobKeeper:
             await each.job.close()
         else:
             each.job.status = type(each.job.status).closed
-        if not self.adaptive:
-            self._missing += 1
+        self._missing += 1
         text = f"job {each.job.job_id} {each.explained}"
         if each.seen or each.view.state is QueueState.EVICTED:
             logger.warning("%s; another one takes its place", text)
@@ -368,6 +369,27 @@ class JobKeeper:
         start = self._scheduler.avoid.split("{", 1)[0]
         kept = [text for text in options["job_extra_directives"] if not str(text).startswith(start)]
         options["job_extra_directives"] = [*kept, line]
+
+
+async def follow(
+    cluster: Any, resize: Callable[[int], Any], wanted: Callable[[], bool], minimum: int, maximum: int
+) -> None:
+    """Keep a cluster at `maximum` workers while there is work, and at `minimum` after half a minute without.
+
+    Dask's own autoscalers ask its scheduler, which does not know of the chunks that workers pull.
+    """
+    size, busy = minimum, time.monotonic()
+    while cluster.status.name in ("created", "starting", "running"):
+        now = time.monotonic()
+        busy = now if wanted() else busy
+        target = maximum if now == busy else minimum if now - busy > _IDLE else size
+        if target != size:
+            try:
+                await resize(target)
+                size = target
+            except Exception as error:  # of a server that does not answer: the next look asks again
+                logger.warning("the number of workers could not be changed to %d: %s", target, error)
+        await asyncio.sleep(_LOOK)
 
 
 def _say_refused(error: Exception) -> None:

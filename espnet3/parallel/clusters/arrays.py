@@ -31,7 +31,9 @@ def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, co
     """Return the script of an array from that of its first job; None: it cannot be made of this one."""
     before, _, number = name.rpartition("-")
     own = f"--name {quoted_word(name)} "
-    if not number.isdecimal() or script.count(own) != 1 or _is_of_csh(script):
+    shell = script.split("\n", 1)[0].rstrip()
+    has_arithmetic = not (shell.startswith("#!") and shell.endswith("csh"))
+    if not number.isdecimal() or script.count(own) != 1 or not has_arithmetic:
         return None
     counted = f"$(({scheduler.index} + {int(number) - scheduler.first}))"
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
@@ -48,12 +50,6 @@ def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, co
             lines[at] = lines[at].replace(*scheduler.element_log)
     lines.insert(places[-1] + 1, f"{scheduler.mark} {scheduler.array_directive(job_name, count, count)}")
     return "\n".join(lines) + "\n"
-
-
-def _is_of_csh(script: str) -> bool:
-    """Whether a C shell runs the script, which lacks this kind of arithmetic."""
-    first = script.split("\n", 1)[0]
-    return first.startswith("#!") and first.rstrip().endswith("csh")
 
 
 def _array_description(scheduler: Scheduler, script: str, own: str, counted: str, count: int) -> str | None:

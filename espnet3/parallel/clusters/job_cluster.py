@@ -215,10 +215,9 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     certificate = None
     try:
         certificate = secure(row, options, config.security)
-        make.certificate, make.bounds = (
-            certificate,
-            config.adapt,
-        )  # of this one cluster, for which the class was made
+        # the class was made for this one cluster
+        make.certificate = certificate
+        make.bounds = config.adapt
         make.job_cls.patience = min(SECONDS, config.start_timeout)
         cluster = make(**options)
         cluster.folder = folder

@@ -115,38 +115,14 @@ class JobKeeper:
     async def start(self, jobs: int) -> None:
         """Submit the first jobs and begin to watch; the others are submitted while the first ones work."""
         self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
-        refused = await self._refusal(min(jobs, self._at_once(_FIRST)))
-        if refused is not None and self._arrays.refused and not self._jobs:
-            array = refused  # one after another they may be taken
-            refused = await self._refusal(min(jobs, _FIRST))
-            if self._jobs:
-                _say_refused(array)
-        if refused is not None:
-            if not self._jobs:
-                raise refused
-            self._later()
-            logger.warning(
-                "the scheduler has taken %d of %d jobs, and the run goes on with them; the others are tried again "
-                "later. A smaller n_workers asks for fewer: %s",
-                len(self._jobs),
-                jobs,
-                refused,
-            )
-        self._missing = max(0, jobs - len(self._jobs))
-        self._at_start = self._missing > 0
+        self._missing, self._at_start = jobs, True
+        by_arrays = not self._arrays.refused
+        refused = await self._submit_missing(_FIRST)
+        if refused is not None and by_arrays and self._arrays.refused and not self._jobs:
+            refused = await self._submit_missing(_FIRST)  # one after another they may be taken
+        if refused is not None and not self._jobs:
+            raise refused
         self._task = asyncio.get_running_loop().create_task(self._watch())
-
-    async def _refusal(self, jobs: int) -> SubmissionError | None:
-        """Submit jobs; return why not all of them were taken."""
-        try:
-            await self._submit(jobs)
-        except SubmissionError as error:
-            return error
-        return None
-
-    def _later(self) -> None:
-        self._refused += 1
-        self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
 
     async def resize(self, workers: int) -> None:
         """Have jobs for so many workers: cancel those beyond, or submit those that are missing, with the next look."""
@@ -279,7 +255,7 @@ class JobKeeper:
                 continue
             await self._bury(name, each)
         if self._due():
-            await self._replace()
+            await self._submit_missing(_NEXT)
 
     def _due(self) -> bool:
         due = (
@@ -287,17 +263,18 @@ class JobKeeper:
         )
         return bool(due) and (self._at_start or self.wanted())
 
-    async def _replace(self) -> None:
-        part = min(self._missing, self._at_once(_NEXT))
+    async def _submit_missing(self, most: int) -> Exception | None:
+        """Submit jobs that are missing, at most so many with a command for each; return why one was refused."""
+        refused: Exception | None = None
         before, by_arrays = len(self._jobs), not self._arrays.refused
+        part = min(self._missing, _TOGETHER if by_arrays else most)
         self._submission = asyncio.get_running_loop().create_task(self._submit(part))
         try:
             await asyncio.shield(self._submission)
         except (SubmissionError, OSError) as error:  # a scheduler may restart: try again
-            if by_arrays and self._arrays.refused:
-                _say_refused(error)
-            self._later()
-            logger.warning("a job could not be submitted, try %d: %s", self._refused, error)
+            refused = error
+            self._refused += 1
+            self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
             # while some work or wait, the site may limit the jobs of a user
             if self._refused >= _REFUSED and not self._jobs:
                 self.broken = GivenUp(StartFailure.SUBMISSION, str(error), self._refused)
@@ -305,6 +282,19 @@ class JobKeeper:
             self._refused = 0
         self._missing = max(0, self._missing - (len(self._jobs) - before))
         self._at_start = self._at_start and self._missing > 0
+        if refused is not None and by_arrays and self._arrays.refused:
+            logger.warning(
+                "a job array was refused, so each worker's job is submitted by itself: %s", refused
+            )
+        elif refused is not None and (self._jobs or self._task is not None):  # else it is raised
+            logger.warning(
+                "the scheduler has taken %d of %d jobs, and the run goes on with them; the others are tried again "
+                "later. A smaller n_workers asks for fewer: %s",
+                len(self._jobs),
+                len(self._jobs) + self._missing,
+                refused,
+            )
+        return refused
 
     async def _bury(self, name: str, each: Watched) -> None:
         del self._jobs[name]
@@ -339,10 +329,6 @@ class JobKeeper:
             logger.error("%s", self.broken)
 
     # --- submission ---
-
-    def _at_once(self, alone: int) -> int:
-        """Return how many jobs to submit at a time: `alone` of them where each takes a command."""
-        return alone if self._arrays.refused else _TOGETHER
 
     async def _submit(self, jobs: int) -> None:
         cluster = self._cluster
@@ -390,10 +376,6 @@ async def follow(
             except Exception as error:  # of a server that does not answer: the next look asks again
                 logger.warning("the number of workers could not be changed to %d: %s", target, error)
         await asyncio.sleep(_LOOK)
-
-
-def _say_refused(error: Exception) -> None:
-    logger.warning("a job array was refused, so each worker's job is submitted by itself: %s", error)
 
 
 def log_tail(folder: str | None, element: tuple[str, str]) -> str:

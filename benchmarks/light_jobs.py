@@ -168,7 +168,7 @@ def _prepare() -> None:
     from tornado import netutil
 
     import espnet3.parallel.clusters.preload
-    import espnet3.parallel.pilots.dask.plugin  # noqa: F401
+    import espnet3.parallel.pilots.dask.pools  # noqa: F401
 
     get_versions()  # reads files
     get_handlers(None, dask.config.get("distributed.worker.http.routes"))  # imports them

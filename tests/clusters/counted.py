@@ -41,9 +41,9 @@ class Counted:
 
         def strike():
             try:
-                wait_until(lambda: len(self.ended()) >= after, seconds=200, every=0.05)
+                wait_until(lambda: len(self.ended()) >= after, every=0.05)
                 fault()
-                wait_until(lambda: len(self.workers()) >= workers, seconds=200, every=0.05)
+                wait_until(lambda: len(self.workers()) >= workers, every=0.05)
             except BaseException as error:
                 failed.append(error)
                 raise

@@ -31,11 +31,6 @@ def job_ids(client):
     return [job.job_id for job in client.cluster.workers.values()]
 
 
-def until_two(client):
-    """Wait for both workers."""
-    client.wait_for_workers(2, timeout=120)
-
-
 @pytest.mark.parametrize(
     ("lab", "command"),
     [(SGE, ["qdel"]), (OAR, ["oardel"]), (HTCONDOR, ["condor_vacate_job", "-fast"])],
@@ -45,7 +40,7 @@ def test_a_job_is_taken_away(lab, command, tmp_path):
     """All results come, none twice, when one of two jobs is deleted or vacated in the middle."""
     run = Counted(tmp_path, 160, 0.1)
     with get_client(lab.block(2)) as client:
-        until_two(client)
+        client.wait_for_workers(2, timeout=120)
         victim = job_ids(client)[0]
         results = run.meanwhile(
             lambda: subprocess.run([*command, victim], check=True, capture_output=True), after=20

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from espnet3.parallel import ConfigError, NoWorkersError, SubmissionError, get_client, parallel_map
+from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_map
 from tests.clusters.conftest import wait_for_no_worker
 from tests.clusters.labs import SLURM, never_to_run
 from tests.clusters.work import square
@@ -92,34 +92,6 @@ def test_a_request_that_can_never_run_is_explained_by_an_error_and_by_doctor(tmp
     assert done.returncode == 1, done.stdout + done.stderr
     assert "WRONG  no item could be run" in done.stdout
     assert "DependencyNeverSatisfied" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"interface": "ib7"}, "options.interface = 'ib7': this machine has no such network interface"),
-        ({"log_directory": "/proc/logs"}, "jobs cannot write their logs there"),
-        ({"worker_extra_args": ["--no-such-option"]}, "'--no-such-option' is no option of Dask's worker"),
-    ],
-    ids=["interface", "logs", "worker"],
-)
-def test_what_does_not_fit_this_machine_is_said_before_a_job_is_queued(options, said):
-    """A missing network interface, a folder that cannot be written, an unknown option of the worker: ConfigError."""
-    before = next_job_id()
-    error = refused(ConfigError, **options)
-    assert said in str(error)
-    assert next_job_id() == before + 1
-
-
-def next_job_id():
-    """Submit a job that ends at once, and return its id."""
-    done = subprocess.run(
-        ["sbatch", "--parsable", "-o", "/dev/null", "--wrap", "true"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout)
 
 
 def test_work_begins_with_the_first_worker():

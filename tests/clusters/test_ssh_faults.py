@@ -20,11 +20,6 @@ def ssh(started):
     return started("ssh")
 
 
-def until_two(client):
-    """Wait for both workers."""
-    client.wait_for_workers(2, timeout=120)
-
-
 def sessions():
     """Return the processes of sshd that serve a session (not their monitors), oldest first."""
     master = int((HOME / "ssh" / "sshd.pid").read_text())
@@ -38,7 +33,7 @@ def test_a_killed_ssh_session_is_opened_again(tmp_path):
     """A session that dies in the middle loses no result, and the host gets another one."""
     run = Counted(tmp_path, 160, 0.1)
     with get_client(SSH.block(2)) as client:
-        until_two(client)
+        client.wait_for_workers(2, timeout=120)
         victim = sessions()[-1]
         began = victim.create_time()
         results = run.meanwhile(lambda: os.kill(victim.pid, signal.SIGKILL), after=20, workers=3)

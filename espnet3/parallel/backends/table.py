@@ -46,7 +46,7 @@ _LOCAL_INSTEAD = {
 # what is unknown to it as well.
 _LOCAL_SIGNATURES = (
     "distributed.deploy.local:LocalCluster.__init__",
-    "espnet3.parallel.local.dask.forked_worker:ForkedWorker.__init__",
+    "espnet3.parallel.local.dask.cluster:ForkedWorker.__init__",
     "distributed.worker:Worker.__init__",
 )
 _NANNY_SIGNATURES = (

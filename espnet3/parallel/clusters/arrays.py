@@ -31,7 +31,9 @@ def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, co
     """Return the script of an array from that of its first job; None: it cannot be made of this one."""
     before, _, number = name.rpartition("-")
     own = f"--name {quoted_word(name)} "
-    if not number.isdecimal() or script.count(own) != 1 or _is_of_csh(script):
+    shell = script.split("\n", 1)[0].rstrip()
+    has_arithmetic = not (shell.startswith("#!") and shell.endswith("csh"))
+    if not number.isdecimal() or script.count(own) != 1 or not has_arithmetic:
         return None
     counted = f"$(({scheduler.index} + {int(number) - scheduler.first}))"
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
@@ -50,14 +52,8 @@ def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, co
     return "\n".join(lines) + "\n"
 
 
-def _is_of_csh(script: str) -> bool:
-    """Whether a shell runs it that has no arithmetic of this kind."""
-    first = script.split("\n", 1)[0]
-    return first.startswith("#!") and first.rstrip().endswith("csh")
-
-
 def _array_description(scheduler: Scheduler, script: str, own: str, counted: str, count: int) -> str | None:
-    """The same of a description: its arguments are `sh -c command`, behind which `$1` gets the element's index."""
+    """As `array_script` for a description: its arguments are `sh -c command`, and `$1` gets the element's index."""
     for text, written in scheduler.quoting:
         counted = counted.replace(text, written)
     lines = script.replace(own, counted).rstrip().splitlines()
@@ -73,8 +69,7 @@ class Arrays:
     """Submits the jobs of one cluster."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        # an array was: each job is submitted by itself from then on
-        self.refused = False
+        self.refused = False  # an array was: each job is submitted by itself from then on
         self.scheduler = scheduler
         self._largest: int | None = None
         self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
@@ -105,7 +100,7 @@ class Arrays:
         return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
 
     async def _submit_part(self, jobs: list[Any], ended: Mapping[int, asyncio.Future[None]]) -> None:
-        """Submit jobs together where a script can be made for that; each one's future has its own outcome."""
+        """Submit jobs together where a script allows that; set the future of each to its own outcome."""
         first = jobs[0]
         script = None
         if len(jobs) > 1:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import shutil
 import tempfile
 import uuid
@@ -23,9 +22,9 @@ from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.clusters.options import scratch_base
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, local_security
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, plugins_of, sockets_of
+from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, sockets_of
 from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, WhenAwaited, ignore_errors_of_loop
-from espnet3.parallel.dask_compat.servers import guard_listeners, nannies_without_main
+from espnet3.parallel.dask_compat.servers import guard_listeners
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
 from espnet3.parallel.env.worker_id import name_worker
@@ -34,16 +33,18 @@ from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.local.pages import PrivatePages, new_secret
-from espnet3.parallel.pilots.dask.plugin import PilotHost
-from espnet3.parallel.pilots.dask.pools import check_client, close_pool, has_work, of_the_parent
+from espnet3.parallel.pilots.dask.pools import (
+    PilotHost,
+    check_client,
+    close_pool,
+    has_work,
+    of_the_parent,
+)
 from espnet3.parallel.pilots.forks import let_go
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 logger = logging.getLogger(__name__)
 
-_FILES = 4  # open files of the driver for each worker, beside one for each of its threads
-_OWN_FILES = 256  # open files of the driver for everything else
-_THREADS = 16  # threads of a worker whose options give no number
 _GRACE = 2.0  # seconds to close for workers whose calls are not wanted any more
 
 
@@ -309,7 +310,7 @@ def dashboard_of(client: Any) -> str | None:
 
 async def _close_threads(cluster: Any) -> None:
     for worker in cluster.workers.values():
-        for plugin in plugins_of(worker):
+        for plugin in list(worker.plugins.values()):
             if isinstance(plugin, PilotHost):
                 plugin.drop_chunks()
     closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]
@@ -328,7 +329,6 @@ def _open_cluster(config: ParallelConfig, forkserver: Callable[[], ForkServer], 
         options.pop(GPU_VARIABLE, None)
         options["local_directory"] = scratch  # also of those that take a dead one's place
         return local_cluster(config.n_workers, options, forkserver, private=private, gpus=gpus)
-    warn_of_files(config)
     if row.kind is Kind.BATCH:
         from espnet3.parallel.clusters.job_cluster import start_jobs
 
@@ -344,32 +344,10 @@ def _open_cluster(config: ParallelConfig, forkserver: Callable[[], ForkServer], 
     return start_dask_cuda(row, config)
 
 
-def warn_of_files(config: ParallelConfig) -> None:
-    """Warn where this process may not have as many open files as its workers take.
-
-    `guard_listeners` has raised the limit as far as the system lets it.
-    """
-    workers = max(config.n_workers, (config.adapt or {}).get("maximum", 0))
-    threads = _THREADS
-    if BACKENDS[config.env].scheduler and config.options.get("cores"):
-        threads = config.options["cores"] // (config.options.get("processes") or 1)
-    need = _OWN_FILES + workers * (_FILES + threads)
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if hard != resource.RLIM_INFINITY and need > hard:
-        logger.warning(
-            "%d workers take about %d open files here, and the limit is %d: those beyond it cannot connect. "
-            "Raise it (ulimit -Hn), or ask for fewer workers with more processes or threads each",
-            workers,
-            need,
-            hard,
-        )
-
-
 def start_dask_cuda(row: Backend, config: ParallelConfig) -> Any:
     """Start one worker for each GPU of this machine by dask-cuda, for options that only it understands."""
     options = gpu_options(config)
     make: Any = load_cluster_class(row)
-    nannies_without_main()
     given, private = local_security(config)
     if "security" in given:
         options["security"] = given["security"]

@@ -68,13 +68,13 @@ class Said:
 
     @property
     def problem(self) -> str:
-        """The standard error, or the exit status, where there is one or the other; else empty."""
+        """The standard error, else an exit status other than 0, with the command; empty if there is neither."""
         failed = f"exit status {self.status}" if self.status else ""
         said = self.error.strip() or failed
         return f"{self.command}: {said}" if said else ""
 
     def succeeded(self) -> Said:
-        """Return this, if the exit status is 0."""
+        """Return this object if the exit status is 0; raise a SubmissionError otherwise."""
         if self.status != 0:
             raise SubmissionError(self.command, self.status, self.error.strip() or self.out.strip())
         return self
@@ -168,7 +168,7 @@ class Listing:
 
     views: Mapping[str, JobView]  # jobs and elements by id
     to_come: Mapping[str, int]  # by the job of an array, the first index whose element is not made yet
-    problem: str  # what the commands said that was no answer
+    problem: str  # errors that the commands printed
     failed: bool  # the listing command had an exit status of its own
 
     def answer(self, scheduler: Scheduler, element: str) -> JobAnswer:
@@ -230,7 +230,7 @@ def answers(
 
 
 def comment(scheduler: Scheduler, ask: Ask, job: str) -> str:
-    """Return why a job waits, in the scheduler's own words; empty: it does not say."""
+    """Return why a job waits, in the scheduler's own words; empty if it gives no reason."""
     try:
         return scheduler.read_comment(ask(scheduler.ask_comment(job)).out)
     except SubmissionError as error:  # it may have ended just now
@@ -273,7 +273,7 @@ def cancel(
 
 
 def _foreign(scheduler: Scheduler, ask: Ask, jobs: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the queue's name of each job that is not ours; what it does not tell is none."""
+    """Return the queue's name of each job that is not ours; leave out jobs that the queue does not name."""
     said: list[str] = []
     try:
         said.extend(ask(question).out for question in scheduler.ask_names([job for job in jobs if jobs[job]]))
@@ -283,7 +283,7 @@ def _foreign(scheduler: Scheduler, ask: Ask, jobs: Mapping[str, Sequence[str]]) 
 
 
 def _refused(ask: Ask, command: Sequence[str], jobs: list[str]) -> tuple[dict[str, str], bool]:
-    """Run a command that cancels; return what it had against that, by job, and whether it answered."""
+    """Run a command that cancels; return its objections by job, and whether it answered."""
     try:
         ask([*command, *jobs]).succeeded()
     except SubmissionError as error:
@@ -328,7 +328,7 @@ class JobsToCancel:
         self._batches: dict[tuple[str, ...], tuple[dict[str, Sequence[str]], asyncio.Task[None]]] = {}
 
     async def cancel(self, job: Any) -> None:
-        """Cancel a job of the cluster, if it was submitted; one that has ended is no error."""
+        """Cancel a job of the cluster, if it was submitted; accept that it has ended already."""
         if not job.job_id:
             return
         key = tuple(shlex.split(job.cancel_command))
@@ -350,7 +350,7 @@ class JobsToCancel:
 def _cancel_in_time(
     scheduler: Scheduler, command: Sequence[str], jobs: Mapping[str, Sequence[str]]
 ) -> NotCancelled:
-    """Cancel jobs; return what stands against it where a job is not known to have ended."""
+    """Cancel jobs; return the objections for those that may not have ended."""
     end = time.monotonic() + AT_END
 
     def ask(words: list[str]) -> Said:

@@ -15,12 +15,11 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from distributed.core import Status
-from distributed.deploy.adaptive import Adaptive
 from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends import Backend, load_cluster_class
@@ -29,7 +28,7 @@ from espnet3.parallel.backends.loading import parameters
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters.arrays import Arrays, array_script
 from espnet3.parallel.clusters.commands import SECONDS, JobsToCancel, Said, in_thread, refuse_elsewhere, run
-from espnet3.parallel.clusters.keeper import JobKeeper
+from espnet3.parallel.clusters.keeper import JobKeeper, follow
 from espnet3.parallel.clusters.options import (
     check_log_folder,
     interface_problems,
@@ -132,7 +131,9 @@ class KeptCluster(WorkerCluster):
     keeper: JobKeeper | None = None  # before it is started
     folder: str | None = None  # of the jobs' logs, if they are removed with the cluster
     certificate: RunCertificate | None = None
+    bounds: Mapping[str, int] | None = None  # `adapt`
     scheduler_info: Any
+    loop: Any
 
     @property
     def serves_https(self) -> bool:
@@ -151,13 +152,15 @@ class KeptCluster(WorkerCluster):
         return None if self.keeper is None else self.keeper.has_left(worker)
 
     def missing(self) -> Missing:
-        """Return what the jobs do whose workers have not come, and what to look at."""
+        """Return the jobs whose workers have not come, with their states and what to look at."""
         return Missing() if self.keeper is None else self.keeper.missing()
 
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
-        """Replace jobs only while there is work for them."""
+        """Replace jobs only while there is work for them; with `adapt`, have workers only then."""
         if self.keeper is not None:
             self.keeper.wanted = wanted
+            if self.bounds is not None:
+                self.loop.add_callback(follow, self, self.keeper.resize, wanted, **self.bounds)
 
 
 def watched_cluster(row: Backend) -> Any:
@@ -201,21 +204,6 @@ def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
         certificate.remove()
 
 
-class WorkAdaptive(Adaptive):
-    """Dask's way to follow the load, which knows only Dask's own tasks, extended to the work of pilots."""
-
-    cluster: Any  # a JobCluster
-
-    async def target(self) -> int:
-        """Return how many workers there should be: as many as allowed while items wait."""
-        keeper: JobKeeper = self.cluster.keeper
-        return int(self.maximum if keeper.wanted() else await super().target())
-
-    async def scale_up(self, n: Any) -> None:
-        """Have the keeper submit the jobs that are missing."""
-        await self.cluster.keeper.grow_to(math.ceil(n / processes_per_job(self.cluster)))
-
-
 def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     """Start the scheduler here and submit the jobs; return without waiting for a worker."""
     make = watched_cluster(row)
@@ -227,7 +215,9 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     certificate = None
     try:
         certificate = secure(row, options, config.security)
-        make.certificate = certificate  # of this one cluster, for which the class was made
+        # the class was made for this one cluster
+        make.certificate = certificate
+        make.bounds = config.adapt
         make.job_cls.patience = min(SECONDS, config.start_timeout)
         cluster = make(**options)
         cluster.folder = folder
@@ -238,29 +228,20 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
             # a warning, so that it is seen: many take n_workers for jobs
             logger.warning("n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs)
         cluster.keeper = JobKeeper(cluster, row, log_folder_of(cluster), make.job_cls.arrays)
-        if config.adapt is None:
-            cluster.sync(cluster.keeper.start, jobs)
-        else:
-            cluster.keeper.adaptive = True
-            cluster.sync(cluster.keeper.start, math.ceil(config.adapt["minimum"] / processes))
-            cluster.adapt(Adaptive=WorkAdaptive, **config.adapt)
-    except BaseException as error:
+        if config.adapt is not None:
+            jobs = math.ceil(config.adapt["minimum"] / processes)
+        cluster.sync(cluster.keeper.start, jobs)
+    except BaseException:
         if cluster is not None:
             cluster.close()
         _clean_up(folder, certificate)
-        if (
-            isinstance(error, RuntimeError)
-            and error.__cause__ is not None
-            and "failed to start" in str(error)
-        ):
-            raise ConfigError(f"the scheduler of the workers cannot start here: {error.__cause__}") from error
         raise
     return cluster
 
 
-# --- what would be submitted ---
+# --- plans ---
 
-# What dask-jobqueue's cluster keeps for itself; the rest goes to each job.
+# Takes the options of dask-jobqueue's cluster itself; the others go to each job.
 _CLUSTER = "dask_jobqueue.core:JobQueueCluster.__init__"
 _SHARED = ("interface", "protocol", "config_name")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections import Counter
@@ -27,13 +28,13 @@ from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
 from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.clusters.commands import AT_END, answers, comment, end_task, in_thread, run
-from espnet3.parallel.dask_compat.clusters import add_specs, options_of_next_jobs, start_missing
+from espnet3.parallel.dask_compat.clusters import add_specs, processes_per_job, start_missing
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, MissingWorker, StartFailure
 
 logger = logging.getLogger(__name__)
 
-_ask = partial(run, seconds=AT_END)  # what is not known now is asked again
+_ask = partial(run, seconds=AT_END)  # the next look asks again
 
 # jobs submitted before work begins, and at most at a time afterwards, with a command for each
 _FIRST, _NEXT = 8, 32
@@ -46,6 +47,8 @@ _UNKNOWN = 3.0  # seconds after its submission for which the scheduler may say t
 _DENIED = 2  # times in a row it has to say so before the job counts as gone
 _BYTES, _LINES = 4000, 20  # of a log's end
 _SHOWN = 5  # jobs that a message describes one by one
+_LOOK = 1.0  # seconds between looks at the demand, where the number of workers follows it
+_IDLE = 30.0  # seconds without work, after which workers beyond the minimum go
 
 
 @dataclass(slots=True)
@@ -90,7 +93,6 @@ class JobKeeper:
         self.broken: GivenUp | None = None  # why no more jobs are submitted
         self.kept_logs = False  # logs are worth keeping when the cluster closes
         self.wanted: Callable[[], bool] = lambda: True  # is there work for a worker?
-        self.adaptive = False  # Dask decides how many workers there are
         self._cluster = cluster
         self._row = row
         self._scheduler = row.scheduler
@@ -113,50 +115,26 @@ class JobKeeper:
     async def start(self, jobs: int) -> None:
         """Submit the first jobs and begin to watch; the others are submitted while the first ones work."""
         self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
-        refused = await self._refusal(jobs if self.adaptive else min(jobs, self._at_once(_FIRST)))
-        if refused is not None and self._arrays.refused and not self._jobs:
-            array = refused  # one after another they may be taken
-            refused = await self._refusal(min(jobs, _FIRST))
-            if self._jobs:
-                _say_refused(array)
-        if refused is not None:
-            if not self._jobs:
-                raise refused
-            self._later()
-            logger.warning(
-                "the scheduler has taken %d of %d jobs, and the run goes on with them; the others are tried again "
-                "later. A smaller n_workers asks for fewer: %s",
-                len(self._jobs),
-                jobs,
-                refused,
-            )
-        self._missing = max(0, jobs - len(self._jobs))
-        self._at_start = self._missing > 0
+        self._missing, self._at_start = jobs, True
+        by_arrays = not self._arrays.refused
+        refused = await self._submit_missing(_FIRST)
+        if refused is not None and by_arrays and self._arrays.refused and not self._jobs:
+            refused = await self._submit_missing(_FIRST)  # one after another they may be taken
+        if refused is not None and not self._jobs:
+            raise refused
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
-    async def _refusal(self, jobs: int) -> SubmissionError | None:
-        """Submit jobs; return why not all of them were taken."""
-        try:
-            await self._submit(jobs)
-        except SubmissionError as error:
-            return error
-        return None
-
-    def _later(self) -> None:
-        self._refused += 1
-        self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
-
-    async def grow_to(self, jobs: int) -> None:
-        """Submit as many jobs as are missing, unless they die."""
-        missing = jobs - len(self._cluster.worker_spec)
-        if missing > 0 and not self.broken and not self._stopping and time.monotonic() >= self._not_before:
-            self._missing = missing
-            await self._replace()
-            self._missing = 0  # Dask asks again as long as they are missing
+    async def resize(self, workers: int) -> None:
+        """Have jobs for so many workers: cancel those beyond, or submit those that are missing, with the next look."""
+        jobs = math.ceil(workers / processes_per_job(self._cluster))
+        if jobs < len(self._cluster.worker_spec):
+            self._cluster.scale(workers)
+        else:
+            self._missing = jobs - len(self._cluster.worker_spec)
             self._wake.set()
 
     async def resized(self) -> None:
-        """Watch what another number of workers has changed; what was still to be submitted is not wanted."""
+        """Follow a change of the number of workers: forget the jobs that were still to be submitted."""
         self._missing = 0
         await start_missing(self._cluster)
         self._wake.set()
@@ -170,7 +148,7 @@ class JobKeeper:
             await end_task(self._task)
 
     def missing(self) -> Missing:
-        """Return what the jobs do whose workers have not come, and what to look at."""
+        """Return the jobs whose workers have not come, with their states and what to look at."""
         jobs = [each for each in list(self._jobs.values()) if not each.up]
         shown = tuple(self._missing_worker(each) for each in jobs[:_SHOWN])
         self.kept_logs = self.kept_logs or any(each.detail for each in shown)
@@ -256,7 +234,7 @@ class JobKeeper:
         await self._ask_why()
 
     async def _ask_why(self) -> None:
-        """Ask for the scheduler's own comment on jobs that wait or are stuck, of the few that a message describes."""
+        """Ask why jobs wait or are stuck, for the few that a message describes."""
         stuck = any(each.view.state is QueueState.HELD and not each.comment for each in self._jobs.values())
         if self._scheduler.comment is None or (time.monotonic() < self._why_after and not stuck):
             return
@@ -277,7 +255,7 @@ class JobKeeper:
                 continue
             await self._bury(name, each)
         if self._due():
-            await self._replace()
+            await self._submit_missing(_NEXT)
 
     def _due(self) -> bool:
         due = (
@@ -285,17 +263,18 @@ class JobKeeper:
         )
         return bool(due) and (self._at_start or self.wanted())
 
-    async def _replace(self) -> None:
-        part = min(self._missing, self._at_once(_NEXT))
+    async def _submit_missing(self, most: int) -> Exception | None:
+        """Submit jobs that are missing, at most so many with a command for each; return why one was refused."""
+        refused: Exception | None = None
         before, by_arrays = len(self._jobs), not self._arrays.refused
+        part = min(self._missing, _TOGETHER if by_arrays else most)
         self._submission = asyncio.get_running_loop().create_task(self._submit(part))
         try:
             await asyncio.shield(self._submission)
         except (SubmissionError, OSError) as error:  # a scheduler may restart: try again
-            if by_arrays and self._arrays.refused:
-                _say_refused(error)
-            self._later()
-            logger.warning("a job could not be submitted, try %d: %s", self._refused, error)
+            refused = error
+            self._refused += 1
+            self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
             # while some work or wait, the site may limit the jobs of a user
             if self._refused >= _REFUSED and not self._jobs:
                 self.broken = GivenUp(StartFailure.SUBMISSION, str(error), self._refused)
@@ -303,6 +282,19 @@ class JobKeeper:
             self._refused = 0
         self._missing = max(0, self._missing - (len(self._jobs) - before))
         self._at_start = self._at_start and self._missing > 0
+        if refused is not None and by_arrays and self._arrays.refused:
+            logger.warning(
+                "a job array was refused, so each worker's job is submitted by itself: %s", refused
+            )
+        elif refused is not None and (self._jobs or self._task is not None):  # else it is raised
+            logger.warning(
+                "the scheduler has taken %d of %d jobs, and the run goes on with them; the others are tried again "
+                "later. A smaller n_workers asks for fewer: %s",
+                len(self._jobs),
+                len(self._jobs) + self._missing,
+                refused,
+            )
+        return refused
 
     async def _bury(self, name: str, each: Watched) -> None:
         del self._jobs[name]
@@ -312,8 +304,7 @@ class JobKeeper:
             await each.job.close()
         else:
             each.job.status = type(each.job.status).closed
-        if not self.adaptive:
-            self._missing += 1
+        self._missing += 1
         text = f"job {each.job.job_id} {each.explained}"
         if each.seen or each.view.state is QueueState.EVICTED:
             logger.warning("%s; another one takes its place", text)
@@ -339,10 +330,6 @@ class JobKeeper:
 
     # --- submission ---
 
-    def _at_once(self, alone: int) -> int:
-        """Return how many jobs are submitted at a time, of which there are so many with a command for each."""
-        return alone if self._arrays.refused else _TOGETHER
-
     async def _submit(self, jobs: int) -> None:
         cluster = self._cluster
         self._avoid_bad_nodes()
@@ -361,7 +348,7 @@ class JobKeeper:
 
     def _avoid_bad_nodes(self) -> None:
         """Ask the queue not to use nodes where a job has died at its start."""
-        options = options_of_next_jobs(self._cluster)
+        options = self._cluster.new_spec["options"]  # of further jobs
         if not self._bad_nodes or not self._scheduler.avoid:
             return
         line = self._scheduler.avoid.format(nodes=self._scheduler.joint.join(self._bad_nodes))
@@ -370,8 +357,25 @@ class JobKeeper:
         options["job_extra_directives"] = [*kept, line]
 
 
-def _say_refused(error: Exception) -> None:
-    logger.warning("a job array was refused, so each worker's job is submitted by itself: %s", error)
+async def follow(
+    cluster: Any, resize: Callable[[int], Any], wanted: Callable[[], bool], minimum: int, maximum: int
+) -> None:
+    """Keep a cluster at `maximum` workers while there is work, and at `minimum` after half a minute without.
+
+    Dask's own autoscalers ask its scheduler, which does not know of the chunks that workers pull.
+    """
+    size, busy = minimum, time.monotonic()
+    while cluster.status.name in ("created", "starting", "running"):
+        now = time.monotonic()
+        busy = now if wanted() else busy
+        target = maximum if now == busy else minimum if now - busy > _IDLE else size
+        if target != size:
+            try:
+                await resize(target)
+                size = target
+            except Exception as error:  # of a server that does not answer: the next look asks again
+                logger.warning("the number of workers could not be changed to %d: %s", target, error)
+        await asyncio.sleep(_LOOK)
 
 
 def log_tail(folder: str | None, element: tuple[str, str]) -> str:

@@ -41,13 +41,13 @@ _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker ha
 
 
 def _site(row: Backend, options: dict[str, Any], name: str, default: Any = None) -> Any:
-    """Return what the site's configuration of dask-jobqueue says of an option."""
+    """Return an option's value in the site's configuration of dask-jobqueue."""
     section = options.get("config_name") or row.name
     return dask.config.get(f"jobqueue.{section}.{name.replace('_', '-')}", default)
 
 
 def _asked(row: Backend, options: dict[str, Any], name: str, default: Any = None) -> Any:
-    """Return an option, or what the site's configuration has in its place."""
+    """Return an option, else the site's value."""
     given = options.get(name)
     return _site(row, options, name, default) if given is None else given
 
@@ -58,7 +58,7 @@ def _scheduler_options(row: Backend, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
-    """Return which network interfaces of the options this machine lacks, in a sentence each."""
+    """Return a sentence for each network interface of the options that this machine lacks."""
     wanted = {
         "options.interface": _asked(row, options, "interface"),
         "options.scheduler_options.interface": _scheduler_options(row, options).get("interface"),
@@ -73,7 +73,7 @@ def interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
 
 
 def worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]:
-    """Return which of `worker_extra_args` Dask's worker does not know, in a sentence each.
+    """Return a sentence for each of `worker_extra_args` that Dask's worker does not know.
 
     In a job it would refuse them as well, but without a name: it takes what it does not know for arguments of the
     module that this library preloads.
@@ -147,7 +147,7 @@ def own_scratch() -> str:
 
 
 def _worker_words(scheduler: Scheduler, options: dict[str, Any], asked: Callable[..., Any]) -> list[str]:
-    """Return the words of a worker's command: the user's own, and ours for what those do not settle."""
+    """Return the words of a worker's command: the user's own, and ours where the user gives none."""
     extra = list(asked("worker_extra_args", []))
 
     def given(option: str) -> bool:

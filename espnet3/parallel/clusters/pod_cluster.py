@@ -9,21 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 import uuid
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from espnet3.parallel.backends import Backend, load_cluster_class
+from espnet3.parallel.clusters.keeper import follow
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat.clusters import (
-    ClosesAtCtrlC,
-    StartsInTime,
-    give_up_cluster,
-    kube_create_mode,
-    scale_pods,
-)
+from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, StartsInTime, give_up_cluster
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
 from espnet3.parallel.kube.server import Server, events_of, is_going, log_of, sentence
@@ -36,8 +30,6 @@ _ATTEMPTS = 3  # to create a cluster, where the operator overlooks one (dask-kub
 _SHARE = 4  # of `start_timeout`, which one such attempt may take
 _DELETION = 60.0  # seconds that the operator has to let go of a deleted cluster
 _SHOWN = 3  # pods that a message describes one by one
-_LOOK = 2.0  # seconds between looks at the demand, where the number of workers follows it
-_IDLE = 30.0  # seconds without work, after which workers beyond the minimum go
 _END = 5.0  # seconds for the event loop of a cluster that could not start
 
 
@@ -105,9 +97,12 @@ def refusal(error: BaseException) -> str | None:
 
 def kube_options(config: ParallelConfig) -> dict[str, Any]:
     """Return what KubeCluster is made with: a spec of our own, under a new name."""
+    from dask_kubernetes.operator.kubecluster.kubecluster import CreateMode
+
     options = dict(config.options)
     # Joining the cluster of another run by its name would delete it when this run ends.
-    options["create_mode"] = kube_create_mode(options.pop("create_mode", "CREATE_ONLY"))
+    mode = options.pop("create_mode", "CREATE_ONLY")
+    options["create_mode"] = CreateMode(getattr(mode, "value", mode))
     options["custom_cluster_spec"] = cluster_spec(options, config)
     if options.get("resource_timeout") is None:
         options["resource_timeout"] = max(1, round(config.start_timeout / _SHARE))
@@ -195,27 +190,10 @@ def pod_cluster(make: Any) -> Any:
             return self.place.went(address)
 
         def watch_demand(self, wanted: Callable[[], bool]) -> None:
-            # Dask's own autoscaler asks its scheduler, which does not know of the chunks that workers pull
             if self.place.config.adapt is not None:
-                self.loop.add_callback(follow, self, wanted, **self.place.config.adapt)
+                self.loop.add_callback(follow, self, self.scale, wanted, **self.place.config.adapt)
 
     return PodCluster
-
-
-async def follow(cluster: Any, wanted: Callable[[], bool], minimum: int, maximum: int) -> None:
-    """Scale a cluster to `maximum` while there is work, and back after half a minute without."""
-    size, busy = minimum, time.monotonic()
-    while cluster.status.name in ("created", "starting", "running"):
-        now = time.monotonic()
-        busy = now if wanted() else busy
-        target = maximum if now == busy else minimum if now - busy > _IDLE else size
-        if target != size:
-            try:
-                await scale_pods(cluster, target)
-                size = target
-            except Exception as error:  # of a server that does not answer: it is asked again
-                logger.warning("the number of pods could not be changed to %d: %s", target, error)
-        await asyncio.sleep(_LOOK)
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:

@@ -169,7 +169,7 @@ def make_certificate(parent: str | None) -> RunCertificate:
 
 
 def _place_of_keys(parent: str | None) -> str:
-    """Return the folder for a run's keys: none that others could put another one in the place of."""
+    """Return the folder for a run's keys: one that others cannot exchange."""
     wanted = os.path.abspath(parent or os.getcwd())
     where = open_above(wanted)
     if not where:
@@ -185,7 +185,7 @@ def _place_of_keys(parent: str | None) -> str:
 
 
 def open_above(path: str) -> str:
-    """Say in which folder, of a path and all above it, others may exchange files; empty: none, as sshd wants it.
+    """Return the folder, `path` or one above, in which others may exchange files, and why; empty: none (as for sshd).
 
     In a sticky folder, as that of temporary files is, no account exchanges another one's.
     """

@@ -1,11 +1,11 @@
-"""Every name of Dask's packages, cloudpickle and tornado that they do not document, and that this package needs.
+"""Undocumented names of Dask's packages, cloudpickle and tornado that this package needs.
 
-A new version of theirs may change any of them without a word. They stand in this package
-and nowhere else, those of servers (TLS, pages, nannies) in `servers.py`, each behind a function
+A new version of theirs may change any of them without notice. They stand in this folder
+and nowhere else, those of servers (TLS, pages, listeners) in `servers.py`, each behind a function
 or a class that says what it is for; `tests/house/test_dask_compat.py` touches each on the installed versions and names
 the one that broke. Of dask-cuda and asyncssh nothing undocumented is used. Loading this package loads none of them.
 
-In: objects of theirs. Out: what is known of them, or what was done to them, in words of ours.
+In: objects of theirs. Out: facts about them, in our own types.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from logging import LogRecord
-from types import BuiltinMethodType, CodeType, MethodType, ModuleType
+from types import BuiltinMethodType, CodeType, MethodType
 from typing import Any, NamedTuple
 
 SEEN = {
@@ -32,7 +31,7 @@ SEEN = {
 
 
 def forget_closed_client() -> None:
-    """Leave Dask no closed client as the current one: each client puts back what it found, be that closed by now."""
+    """Clear Dask's current client if it is closed: a client restores the one before it, which may be closed by now."""
     from distributed.client import _current_client
 
     current = _current_client.get()
@@ -75,14 +74,6 @@ def has_tasks(client: Any) -> bool:
     return any(future.status == "pending" for future in list(client.futures.values()))
 
 
-def dashboard_link(host: str, port: int | None) -> str:
-    """Return the address of a dashboard by the user's own pattern."""
-    from distributed import utils
-
-    word: Any = utils.format_dashboard_link
-    return str(word(host, port))
-
-
 def import_dashboard() -> None:
     """Import what a scheduler imports at its start for its dashboard."""
     import distributed.dashboard.scheduler  # noqa: F401  for its effect on sys.modules
@@ -96,23 +87,7 @@ def interrupted_before_start(error: BaseException | None) -> bool:
     return isinstance(error, NameError) and error.name == "future"
 
 
-def is_failed_broadcast(record: LogRecord) -> bool:
-    """Whether a log line is about a worker that a broadcast did not reach, which raises where it was asked for, too."""
-    return str(record.msg).startswith("broadcast to ")
-
-
 # --- distributed: workers --------------------------------------------------------------------------
-
-
-def plugins_of(worker: Any) -> list[Any]:
-    """Return the plugins of a worker in this process: `Worker.plugins`."""
-    return list(worker.plugins.values())
-
-
-def threads_of(worker: Any) -> int:
-    """Return how many threads a worker in this process has for tasks: `Worker.state.nthreads`."""
-    threads: int = worker.state.nthreads
-    return threads
 
 
 def slow_heartbeats(worker: Any, seconds: float) -> None:
@@ -131,7 +106,7 @@ def slow_heartbeats(worker: Any, seconds: float) -> None:
 
 
 def worker_arguments(command: str | None) -> frozenset[str]:
-    """Return the options of a worker's command line, such as "--name"; empty for a command that is not Dask's."""
+    """Return the options of a worker's command line, such as "--name"; empty if the command is not Dask's."""
     from distributed.cli.dask_worker import main
 
     if command not in (None, "distributed.cli.dask_worker"):
@@ -191,7 +166,7 @@ class ReducedClass(NamedTuple):
 
 
 def reduced_class(obj: Any, reduced: Any) -> ReducedClass | None:
-    """Read what `cloudpickle.Pickler.reducer_override` made of an object; None where that is no class by value."""
+    """Read what `cloudpickle.Pickler.reducer_override` made of an object; None unless it is a class by value."""
     if not isinstance(obj, type) or not isinstance(reduced, tuple) or len(reduced) != 6:
         return None
     make, args, state, _, _, fill = reduced
@@ -208,27 +183,15 @@ def code_with_file(pickler: Any, code: CodeType) -> tuple[Any, tuple[Any, ...]]:
     return make, (*args[:at], code.co_filename, *args[at + 1 :])
 
 
-# --- random: Dask draws from generators of its own, so that those of `random` and numpy are the items' alone ------
+# --- random -----------------------------------------------------------------------------------------
 
-# A worker's event loop draws from the process's one `random` every few seconds: `dask.sizeof` samples lists, comms add
-# jitter. Between the seeding of an item and its draws that would change what it draws.
-_BESIDE_ITEMS = ("dask", "distributed", "tornado", "zict", "fsspec", "bokeh")
-_METHODS = (MethodType, BuiltinMethodType)
-_looked_at: set[str] = set()
+# A worker's event loop draws every few seconds: `dask.sizeof` samples lists, comms add jitter. Between the seeding of
+# an item and its draws that would change the item's draws.
+_BESIDE_ITEMS = ("dask", "distributed", "tornado", "zict", "fsspec")
 _GLOBAL: Any = random.seed.__self__  # type: ignore[attr-defined]  # the generator behind the module's functions
-
-
-def private_copy() -> ModuleType:
-    """Return a copy of the module `random` whose functions draw from a generator of their own."""
-    own = random.Random()  # noqa: S311  # for samples and jitter, as Dask draws them now
-    copy = ModuleType("random", random.__doc__)
-    for name, value in vars(random).items():
-        ours = getattr(value, "__self__", None) is _GLOBAL
-        setattr(copy, name, getattr(own, value.__name__) if ours else value)
-    return copy
-
-
-_PRIVATE = private_copy()
+_PRIVATE: Any = random.Random()  # noqa: S311  # for samples and jitter, as Dask draws them now
+_PRIVATE.Random = random.Random  # the one other name that Dask uses of the module
+_looked_at: set[str] = set()
 
 
 def leave_random_to_items() -> None:
@@ -241,35 +204,5 @@ def leave_random_to_items() -> None:
         for attribute, value in list(vars(module).items()):
             if value is random:
                 setattr(module, attribute, _PRIVATE)
-            elif isinstance(value, _METHODS) and value.__self__ is _GLOBAL:  # from random import choice
-                setattr(module, attribute, getattr(_PRIVATE, value.__name__))
-    if "pandas" in sys.modules and "dask.sizeof" in sys.modules and "pandas" not in _looked_at:
-        _looked_at.add("pandas")
-        size_tables_without_draws(sys.modules["pandas"], sys.modules["dask.sizeof"].sizeof)
-
-
-def size_tables_without_draws(pandas: Any, sizeof: Any) -> None:
-    """Have Dask estimate a table's size from the first cells of its columns: its own way draws them with numpy's."""
-    sizeof(pandas.Index([]))  # Dask registers its own way when it first meets a table: before ours
-
-    def of_cells(values: Any) -> int:
-        first = values[:100].tolist()
-        return int(len(values) / max(1, len(first)) * sum(map(sizeof, first)))
-
-    def of_series(series: Any) -> int:
-        texts = of_cells(series.to_numpy()) if series.dtype.kind == "O" else 0
-        return 1200 + int(series.memory_usage(deep=False)) + texts
-
-    def of_index(index: Any) -> int:
-        return (
-            of_series(index.to_frame(index=False).iloc[:, 0])
-            if index.nlevels == 1
-            else int(index.memory_usage())
-        )
-
-    def of_frame(frame: Any) -> int:
-        columns = (of_series(frame.iloc[:, at]) for at in range(frame.shape[1]))
-        return sum(columns) + of_index(frame.index)
-
-    for kind, size in ((pandas.DataFrame, of_frame), (pandas.Series, of_series), (pandas.Index, of_index)):
-        sizeof.register(kind)(size)
+            elif isinstance(value, (MethodType, BuiltinMethodType)) and value.__self__ is _GLOBAL:
+                setattr(module, attribute, getattr(_PRIVATE, value.__name__))  # from random import choice

@@ -16,9 +16,9 @@ _END = 5.0  # seconds for a start that was cut off to end
 class LostWorkersStay:
     """Mixin for a `SpecCluster`: a worker that goes away stays wanted.
 
-    Dask drops a worker's spec 15 seconds after its death, also where a replacement has come or its job waits in the
-    queue again. One that goes need not be known: `wait_for_workers` reads the list of workers anew, ahead of what is
-    still to be said of them.
+    Dask drops a worker's spec 15 seconds after its death, even if a replacement has come or its job waits in the
+    queue again. A worker may be unknown when it goes: `wait_for_workers` reads the list of workers anew, ahead of
+    pending notes about them.
     """
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
@@ -32,7 +32,7 @@ class LostWorkersStay:
 
 
 class WhenAwaited:
-    """An awaitable whose coroutine is made when somebody awaits it."""
+    """An awaitable that makes its coroutine when it is awaited."""
 
     def __init__(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         self.made = partial(call, *args, **kwargs)
@@ -79,11 +79,6 @@ class ClosesMore:
             await super()._close()  # type: ignore[misc]  # mixed into one that has it
         finally:
             await self.after_closing()
-
-
-async def forget_worker(cluster: Any, address: str) -> None:
-    """Have the scheduler of a cluster forget a worker whose process has ended: `Scheduler.remove_worker`."""
-    await cluster.scheduler.remove_worker(address, stimulus_id="worker-process-ended", close=False)
 
 
 async def start_missing(cluster: Any) -> None:
@@ -166,12 +161,6 @@ def log_folder_of(cluster: Any) -> str | None:
     return folder
 
 
-def options_of_next_jobs(cluster: Any) -> dict[str, Any]:
-    """Return the options that further jobs are made with, to be changed in place: `SpecCluster.new_spec`."""
-    options: dict[str, Any] = cluster.new_spec["options"]
-    return options
-
-
 def prologue_of(job: Any) -> tuple[str, ...]:
     """Return the lines that a job's script begins with: `Job._job_script_prologue`."""
     return tuple(job._job_script_prologue or ())
@@ -186,20 +175,13 @@ async def submit_job(job: Any) -> Any:
 # --- dask-kubernetes and kr8s ----------------------------------------------------------------------
 
 
-def kube_create_mode(mode: Any) -> Any:
-    """Return a `create_mode` of `KubeCluster`, given it or its name."""
-    from dask_kubernetes.operator.kubecluster.kubecluster import CreateMode
-
-    return CreateMode(getattr(mode, "value", mode))
-
-
 class StartsInTime:
     """Mixin for a `KubeCluster`, whose own limit does not cover a pod of the scheduler that never runs."""
 
     start_timeout: float  # seconds
 
     async def too_late(self) -> None:
-        """Called once the time is over, while the cluster is still there; to raise what is to be said of it."""
+        """Raise the error of a start that took too long; called while the cluster is still there."""
 
     async def _start(self) -> None:
         start = asyncio.ensure_future(super()._start())  # type: ignore[misc]  # mixed into one that has it
@@ -219,13 +201,8 @@ class StartsInTime:
             raise
 
 
-async def scale_pods(cluster: Any, workers: int) -> None:
-    """Have the operator start or retire workers: `KubeCluster._scale`, from its event loop."""
-    await cluster._scale(workers)
-
-
 async def close_connections(api: Any) -> None:
-    """Close what kr8s has open, for which it has no way: `Api._session`, made by the first request."""
+    """Close kr8s's connections, for which it has no method: `Api._session`, made by the first request."""
     session = getattr(api, "_session", None)
     if session is not None:
         await session.aclose()

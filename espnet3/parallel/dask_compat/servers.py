@@ -1,4 +1,4 @@
-"""Undocumented parts of Dask's schedulers, workers and nannies: their TLS, their pages, their queues."""
+"""Undocumented parts of Dask's schedulers, workers and nannies: their TLS, their pages, their listeners."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def guard_listeners() -> None:
 
 
 def accept_patiently(sock: Any, callback: Callable[[Any, Any], None]) -> Callable[[], None]:
-    """As `tornado.netutil.add_accept_handler`, which see."""
+    """As `tornado.netutil.add_accept_handler`, but wait while this process has no descriptor free."""
     from tornado.netutil import add_accept_handler
 
     patient: Any = _Patient(sock)
@@ -64,7 +64,7 @@ class _Patient:
         self.fileno, self.close = sock.fileno, sock.close
 
     def accept(self) -> Any:
-        """As a socket's; nothing waits, tornado is told, where no descriptor is free."""
+        """As a socket's, but raise a BlockingIOError while no descriptor is free."""
         try:
             connection, address = self.sock.accept()
         except OSError as error:
@@ -85,22 +85,12 @@ class _Patient:
             self.loop.update_handler(self, self.loop.READ)
 
 
-def tls_to_listen(security: Any, role: str) -> Any:
-    """Return the SSL context by which a role ("client", "worker", ...) of a cluster listens."""
-    return security.get_listen_args(role)["ssl_context"]
-
-
-def tls_to_connect(security: Any, role: str) -> Any:
-    """Return the SSL context by which a role of a cluster connects."""
-    return security.get_connection_args(role)["ssl_context"]
-
-
 def ask_for_certificate(server: Any) -> None:
     """Have the HTTP server of a scheduler or worker ask for the run's certificate; stop it if that fails."""
     role = "worker" if hasattr(server, "nanny") else "scheduler"  # which has none
     try:
         limit_requests(server)
-        server.http_server.ssl_options = tls_to_listen(server.security, role)
+        server.http_server.ssl_options = server.security.get_listen_args(role)["ssl_context"]
     except BaseException:
         server.http_server.stop()  # Dask goes on after a preload that fails
         raise
@@ -129,23 +119,6 @@ def limit_requests(server: Any) -> None:
     server.http_server.conn_params.header_timeout = _HANDSHAKE
 
 
-def replace_queues_of_nannies(make: Callable[[Any], Any]) -> None:
-    """Have the nannies of this process speak to their workers through other queues than those of multiprocessing."""
-    from distributed import nanny
-
-    module: Any = nanny
-    context = module.get_mp_context
-
-    class Context:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(context(), name)
-
-        def Queue(self) -> Any:  # noqa: N802  # the name that it takes the place of
-            return make(context())
-
-    module.get_mp_context = Context
-
-
 async def kill_starting_worker(nanny: Any) -> None:
     """Kill the worker of a nanny, if it has not come up."""
     from distributed.core import Status
@@ -153,26 +126,3 @@ async def kill_starting_worker(nanny: Any) -> None:
     worker = nanny.process
     if worker is not None and worker.status is Status.starting and worker.process is not None:
         await worker.process.kill()
-
-
-def nannies_without_main() -> None:
-    """Have nannies of this process start workers that do not import the caller's main module, from now on.
-
-    With it a script without a main guard would start its cluster once more in each worker, and a program from stdin has
-    no file to import. Workers need nothing of it: what the user's main module defines travels by value.
-    """
-    from multiprocessing import spawn
-
-    original = spawn.get_preparation_data
-    if getattr(original, "espnet3_without_main", False):
-        return
-
-    def prepared(name: str) -> dict[str, Any]:
-        data = original(name)
-        if name.startswith("Dask Worker process"):
-            data.pop("init_main_from_name", None)
-            data.pop("init_main_from_path", None)
-        return data
-
-    prepared.espnet3_without_main = True  # type: ignore[attr-defined]  # a mark, read above
-    spawn.get_preparation_data = prepared

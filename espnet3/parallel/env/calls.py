@@ -88,7 +88,7 @@ class EnvCall:
         return bind(self.func, env, {**self._given, **kwargs}, len(args))
 
     def _named(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseException:
-        """Return what to raise: the exception with a note that names the call, or what carries it."""
+        """Return the exception to raise: the given one with a note that names the call, or a carrier of it."""
         from distributed import get_worker
 
         if isinstance(error, WorkerSetupError):  # no call's own, and it is the same error for all of them

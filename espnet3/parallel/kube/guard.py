@@ -22,7 +22,7 @@ from espnet3.parallel.kube.server import RefusedError, Server
 CLUSTERS = "kubernetes.dask.org/v1"
 _DONE = b"d"
 _LOOK = 1.0  # seconds between looks whether the driver lives: a child that it forked holds the pipe open
-_TRY = 600.0  # seconds for which a server that does not answer is asked again
+_TRY = 600.0  # seconds to keep asking a server that does not answer
 
 
 class Guard:
@@ -73,7 +73,7 @@ def main(namespace: str, name: str, run: str, driver: str) -> int:
 
 
 def delete_cluster(server: Server, name: str, run: str) -> None:
-    """Delete a DaskCluster of this run; one of the same name that somebody else made stays."""
+    """Delete a DaskCluster of this run; leave one of the same name that another run has made."""
     path = server.path(CLUSTERS, "daskclusters", name)
     found: Any = server.get(path)
     if found is not None and found["metadata"].get("labels", {}).get(RUN) == run:

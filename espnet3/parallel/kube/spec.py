@@ -1,4 +1,4 @@
-"""The DaskCluster that the operator is asked for, from the options of `env: kube`."""
+"""Builds the DaskCluster of a run from the options of `env: kube`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pods_of(name: str) -> str:
 
 
 def cluster_spec(options: dict[str, Any], config: ParallelConfig) -> dict[str, Any]:
-    """Take what belongs to the DaskCluster out of the options, and return it."""
+    """Move the DaskCluster's part out of the options, and return it as a spec."""
     pod, container = pod_fields(**{name: options.pop(name, None) for name in OPTIONS})
     given = {name: options.pop(name) for name in _SPEC if options.get(name) is not None}
     n_workers = config.n_workers if config.adapt is None else config.adapt["minimum"]

@@ -100,7 +100,7 @@ def _load(dask: bool) -> None:
         import distributed
         import distributed.worker  # noqa: F401
 
-        import espnet3.parallel.pilots.dask.plugin  # noqa: F401
+        import espnet3.parallel.pilots.dask.pools  # noqa: F401
     gc.freeze()  # nor do the workers need to search them
     gc.enable()
 

@@ -13,13 +13,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from distributed.deploy.spec import SpecCluster
-from tornado.httputil import (
-    HTTPHeaders,
-    HTTPMessageDelegate,
-    HTTPServerConnectionDelegate,
-    HTTPServerRequest,
-    ResponseStartLine,
-)
+from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, HTTPServerRequest, ResponseStartLine
+from tornado.routing import Router
 
 from espnet3.parallel.dask_compat.servers import guarded, put_before_pages
 
@@ -74,7 +69,7 @@ class PrivatePages(GuardedCluster):
         return link if self.pages is None or not link else link_with(self.pages, link)
 
 
-class _Door(HTTPServerConnectionDelegate):
+class _Door(Router):
     """Decides on each request: `pages` answers those that show the secret."""
 
     def __init__(self, pages: Any, secret: str) -> None:
@@ -83,62 +78,35 @@ class _Door(HTTPServerConnectionDelegate):
         # cookies know no ports: two clusters of one machine would overwrite each other's
         self.cookie = f"espnet3-{hashlib.sha256(secret.encode()).hexdigest()[:12]}"
 
-    def start_request(self, server_conn: object, request_conn: Any) -> HTTPMessageDelegate:
-        return _Request(self, server_conn, request_conn)
+    def find_handler(self, request: HTTPServerRequest, **_: Any) -> HTTPMessageDelegate | None:
+        cookie = request.cookies.get(self.cookie)
+        if cookie is not None and self._is_secret(cookie.value):
+            handler: HTTPMessageDelegate | None = self.pages.find_handler(request)
+            return handler
+        parts = urlsplit(request.uri or "/")
+        fields = parse_qsl(parts.query)
+        if not any(name == _FIELD and self._is_secret(value) for name, value in fields):
+            return _Answer(request.connection, 403, "Forbidden", _REFUSAL, {"Content-Type": "text/plain"})
+        # to the same page without the secret, which would stay in the browser's history and bookmarks
+        query = urlencode([(name, value) for name, value in fields if name != _FIELD])
+        path = "/" + parts.path.lstrip("/")  # two slashes would begin the name of a host
+        shown = f"{self.cookie}={self.secret}; Path=/; HttpOnly; SameSite=Strict"
+        there = {"Location": urlunsplit(("", "", path, query, "")), "Set-Cookie": shown}
+        return _Answer(request.connection, 303, "See Other", b"", there)
 
-    def on_close(self, server_conn: object) -> None:
-        self.pages.on_close(server_conn)
-
-    def is_secret(self, text: str) -> bool:
+    def _is_secret(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(), self.secret.encode())
 
 
-class _Request(HTTPMessageDelegate):
-    """One request: passed on once its headers have shown the secret, or answered here."""
+class _Answer(HTTPMessageDelegate):
+    """Answers one request, once all of it has been read."""
 
-    def __init__(self, door: _Door, server_conn: object, request_conn: Any) -> None:
-        self.door = door
-        self.server_conn = server_conn
-        self.connection = request_conn
-        self.passed: HTTPMessageDelegate | None = None
-        self.answer: tuple[ResponseStartLine, HTTPHeaders, bytes] | None = None
-
-    def headers_received(self, start_line: Any, headers: HTTPHeaders) -> Any:
-        request = HTTPServerRequest(connection=self.connection, start_line=start_line, headers=headers)
-        cookie = request.cookies.get(self.door.cookie)
-        if cookie is not None and self.door.is_secret(cookie.value):
-            self.passed = self.door.pages.start_request(self.server_conn, self.connection)
-            return self.passed.headers_received(start_line, headers)
-        parts = urlsplit(request.uri or "/")
-        fields = parse_qsl(parts.query)
-        if any(name == _FIELD and self.door.is_secret(value) for name, value in fields):
-            # to the same page without the secret, which would stay in the browser's history and bookmarks
-            query = urlencode([(name, value) for name, value in fields if name != _FIELD])
-            path = "/" + parts.path.lstrip("/")  # two slashes would begin the name of a host
-            there = urlunsplit(("", "", path, query, ""))
-            cookie_text = f"{self.door.cookie}={self.door.secret}; Path=/; HttpOnly; SameSite=Strict"
-            self.answer = _answer(303, "See Other", b"", {"Location": there, "Set-Cookie": cookie_text})
-        else:
-            self.answer = _answer(403, "Forbidden", _REFUSAL, {"Content-Type": "text/plain"})
-        return None
-
-    def data_received(self, chunk: bytes) -> Any:
-        return None if self.passed is None else self.passed.data_received(chunk)
+    def __init__(self, connection: Any, code: int, reason: str, text: bytes, headers: dict[str, str]) -> None:
+        self.connection = connection
+        self.line = ResponseStartLine("HTTP/1.1", code, reason)
+        self.headers = HTTPHeaders({**headers, "Content-Length": str(len(text)), "Cache-Control": "no-store"})
+        self.text = text
 
     def finish(self) -> None:
-        if self.passed is not None:
-            self.passed.finish()
-        elif self.answer is not None:
-            self.connection.write_headers(*self.answer)
-            self.connection.finish()
-
-    def on_connection_close(self) -> None:
-        if self.passed is not None:
-            self.passed.on_connection_close()
-
-
-def _answer(
-    code: int, reason: str, text: bytes, headers: dict[str, str]
-) -> tuple[ResponseStartLine, HTTPHeaders, bytes]:
-    fields = HTTPHeaders({**headers, "Content-Length": str(len(text)), "Cache-Control": "no-store"})
-    return ResponseStartLine("HTTP/1.1", code, reason), fields, text
+        self.connection.write_headers(self.line, self.headers, self.text)
+        self.connection.finish()

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import get_client, parallel_for
+from espnet3.parallel import get_client, parallel_for, parallel_map
 from espnet3.parallel.backends import row
+from espnet3.parallel.clusters import keeper
 from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.keeper import log_tail
 from tests.habits import rows
@@ -142,3 +143,17 @@ def test_where_arrays_are_refused_each_job_is_submitted_by_itself(
     said = [each.message for each in caplog.records if "job array was refused" in each.message]
     assert len(said) == 1
     assert "job arrays are not allowed here" in said[0]
+
+
+def test_the_number_of_workers_follows_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without work there is no job; with work there are as many as allowed; then none, until there is work again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(keeper, "_IDLE", 1.0)
+    with standin("pbs") as queue:
+        with get_client({**block("pbs", 1), "adapt": {"minimum": 0, "maximum": 3}}):
+            assert queue.jobs() == []
+            with closing(parallel_for(slow, itertools.count())) as results:
+                wait_until(lambda: next(results) >= 0 and len(queue.unfinished()) == 3)
+            wait_until(lambda: not queue.unfinished(), every=0.1)
+            assert parallel_map(abs, range(-10, 0)) == list(range(10, 0, -1))
+        wait_until(lambda: not queue.unfinished())

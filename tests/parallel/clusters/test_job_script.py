@@ -74,23 +74,23 @@ def test_words_with_half_a_quotation_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "better"), [(["--no-such=1"], ""), (["--resources A=1", "--lifetme 5m"], "--lifetime")]
+    ("options", "said"),
+    [
+        ({"worker_extra_args": ["--no-such=1"]}, "'--no-such' is no option of Dask's worker"),
+        ({"worker_extra_args": ["--resources A=1", "--lifetme 5m"]}, "Did you mean '--lifetime'"),
+        ({"interface": "ib7"}, "options.interface = 'ib7': this machine has no such network interface"),
+        ({"log_directory": "/proc/logs"}, "jobs cannot write their logs there"),
+    ],
+    ids=["argument", "slip", "interface", "logs"],
 )
-def test_an_argument_that_the_worker_does_not_know_is_refused_before_a_job_is_queued(
-    words: list[str], better: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_option_that_does_not_fit_is_refused_before_a_job_is_queued(
+    options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message has its name, which Dask's own would not have, and the likely one; no folder is left."""
+    """An argument that Dask's worker does not know, no such interface, a folder for logs that cannot be made."""
     monkeypatch.chdir(tmp_path)
-    wrong = words[-1].split("=")[0].split()[0]
-    said = (
-        f"options.worker_extra_args: '{wrong}' is no option of Dask's worker."
-        + f" Did you mean '{better}'" * bool(better)
-    )
     with standin("moab") as queue:
-        with (
-            pytest.raises(ConfigError, match=re.escape(said)),
-            get_client(block("moab", interface="lo", worker_extra_args=words)),
-        ):
+        config = block("moab", **{"interface": "lo", **options})
+        with pytest.raises(ConfigError, match=re.escape(said)), get_client(config):
             pass
         assert queue.jobs() == []
     assert not list(tmp_path.iterdir())

@@ -129,27 +129,27 @@ def test_a_cancel_command_that_does_nothing_keeps_no_call(
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("env", "options"),
     [
-        {"job_extra_directives": ["--clusters=other"]},
-        {"job_extra_directives": ["-M other"]},
-        {"job_extra_directives": ["-Mother"]},
-        {"job_extra_directives": ["--hold --clusters=a,b"]},
-        {"job_script_prologue": ["#SBATCH -M other"]},
+        ("slurm", {"job_extra_directives": ["--hold --clusters=a,b"]}),
+        ("slurm", {"job_extra_directives": ["-Mother"]}),
+        ("slurm", {"job_script_prologue": ["#SBATCH -M other"]}),
+        ("pbs", {"queue": "gpu@elsewhere"}),
+        ("htcondor", {"submit_command_extra": ["-name", "other"]}),
     ],
-    ids=lambda options: str(next(iter(options.values()))[0]),
+    ids=lambda each: str(next(iter(each.values()))) if isinstance(each, dict) else each,
 )
 def test_another_cluster_is_refused(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    env: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directive that sends jobs where no other command looks for them is an error that says what works."""
+    """An option that sends jobs where no other command looks for them is an error, before anything is submitted."""
     monkeypatch.chdir(tmp_path)
-    habit("sbatch", 'touch "$MINE/called"', tmp_path, monkeypatch)
-    config = block("slurm", 2)
+    config = block(env, 2)
     config["options"].update(options)
-    with pytest.raises(ConfigError, match="another cluster.*SLURM_CLUSTERS"), get_client(config):
+    with pytest.raises(ConfigError, match="another cluster") as error, get_client(config):
         pass
-    assert not (tmp_path / "site-sbatch/called").exists()
+    assert env != "slurm" or "SLURM_CLUSTERS" in str(error.value)
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -164,17 +164,3 @@ def test_variables_that_scatter_jobs_are_refused(
     monkeypatch.setenv(variable, value)
     with pytest.raises(ConfigError, match=f"{variable}={value} sends jobs"), get_client(block("slurm", 2)):
         pass
-
-
-def test_servers_of_other_schedulers_are_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue of another PBS server, and another HTCondor schedd."""
-    monkeypatch.chdir(tmp_path)
-    for env, options in (
-        ("pbs", {"queue": "gpu@elsewhere"}),
-        ("htcondor", {"submit_command_extra": ["-name", "other"]}),
-    ):
-        config = block(env, 2)
-        config["options"].update(options)
-        with pytest.raises(ConfigError, match="another cluster"), get_client(config):
-            pass
-    assert os.listdir(tmp_path) == []

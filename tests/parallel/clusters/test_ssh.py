@@ -81,12 +81,23 @@ def started(folder: Path) -> set[str]:
     return {path.name for path in folder.glob("started.*")}
 
 
-@MATRIX
-@BOTH
-def test_a_list_of_one_holds_for_all_hosts(mode: Mode, connect: dict[str, Any], tmp_path: Path) -> None:
-    """One entry in the lists of connect_options and remote_python is used for every host, in either mode."""
-    options = {"hosts": HOSTS, "connect_options": [connect], "remote_python": pythons(tmp_path, 1)}
-    assert mode(options, tmp_path) == [0, 1, 4, 9]
+@pytest.mark.parametrize(
+    ("mode", "listed"),
+    [
+        (with_driver, False),
+        pytest.param(with_driver, True, marks=MATRIX),
+        pytest.param(detached, False, marks=MATRIX),
+        pytest.param(detached, True, marks=MATRIX),
+    ],
+)
+def test_one_value_holds_for_all_hosts(
+    mode: Mode, listed: bool, connect: dict[str, Any], tmp_path: Path
+) -> None:
+    """One value of connect_options and remote_python, or a list of one, is used for every host in either mode."""
+    python = pythons(tmp_path, 1)
+    one = {"connect_options": connect, "remote_python": python[0]}
+    listing = {"connect_options": [connect], "remote_python": python}
+    assert mode({"hosts": HOSTS, **(listing if listed else one)}, tmp_path) == [0, 1, 4, 9]
     assert started(tmp_path) == {"started.0"}
 
 
@@ -100,14 +111,6 @@ def test_a_list_gives_each_host_its_own(mode: Mode, connect: dict[str, Any], tmp
     assert started(tmp_path) == {"started.1", "started.2", *scheduler}
 
 
-@pytest.mark.parametrize("mode", [with_driver, pytest.param(detached, marks=MATRIX)])
-def test_one_value_holds_for_all_hosts(mode: Mode, connect: dict[str, Any], tmp_path: Path) -> None:
-    """A mapping of connect_options and the path of a Python are used for every host, in either mode."""
-    options = {"hosts": HOSTS, "connect_options": connect, "remote_python": pythons(tmp_path, 1)[0]}
-    assert mode(options, tmp_path) == [0, 1, 4, 9]
-    assert started(tmp_path) == {"started.0"}
-
-
 @BOTH
 def test_a_missing_asyncssh_is_a_missing_package(
     mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -117,24 +120,17 @@ def test_a_missing_asyncssh_is_a_missing_package(
     with pytest.raises(MissingPackageError) as caught:
         mode({"hosts": ["127.0.0.1"]}, tmp_path)
     assert caught.value.name == "asyncssh"
-    assert str(caught.value) == (
-        f"env 'ssh' needs asyncssh, which is not installed. Please install asyncssh: {pip_line('ssh')}"
-    )
+    assert pip_line("ssh") in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (
-            {"connect_options": [{"port": 1}, {"port": 2}]},
-            "the list has 2 entries for 3 hosts: write one for each host, in the order of hosts, or a single one",
-        ),
-        ({"connect_options": "port 22"}, "must be a mapping, or a list with one for each host"),
+        ({"connect_options": [{"port": 1}, {"port": 2}]}, "the list has 2 entries for 3 hosts"),
         ({"connect_options": [{"port": 1}, 2, 3]}, "must be a mapping, or a list with one for each host"),
-        ({"remote_python": 3}, "must be the path of a Python, or a list with one for each host"),
+        ({"remote_python": 3}, "must be the path of a Python"),
         ({"hosts": ["a", 3]}, "must be a list of host names"),
-        ({"worker_options": [{"nthreads": 1}]}, "worker_options = [{'nthreads': 1}]: must be a mapping"),
     ],
 )
 def test_what_does_not_fit_the_hosts_is_refused_with_the_block(options: dict[str, Any], reason: str) -> None:

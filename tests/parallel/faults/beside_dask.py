@@ -1,4 +1,4 @@
-"""Items beside which Dask draws; a module of its own, as pandas and Dask are loaded where it is."""
+"""Items beside which Dask draws; a module of its own, as Dask is loaded where it is."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import threading
 from typing import Any
 
 import numpy as np
-import pandas
 from dask.sizeof import sizeof
 
 from tests.parallel.faults.workloads import Draws
 
 
 class DrawsBesideDask(Draws):
-    """While an item runs, Dask looks at the sizes of lists and tables, as its event loop does now and then."""
+    """While an item runs, Dask looks at the sizes of lists, as its event loop does now and then."""
 
     @staticmethod
     def forward(idx: Any, torch: bool = False, root: str = "") -> Any:
@@ -29,5 +28,3 @@ class DrawsBesideDask(Draws):
 def dask_draws() -> None:
     """Do what draws random numbers in Dask."""
     sizeof(list(range(1000)))
-    sizeof(pandas.DataFrame({"text": ["a", "b"] * 200}))
-    sizeof(pandas.Series(["a", "b"] * 200))

@@ -10,7 +10,6 @@ import threading
 import pytest
 from distributed import Security
 
-from espnet3.parallel.dask_compat.servers import tls_to_connect, tls_to_listen
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, TlsChannel, connect, greet_worker
 from tests.waiting import wait_until
 
@@ -76,11 +75,11 @@ def test_over_tls_too_the_end_of_the_other_side_is_known(unread):
     wrapped = {}
     side = threading.Thread(
         target=lambda: wrapped.update(
-            driver=tls_to_listen(security, "client").wrap_socket(server, server_side=True)
+            driver=security.get_listen_args("client")["ssl_context"].wrap_socket(server, server_side=True)
         )
     )
     side.start()
-    worker = TlsChannel(tls_to_connect(security, "worker").wrap_socket(client))
+    worker = TlsChannel(security.get_connection_args("worker")["ssl_context"].wrap_socket(client))
     side.join()
     if unread:
         wrapped["driver"].sendall(unread)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,8 +17,7 @@ from espnet3.parallel import (
     parallel_map,
 )
 from espnet3.parallel.pilots.dask.pools import pool_of, replace_pool
-from espnet3.parallel.pilots.dask.tasks import TaskChannel, TaskPool
-from tests.habits import rows
+from espnet3.parallel.pilots.dask.tasks import TaskPool
 
 
 class Provider(EnvironmentProvider):
@@ -67,61 +64,6 @@ def test_a_crash_is_told_from_an_exception_among_tasks(client):
     failures = {r.index: r.cause for r in results if isinstance(r, ItemFailure)}
     assert failures == {-1: "poison", -2: "error"}
     assert [r for r in results if not isinstance(r, ItemFailure)] == [3 * i for i in range(100)]
-
-
-class Promise:
-    """A future of Dask's whose result may be lost with its worker, and computed again."""
-
-    def __init__(self, key):
-        self.key = key
-        self._value = None
-        self._asking = []
-
-    def add_done_callback(self, called):
-        self._asking.append(called)
-
-    def done(self):
-        return self._value is not None
-
-    def result(self):
-        return self._value
-
-    def finish(self, value):
-        """Have a result; the callbacks come from another thread, a while later: `call`."""
-        self._value = value
-
-    def lose(self):
-        self._value = None
-
-    def call(self):
-        """Call back once whoever has asked."""
-        asking, self._asking = self._asking, []
-        for called in asking:
-            called(self)
-
-
-@pytest.mark.parametrize("lost", rows([0, 1], (1,)))
-def test_a_result_that_is_lost_before_it_is_fetched_arrives_when_it_was_computed_again(lost):
-    """Dask has called back already: the channel asks again, for the next in turn and for one behind it."""
-    futures = [Promise("a"), Promise("b")]
-    left = iter(futures)
-    pool = SimpleNamespace(name="tasks", client=SimpleNamespace(submit=lambda *_, **__: next(left)))
-    channel = TaskChannel(pool)
-    try:
-        for _ in futures:
-            chunk = pickle.dumps(("items", 1, [0], None, None, None, 1.0))
-            channel.send_parts(SimpleNamespace(parts=[chunk]), [])
-        futures[lost].finish("too early")
-        if lost == 0:
-            futures[lost].lose()
-        futures[lost].call()
-        futures[lost].lose()
-        for future, value in zip(futures, ["first", "second"], strict=True):
-            future.finish(value)
-            future.call()
-        assert [channel.recv(), channel.recv()] == ["first", "second"]
-    finally:
-        channel.close()
 
 
 def test_a_broken_env_reaches_the_driver_from_a_task(client):

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from distributed import Security
 
-from espnet3.parallel.dask_compat.servers import tls_to_connect, tls_to_listen
 from espnet3.parallel.pilots.channel import Channel, connect
 from espnet3.parallel.pilots.pool import Door
 from espnet3.parallel.pilots.protocol import Hello
@@ -164,7 +163,7 @@ def test_a_closed_door_accepts_nobody(opened: Open) -> None:
 def test_over_tls_too_a_silent_peer_keeps_no_worker_waiting(came: queue.Queue[Hello]) -> None:
     """Where workers are on other hosts, a peer that never begins its TLS handshake holds up nobody, until the limit."""
     security = Security.temporary()
-    listening = tls_to_listen(security, "client")
+    listening = security.get_listen_args("client")["ssl_context"]
     listening.num_tickets = 0
     kept: list[Channel] = []
 
@@ -174,7 +173,7 @@ def test_over_tls_too_a_silent_peer_keeps_no_worker_waiting(came: queue.Queue[He
 
     door = Door(socket.create_server(("127.0.0.1", 0)), KEY, admit, listening, limit=5.0)
     with socket.create_connection(door.address) as peer:  # type: ignore[arg-type]  # a host and a port
-        worker = connect(door.address, KEY, tls=tls_to_connect(security, "worker"))
+        worker = connect(door.address, KEY, tls=security.get_connection_args("worker")["ssl_context"])
         worker.send(HELLO)
         assert came.get(timeout=600) == HELLO
         kept[0].send("hello")

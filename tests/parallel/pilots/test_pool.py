@@ -10,8 +10,7 @@ import pytest
 
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.pilots.dask import pools
-from espnet3.parallel.pilots.dask.plugin import PilotHost
-from espnet3.parallel.pilots.dask.pools import pool_of
+from espnet3.parallel.pilots.dask.pools import PilotHost, pool_of
 from espnet3.parallel.pilots.pool import Pool
 from tests.parallel.pilots.items import process_of
 

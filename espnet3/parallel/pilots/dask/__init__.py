@@ -2,6 +2,6 @@
 
 In: a client. Out: the slots of its workers (`ClientSlots`).
 
-`plugin` opens them on each worker, `pools` has one pool for each client, and `tasks` carries the same chunks where
+`pools` opens them on each worker and has one pool for each client, and `tasks` carries the same chunks where
 workers cannot connect to the driver.
 """

@@ -1,7 +1,8 @@
-"""The source of slots of each client, and its change to another one."""
+"""The plugin that opens a worker's slots to one driver, and the pool in which a client's slots wait for runs."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import ssl
@@ -11,17 +12,58 @@ import weakref
 from typing import Any
 from urllib.parse import urlsplit
 
+from distributed import WorkerPlugin
+
 from espnet3.parallel.dask_compat import is_lost_connection, loop_runs_here
-from espnet3.parallel.dask_compat.servers import tls_to_listen
+from espnet3.parallel.env.worker_id import forget_worker, name_worker
 from espnet3.parallel.errors import NoWorkersError
-from espnet3.parallel.pilots.dask.plugin import PilotHost
 from espnet3.parallel.pilots.forks import let_go
 from espnet3.parallel.pilots.pool import BACKLOG, Pool, private_listener
+from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import SlotClaim, SlotSource
+from espnet3.parallel.pilots.worker import Slots
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 _ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
 _UNREACHED = 5.0  # seconds after which workers that are there and do not connect are taken to be unable to
+
+# --- on a worker ---
+
+
+class PilotHost(WorkerPlugin):
+    """Opens this worker's slots to one driver, as `Slots` are; workers that join late get one too."""
+
+    def __init__(self, address: Any, key: bytes, name: str, replaced: bool = True) -> None:
+        self.address = address
+        self.key = key
+        self.name = name
+        self.driver = (socket.gethostname(), os.getpid())
+        self._replaced = replaced
+
+    def setup(self, worker: Any) -> None:
+        """Open one slot per worker thread."""
+        name_worker(worker.id)
+        threads = worker.state.nthreads
+        hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
+        encrypted = worker.address.startswith("tls")
+        tls = worker.security.get_connection_args("worker")["ssl_context"] if encrypted else None
+        self._slots = Slots(self.address, self.key, self.driver, self._replaced, hello, tls)
+        self._slots.open()
+
+    async def teardown(self, worker: Any) -> None:
+        """Take no more chunks, and let those in hand be answered: a worker at the end of its lifetime loses nothing."""
+        forget_worker(worker.id)
+        self._slots.leave()
+        # the slots are threads that wait for a socket or run user code: there is no event of this loop
+        while self._slots.is_needed():  # noqa: ASYNC110  # see above
+            await asyncio.sleep(0.02)
+
+    def drop_chunks(self) -> None:
+        """Keep `teardown` from waiting: the chunks in hand are not wanted any more."""
+        self._slots.drop_chunks()
+
+
+# --- in the driver ---
 
 _POOLS: weakref.WeakKeyDictionary[Any, SlotSource] = weakref.WeakKeyDictionary()
 # re-entrant: a garbage collection inside a locked region may close another client's pool
@@ -78,7 +120,8 @@ def _open_pool(client: Any) -> Pool:
     listener, folder = _listen(client)
     tls: ssl.SSLContext | None = None
     if folder is None and client.scheduler.address.startswith("tls"):
-        tls = tls_to_listen(client.security, "client")
+        tls = client.security.get_listen_args("client")["ssl_context"]
+        assert tls is not None
         tls.num_tickets = 0  # they would make a channel without a message look readable
     pool = Pool(listener, folder, tls)
     try:

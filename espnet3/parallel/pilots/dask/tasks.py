@@ -1,7 +1,7 @@
 """The fallback where workers cannot connect to the driver: the same chunks as ordinary Dask tasks.
 
-A `TaskPool` gives out slots as a `Pool` does; what is sent to one becomes a task, in which a pilot of the worker's
-process answers, and the task's result is read like its messages. It costs a scheduler's round trip per chunk (a
+A `TaskPool` gives out slots as a `Pool` does. A chunk that is sent to one becomes a task: a pilot of the worker's
+process runs it, and the task's result holds its answers. It costs a scheduler's round trip per chunk (a
 millisecond or two, against a tenth), so it is used only when no pilot has come and workers are there.
 """
 
@@ -12,14 +12,13 @@ import pickle
 import queue
 import socket
 import threading
-from collections import deque
+from collections import defaultdict
 from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
 
 from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
-from espnet3.parallel.dask_compat import threads_of
 from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.pilots.mark import Mark
 from espnet3.parallel.pilots.protocol import Done, Hello
@@ -50,12 +49,13 @@ class _Inside:
     """The channel of a pilot in this process: tasks give it messages, and take what it answers."""
 
     def __init__(self, worker: Any) -> None:
+        self.busy = False  # a task waits for its answers
         self.runs: set[int] = set()
         self.messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
         self._address = worker.address
-        name, threads = str(worker.name), threads_of(worker)
-        hello = Hello(name, worker.address, os.getpid(), socket.gethostname(), threads)
+        threads = worker.state.nthreads
+        hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
         channel: Any = self
         pilot = _TaskPilot(channel, hello, threading.Semaphore(1), Mark(""), replaced=False)
         threading.Thread(target=pilot.serve, name="pilot", daemon=True).start()
@@ -86,19 +86,17 @@ class _Inside:
 
 
 _lock = threading.Lock()
-_pilots: dict[str, list[_Inside]] = {}
-_idle: dict[str, list[_Inside]] = {}
+_pilots: defaultdict[str, list[_Inside]] = defaultdict(list)
 
 
 def run_task(pool: str, run: tuple[Any, ...], data: bytes, buffers: list[bytearray]) -> list[Answer]:
     """Have a pilot of this process run one chunk of items; return its messages."""
     with _lock:
-        idle = _idle.setdefault(pool, [])
-        pilot = idle.pop() if idle else None
-    if pilot is None:
-        pilot = _Inside(get_worker())
-        with _lock:
-            _pilots.setdefault(pool, []).append(pilot)
+        pilot = next((each for each in _pilots[pool] if not each.busy), None)
+        if pilot is None:
+            pilot = _Inside(get_worker())
+            _pilots[pool].append(pilot)
+        pilot.busy = True
     if run[1] not in pilot.runs:
         pilot.runs.add(run[1])
         pilot.messages.put(run)
@@ -111,7 +109,7 @@ def run_task(pool: str, run: tuple[Any, ...], data: bytes, buffers: list[bytearr
             answers.append(answer)
     with _lock:
         if kind in ("done", "unread"):
-            idle.append(pilot)
+            pilot.busy = False
         else:  # it is of no more use to the run, or is inside an item
             pilot.messages.put(None)
             _pilots[pool].remove(pilot)
@@ -121,7 +119,7 @@ def run_task(pool: str, run: tuple[Any, ...], data: bytes, buffers: list[bytearr
 async def forget_run(pool: str, run_id: int) -> None:
     """Forget a run in this worker's process (a coroutine: `Client.run` waits for anything else)."""
     with _lock:
-        for pilot in _pilots.get(pool, []):
+        for pilot in _pilots[pool]:
             pilot.runs.discard(run_id)
             pilot.messages.put(("end", run_id))
 
@@ -143,9 +141,8 @@ class TaskChannel:
         self._answers: queue.Queue[Any] = queue.Queue()
         self._ready_r, self._ready_w = socket.socketpair()
         self._run: tuple[Any, ...] = ()
-        self._sent: deque[Any] = deque()
-        self._called: set[str] = set()  # what of it has called back
-        self._order = threading.Lock()
+        self._sent: queue.SimpleQueue[Any] = queue.SimpleQueue()  # futures; None: it is closed
+        threading.Thread(target=self._fetch, name="task-results", daemon=True).start()
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while an answer waits."""
@@ -165,6 +162,7 @@ class TaskChannel:
 
     def close(self) -> None:
         """Close it; answers still to come are dropped."""
+        self._sent.put(None)
         self._ready_r.close()
         self._ready_w.close()
 
@@ -178,27 +176,15 @@ class TaskChannel:
 
     def send_parts(self, out: Any, buffers: Any) -> None:
         """Submit a chunk."""
-        future = self._pool.client.submit(
-            run_task, self._pool.name, self._run, *_joined(out, buffers), pure=False, key=None
-        )
-        with self._order:
-            self._sent.append(future)
-        future.add_done_callback(self._finished)
+        chunk = _joined(out, buffers)
+        self._sent.put(self._pool.client.submit(run_task, self._pool.name, self._run, *chunk, pure=False))
 
-    def _finished(self, future: Any) -> None:
+    def _fetch(self) -> None:
         """Pass on what has finished, in the order it was sent: the driver relies on a channel's order."""
-        with self._order:
-            self._called.add(future.key)
-            while self._sent and self._sent[0].done():
-                first = self._sent.popleft()
-                self._called.discard(first.key)
-                answer = _answer_of(first)
-                for message in answer if isinstance(answer, list) else [answer]:
-                    self._put(message)
-            if self._sent and self._sent[0].key in self._called:
-                # its worker died with the result, it runs again, and Dask calls back once for each asking
-                self._called.discard(self._sent[0].key)
-                self._sent[0].add_done_callback(self._finished)
+        while (future := self._sent.get()) is not None:
+            answer = _answer_of(future)
+            for message in answer if isinstance(answer, list) else [answer]:
+                self._put(message)
 
     def _put(self, answer: Any) -> None:
         self._answers.put(answer)

@@ -155,7 +155,7 @@ class _Host:
     """The calls of one configuration, and the thread that drives them.
 
     Args:
-        before: The host that is ending, if any: its processes are waited for, not started a second time.
+        before: The host that is ending, if any: wait for its processes in place of starting others.
     """
 
     def __init__(self, config: ParallelConfig, before: _Host | None) -> None:

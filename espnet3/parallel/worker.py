@@ -21,16 +21,10 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from espnet3.parallel.detached.job.attempt import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_UNFINISHED,
-    run_shard,
-    wants_requeue,
-)
-from espnet3.parallel.detached.job.stopping import say
+from espnet3.parallel.detached.job.attempt import run_shard, wants_requeue
+from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
 from espnet3.parallel.detached.job_spec import CHECKED, JobSpec, load, make_provider, read_spec
-from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.layout import LOG, Layout
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, read_record
 
@@ -74,7 +68,7 @@ def _element(tasks: Path, index: str, again: list[str] | None, own: bool) -> int
         path = task_spec(tasks, index, own)
         spec = read_spec(path, own)
         layout = Layout(Path(spec.run))
-        log = layout.log(spec.shard)
+        log = layout.shard(spec.shard) / LOG
         if layout.is_there():  # else the run folder is missing, and must not be created here
             make_folder(layout.shard(spec.shard))
         fd = open_to_write(log)

@@ -144,43 +144,26 @@ def items_from_json(plain: dict[str, Any]) -> Sequence[Any]:
 
 def provider_arguments(provider: Any) -> dict[str, Any]:
     """Describe how a provider is made again: its arguments, and what was changed since, as it is now."""
-    made_with = getattr(provider, "_espnet3_made_with", None)
-    if made_with is None:
+    if getattr(provider, "_espnet3_made_with", None) is None:
         raise ConfigError(
             f"{type(provider).__qualname__} cannot be made again in a detached job: "
             "let it inherit from EnvironmentProvider"
         )
-    args, kwargs = made_with
-    was_args, was_kwargs = provider._espnet3_made_from
-    now = state_now(provider)
-    written = {name: _argument(value, name) for name, value in now.items()}
-
-    def argument(value: Any, was: Any, name: str) -> Any:
-        same = next((key for key, other in now.items() if other is value and value is not None), None)
-        written_then = _argument(was, name)
-        return written_then if same is None or written_then != written[same] else {"now": same}
-
+    args, kwargs = provider._espnet3_made_from
+    now = {name: _argument(value, name) for name, value in state_now(provider).items()}
     return {
-        "args": [
-            argument(value, was, f"argument {place}")
-            for place, (value, was) in enumerate(zip(args, was_args, strict=True))
-        ],
-        "kwargs": {name: argument(value, was_kwargs[name], name) for name, value in kwargs.items()},
-        "now": written,
+        "args": [_argument(value, f"argument {place}") for place, value in enumerate(args)],
+        "kwargs": {name: _argument(value, name) for name, value in kwargs.items()},
+        "now": now,
     }
 
 
 def make_provider(cls: Any, arguments: dict[str, Any]) -> Any:
     """Make a provider from what `provider_arguments` said."""
-    now = {name: _value(plain) for name, plain in arguments["now"].items()}
-
-    def value(plain: dict[str, Any]) -> Any:
-        return now[plain["now"]] if "now" in plain else _value(plain)
-
-    kwargs = {name: value(plain) for name, plain in arguments["kwargs"].items()}
-    provider = cls(*[value(plain) for plain in arguments["args"]], **kwargs)
-    for name, own in now.items():
-        object.__setattr__(provider, name, own)
+    kwargs = {name: _value(plain) for name, plain in arguments["kwargs"].items()}
+    provider = cls(*map(_value, arguments["args"]), **kwargs)
+    for name, plain in arguments["now"].items():
+        object.__setattr__(provider, name, _value(plain))
     return provider
 
 

@@ -96,10 +96,14 @@ class Ended(TypedDict, total=False):
 class InFlight(Done, total=False):
     """The contents of a shard's mark.json: the items that its worker is at, and how it ended."""
 
-    in_flight: list[int] | None
-    hook: str
+    in_flight: list[int] | None  # positions [begin, end)
+    hook: str  # the writer hook that the worker is in; its death there blames no item
     job: str
-    stopping: bool
+    pid: int
+    since: (
+        float | None
+    )  # when the step of these items began, by the worker's clock; None: no limit watches it
+    stopping: bool  # the worker was told to stop: its death blames no item
     end: ProcessEnd
 
 
@@ -139,14 +143,8 @@ class Plan:
 
 
 def write_quickly(path: Path, value: dict[str, Any]) -> None:
-    """Write one of a thousand JSON files: whole or not at all, a key a line, and not synced one by one."""
-    write_whole(path, key_lines({key: json.dumps(item) for key, item in value.items()}), durable=False)
-
-
-def key_lines(texts: dict[str, str]) -> bytes:
-    """Return a JSON object, a key a line."""
-    lines = ",\n".join([f'"{key}": {text}' for key, text in texts.items()])
-    return f"{{\n{lines}\n}}\n".encode()
+    """Write one of a thousand JSON files: whole or not at all, and not synced one by one."""
+    write_whole(path, json.dumps(value).encode(), durable=False)
 
 
 def tail(file: Path) -> str:
@@ -227,10 +225,6 @@ class Layout:
         """Return the folder with a shard's lease, marks and log."""
         return self.folder / f"shard.{number}"
 
-    def log(self, number: int) -> Path:
-        """Return what a shard's job prints."""
-        return self.shard(number) / LOG
-
     def plan(self) -> Plan:
         """Read the plan."""
         try:
@@ -243,14 +237,10 @@ class Layout:
                     f"the run in {self.run} was not submitted as detached jobs: `espnet3 status` and `wait` work on "
                     "it; to go on with it, call its runner again"
                 ) from None
-            if not self.run.exists():
-                raise ConfigError(
-                    f"{self.run} does not exist: give the folder that was printed at submission, "
-                    "the runner's output_dir"
-                ) from None
+            what = f"is not the folder of a detached run (it has no {FOLDER}/{PLAN})"
             raise ConfigError(
-                f"{self.run} is not the folder of a detached run (it has no {FOLDER}/{PLAN}): give the folder "
-                "that was printed at submission, the runner's output_dir"
+                f"{self.run} {what if self.run.exists() else 'does not exist'}: give the folder that was printed at "
+                "submission, the runner's output_dir"
             ) from None
         rising = [0, *sorted(plan.bounds)] == [0, *plan.bounds] and len(plan.outcomes) == plan.n_shards
         if not rising or not all(map(_OUTCOMES.fullmatch, plan.outcomes)):

@@ -140,18 +140,16 @@ class RunStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain JSON data."""
+        plain = {
+            name: getattr(self, name)
+            for name in ("run", "env", "done", "alive", "merged", "items", "ok", "failed")
+        }
+        states = {state.value: count for state, count in self.counts.items()}
         return {
-            "run": self.run,
-            "env": self.env,
-            "done": self.done,
-            "alive": self.alive,
-            "merged": self.merged,
-            "items": self.items,
-            "ok": self.ok,
-            "failed": self.failed,
-            "states": {state.value: count for state, count in self.counts.items()},
+            **plain,
+            "states": states,
             "notes": list(self.notes),
-            "shards": [shard.to_json() for shard in self.shards],
+            "shards": [one.to_json() for one in self.shards],
         }
 
 

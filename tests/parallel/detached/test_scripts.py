@@ -24,7 +24,6 @@ from espnet3.parallel.detached.launch.job_arrays import (
     walltime,
 )
 from espnet3.parallel.detached.layout import Plan
-from espnet3.parallel.detached.states import JobState
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEDULERS = [name for name, row in BACKENDS.items() if row.scheduler is not None]
@@ -63,7 +62,7 @@ def job_of(name: str) -> Any:
 
 def text_of(name: str, n: int) -> str:
     """Return what is submitted to a scheduler for n shards, three at a time."""
-    scheduler, job, array = BACKENDS[name].scheduler, job_of(name), JobArray(0, tuple(range(n)), 3)
+    scheduler, job, array = BACKENDS[name].scheduler, job_of(name), JobArray(tuple(range(n)), 3)
     assert scheduler is not None
     if scheduler.submit_by is SubmitBy.ARGUMENTS:
         words = "\n".join(directives(scheduler, array, job.job_header, FACTS))
@@ -99,7 +98,7 @@ def test_a_script_quotes_every_path(tmp_path: Path) -> None:
     facts = ScriptFacts(
         "n", "#!/bin/sh", "/", (), str(folder), str(python), str(folder / "code"), str(folder / "t"), False
     )
-    text = body(slurm, JobArray(0, (0, 1), 1), facts)
+    text = body(slurm, JobArray((0, 1), 1), facts)
     environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "7", "PYTHONPATH": "before"}
     done = subprocess.run(["sh"], input=text, capture_output=True, text=True, env=environment, check=True)
     words = ["-m", "espnet3.parallel.worker", "--tasks", str(folder / "t"), "7"]
@@ -114,12 +113,6 @@ def test_arrays_are_split_at_the_sites_limit() -> None:
     assert [array.limit for array in cut] == [6, 5, 5]
     assert [shard for array in cut for shard in array.shards] == list(range(1000))
     assert [array.limit for array in job_arrays(range(10), 1, 4)] == [1, 1, 1]
-
-
-@pytest.mark.parametrize("state", list(JobState))
-def test_every_state_has_a_sentence(state: JobState) -> None:
-    """A state says what it means in words."""
-    assert len(state.sentence.split()) > 4
 
 
 @pytest.mark.parametrize("written", ["90m", "1.5 hours", "1h 30m", "01:30:00"])

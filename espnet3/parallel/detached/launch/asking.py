@@ -27,8 +27,7 @@ from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, Known
 from espnet3.parallel.backends.queue_states import ENDED as WITHOUT_ERROR
 from espnet3.parallel.backends.queue_states import STUCK
 from espnet3.parallel.backends.scheduler import check_ids
-from espnet3.parallel.clusters import commands
-from espnet3.parallel.clusters.commands import SECONDS, Listing, Said, run
+from espnet3.parallel.clusters.commands import SECONDS, Said, answers, comment, run
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, disk_now, said_its_end
@@ -182,18 +181,7 @@ def report(scheduler: Scheduler, folder: Path, element: str) -> tuple[JobState, 
     return None
 
 
-def last_line(scheduler: Scheduler, folder: Path, element: str) -> str:
-    """Return the last line that an element's script or the scheduler printed; empty: none."""
-    lines = [line.strip() for file in outputs(scheduler, folder, element) for line in tail(file).splitlines()]
-    return next(filter(None, reversed(lines)), "")
-
-
 # --- the state of a shard ---
-
-
-def answers(scheduler: Scheduler, folder: Path, elements: list[str]) -> tuple[Listing, dict[str, JobAnswer]]:
-    """Return what a scheduler says about the elements of the run that has this folder."""
-    return commands.answers(scheduler, lambda command: ask(command, folder), elements)
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
@@ -204,7 +192,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     check_ids(jobs)
     ever = ids_of(submitted(layout, env))
     try:
-        listing, known = answers(scheduler, folder, list(jobs.values()))
+        listing, known = answers(scheduler, lambda command: ask(command, folder), list(jobs.values()))
     except SubmissionError as error:
         raise OSError(f"{error.command}: {error.stderr.strip()}") from error
     if listing.failed and all(answer is NOT_KNOWN for answer in known.values()):
@@ -219,7 +207,8 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
         state, word = _state(scheduler, folder, job, known[job], silent, listing.problem)
         view = known[job].view
         if state is not JobState.LOST or view is None or view.meaning != WITHOUT_ERROR:
-            _end_not_seen(folder, job)
+            with contextlib.suppress(OSError):  # it is queued again, or its end is explained
+                _note_of_end(folder, job).unlink()
         elif now - _first_seen(folder, job, last) < LATE_FILES * 1e9 and not said_its_end(own):
             late = (
                 f"job {job} has ended ({word}), and its files are not visible yet; it counts as lost {LATE_FILES:g} s "
@@ -255,8 +244,11 @@ def _state(
     reported = report(scheduler, folder, job)
     if reported is not None:
         return reported
-    quoted = last_line(scheduler, folder, job) if state is JobState.LOST else ""
-    return state, f"{word}; its output ends with: {quoted}" if quoted else word
+    if state is JobState.LOST:
+        lines = [line.strip() for file in outputs(scheduler, folder, job) for line in tail(file).splitlines()]
+        last = next(filter(None, reversed(lines)), "")
+        word = f"{word}; its output ends with: {last}" if last else word
+    return state, word
 
 
 def _first_seen(folder: Path, job: str, otherwise: int) -> int:
@@ -268,12 +260,6 @@ def _first_seen(folder: Path, job: str, otherwise: int) -> int:
         return file.stat().st_mtime_ns
     except OSError:
         return otherwise
-
-
-def _end_not_seen(folder: Path, job: str) -> None:
-    """Forget that a job's end was seen: it is queued again, or its end is explained."""
-    with contextlib.suppress(OSError):
-        _note_of_end(folder, job).unlink()
 
 
 def _note_of_end(folder: Path, job: str) -> Path:
@@ -314,9 +300,7 @@ def _explain(
         number, index = scheduler.parts_of(job)
         whole = scheduler.cancel.format(job=number) if index else job
         if whole not in reasons:
-            said = (
-                commands.comment(scheduler, lambda command: ask(command, folder), one) for one in (whole, job)
-            )
+            said = (comment(scheduler, lambda command: ask(command, folder), one) for one in (whole, job))
             reasons[whole] = next(filter(None, said), "")
         if reasons[whole]:
             found[int(shard)] = state, f"{note}: {reasons[whole]}"

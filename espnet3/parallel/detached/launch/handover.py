@@ -24,7 +24,6 @@ from espnet3.parallel.detached.layout import (
     Layout,
     Note,
     Plan,
-    key_lines,
     stretches,
     write_quickly,
 )
@@ -148,9 +147,11 @@ def put_specs(
             "retry_failed": retry_failed,
             "run_id": run_id,
         }
-        own_texts = {key: json.dumps(value) for key, value in own.items()}
-        # no job reads it before all are written
-        write_plainly(layout.spec(shard), key_lines({**texts, **own_texts}))
+        lines = {**texts, **{key: json.dumps(value) for key, value in own.items()}}.items()
+        text = ",\n".join([f'"{key}": {value}' for key, value in lines])
+        write_plainly(
+            layout.spec(shard), f"{{\n{text}\n}}\n".encode()
+        )  # no job reads it before all are written
         if not new:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")

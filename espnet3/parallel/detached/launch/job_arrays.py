@@ -22,6 +22,7 @@ from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
 from espnet3.parallel.clusters.commands import (
     SECONDS,
     NotCancelled,
+    answers,
     refuse_elsewhere,
     submitted_ids,
     submitting,
@@ -32,7 +33,6 @@ from espnet3.parallel.dask_compat.clusters import prologue_of
 from espnet3.parallel.detached.job_spec import import_path, interpreter
 from espnet3.parallel.detached.launch.asking import (
     Submitted,
-    answers,
     ask,
     folder_of,
     ids_of,
@@ -69,6 +69,9 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     make_folder(folder)
     if not submitted(layout, plan.env):
         note_place(scheduler, folder)
+    # a scheduler records the folder to submit from, and some expand special characters in its name
+    silent = bool(scheduler.silent) and not _PLAIN.fullmatch(str(folder))
+    cwd = layout.template().surroundings.cwd
     limit = settings.array_limit
     most = _largest_array(scheduler, folder) if limit is None else limit - scheduler.first + 1
     taken: list[Submitted] = []
@@ -81,11 +84,20 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
                 tasks = folder / f"tasks.{number}.json"
                 specs = [str(layout.spec(shard)) for shard in array.shards]
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
-                script_facts = _script_facts(layout, plan, job, str(tasks), settings)
-                command, stdin, text = _write(folder, number, scheduler, array, job, script_facts)
-                start_at = _start_folder(scheduler, folder)
+                facts = ScriptFacts(
+                    name=str(job.job_name),
+                    shebang=str(job.shebang or "#!/bin/sh"),
+                    cwd=cwd,
+                    prologue=prologue_of(job),
+                    folder=str(folder),
+                    python=interpreter(plan.env, plan.options, cwd),
+                    import_path=import_path(),
+                    tasks=str(tasks),
+                    requeue=settings.requeue,
+                )
+                command, stdin, text = _write(folder, number, scheduler, array, job, facts, silent)
                 with submitting(scheduler):
-                    said = ask(command, folder, stdin, start_at)
+                    said = ask(command, folder, stdin, Path("/") if silent else folder)
                     alone = len(array.shards) == 1 and scheduler.single is not None
                     ids = submitted_ids(
                         scheduler, said, None if alone else len(array.shards), job.job_id_regexp
@@ -114,11 +126,6 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
         )
 
 
-def _start_folder(scheduler: Scheduler, folder: Path) -> Path:
-    """Return the folder to submit from: a scheduler records it, and some expand special characters in its name."""
-    return Path("/") if scheduler.silent and not _PLAIN.fullmatch(str(folder)) else folder
-
-
 def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
     """Return dask-jobqueue's job object, which writes the options into a header."""
     backend = row(plan.env)
@@ -144,48 +151,34 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
         raise ConfigError(f"options of {plan.env}: {error}") from error
 
 
-def _script_facts(
-    layout: Layout, plan: Plan, job: Any, tasks: str, settings: DetachedSettings
-) -> ScriptFacts:
-    return ScriptFacts(
-        name=str(job.job_name),
-        shebang=str(job.shebang or "#!/bin/sh"),
-        cwd=layout.template().surroundings.cwd,
-        prologue=prologue_of(job),
-        folder=str(folder_of(layout)),
-        python=interpreter(plan.env, plan.options, layout.template().surroundings.cwd),
-        import_path=import_path(),
-        tasks=tasks,
-        requeue=settings.requeue,
-    )
-
-
 def _write(
-    folder: Path, number: int, scheduler: Scheduler, array: JobArray, job: Any, script_facts: ScriptFacts
+    folder: Path,
+    number: int,
+    scheduler: Scheduler,
+    array: JobArray,
+    job: Any,
+    facts: ScriptFacts,
+    silent: bool,
 ) -> tuple[list[str], str | None, str]:
     """Write an array's script; return the command that submits it, its standard input, and the directives' text."""
     submit = shlex.split(job.submit_command)
-    name = f"job.{number}.sh"
+    file = folder / f"job.{number}.sh"
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
-        text = "\n".join([script_facts.shebang, body(scheduler, array, script_facts)])
-        write_whole(folder / name, text.encode())
-        silent = _start_folder(scheduler, folder) != folder
-        text = description(scheduler, array, job.job_header_dict, script_facts, str(folder / name), silent)
-        write_whole(folder / f"job.{number}.sub", text.encode())
-        return [*submit, str(folder / f"job.{number}.sub")], None, text
-    text = script(scheduler, array, job.job_header, script_facts)
-    write_whole(folder / name, text.encode())
-    (folder / name).chmod(0o700)
+        write_whole(file, "\n".join([facts.shebang, body(scheduler, array, facts)]).encode())
+        text = description(scheduler, array, job.job_header_dict, facts, str(file), silent)
+        write_whole(file.with_suffix(".sub"), text.encode())
+        return [*submit, str(file.with_suffix(".sub"))], None, text
+    text = script(scheduler, array, job.job_header, facts)
+    write_whole(file, text.encode())
+    file.chmod(0o700)
     if scheduler.submit_by is SubmitBy.ARGUMENTS:
-        lines = directives(scheduler, array, job.job_header, script_facts)
-        if _start_folder(scheduler, folder) != folder:
-            lines += scheduler.silent
+        lines = [*directives(scheduler, array, job.job_header, facts), *(scheduler.silent if silent else ())]
         words = [word for line in lines for word in shlex.split(line)]
         text = "\n".join(f"{scheduler.mark} {each}" for each in lines)
-        return [*submit, *words, shlex.quote(str(folder / name))], None, text
+        return [*submit, *words, shlex.quote(str(file))], None, text
     if scheduler.submit_by is SubmitBy.STDIN:
         return submit, text, text
-    return [*submit, name], None, text
+    return [*submit, file.name], None, text
 
 
 def _largest_array(scheduler: Scheduler, folder: Path) -> int:
@@ -256,7 +249,7 @@ def _left(
 ) -> tuple[str, str, set[str]]:
     """Return what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked."""
     try:
-        listing, known = answers(scheduler, folder, newest)
+        listing, known = answers(scheduler, lambda command: ask(command, folder), newest)
     except SubmissionError as error:
         return "", f"{error.command}: {error.stderr.strip()}", set()
     unknown = {one for one, answer in known.items() if answer.known is Known.NO_SUCH_JOB}
@@ -333,7 +326,6 @@ def check(config: ParallelConfig) -> None:
 class JobArray:
     """One job array of a run."""
 
-    number: int  # its place among those that are submitted together
     shards: tuple[int, ...]  # the shard of each element
     limit: int  # elements at a time
 
@@ -342,7 +334,7 @@ def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[JobArra
     """Cut shards into arrays of at most `most` elements, which share the workers."""
     cuts = [tuple(shards[at : at + most]) for at in range(0, len(shards), most)]
     each, more = divmod(n_workers, max(1, len(cuts)))
-    return [JobArray(number, cut, max(1, each + (number < more))) for number, cut in enumerate(cuts)]
+    return [JobArray(cut, max(1, each + (number < more))) for number, cut in enumerate(cuts)]
 
 
 @dataclass(frozen=True, slots=True)

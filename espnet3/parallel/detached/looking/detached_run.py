@@ -22,7 +22,7 @@ from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
 from espnet3.parallel.detached.job_spec import load
 from espnet3.parallel.detached.launch.handover import cancel_all, hand_over, launcher, put_specs, settle_in
-from espnet3.parallel.detached.layout import DONE, ENDED, RUNNER, Layout, Plan, tail, write_quickly
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, Layout, Plan, tail, write_quickly
 from espnet3.parallel.detached.looking.status import (
     changed_sources,
     may_be_queued,
@@ -203,7 +203,7 @@ class DetachedRun(Sequence[JobRecord]):
             shards = [s.shard for s in self.status().shards if s.state not in fine]
         printed = launcher(self._plan.env).printed(self._layout, shards)
         for shard in shards:
-            log = self._layout.log(shard)
+            log = self._layout.shard(shard) / LOG
             yield shard, [*printed.get(shard, []), *([log] if log.exists() else [])]
 
     # --- acting ---
@@ -295,7 +295,7 @@ class DetachedRun(Sequence[JobRecord]):
             hand_over(layout, plan, shards, raised)
         status = run_status(layout, plan)
         if shards:
-            return _noted(status, _runs_again(layout, items, scan.state))
+            return status
         failed = scan.state.count(FAILED)
         again = f"; `{layout.retrying} --failed-items` runs the {counted(failed, 'failed item')} again"
         return _noted(status, f"nothing was submitted: every item has an outcome{again if failed else ''}")
@@ -387,17 +387,6 @@ def _change_policy(layout: Layout, on_error: str) -> None:
     layout.write_template(replace(template, policy=replace(template.policy, on_error=on_error)))
     runner = layout.read(RUNNER)
     write_json(layout.folder / RUNNER, {**runner, "on_error": on_error})
-
-
-def _runs_again(layout: Layout, items: Sequence[Any], state: bytearray) -> str:
-    """Return a sentence where an item runs again that has stopped the run before, and may again; else nothing."""
-    if FAILED not in state or layout.template().policy.on_error != "raise":
-        return ""
-    return (
-        f"item {items[state.index(FAILED)]!r} stopped this run before, and is run again; if it fails again, it stops "
-        f"the run again. `{layout.retrying} --on-error record` keeps its failure "
-        "and goes on with the other items"
-    )
 
 
 def _raised(layout: Layout, plan: Plan, status: RunStatus) -> dict[str, float]:

@@ -62,7 +62,7 @@ def test_the_node_that_went_down_is_in_the_event_of_the_retry(
 def test_a_report_of_jobs_that_cannot_be_known_has_all_the_rest(tmp_path: Path) -> None:
     """Where the list of jobs is damaged the report is written all the same, and says what it could not tell."""
     with standin("pbs"):
-        run = submit("pbs", tmp_path)
+        run = submit("pbs", tmp_path, 2, 2)
         assert run.wait(600).done
     (run.path / "detached/jobs.json").write_text("{")
     facts = read_facts(run.path)

@@ -57,17 +57,10 @@ def guarded(work: Callable[[], int], limit: float, folder: Path) -> int:
     while True:
         before = LossFile(folder).n_late
         child = _start(work, signals)
-        stuck = _watch(child, folder, limit)
+        status = _watch(child, folder, limit)
         signals.child = 0
-        status = child.exitcode
-        assert status is not None
-        end = ProcessEnd.from_returncode(status)
-        if stuck is not None:
-            begin, upto, seconds = stuck
-            LossFile(folder).add(Loss(begin, upto - begin, end, seconds=seconds))
-            excuse_dead(folder)
         if LossFile(folder).n_late == before:
-            note_end(folder, job_name(os.getsid(0)), end)
+            note_end(folder, job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
             if status < 0:
                 _end_like(-status)
         if status >= 0:
@@ -96,17 +89,15 @@ def _child(work: Callable[[], int], parent: int) -> None:
     sys.exit(work())
 
 
-def _watch(
-    child: multiprocessing.process.BaseProcess, folder: Path, limit: float
-) -> tuple[int, int, float] | None:
-    """Wait for a child's end; return the step that it was killed in here, if it was, and how long that took."""
+def _watch(child: multiprocessing.process.BaseProcess, folder: Path, limit: float) -> int:
+    """Wait for a child's end, and kill it in a step that does not end; return its exit status."""
     assert child.pid is not None
     look = min(max(limit / 10, _OFTEN), _RARELY)
     job, seen, stuck = job_name(os.getsid(0)), None, 0.0
     while True:
         child.join(look)
         if child.exitcode is not None:
-            return None
+            return child.exitcode
         mark = read_mark(folder)
         own = (mark.get("job"), mark.get("pid")) == (job, child.pid) and mark.get("in_flight")
         now = mark.get("since") if own else None
@@ -115,8 +106,11 @@ def _watch(
         if stuck > 1.5 * limit + _SLACK:
             _send(child.pid, signal.SIGKILL)
             child.join()
-            begin, upto = mark["in_flight"]
-            return begin, upto, stuck
+            begin, end = mark["in_flight"]
+            killed = ProcessEnd(signal=signal.SIGKILL)
+            LossFile(folder).add(Loss(begin, end - begin, killed, seconds=stuck))
+            excuse_dead(folder)
+            return -signal.SIGKILL
 
 
 def _sweep() -> None:

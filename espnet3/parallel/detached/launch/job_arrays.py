@@ -80,11 +80,14 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     try:
         for factor, group in by_memory(shards, raised):
             job = make_job(plan, factor)
-            for array in job_arrays(group, plan.n_workers, max(1, most)):
+            for part, at_once in job_arrays(group, plan.n_workers, max(1, most)):
                 tasks = folder / f"tasks.{number}.json"
-                specs = [str(layout.spec(shard)) for shard in array.shards]
+                specs = [str(layout.spec(shard)) for shard in part]
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
                 facts = ScriptFacts(
+                    scheduler=scheduler,
+                    n=len(part),
+                    limit=at_once,
                     name=str(job.job_name),
                     shebang=str(job.shebang or "#!/bin/sh"),
                     cwd=cwd,
@@ -95,14 +98,12 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
                     tasks=str(tasks),
                     requeue=settings.requeue,
                 )
-                command, stdin, text = _write(folder, number, scheduler, array, job, facts, silent)
+                command, stdin, text = _write(folder / f"job.{number}.sh", job, facts, silent)
                 with submitting(scheduler):
                     said = ask(command, folder, stdin, Path("/") if silent else folder)
-                    alone = len(array.shards) == 1 and scheduler.single is not None
-                    ids = submitted_ids(
-                        scheduler, said, None if alone else len(array.shards), job.job_id_regexp
-                    )
-                jobs = dict(zip(map(str, array.shards), ids, strict=True))
+                    count = None if facts.alone else facts.n
+                    ids = submitted_ids(scheduler, said, count, job.job_id_regexp)
+                jobs = dict(zip(map(str, part), ids, strict=True))
                 check_ids(jobs)
                 taken.append(Submitted(plan.env, jobs, scheduler.names_in(text)))
                 write_json(folder / f"array.{number}.json", asdict(taken[-1]))
@@ -151,28 +152,19 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
         raise ConfigError(f"options of {plan.env}: {error}") from error
 
 
-def _write(
-    folder: Path,
-    number: int,
-    scheduler: Scheduler,
-    array: JobArray,
-    job: Any,
-    facts: ScriptFacts,
-    silent: bool,
-) -> tuple[list[str], str | None, str]:
+def _write(file: Path, job: Any, facts: ScriptFacts, silent: bool) -> tuple[list[str], str | None, str]:
     """Write an array's script; return the command that submits it, its standard input, and the directives' text."""
-    submit = shlex.split(job.submit_command)
-    file = folder / f"job.{number}.sh"
+    submit, scheduler = shlex.split(job.submit_command), facts.scheduler
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
-        write_whole(file, "\n".join([facts.shebang, body(scheduler, array, facts)]).encode())
-        text = description(scheduler, array, job.job_header_dict, facts, str(file), silent)
+        write_whole(file, "\n".join([facts.shebang, body(facts)]).encode())
+        text = description(facts, job.job_header_dict, str(file), silent)
         write_whole(file.with_suffix(".sub"), text.encode())
         return [*submit, str(file.with_suffix(".sub"))], None, text
-    text = script(scheduler, array, job.job_header, facts)
+    text = script(facts, job.job_header)
     write_whole(file, text.encode())
     file.chmod(0o700)
     if scheduler.submit_by is SubmitBy.ARGUMENTS:
-        lines = [*directives(scheduler, array, job.job_header, facts), *(scheduler.silent if silent else ())]
+        lines = [*directives(facts, job.job_header), *(scheduler.silent if silent else ())]
         words = [word for line in lines for word in shlex.split(line)]
         text = "\n".join(f"{scheduler.mark} {each}" for each in lines)
         return [*submit, *words, shlex.quote(str(file))], None, text
@@ -322,25 +314,20 @@ def check(config: ParallelConfig) -> None:
 # --- job scripts: from facts to text, by pure functions that golden files check ---
 
 
-@dataclass(frozen=True, slots=True)
-class JobArray:
-    """One job array of a run."""
-
-    shards: tuple[int, ...]  # the shard of each element
-    limit: int  # elements at a time
-
-
-def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[JobArray]:
-    """Cut shards into arrays of at most `most` elements, which share the workers."""
-    cuts = [tuple(shards[at : at + most]) for at in range(0, len(shards), most)]
+def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[tuple[Sequence[int], int]]:
+    """Cut shards into arrays of at most `most` elements, each with how many of them run at a time."""
+    cuts = [shards[at : at + most] for at in range(0, len(shards), most)]
     each, more = divmod(n_workers, max(1, len(cuts)))
-    return [JobArray(cut, max(1, each + (number < more))) for number, cut in enumerate(cuts)]
+    return [(cut, max(1, each + (number < more))) for number, cut in enumerate(cuts)]
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptFacts:
-    """The contents of a job's script beside its directives."""
+    """The contents of the script of a job array, beside the options of its jobs."""
 
+    scheduler: Scheduler
+    n: int  # its elements
+    limit: int  # elements at a time
     name: str
     shebang: str
     cwd: str  # where the user's own lines are run: the submitter's folder, as in a driver's jobs
@@ -351,28 +338,34 @@ class ScriptFacts:
     tasks: str  # the file that lists the specs
     requeue: bool  # a job may queue itself again
 
+    @property
+    def alone(self) -> bool:
+        """True for one job without an array around it."""
+        return self.n == 1 and self.scheduler.single is not None
 
-def directives(scheduler: Scheduler, array: JobArray, header: str, facts: ScriptFacts) -> list[str]:
+
+def directives(facts: ScriptFacts, header: str) -> list[str]:
     """Return the directives of an array, in order, each without the scheduler's mark."""
+    scheduler = facts.scheduler
     lines = [line.removeprefix(scheduler.mark).strip() for line in header.splitlines() if line.strip()]
     if scheduler.replaces:
         lines = [line for line in lines if not line.startswith(scheduler.replaces)]
-    if len(array.shards) == 1 and scheduler.single is not None:
-        lines += scheduler.single
+    if facts.alone:
+        lines += scheduler.single or ()
     else:
-        lines.append(scheduler.array_directive(facts.name, len(array.shards), array.limit))
+        lines.append(scheduler.array_directive(facts.name, facts.n, facts.limit))
     return [*lines, *scheduler.extra, *(scheduler.rerun if facts.requeue else ())]
 
 
-def body(scheduler: Scheduler, array: JobArray, facts: ScriptFacts) -> str:
+def body(facts: ScriptFacts) -> str:
     """Return what a job does: the user's prologue, and a worker in place of the shell.
 
     Signals reach the worker because it takes the shell's place.
     """
-    alone = len(array.shards) == 1 and scheduler.single is not None
-    index = str(scheduler.first) if alone else f'"{scheduler.index}"'
+    scheduler = facts.scheduler
+    index = str(scheduler.first) if facts.alone else f'"{scheduler.index}"'
     words = [shlex.quote(facts.python), "-m", "espnet3.parallel.worker"]
-    if facts.requeue and scheduler.requeue and not alone:
+    if facts.requeue and scheduler.requeue and not facts.alone:
         words += ["--requeue", shlex.quote(scheduler.requeue)]
     elif facts.requeue and scheduler.again:
         words += ["--again", str(scheduler.again)]
@@ -385,23 +378,17 @@ def body(scheduler: Scheduler, array: JobArray, facts: ScriptFacts) -> str:
     return "\n".join([*lines, f"exec {' '.join(words)}"]) + "\n"
 
 
-def script(scheduler: Scheduler, array: JobArray, header: str, facts: ScriptFacts) -> str:
+def script(facts: ScriptFacts, header: str) -> str:
     """Return the script of an array, directives and all."""
     lines = [facts.shebang or "#!/bin/sh", ""]
-    if scheduler.submit_by is not SubmitBy.ARGUMENTS:
-        lines += [f"{scheduler.mark} {line}" for line in directives(scheduler, array, header, facts)]
-    return "\n".join([*lines, "", body(scheduler, array, facts)])
+    if facts.scheduler.submit_by is not SubmitBy.ARGUMENTS:
+        lines += [f"{facts.scheduler.mark} {line}" for line in directives(facts, header)]
+    return "\n".join([*lines, "", body(facts)])
 
 
-def description(
-    scheduler: Scheduler,
-    array: JobArray,
-    header: Mapping[str, Any],
-    facts: ScriptFacts,
-    file: str,
-    silent: bool = False,
-) -> str:
+def description(facts: ScriptFacts, header: Mapping[str, Any], file: str, silent: bool = False) -> str:
     """Return the description that is submitted in place of a script, and names the script."""
+    scheduler = facts.scheduler
     for text, written in scheduler.quoting:
         file = file.replace(text, written)
     lines = [
@@ -409,12 +396,11 @@ def description(
         *(scheduler.silent if silent else ()),
         *(scheduler.rerun if facts.requeue else ()),
     ]
-    numbers = {"limit": array.limit, "again": scheduler.again, "starts": _STARTS}
+    numbers = {"limit": facts.limit, "again": scheduler.again, "starts": _STARTS}
     own = {}
     for line in lines:
         key, _, value = line.partition(" = ")
         own[key] = value.format(name=facts.name, script=file, **numbers)
     kept = {key: value for key, value in header.items() if key.lower() not in own and key != "LogDirectory"}
-    written_lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
-    directive = scheduler.array_directive(facts.name, len(array.shards), array.limit)
-    return "\n".join([*written_lines, directive]) + "\n"
+    text_lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
+    return "\n".join([*text_lines, scheduler.array_directive(facts.name, facts.n, facts.limit)]) + "\n"

@@ -1,4 +1,4 @@
-"""Where a detached run keeps what: the files beside the outcomes, and the plan they belong to.
+"""The files of a detached run beside its outcomes, and the plan they belong to.
 
 <run>/detached/
   plan.json        the shards, the backend and where the specs are; written once
@@ -155,7 +155,7 @@ def tail(file: Path) -> str:
 
 
 def positions(file: Path) -> Iterator[int]:
-    """Yield the positions of a file's whole lines; others are torn, or for the merge to speak of."""
+    """Yield the positions of a file's whole lines; the merge reports the others."""
     try:
         stream = open_plain(file, 1 << 20)
     except FileNotFoundError:
@@ -245,7 +245,7 @@ class Layout:
         rising = [0, *sorted(plan.bounds)] == [0, *plan.bounds] and len(plan.outcomes) == plan.n_shards
         if not rising or not all(map(_OUTCOMES.fullmatch, plan.outcomes)):
             raise DamagedFolderError(
-                f"{self.folder / PLAN} is damaged: its bounds and outcomes are of no shards"
+                f"{self.folder / PLAN} is damaged: its bounds and outcomes do not fit together"
             )
         return plan
 
@@ -266,15 +266,15 @@ class Layout:
             return True
 
     def template(self) -> JobSpec:
-        """Read what the specs of this folder's jobs are made from, but for what differs from shard to shard."""
+        """Read the part of the specs that all shards share."""
         return JobSpec.from_json(self.read(TEMPLATE, JobSpec)).moved_to(self.run)
 
     def write_template(self, spec: JobSpec) -> None:
-        """Write what the specs are made from; the folder that it names is the run's home from now on."""
+        """Write the part of the specs that all shards share; its folder becomes the run's home."""
         write_json(self.folder / TEMPLATE, spec.to_json())
 
     def home(self) -> Path | None:
-        """Return the folder that the last jobs were submitted for, where this one is a copy of it, or was moved."""
+        """Return the folder that the last jobs were submitted for, if this one is a copy of it or was moved."""
         try:
             home = Path(JobSpec.from_json(self.read(TEMPLATE, JobSpec)).run)
         except FileNotFoundError:  # its submission has not come that far
@@ -287,7 +287,7 @@ class Layout:
             return home
 
     def original(self) -> Path | None:
-        """Return the run that this folder is a copy of, and that the jobs which are noted here belong to."""
+        """Return the run that this folder was copied from; the jobs noted here belong to it."""
         home = self.home()
         return home if home is not None and Layout(home).is_there() else None
 
@@ -311,7 +311,7 @@ class Layout:
         return jobs
 
     def job_ids(self) -> dict[str, str]:
-        """Return the job of each shard that was ever submitted, by the shard's number."""
+        """Return the last job of each submitted shard, by the shard's number."""
         jobs = self.jobs()
         return {**jobs.get("earlier", {}), **jobs.get("jobs", {})}
 

@@ -116,13 +116,13 @@ class LossFile:
         return sum(loss.seconds is not None for loss in self.losses)
 
     def add(self, loss: Loss) -> None:
-        """Note another one."""
+        """Add a loss."""
         self._write([*self.losses, loss])
 
     def forget(self, positions: Collection[int]) -> None:
-        """Drop what is held against single items: they are to run as if for the first time.
+        """Drop the losses of single items, which run as if for the first time.
 
-        Those that were in progress with others stay suspects, and go one by one.
+        Items that were in progress with others stay suspects and go one by one.
         """
         kept = [loss for loss in self.losses if loss.items > 1 or loss.begin not in positions]
         if len(kept) < len(self.losses):
@@ -172,7 +172,7 @@ class Budget:
 
 
 def count_failures(layout: Layout, shard: int, failed: int) -> None:
-    """Write down how many items of a shard have failed."""
+    """Write the number of failed items of a shard."""
     file = layout.failures / str(shard)
     if not failed:
         file.unlink(missing_ok=True)

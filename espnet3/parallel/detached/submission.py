@@ -181,9 +181,9 @@ def _write_and_submit(
 
 
 def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> Plan | None:
-    """Return the plan to go on with; None: a new one is to be made, and an older one is moved aside.
+    """Return the plan to go on with; None: an older one is moved aside, and the caller makes a new one.
 
-    What was refused, or cancelled before it began, is cut anew as the configuration now says.
+    A run that was refused, or cancelled before it began, is cut anew by the present configuration.
     """
     try:
         plan = layout.plan()
@@ -212,7 +212,7 @@ def _has_begun(layout: Layout, plan: Plan) -> bool:
 
 
 def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig) -> JobSpec:
-    """Return the spec of a run without items: each shard's differs from it in those alone."""
+    """Return the part of the specs that all shards share."""
     settings, runner = DetachedSettings.of(config.detached), run.runner
     timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
     return JobSpec(

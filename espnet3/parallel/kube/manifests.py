@@ -45,7 +45,7 @@ def pod_fields(
     security_context: Mapping[str, Any] | None = None,
     python: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what options beside KubeCluster's own put into a pod: its fields, and those of its container.
+    """Return the fields of a pod and of its container from options beside KubeCluster's own.
 
     The parameters are the options; `espnet3.parallel.backends` reads their names here.
     """

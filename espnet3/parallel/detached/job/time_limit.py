@@ -114,7 +114,7 @@ def _watch(child: multiprocessing.process.BaseProcess, folder: Path, limit: floa
 
 
 def _sweep() -> None:
-    """End what a killed child had started, which is this process's now."""
+    """End the processes of a killed child, which are this process's children now."""
     until = time.monotonic() + _SWEEP
     while time.monotonic() < until:
         left = psutil.Process().children(recursive=True)
@@ -143,6 +143,6 @@ def _send(pid: int, number: int) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Set an option of this process on Linux; elsewhere what a killed process leaves behind stays."""
+    """Set an option of this process on Linux; elsewhere the children of a killed process stay."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

@@ -74,7 +74,7 @@ class Submitted:
 
     @property
     def cancel(self) -> list[str]:
-        """The command that ends all of it: the scheduler's, not one that a file says."""
+        """The command that cancels all of it: the scheduler's, never one from a file."""
         import dask
 
         cluster: Any = load_cluster_class(row(self.env))  # importing it reads the site's settings
@@ -93,7 +93,7 @@ def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
     for file in sorted(folder_of(layout).glob("array.*.json"), key=lambda file: int(file.suffixes[-2][1:])):
         array = read_record(file, Submitted, own=layout.own)
         if array.env not in BACKENDS or BACKENDS[array.env].scheduler is None:
-            raise ConfigError(f"{file} is damaged: {array.env!r} is no batch scheduler")
+            raise ConfigError(f"{file} is damaged: {array.env!r} is not a batch scheduler")
         check_ids(array.jobs)
         found.append(array)
     return [array for array in found if env in (None, array.env)]
@@ -112,9 +112,9 @@ def ids_of(arrays: list[Submitted]) -> dict[str, list[str]]:
 
 
 def note_place(scheduler: Scheduler, folder: Path) -> None:
-    """Write down which cluster or server the scheduler's commands are for, by the variables that say so.
+    """Note the cluster or server of the scheduler's commands: the variables that name it.
 
-    A process that looks at the run later, or goes on with it, may have others.
+    A later process may have other values.
     """
     place = {name: os.environ.get(name) for name in scheduler.place}
     write_json(folder / _PLACE, {**_place(folder), **place})
@@ -138,7 +138,7 @@ def _place(folder: Path) -> dict[str, str | None]:
 
 
 def _is_believed(name: str, value: Any, folder: Path) -> bool:
-    """Return whether it names a cluster, or the site's own configuration, whose programs the commands run."""
+    """Return whether a value names a cluster, or a configuration of root's: commands run the programs in it."""
     if not isinstance(value, str) or not _OF_FILES.search(name):
         return isinstance(value, str) and os.sep not in value
     path = Path(value).resolve()
@@ -170,7 +170,7 @@ def outputs(scheduler: Scheduler, folder: Path, element: str) -> list[Path]:
 
 
 def report(scheduler: Scheduler, folder: Path, element: str) -> tuple[JobState, str] | None:
-    """Return how the scheduler says in an element's output that it ended it, which its listing may have forgotten."""
+    """Return the scheduler's word on an element's end from its output; the listing may have forgotten it."""
     reports = ((scheduler.starved, JobState.OUT_OF_MEMORY), (scheduler.expired, JobState.TIMEOUT))
     for file in outputs(scheduler, folder, element):
         text = tail(file)

@@ -1,4 +1,4 @@
-"""The launcher of each backend, and the way from a run's outcomes to its next jobs: specs of what is left."""
+"""The launcher of each backend, and specs for the items that are left."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def cancel_all(layout: Layout, plan: Plan, grace: float) -> None:
 
 
 def settle_in(layout: Layout, plan: Plan) -> None:
-    """Make a folder that was copied or moved the home of its run: its next jobs work here, by specs of their own.
+    """Make a copied or moved folder the home of its run, so that the next jobs work in it.
 
-    What is noted of the jobs before is put aside: they were those of another folder.
+    Notes on earlier jobs are set aside: these jobs belong to another folder.
     """
     if layout.home() is None:
         return

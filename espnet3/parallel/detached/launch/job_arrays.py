@@ -258,7 +258,7 @@ def _left(
 
 
 def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
-    """Note of jobs that could not be cancelled, because the scheduler does not have them, that they are lost."""
+    """Note as lost the jobs that the scheduler did not have to cancel."""
     for shard, job in jobs.items():
         folder = layout.shard(int(shard))
         if not (folder / ENDED).exists():
@@ -268,7 +268,7 @@ def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
 
 
 def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path) -> NotCancelled:
-    """Cancel arrays of one scheduler; print what stands against it."""
+    """Cancel arrays of one scheduler; print and return its refusals."""
     left = NotCancelled({}, {})
     if arrays:
         command = arrays[0].cancel[: -len(arrays[0].whole)]
@@ -358,7 +358,7 @@ def directives(facts: ScriptFacts, header: str) -> list[str]:
 
 
 def body(facts: ScriptFacts) -> str:
-    """Return what a job does: the user's prologue, and a worker in place of the shell.
+    """Return a job's commands: the user's prologue, and a worker in place of the shell.
 
     Signals reach the worker because it takes the shell's place.
     """

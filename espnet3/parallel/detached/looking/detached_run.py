@@ -1,4 +1,4 @@
-"""A detached run in the caller's hands: what was submitted, how it is, and what came out."""
+"""`DetachedRun`: the job records of a detached run, and its verbs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class JobRecord:
 class DetachedRun(Sequence[JobRecord]):
     """A sequence of the run's job records, and the verbs for them.
 
-    What a runner with `async_mode=True` returns; `DetachedRun.open(folder)` gets it back in any process
+    A runner with `async_mode=True` returns one; `DetachedRun.open(folder)` gets it back in any process
     that sees the folder.
 
     Attributes:
@@ -125,7 +125,7 @@ class DetachedRun(Sequence[JobRecord]):
         return f"<{len(self)} {self._plan.env} jobs of {str(self.path)!r}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: how the run is now, by its files alone; no scheduler is asked."""
+        """Return the run for a notebook, by its files alone, without a question to the scheduler."""
         shards = [progress(self._layout.shard(shard)) for shard in range(len(self))]
         ok, failed = (sum(counts) for counts in zip(*shards, strict=True)) if shards else (0, 0)
         done = sum((self._layout.shard(shard) / DONE).exists() for shard in range(len(self)))
@@ -242,7 +242,7 @@ class DetachedRun(Sequence[JobRecord]):
 
     @explained
     def submit(self) -> RunStatus:
-        """Submit the shards that never were: a scheduler did not take them, say."""
+        """Submit shards that were never submitted, because a scheduler refused them, say."""
         layout = self._layout.to_act_on()
         plan = layout.plan()
         if (home := layout.home()) is not None:
@@ -390,7 +390,7 @@ def _change_policy(layout: Layout, on_error: str) -> None:
 
 
 def _raised(layout: Layout, plan: Plan, status: RunStatus) -> dict[str, float]:
-    """Return how many times the memory the shards ask for that were killed for want of it."""
+    """Return the memory factors of shards that were killed for want of memory."""
     factor = DetachedSettings.of(plan.settings).retry_memory_factor
     if factor is None:
         return {}
@@ -427,7 +427,7 @@ def runner_attributes(runner: Any) -> dict[str, Any]:
 def _finishing_runner(layout: Layout, runner: Any) -> Any:
     """Return a runner for a run's `merge` or `write_outputs`; its `output_dir` and `shard_subdir` name the folder.
 
-    Where none is given it is made again: its class and its plain attributes.
+    Without one, make it from its class and its plain attributes.
     """
     if runner is None:
         spec = layout.template()

@@ -21,16 +21,10 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from espnet3.parallel.detached.job.attempt import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_UNFINISHED,
-    run_shard,
-    wants_requeue,
-)
-from espnet3.parallel.detached.job.stopping import say
+from espnet3.parallel.detached.job.attempt import run_shard, wants_requeue
+from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
 from espnet3.parallel.detached.job_spec import CHECKED, JobSpec, load, make_provider, read_spec
-from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.layout import LOG, Layout
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, read_record
 

@@ -69,11 +69,11 @@ class JobSpec:
 
     @property
     def end(self) -> int:
-        """The position after its last item's."""
+        """Position after the last item."""
         return self.begin + len(self.items)
 
     def moved_to(self, run: Path) -> JobSpec:
-        """Return the spec for a run folder that was moved or copied: what it names in the folder is named in this."""
+        """Return the spec for a moved or copied run folder: its paths in the old folder lead into this one."""
         if self.run == str(run):
             return self
 
@@ -99,7 +99,7 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> JobSpec:
-        """Return the spec that `to_json` was called on."""
+        """Return the spec from the data of `to_json`."""
         values = dict(plain)
         schema = values.pop("schema", None)
         if schema != SCHEMA:
@@ -133,7 +133,7 @@ def items_to_json(items: Sequence[Any]) -> Any:
 
 
 def items_from_json(plain: dict[str, Any]) -> Sequence[Any]:
-    """Return the items that `items_to_json` was given."""
+    """Return the items from the data of `items_to_json`."""
     if "range" in plain:
         return range(*plain["range"])
     return [decode(item) for item in plain["list"]]
@@ -143,44 +143,27 @@ def items_from_json(plain: dict[str, Any]) -> Sequence[Any]:
 
 
 def provider_arguments(provider: Any) -> dict[str, Any]:
-    """Describe how a provider is made again: its arguments, and what was changed since, as it is now."""
-    made_with = getattr(provider, "_espnet3_made_with", None)
-    if made_with is None:
+    """Describe how to make a provider again: its arguments as given, and its attributes as they are now."""
+    if getattr(provider, "_espnet3_made_with", None) is None:
         raise ConfigError(
             f"{type(provider).__qualname__} cannot be made again in a detached job: "
             "let it inherit from EnvironmentProvider"
         )
-    args, kwargs = made_with
-    was_args, was_kwargs = provider._espnet3_made_from
-    now = state_now(provider)
-    written = {name: _argument(value, name) for name, value in now.items()}
-
-    def argument(value: Any, was: Any, name: str) -> Any:
-        same = next((key for key, other in now.items() if other is value and value is not None), None)
-        written_then = _argument(was, name)
-        return written_then if same is None or written_then != written[same] else {"now": same}
-
+    args, kwargs = provider._espnet3_made_from
+    now = {name: _argument(value, name) for name, value in state_now(provider).items()}
     return {
-        "args": [
-            argument(value, was, f"argument {place}")
-            for place, (value, was) in enumerate(zip(args, was_args, strict=True))
-        ],
-        "kwargs": {name: argument(value, was_kwargs[name], name) for name, value in kwargs.items()},
-        "now": written,
+        "args": [_argument(value, f"argument {place}") for place, value in enumerate(args)],
+        "kwargs": {name: _argument(value, name) for name, value in kwargs.items()},
+        "now": now,
     }
 
 
 def make_provider(cls: Any, arguments: dict[str, Any]) -> Any:
-    """Make a provider from what `provider_arguments` said."""
-    now = {name: _value(plain) for name, plain in arguments["now"].items()}
-
-    def value(plain: dict[str, Any]) -> Any:
-        return now[plain["now"]] if "now" in plain else _value(plain)
-
-    kwargs = {name: value(plain) for name, plain in arguments["kwargs"].items()}
-    provider = cls(*[value(plain) for plain in arguments["args"]], **kwargs)
-    for name, own in now.items():
-        object.__setattr__(provider, name, own)
+    """Make a provider from the data of `provider_arguments`."""
+    kwargs = {name: _value(plain) for name, plain in arguments["kwargs"].items()}
+    provider = cls(*map(_value, arguments["args"]), **kwargs)
+    for name, plain in arguments["now"].items():
+        object.__setattr__(provider, name, _value(plain))
     return provider
 
 
@@ -199,7 +182,7 @@ def _argument(value: Any, name: str) -> dict[str, Any]:
 
 
 def _container(omegaconf: Any, config: Any, name: str) -> Any:
-    """Return an OmegaConf config as plain data; what comes from the environment stays an interpolation."""
+    """Return an OmegaConf config as plain data; values from the environment stay interpolations."""
     conf = omegaconf.OmegaConf
     try:
         resolved = conf.to_container(config, resolve=True)
@@ -240,7 +223,7 @@ class Surroundings:
     variables: dict[str, str]  # environment variables with their values
 
     def restore(self) -> None:
-        """Make this process's surroundings these."""
+        """Restore them in this process."""
         try:
             os.chdir(self.cwd)
         except OSError as error:
@@ -276,7 +259,7 @@ def record(names: Sequence[str] = (), python: str | None = None) -> Surroundings
 
 
 def interpreter(env: str, options: Mapping[str, Any], cwd: str) -> str:
-    """Return the Python that jobs run: an option of the backend, or this one; never one that a run folder says.
+    """Return the jobs' Python: an option of the backend, or this process's; never one from a run folder.
 
     Over SSH each host may have another one; then it is that of the first host with workers. A relative path is one from
     the submitter's folder: jobs start in another one.
@@ -291,7 +274,7 @@ def interpreter(env: str, options: Mapping[str, Any], cwd: str) -> str:
 
 
 def in_folder(python: str, cwd: str) -> str:
-    """Return an interpreter's path from a folder; a name that is looked for in PATH stays one."""
+    """Return an interpreter's path relative to a folder; keep a bare name, which PATH resolves."""
     return os.path.join(cwd, python) if os.sep in python else python
 
 
@@ -303,7 +286,7 @@ def import_path() -> str | None:
 
 
 def job_environment() -> dict[str, str]:
-    """Return the environment of a job's process that this process starts."""
+    """Return the environment for a job's process."""
     environment = dict(os.environ)
     root = import_path()
     if root is not None:
@@ -382,7 +365,7 @@ def load(ref: ClassRef) -> type:
 
 
 def _standing_for(function: FunctionType) -> type:
-    """Return a class that a job can use as a function's runner, or as its provider."""
+    """Return a class whose `forward` and `build_env_local` are the function."""
     body = {"forward": staticmethod(function), "build_env_local": staticmethod(function)}
     made = type(function.__name__, (), {**body, FUNCTION: staticmethod(function)})
     made.__module__, made.__qualname__ = function.__module__, function.__qualname__

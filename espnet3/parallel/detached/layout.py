@@ -1,4 +1,4 @@
-"""Where a detached run keeps what: the files beside the outcomes, and the plan they belong to.
+"""The files of a detached run beside its outcomes, and the plan they belong to.
 
 <run>/detached/
   plan.json        the shards, the backend and where the specs are; written once
@@ -96,10 +96,14 @@ class Ended(TypedDict, total=False):
 class InFlight(Done, total=False):
     """The contents of a shard's mark.json: the items that its worker is at, and how it ended."""
 
-    in_flight: list[int] | None
-    hook: str
+    in_flight: list[int] | None  # positions [begin, end)
+    hook: str  # the writer hook that the worker is in; its death there blames no item
     job: str
-    stopping: bool
+    pid: int
+    since: (
+        float | None
+    )  # when the step of these items began, by the worker's clock; None: no limit watches it
+    stopping: bool  # the worker was told to stop: its death blames no item
     end: ProcessEnd
 
 
@@ -139,14 +143,8 @@ class Plan:
 
 
 def write_quickly(path: Path, value: dict[str, Any]) -> None:
-    """Write one of a thousand JSON files: whole or not at all, a key a line, and not synced one by one."""
-    write_whole(path, key_lines({key: json.dumps(item) for key, item in value.items()}), durable=False)
-
-
-def key_lines(texts: dict[str, str]) -> bytes:
-    """Return a JSON object, a key a line."""
-    lines = ",\n".join([f'"{key}": {text}' for key, text in texts.items()])
-    return f"{{\n{lines}\n}}\n".encode()
+    """Write one of a thousand JSON files: whole or not at all, and not synced one by one."""
+    write_whole(path, json.dumps(value).encode(), durable=False)
 
 
 def tail(file: Path) -> str:
@@ -157,7 +155,7 @@ def tail(file: Path) -> str:
 
 
 def positions(file: Path) -> Iterator[int]:
-    """Yield the positions of a file's whole lines; others are torn, or for the merge to speak of."""
+    """Yield the positions of a file's whole lines; the merge reports the others."""
     try:
         stream = open_plain(file, 1 << 20)
     except FileNotFoundError:
@@ -227,10 +225,6 @@ class Layout:
         """Return the folder with a shard's lease, marks and log."""
         return self.folder / f"shard.{number}"
 
-    def log(self, number: int) -> Path:
-        """Return what a shard's job prints."""
-        return self.shard(number) / LOG
-
     def plan(self) -> Plan:
         """Read the plan."""
         try:
@@ -243,19 +237,15 @@ class Layout:
                     f"the run in {self.run} was not submitted as detached jobs: `espnet3 status` and `wait` work on "
                     "it; to go on with it, call its runner again"
                 ) from None
-            if not self.run.exists():
-                raise ConfigError(
-                    f"{self.run} does not exist: give the folder that was printed at submission, "
-                    "the runner's output_dir"
-                ) from None
+            what = f"is not the folder of a detached run (it has no {FOLDER}/{PLAN})"
             raise ConfigError(
-                f"{self.run} is not the folder of a detached run (it has no {FOLDER}/{PLAN}): give the folder "
-                "that was printed at submission, the runner's output_dir"
+                f"{self.run} {what if self.run.exists() else 'does not exist'}: give the folder that was printed at "
+                "submission, the runner's output_dir"
             ) from None
         rising = [0, *sorted(plan.bounds)] == [0, *plan.bounds] and len(plan.outcomes) == plan.n_shards
         if not rising or not all(map(_OUTCOMES.fullmatch, plan.outcomes)):
             raise DamagedFolderError(
-                f"{self.folder / PLAN} is damaged: its bounds and outcomes are of no shards"
+                f"{self.folder / PLAN} is damaged: its bounds and outcomes do not fit together"
             )
         return plan
 
@@ -276,15 +266,15 @@ class Layout:
             return True
 
     def template(self) -> JobSpec:
-        """Read what the specs of this folder's jobs are made from, but for what differs from shard to shard."""
+        """Read the part of the specs that all shards share."""
         return JobSpec.from_json(self.read(TEMPLATE, JobSpec)).moved_to(self.run)
 
     def write_template(self, spec: JobSpec) -> None:
-        """Write what the specs are made from; the folder that it names is the run's home from now on."""
+        """Write the part of the specs that all shards share; its folder becomes the run's home."""
         write_json(self.folder / TEMPLATE, spec.to_json())
 
     def home(self) -> Path | None:
-        """Return the folder that the last jobs were submitted for, where this one is a copy of it, or was moved."""
+        """Return the folder that the last jobs were submitted for, if this one is a copy of it or was moved."""
         try:
             home = Path(JobSpec.from_json(self.read(TEMPLATE, JobSpec)).run)
         except FileNotFoundError:  # its submission has not come that far
@@ -297,7 +287,7 @@ class Layout:
             return home
 
     def original(self) -> Path | None:
-        """Return the run that this folder is a copy of, and that the jobs which are noted here belong to."""
+        """Return the run that this folder was copied from; the jobs noted here belong to it."""
         home = self.home()
         return home if home is not None and Layout(home).is_there() else None
 
@@ -321,7 +311,7 @@ class Layout:
         return jobs
 
     def job_ids(self) -> dict[str, str]:
-        """Return the job of each shard that was ever submitted, by the shard's number."""
+        """Return the last job of each submitted shard, by the shard's number."""
         jobs = self.jobs()
         return {**jobs.get("earlier", {}), **jobs.get("jobs", {})}
 

@@ -26,44 +26,32 @@ class Marks:
     """
 
     def __init__(self, folder: Path, losses: LossFile) -> None:
-        self.in_flight: tuple[int, int] | None = None  # positions [begin, end)
-        self._hook = ""
-        self._excused = False
-        self._job = job_name(os.getsid(0))
         earlier = read_mark(folder)
-        self.ok, self.failed = earlier.get("ok", 0), earlier.get("failed", 0)
         if _died_over_items(earlier):
             begin, end = earlier["in_flight"]
             losses.add(Loss(begin, end - begin, ProcessEnd(**earlier.get("end", {}))))
+        self._mark: dict[str, Any] = {
+            "in_flight": None,
+            "ok": earlier.get("ok", 0),
+            "failed": earlier.get("failed", 0),
+            "job": job_name(os.getsid(0)),
+            "pid": os.getpid(),
+        }
         self._fd = os.open(
             folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
         )
-        self._write()  # a death is counted once
+        self.note()  # a death is counted once
         os.ftruncate(self._fd, _WIDTH + 1)
 
-    def set(self, in_flight: tuple[int, int] | None, hook: str = "") -> None:
-        """Note what is in flight: positions [begin, end), or a writer hook, whose death blames no item."""
-        self.in_flight, self._hook = in_flight, hook
-        self._write()
-
-    def excuse(self) -> None:
-        """Note that this worker was told to stop: if it is killed now, no item is to blame."""
-        self._excused = True
-        self._write()
-
-    def _write(self) -> None:
-        mark: dict[str, Any] = {"in_flight": self.in_flight, "ok": self.ok, "failed": self.failed}
-        mark["job"] = self._job
-        if self._hook:
-            mark["hook"] = self._hook
-        if self._excused:
-            mark["stopping"] = True
+    def note(self, **facts: Any) -> None:
+        """Note fields of `InFlight`, in place of their earlier values."""
+        self._mark.update(facts)
         if self._fd >= 0:
-            os.pwrite(self._fd, json.dumps(mark).encode().ljust(_WIDTH) + b"\n", 0)
+            os.pwrite(self._fd, json.dumps(self._mark).encode().ljust(_WIDTH) + b"\n", 0)
 
     def close(self) -> None:
         """Note that nothing is in flight, and close the file."""
-        self.set(None)
+        self.note(in_flight=None, hook="")
         fd, self._fd = self._fd, -1
         os.close(fd)
 
@@ -128,13 +116,13 @@ class LossFile:
         return sum(loss.seconds is not None for loss in self.losses)
 
     def add(self, loss: Loss) -> None:
-        """Note another one."""
+        """Add a loss."""
         self._write([*self.losses, loss])
 
     def forget(self, positions: Collection[int]) -> None:
-        """Drop what is held against single items: they are to run as if for the first time.
+        """Drop the losses of single items, which run as if for the first time.
 
-        Those that were in progress with others stay suspects, and go one by one.
+        Items that were in progress with others stay suspects and go one by one.
         """
         kept = [loss for loss in self.losses if loss.items > 1 or loss.begin not in positions]
         if len(kept) < len(self.losses):
@@ -184,7 +172,7 @@ class Budget:
 
 
 def count_failures(layout: Layout, shard: int, failed: int) -> None:
-    """Write down how many items of a shard have failed."""
+    """Write the number of failed items of a shard."""
     file = layout.failures / str(shard)
     if not failed:
         file.unlink(missing_ok=True)

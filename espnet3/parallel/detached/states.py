@@ -140,18 +140,16 @@ class RunStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain JSON data."""
+        plain = {
+            name: getattr(self, name)
+            for name in ("run", "env", "done", "alive", "merged", "items", "ok", "failed")
+        }
+        states = {state.value: count for state, count in self.counts.items()}
         return {
-            "run": self.run,
-            "env": self.env,
-            "done": self.done,
-            "alive": self.alive,
-            "merged": self.merged,
-            "items": self.items,
-            "ok": self.ok,
-            "failed": self.failed,
-            "states": {state.value: count for state, count in self.counts.items()},
+            **plain,
+            "states": states,
             "notes": list(self.notes),
-            "shards": [shard.to_json() for shard in self.shards],
+            "shards": [one.to_json() for one in self.shards],
         }
 
 
@@ -191,7 +189,7 @@ def shard_status(
 
 
 def _end(folder: Path) -> dict[str, Any] | None:
-    """Return how a shard's job has ended, by its own word; a damaged one is as if it were not there."""
+    """Return the end that a shard's job wrote down; None without one, or for a damaged one."""
     ended = read_or_none(folder / ENDED, Ended)
     return ended if ended is not None and ended.get("state") in {state.value for state in JobState} else None
 
@@ -245,7 +243,7 @@ def living_pid(folder: Path) -> int | None:
 
 
 def holder_of(folder: Path) -> dict[str, Any] | None:
-    """Return what a folder's newest lease says of its holder, living or not; None where there is none."""
+    """Return the facts in a folder's newest lease about its holder, living or not; None without a lease."""
     return _newest_lease(folder)[1]
 
 

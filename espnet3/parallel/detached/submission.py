@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.detached_settings import DetachedSettings
@@ -87,9 +86,11 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
                 specs.unlink(missing_ok=True)
             raise
     left = sum(plan.size(shard) for shard in shards)
-    if run.folder is not None and (unused := _unused_result_dir(runner)):
+    given = runner.async_result_dir
+    default = inspect.signature(type(runner)).parameters.get("async_result_dir")
+    if run.folder is not None and default is not None and Path(given) != Path(str(default.default)):
         warnings.warn(
-            f"async_result_dir = {unused} is not used: the run is in output_dir, {folder}. Leave one of them out",
+            f"async_result_dir = {given} is not used: the run is in output_dir, {folder}. Leave one of them out",
             stacklevel=_CALLER,
         )
     if not runner.progress:
@@ -107,17 +108,6 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
             file=sys.stderr,
         )
     return DetachedRun(layout, runner)
-
-
-def _unused_result_dir(runner: Any) -> str:
-    """Return the `async_result_dir` that a runner was given; empty where it is the default."""
-    for cls in type(runner).__mro__:
-        made = vars(cls).get("__init__")
-        parameter = inspect.signature(made).parameters.get("async_result_dir") if made is not None else None
-        if parameter is not None and parameter.default is not parameter.empty:
-            given = Path(runner.async_result_dir)
-            return "" if given == Path(parameter.default) else str(given)
-    return ""
 
 
 def _write_and_submit(
@@ -190,9 +180,9 @@ def _write_and_submit(
 
 
 def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> Plan | None:
-    """Return the plan to go on with; None: a new one is to be made, and an older one is moved aside.
+    """Return the plan to go on with; None: an older one is moved aside, and the caller makes a new one.
 
-    What was refused, or cancelled before it began, is cut anew as the configuration now says.
+    A run that was refused, or cancelled before it began, is cut anew by the present configuration.
     """
     try:
         plan = layout.plan()
@@ -221,7 +211,7 @@ def _has_begun(layout: Layout, plan: Plan) -> bool:
 
 
 def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig) -> JobSpec:
-    """Return the spec of a run without items: each shard's differs from it in those alone."""
+    """Return the part of the specs that all shards share."""
     settings, runner = DetachedSettings.of(config.detached), run.runner
     timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
     return JobSpec(
@@ -276,7 +266,6 @@ class Trial:
     def __init__(self, spec: JobSpec, env: str) -> None:
         self.failed = False  # it has found that a job could not start
         self._spec = spec
-        self._passed = False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed at the end of the block
         elsewhere = row(env).kind in (Kind.SSH, Kind.KUBERNETES)
         python = sys.executable if elsewhere else spec.surroundings.python
@@ -308,8 +297,6 @@ class Trial:
 
     def passed(self) -> None:
         """Wait for its end."""
-        if self._passed:
-            return
         self.failed = True
         try:
             status = self._process.wait(_SECONDS)
@@ -319,7 +306,7 @@ class Trial:
                 "definition in it belongs under `if __name__ == '__main__':`"
             ) from error
         if status == 0:
-            self.failed, self._passed = False, True
+            self.failed = False
             return
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").splitlines()

@@ -15,10 +15,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from espnet3.parallel.backends.queue_answers import submitter
-from espnet3.parallel.errors import ConfigError
 
 RUN = "espnet3-run"  # the label by which everything that belongs to a run is found
-_UNITS = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[A-Za-z]*)")
 INDEXED = (1, 24)
 # a limit of attempts for each index (beta there): one bad shard does not end the others; and a pod that was told to end
 # has an exit status by the time it is judged
@@ -47,7 +45,7 @@ def pod_fields(
     security_context: Mapping[str, Any] | None = None,
     python: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what options beside KubeCluster's own put into a pod: its fields, and those of its container.
+    """Return the fields of a pod and of its container from options beside KubeCluster's own.
 
     The parameters are the options; `espnet3.parallel.backends` reads their names here.
     """
@@ -97,24 +95,15 @@ def variables(env: Mapping[str, Any] | list[dict[str, Any]] | None) -> list[dict
 
 def more_memory(resources: Mapping[str, Any] | None, factor: float) -> dict[str, Any]:
     """Return resources with so many times the memory; amounts are text, as Kubernetes writes them."""
+    from dask.utils import parse_bytes
+
     found: dict[str, Any] = {
         kind: {name: str(amount) for name, amount in each.items()} for kind, each in (resources or {}).items()
     }
     for each in found.values():
-        parts = _UNITS.fullmatch(str(each.get("memory", "")))
-        if parts is not None and factor != 1.0:
-            each["memory"] = f"{round(float(parts['number']) * factor * 1024)}{_smaller(parts['unit'])}"
+        if "memory" in each and factor != 1.0:
+            each["memory"] = str(round(parse_bytes(each["memory"]) * factor))
     return found
-
-
-def _smaller(unit: str) -> str:
-    """Return the unit that a quantity in 1024ths of another has, so that no fraction of it is lost."""
-    below = {"Gi": "Mi", "Mi": "Ki", "Ti": "Gi", "Ki": ""}
-    if unit not in below:
-        raise ConfigError(
-            f"a memory of unit {unit!r} cannot be raised: write options.resources in Mi or Gi, such as memory: 16Gi"
-        )
-    return below[unit]
 
 
 def without_devices(resources: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The API server of Kubernetes: who answers, as whom, and plain requests whose errors are put in words."""
+"""The API server of Kubernetes: connection, rights, and plain requests with errors in words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INSTALL = (
 )
 _NO_CREDENTIALS = (
     "env: kube: no credentials for a Kubernetes cluster: there is no kubeconfig (KUBECONFIG, or ~/.kube/config) that "
-    "names a server, and this is no pod with a service account. `kubectl config get-contexts` lists yours"
+    "names a server, and this is not a pod with a service account. `kubectl config get-contexts` lists yours"
 )
 _SECONDS = 30.0  # a server that has not answered a request by then does not answer
 _NOT_FOUND = 404
@@ -112,12 +112,12 @@ class Server:
         return bool(answer["status"].get("allowed"))
 
     def path(self, group: str, kind: str, name: str = "") -> str:
-        """Return the path of what is in the run's namespace."""
+        """Return the path of a kind of objects in the run's namespace, or of one of them."""
         base = "/api" if group == "v1" else "/apis"
         return f"{base}/{group}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
 
     def get(self, path: str, **query: str) -> Any:
-        """Return what the server has at a path; None where there is nothing."""
+        """Return the object at a path; None where there is none."""
         return self._json("GET", path, query)
 
     def items(self, path: str, **query: str) -> list[dict[str, Any]]:

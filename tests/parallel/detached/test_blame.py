@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import ItemFailure, set_parallel
-from espnet3.parallel.detached.job.attempt import ShardBlame
-from espnet3.parallel.detached.job_spec import JobSpec, record, refer
 from espnet3.parallel.detached.marks import LossFile, Marks, job_name, note_end
-from espnet3.parallel.engine.blame import Loss
+from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.records import Policy, ProcessEnd
 from tests.habits import rows
@@ -27,39 +25,24 @@ LEFT = ProcessEnd(exit_code=1)
 SHOT = ProcessEnd(signal=signal.SIGKILL)
 
 
-def spec_of(policy: Policy) -> JobSpec:
-    """Return the spec of a shard."""
-    runner, provider = refer(Squares, "runner"), refer(Provider, "provider")
-    return JobSpec("", 0, 0, range(N), "", "", runner, provider, {}, policy, record())
-
-
 # --- the marks of detached jobs -----------------------------------------------------------------------------------
 
 
 def test_an_unknown_end_names_nobody_at_once(tmp_path: Path) -> None:
     """Where nobody has noted how a job ended, it may have been killed: its item has failed after two."""
     for deaths in (0, 1, 2):
-        blame = ShardBlame(tmp_path, spec_of(Policy(poison_after=1)), "w")
-        assert len(blame.failures()) == (deaths == 2)
-        blame.marks.set((BAD, BAD + 1))
-    assert blame.failures()[BAD].message.startswith("its worker process ended, ")
-
-
-def test_a_worker_that_was_told_to_stop_blames_nobody(tmp_path: Path) -> None:
-    """What was in flight then is no loss, also if its end is noted."""
-    marks = Marks(tmp_path, LossFile(tmp_path))
-    marks.set((3, 9))
-    marks.excuse()
-    assert not note_end(tmp_path, job_name(os.getsid(0)), SHOT)
-    losses = LossFile(tmp_path)
-    Marks(tmp_path, losses)
-    assert losses.losses == LossFile(tmp_path).losses == []
+        losses = LossFile(tmp_path)
+        marks = Marks(tmp_path, losses)
+        history = History(Policy(poison_after=1), losses.losses)
+        assert list(history.failed) == ([BAD] if deaths == 2 else [])
+        marks.note(in_flight=(BAD, BAD + 1))
+    assert history.failure(BAD, BAD, "w").message.startswith("its worker process ended, ")
 
 
 def test_the_end_of_one_job_is_not_noted_for_another(tmp_path: Path) -> None:
     """A job that ends without the shard leaves the mark of the one that is at work alone."""
     marks = Marks(tmp_path, LossFile(tmp_path))
-    marks.set((3, 9))
+    marks.note(in_flight=(3, 9))
     before = (tmp_path / "mark.json").read_bytes()
     assert not note_end(tmp_path, job_name(os.getsid(0) + 1), LEFT)
     assert (tmp_path / "mark.json").read_bytes() == before
@@ -67,7 +50,7 @@ def test_the_end_of_one_job_is_not_noted_for_another(tmp_path: Path) -> None:
 
 def test_a_death_is_counted_once(tmp_path: Path) -> None:
     """Whoever takes up the mark of a dead worker notes its loss, and the next one does not again."""
-    Marks(tmp_path, LossFile(tmp_path)).set((3, 9))
+    Marks(tmp_path, LossFile(tmp_path)).note(in_flight=(3, 9))
     note_end(tmp_path, job_name(os.getsid(0)), LEFT)
     for _ in range(3):
         Marks(tmp_path, LossFile(tmp_path)).close()

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from espnet3.parallel import DetachedRun, set_parallel
-from espnet3.parallel.detached.job.stopping import EarlyEnd
+from espnet3.parallel.detached.job.stopping import Stopping
 from espnet3.parallel.detached.launch import asking
+from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.marks import LossFile, Marks
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
-from tests.parallel.detached.work import Provider, Squares, held, hold
+from tests.parallel.detached.test_standins import submit
+from tests.parallel.detached.work import held, hold
 from tests.standins import Habit, standin
 from tests.standins.place import NAMES
 from tests.waiting import wait_until
 
 LATE = (Habit.LATE_LOGS,)
-
-
-def submit(name: str, folder: Path, **options: Any) -> DetachedRun:
-    """Submit two squares as one job each."""
-    own = {"lsf": {"lsf_units": "mb"}, "htcondor": {"disk": "1GB"}}.get(name, {})
-    block = {"cores": 1, "memory": "1GB", **own, **options}
-    set_parallel({"env": name, "n_workers": 2, "options": block, "detached": {"shards": 2}})
-    folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
-    runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True, progress=False)
-    return runner(range(2))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +34,9 @@ def test_a_script_that_fails_before_its_worker_is_shown(
     """`logs` prints the scheduler's output file, and `status` quotes its last line, as soon as it is delivered."""
     monkeypatch.setattr(asking, "LATE_FILES", -1.0)  # the list of some does not say that it failed
     with standin(name, habits=habits):
-        run = submit(name, tmp_path, job_script_prologue=["echo before; echo no python here >&2", "exit 4"])
+        run = submit(
+            name, tmp_path, 2, 2, job_script_prologue=["echo before; echo no python here >&2", "exit 4"]
+        )
         wait_until(lambda: run.status().counts == {JobState.LOST: 2}, every=0.5, said=run.status)
         wait_until(lambda: "no python here" in run.status().shards[1].note, every=0.5, said=run.status)
         assert run.status().shards[1].note.endswith("its output ends with: no python here")
@@ -62,7 +57,7 @@ def test_a_shard_that_met_its_walltime_says_timeout(
     """An item that outlives the job's walltime leaves `timeout`, by the job's own word, also where it is forgotten."""
     hold(tmp_path, 0)
     with standin(name, habits=habits):
-        run = submit(name, tmp_path, walltime="00:00:20")
+        run = submit(name, tmp_path, 2, 2, walltime="00:00:20")
         held(tmp_path, 0)
         ended = run.path / "detached/shard.0/ended.json"
         wait_until(ended.exists)
@@ -77,22 +72,18 @@ def test_an_early_end_gives_way_to_the_real_one(tmp_path: Path) -> None:
     """What a job writes before its end removes an earlier attempt's, and nothing is written once the real end comes."""
     file = tmp_path / "ended.json"
     file.write_text("{}")
-    early = EarlyEnd(tmp_path, None)
+    began = time.monotonic()
+    Stopping(Layout(tmp_path), None, began).begin(tmp_path, Marks(tmp_path, LossFile(tmp_path)))
     assert not file.exists()
-    early.told(JobState.UNFINISHED, "it was sent SIGTERM")
-    assert json.loads(file.read_text()) == {
-        "state": "unfinished",
-        "why": "it was sent SIGTERM, and was killed before it could end in order",
-        "early": True,
-    }
-    file.unlink()
-    early.close()
-    early.told(JobState.UNFINISHED, "it was sent SIGTERM")
-    assert not file.exists()
-    late = EarlyEnd(tmp_path, 0.0)
+    late = Stopping(Layout(tmp_path), 1.0, began - 1.0)
+    late.begin(tmp_path, Marks(tmp_path, LossFile(tmp_path)))
     wait_until(file.exists)
-    late.close()
-    assert json.loads(file.read_text())["state"] == "timeout"
+    early = json.loads(file.read_text())
+    assert (early["state"], early["early"]) == ("timeout", True)
+    file.unlink()
+    late.end()
+    late._handle(signal.SIGTERM, None)
+    assert not file.exists()
 
 
 COMMENTS = [
@@ -110,6 +101,6 @@ def test_a_request_that_can_never_run_shows_the_schedulers_comment(
 ) -> None:
     """The note of a job that waits without a reason in the list has the scheduler's own words about it."""
     with standin(name, slots=1 if cores > 1 else 0):
-        run = submit(name, tmp_path, cores=cores)
+        run = submit(name, tmp_path, 2, 2, cores=cores)
         assert run.status().shards[0].note == note
         run.cancel(grace=0.2)

@@ -133,12 +133,11 @@ def test_an_element_of_an_array_runs_its_spec(tmp_path: Path) -> None:
     (layout.shard(1) / "done").unlink()
     tasks = tmp_path / "tasks.json"
     tasks.write_text(json.dumps({"first": 5, "specs": [str(job.spec) for job in run]}))
-    before = layout.log(1).read_text()
+    before = (layout.shard(1) / "log.txt").read_text()
     assert worker("--requeue", "exit 1", "--tasks", tasks, 6) == EXIT_DONE
-    assert (
-        layout.log(1).read_text().startswith(before)
-        and "done: 2 ok" in layout.log(1).read_text()[len(before) :]
-    )
+    assert (layout.shard(1) / "log.txt").read_text().startswith(before) and "done: 2 ok" in (
+        layout.shard(1) / "log.txt"
+    ).read_text()[len(before) :]
     assert (layout.shard(1) / "done").exists()
     # `python espnet3/parallel/base_runner.py SPEC` is a job's process, too
     (layout.shard(0) / "done").unlink()
@@ -225,44 +224,6 @@ def test_a_source_that_changes_after_submission(
     assert list(run.merge()) == ([0, 2, 4] if snapshot else [1000, 1100, 1200])
 
 
-def test_a_refused_submission_leaves_shards_that_submit_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When the scheduler's command fails its words are shown, the shards are `new`, and `submit` takes them."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    sbatch = programs / "sbatch"
-    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition' >&2; exit 1\n")
-    forgotten = "echo 'slurm_load_jobs error: Invalid job id specified' >&2"  # cancelled jobs, after a while
-    (programs / "scontrol").write_text(f"#!/bin/sh\necho 'MaxArraySize = 1001'; {forgotten}\n")
-    listed = "echo '7_0|PENDING|Priority|'; echo '7_1|PENDING|Priority|'"
-    (programs / "squeue").write_text(f"#!/bin/sh\n{listed}\n")
-    (programs / "scancel").write_text('#!/bin/sh\nprintf \'#!/bin/sh\\n\' > "$(dirname "$0")/squeue"\n')
-    for program in programs.iterdir():
-        program.chmod(0o700)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    set_parallel(
-        {
-            "env": "slurm",
-            "n_workers": 3,
-            "options": {"cores": 1, "memory": "1GB", "queue": "x"},
-            "detached": {"shards": 2},
-        }
-    )
-    folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
-    runner = Squares(Provider({"folder": str(tmp_path)}), **folders, async_mode=True)
-    with pytest.raises(SubmissionError, match=r"sbatch.*exit code 1.*\n.*invalid partition"):
-        runner(range(4))
-    run = DetachedRun.open(tmp_path / "run")
-    assert [shard.state for shard in run.status().shards] == [JobState.NEW] * 2
-    sbatch.write_text("#!/bin/sh\necho Submitted batch job 7\n")
-    assert "2 pending" in " ".join(espnet3("submit", run.path, cwd=tmp_path).stdout.split())
-    assert [job.job_id for job in run] == ["7_0", "7_1"]
-    assert run.status().shards[0].note == "PENDING: Priority"
-    assert run.cancel().counts == {JobState.CANCELLED: 2}
-    assert not calls(tmp_path)
-
-
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put a SLURM of four small scripts on the PATH, whose queue lists two jobs until they are cancelled."""
@@ -291,6 +252,22 @@ def squares(tmp_path: Path) -> DetachedRun:
     runner = Squares(Provider({"folder": str(tmp_path)}), **folders, async_mode=True, progress=False)
     run: DetachedRun = runner(range(4))
     return run
+
+
+def test_a_refused_submission_leaves_shards_that_submit_takes(slurm: Path, tmp_path: Path) -> None:
+    """When the scheduler's command fails its words are shown, the shards are `new`, and `submit` takes them."""
+    sbatch = (slurm / "sbatch").read_text()
+    (slurm / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition' >&2; exit 1\n")
+    with pytest.raises(SubmissionError, match=r"sbatch.*exit code 1.*\n.*invalid partition"):
+        squares(tmp_path)
+    run = DetachedRun.open(tmp_path / "run")
+    assert [shard.state for shard in run.status().shards] == [JobState.NEW] * 2
+    (slurm / "sbatch").write_text(sbatch)
+    assert "2 pending" in " ".join(espnet3("submit", run.path, cwd=tmp_path).stdout.split())
+    assert [job.job_id for job in run] == ["7_0", "7_1"]
+    assert run.status().shards[0].note == "PENDING: Priority"
+    assert run.cancel().counts == {JobState.CANCELLED: 2}
+    assert not calls(tmp_path)
 
 
 def test_cancel_says_that_the_scheduler_answers_with_errors(

@@ -145,17 +145,6 @@ def test_a_job_that_is_asked_to_end_finishes_its_item(tmp_path: Path) -> None:
     assert "unfinished: it was sent SIGUSR1" in dict(run.logs())[1]
 
 
-def test_an_item_that_kills_its_jobs_is_poison(tmp_path: Path) -> None:
-    """It is named and set aside after it took two jobs with it alone; its neighbours run once."""
-    run = run_of(tmp_path / "a", config={"bad": [5, "die"]}, on_error="record")
-    status = run.wait(600)
-    assert (status.done, status.ok, status.failed) == (True, 11, 1)
-    failure = run.merge()[5]
-    assert (failure.index, failure.cause, failure.error_type) == (5, "poison", "WorkerDied")
-    counted = calls(tmp_path / "a")
-    assert counted.pop(5) <= 3 and max(counted.values()) <= 2
-
-
 def test_a_shard_of_writers_starts_over(tmp_path: Path) -> None:
     """A killed shard with writers of its own begins again in an emptied folder, and gives the same files."""
     run = run_of(tmp_path / "a", n=3, runner=Files, workers=1)

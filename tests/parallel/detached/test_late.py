@@ -11,10 +11,8 @@ import pytest
 from espnet3.parallel import ItemFailure
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.ledger.results import Results
 from tests.habits import rows
 from tests.parallel.detached.work import (
-    Files,
     calls,
     gone,
     held,
@@ -70,18 +68,6 @@ def test_of_a_late_batch_only_one_item_is_late(tmp_path: Path) -> None:
     results = run.merge()
     assert [k for k, result in enumerate(results) if isinstance(result, ItemFailure)] == [5]
     assert results[5].cause == "timeout"
-
-
-def test_a_runner_with_writers_goes_on_without_the_late_item(tmp_path: Path) -> None:
-    """Its shard starts over, and the late item is left out of its files."""
-    bad = {"bad": [1, "sleep"]}
-    run = run_of(
-        tmp_path / "a", n=3, runner=Files, config=bad, on_error="record", item_timeout=2.0, workers=1
-    )
-    status = run.wait(600)
-    assert (status.done, status.ok, status.failed) == (True, 2, 1), (status, dict(run.logs()))
-    assert run.merge() == "0 0\n2 4\n"
-    assert [(failure.index, failure.cause) for failure in Results(run.path).failures()] == [(1, "timeout")]
 
 
 def test_what_a_late_item_has_started_ends_with_it(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from espnet3.parallel.backends import BACKENDS, SubmitBy
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.launch.job_arrays import (
-    JobArray,
     ScriptFacts,
     body,
     description,
@@ -24,21 +23,20 @@ from espnet3.parallel.detached.launch.job_arrays import (
     walltime,
 )
 from espnet3.parallel.detached.layout import Plan
-from espnet3.parallel.detached.states import JobState
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEDULERS = [name for name, row in BACKENDS.items() if row.scheduler is not None]
-FACTS = ScriptFacts(
-    name="espnet3-run",
-    shebang="#!/bin/sh",
-    cwd="/data/submitter's",
-    prologue=("module load python",),
-    folder="/data/it's $(here)",
-    python="/opt/py thon/bin/python",
-    import_path="/code/of mine",
-    tasks="/data/it's $(here)/tasks.0.json",
-    requeue=True,
-)
+FACTS: dict[str, Any] = {
+    "name": "espnet3-run",
+    "shebang": "#!/bin/sh",
+    "cwd": "/data/submitter's",
+    "prologue": ("module load python",),
+    "folder": "/data/it's $(here)",
+    "python": "/opt/py thon/bin/python",
+    "import_path": "/code/of mine",
+    "tasks": "/data/it's $(here)/tasks.0.json",
+    "requeue": True,
+}
 OPTIONS: dict[str, Any] = {
     "cores": 4,
     "memory": "8GB",
@@ -63,14 +61,15 @@ def job_of(name: str) -> Any:
 
 def text_of(name: str, n: int) -> str:
     """Return what is submitted to a scheduler for n shards, three at a time."""
-    scheduler, job, array = BACKENDS[name].scheduler, job_of(name), JobArray(0, tuple(range(n)), 3)
+    scheduler, job = BACKENDS[name].scheduler, job_of(name)
     assert scheduler is not None
+    facts = ScriptFacts(scheduler, n, 3, **FACTS)
     if scheduler.submit_by is SubmitBy.ARGUMENTS:
-        words = "\n".join(directives(scheduler, array, job.job_header, FACTS))
-        return f"{words}\n\n{script(scheduler, array, job.job_header, FACTS)}"
+        words = "\n".join(directives(facts, job.job_header))
+        return f"{words}\n\n{script(facts, job.job_header)}"
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
-        return description(scheduler, array, job.job_header_dict, FACTS, "/data/it's/job.0.sh")
-    return script(scheduler, array, job.job_header, FACTS)
+        return description(facts, job.job_header_dict, "/data/it's/job.0.sh")
+    return script(facts, job.job_header)
 
 
 @pytest.mark.parametrize("n", [1, 10])
@@ -96,10 +95,9 @@ def test_a_script_quotes_every_path(tmp_path: Path) -> None:
     python.chmod(0o700)
     slurm = BACKENDS["slurm"].scheduler
     assert slurm is not None
-    facts = ScriptFacts(
-        "n", "#!/bin/sh", "/", (), str(folder), str(python), str(folder / "code"), str(folder / "t"), False
-    )
-    text = body(slurm, JobArray(0, (0, 1), 1), facts)
+    paths = {"folder": folder, "python": python, "import_path": folder / "code", "tasks": folder / "t"}
+    own = {"cwd": "/", "prologue": (), "requeue": False, **{name: str(path) for name, path in paths.items()}}
+    text = body(ScriptFacts(slurm, 2, 1, **{**FACTS, **own}))
     environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "7", "PYTHONPATH": "before"}
     done = subprocess.run(["sh"], input=text, capture_output=True, text=True, env=environment, check=True)
     words = ["-m", "espnet3.parallel.worker", "--tasks", str(folder / "t"), "7"]
@@ -110,16 +108,9 @@ def test_a_script_quotes_every_path(tmp_path: Path) -> None:
 def test_arrays_are_split_at_the_sites_limit() -> None:
     """A thousand shards with a limit of 400 become three arrays, which share the workers."""
     cut = job_arrays(range(1000), 16, 400)
-    assert [len(array.shards) for array in cut] == [400, 400, 200]
-    assert [array.limit for array in cut] == [6, 5, 5]
-    assert [shard for array in cut for shard in array.shards] == list(range(1000))
-    assert [array.limit for array in job_arrays(range(10), 1, 4)] == [1, 1, 1]
-
-
-@pytest.mark.parametrize("state", list(JobState))
-def test_every_state_has_a_sentence(state: JobState) -> None:
-    """A state says what it means in words."""
-    assert len(state.sentence.split()) > 4
+    assert [(len(shards), limit) for shards, limit in cut] == [(400, 6), (400, 5), (200, 5)]
+    assert [shard for shards, _ in cut for shard in shards] == list(range(1000))
+    assert [limit for _, limit in job_arrays(range(10), 1, 4)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("written", ["90m", "1.5 hours", "1h 30m", "01:30:00"])

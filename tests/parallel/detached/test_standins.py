@@ -11,24 +11,31 @@ import pytest
 from espnet3.parallel import DetachedRun, set_parallel
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
-from tests.parallel.detached.test_ends import submit as submit_two
 from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go
 from tests.standins import standin
 from tests.standins.place import NAMES
 
+OWN: dict[str, dict[str, Any]] = {
+    "lsf": {"lsf_units": "mb", "walltime": "00:10"},
+    "htcondor": {"disk": "1GB"},
+}
 
-def submit(name: str, folder: Path, n: int = 6, shards: int = 3) -> DetachedRun:
+
+def submit(
+    name: str,
+    folder: Path,
+    n: int = 6,
+    shards: int = 3,
+    detached: dict[str, Any] | None = None,
+    progress: bool = False,
+    **options: Any,
+) -> DetachedRun:
     """Submit squares."""
-    options: dict[str, Any] = {
-        "cores": 1,
-        "memory": "1GB",
-        **({"disk": "1GB"} if name == "htcondor" else {"walltime": "00:10" if name == "lsf" else "00:10:00"}),
-    }
-    if name == "lsf":
-        options["lsf_units"] = "mb"
-    set_parallel({"env": name, "n_workers": 2, "options": options, "detached": {"shards": shards}})
+    options = {"cores": 1, "memory": "1GB", **OWN.get(name, {"walltime": "00:10:00"}), **options}
+    block = {"shards": shards, **(detached or {})}
+    set_parallel({"env": name, "n_workers": 2, "options": options, "detached": block})
     folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
-    runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True, progress=False)
+    runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True, progress=progress)
     return runner(range(n))  # type: ignore[no-any-return]
 
 
@@ -77,7 +84,7 @@ def test_the_prologue_is_run_in_the_submitters_folder(
     (tmp_path / "envs/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tmp_path / "envs/python").chmod(0o700)
     with standin(name):
-        run = submit_two(name, tmp_path, job_script_prologue=[". envs/activate"], python="envs/python")
+        run = submit(name, tmp_path, 2, 2, job_script_prologue=[". envs/activate"], python="envs/python")
         status = run.wait(150)
         assert status.done, (status, dict(run.logs()))
     assert (tmp_path / "activated").read_text().splitlines() == [str(tmp_path)] * 2

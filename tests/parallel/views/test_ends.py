@@ -11,7 +11,7 @@ from espnet3.parallel.detached.launch.handover import launcher
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.page import page_of
-from tests.parallel.detached.test_ends import submit
+from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import held, hold, let_go
 from tests.standins import standin
 from tests.waiting import wait_until
@@ -21,7 +21,7 @@ def test_a_job_that_met_its_walltime_is_in_the_report_also_after_its_retry(tmp_p
     """Before it is submitted again it is so "now"; then the retry's word of it stays, also once all is merged."""
     hold(tmp_path, 0)
     with standin("pbs"):
-        run = submit("pbs", tmp_path, walltime="00:00:20")
+        run = submit("pbs", tmp_path, 2, 2, walltime="00:00:20")
         held(tmp_path, 0)
         wait_until(lambda: run.status().counts == {JobState.TIMEOUT: 1, JobState.DONE: 1}, said=run.status)
         (now,) = read_facts(run.path).ends
@@ -44,7 +44,7 @@ def test_the_node_that_went_down_is_in_the_event_of_the_retry(
     """What only the scheduler knew is noted before it forgets: `retry` writes which shards it found in which state."""
     hold(tmp_path, 0)
     with standin("pbs"):
-        run = submit("pbs", tmp_path, walltime="00:00:20")
+        run = submit("pbs", tmp_path, 2, 2, walltime="00:00:20")
         held(tmp_path, 0)
         wait_until(lambda: run.status().counts == {JobState.TIMEOUT: 1, JobState.DONE: 1}, said=run.status)
         (run.path / "detached/shard.0/ended.json").unlink()  # as where the whole node went down
@@ -62,7 +62,7 @@ def test_the_node_that_went_down_is_in_the_event_of_the_retry(
 def test_a_report_of_jobs_that_cannot_be_known_has_all_the_rest(tmp_path: Path) -> None:
     """Where the list of jobs is damaged the report is written all the same, and says what it could not tell."""
     with standin("pbs"):
-        run = submit("pbs", tmp_path)
+        run = submit("pbs", tmp_path, 2, 2)
         assert run.wait(600).done
     (run.path / "detached/jobs.json").write_text("{")
     facts = read_facts(run.path)

@@ -11,15 +11,22 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from espnet3.parallel.detached.job.stopping import EarlyEnd, StopNow, Stopping, say
+from espnet3.parallel.detached.job.stopping import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_UNFINISHED,
+    StopNow,
+    Stopping,
+    say,
+)
 from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider
 from espnet3.parallel.detached.layout import ENDED, Ended, Layout, positions, stretches
 from espnet3.parallel.detached.marks import Budget, LossFile, Marks
-from espnet3.parallel.detached.states import BEAT, GRACE, STALE, JobState, acquire
+from espnet3.parallel.detached.states import BEAT, STALE, JobState, acquire
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.settling import Block, to_lines
@@ -32,11 +39,11 @@ from espnet3.parallel.env.worker_id import name_worker
 from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
-from espnet3.parallel.ledger.files import Appender, make_folder, read_or_none, write_json
+from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted
-from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, TIMES
+from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SplitWriter
 from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.records import ItemFailure, ProcessEnd
 from espnet3.parallel.runner import shards
@@ -44,14 +51,8 @@ from espnet3.parallel.runner.hooks import Hooks
 from espnet3.parallel.runner.inline import build_here
 from espnet3.parallel.timing.recorder import TimesRecorder
 
-if TYPE_CHECKING:
-    from espnet3.parallel.detached.job.time_limit import Steps
-
-
-# What the job's process ends with; 75 is EX_TEMPFAIL, "try again later"
-EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED = 0, 1, 75
 _SLICE = 0.05  # seconds of items between two writes: what a kill may cost
-_MOST = 1 << 16  # items of a slice
+_MOST = 1 << 14  # items of a slice
 _PATIENCE = STALE + 4 * BEAT  # seconds: a shard's earlier worker on a dead host counts as alive for so long
 
 
@@ -60,16 +61,16 @@ def run_shard(spec: JobSpec) -> int:
     began = time.monotonic()  # walltime counts from here
     limit = spec.policy.item_timeout
     if limit is None:
-        return _attempt(spec, began, None)
+        return _attempt(spec, began)
     from espnet3.parallel.detached.job.time_limit import (
         guarded,  # multiprocessing and psutil are only used there
     )
 
     folder = Layout(Path(spec.run)).shard(spec.shard)
-    return guarded(lambda steps: _attempt(spec, began, steps), limit, folder)
+    return guarded(lambda: _attempt(spec, began), limit, folder)
 
 
-def _attempt(spec: JobSpec, began: float, steps: Steps | None) -> int:
+def _attempt(spec: JobSpec, began: float) -> int:
     layout = Layout(Path(spec.run))
     stopping = Stopping(layout, spec.walltime, began)
     stopping.listen()
@@ -84,7 +85,7 @@ def _attempt(spec: JobSpec, began: float, steps: Steps | None) -> int:
         make_folder(folder)
         acquire(lease, f"shard {spec.shard}", _PATIENCE, 0.5, stopping.now)
         try:
-            return _Attempt(spec, layout, stopping, lease, steps).run()
+            return _Attempt(spec, layout, stopping, lease).run()
         finally:
             lease.release()
     except FolderInUseError as error:
@@ -99,21 +100,25 @@ def _attempt(spec: JobSpec, began: float, steps: Steps | None) -> int:
 
 
 class _Attempt:
-    def __init__(
-        self, spec: JobSpec, layout: Layout, stopping: Stopping, lease: Lease, steps: Steps | None
-    ) -> None:
+    def __init__(self, spec: JobSpec, layout: Layout, stopping: Stopping, lease: Lease) -> None:
         self.spec = spec
-        self.steps = steps
         self.layout = layout
         self.stopping = stopping
         self.folder = layout.shard(spec.shard)
         self.worker = f"shard {spec.shard} on {os.uname().nodename}"
-        self.blame = ShardBlame(self.folder, spec, self.worker)
-        self.marks = self.blame.marks
-        self.early = EarlyEnd(self.folder, stopping.seconds_left)
-        stopping.on_signal = self._told_to_stop
+        self.losses = LossFile(self.folder)
+        self.marks = Marks(self.folder, self.losses)
+        self.stopping.begin(self.folder, self.marks)
+        history = History(spec.policy, self.losses.losses)
+        self.suspects = set(history.suspects)  # positions that go one by one, and those that have failed
+        # of the positions that do not go again
+        self.failures = {
+            at: history.failure(at, spec.items[at - spec.begin], self.worker, self.worker)
+            for at in history.failed
+        }
         self.budget = Budget(layout, spec.shard, spec.max_failures, spec.total)
         self.begin = spec.begin  # of the stretch that is in flight
+        self.step = 1  # items that the next stretch begins with
         self.outcomes = ShardOutcomes(spec, lease, self.worker)
         self.loaded = LoadedCode(layout.plan().code)
 
@@ -127,12 +132,12 @@ class _Attempt:
         except (StopNow, KeyboardInterrupt):
             state, why = self.stopping.reason()
         except LeaseLostError:
-            self.early.close()  # the folder is another worker's
+            self.stopping.end()  # the folder is another worker's
             raise
         except Exception as error:
             state, why = JobState.FAILED, f"{type(error).__name__}: {error}"
             traceback.print_exc()
-        self.early.close()
+        self.stopping.end()
         self._count()
         self.marks.close()
         self.outcomes.close(state is JobState.DONE)
@@ -149,14 +154,6 @@ class _Attempt:
         say(f"{state.value}: {why}")
         return EXIT_FAILED if state is JobState.FAILED else EXIT_UNFINISHED
 
-    def _told_to_stop(self) -> None:
-        self.marks.excuse()
-        state, why = self.stopping.reason()
-        left = self.stopping.seconds_left
-        # few: the signal is that of the walltime, which began before this process
-        timed_out = state is JobState.UNFINISHED and left is not None and left < GRACE
-        self.early.told(JobState.TIMEOUT if timed_out else state, why)
-
     def _work(self) -> tuple[JobState, str]:
         left = self.outcomes.left()
         if self.spec.hooks:
@@ -171,7 +168,7 @@ class _Attempt:
         many = bind(runner.batch_forward, env) if self.spec.batched else None
         call = Call(bind(runner.forward, env), many)
         self.stopping.building = False
-        with on_a_worker(self.blame.too_late if self.steps is not None else None):
+        with on_a_worker(self._too_late):
             for begin, end in left:
                 stop = self._stretch(begin, end, call)
                 if stop is not None:
@@ -180,29 +177,31 @@ class _Attempt:
 
     def _run_hooks(self) -> tuple[JobState, str]:
         """Run the whole shard, from `open_writers` to `close_writers`, in an emptied folder."""
-        spec, blame, outcomes = self.spec, self.blame, self.outcomes
+        spec, outcomes = self.spec, self.outcomes
         folder = Path(spec.run) / f"split.{spec.shard}"
         runner, env = self._env()
         hooks = Hooks.of(runner, spec.batched)
         hooks.check(env)
-        skip = {at - spec.begin: failure for at, failure in blame.failures().items()}
+        skip = {at - spec.begin: failure for at, failure in self.failures.items()}
         if skip and spec.policy.on_error == "raise":
             first = spec.begin + min(skip)
             failure = skip[min(skip)]
             outcomes.append_failure(first, failure)
             return JobState.FAILED, _sentence_of(failure, first in outcomes.failed_before)
+        one_by_one = any(loss.items > 1 for loss in self.losses.losses)
         shard = shards.Shard(
-            spec.shard, str(folder), spec.items, spec.begin, skip=skip, one_by_one=blame.one_by_one
+            spec.shard, str(folder), spec.items, spec.begin, skip=skip, one_by_one=one_by_one
         )
 
         def mark(in_progress: shards.InProgress | None) -> None:
             if isinstance(in_progress, tuple):
                 begin, end = in_progress
-                blame.marks.set((spec.begin + begin, spec.begin + end))
-            else:  # a hook's end blames no item
-                blame.marks.set(None, in_progress or "")
+                self.begin = spec.begin + begin
+                self.marks.note(in_flight=(self.begin, spec.begin + end), hook="")
+            else:
+                self.marks.note(in_flight=None, hook=in_progress or "")
 
-        with on_a_worker(blame.too_late if spec.policy.item_timeout is not None else None):
+        with on_a_worker(self._too_late):
             result = shards.run_shard(shard, env, hooks, spec.policy, spec.keep_values, mark)
         self.stopping.building = False  # the rest is quick, and belongs together
         if result.stop is not None:
@@ -244,25 +243,21 @@ class _Attempt:
     def _stretch(self, begin: int, end: int, call: Call) -> tuple[JobState, str] | None:
         """Run positions [begin, end); return how the attempt ends, or None to go on."""
         unit = (self.spec.policy.batch_size or 1) if call.many is not None else 1
-        at, size = begin, unit
-        suspects, failures = self.blame.suspects, self.blame.failures()
+        most = _MOST // unit * unit or unit
+        at = begin
         while at < end:
             if self.stopping.now():
                 return self.stopping.reason()
-            if at in failures:
-                stop = self._give_up(at, failures[at])
+            if at in self.failures:
+                stop = self._give_up(at, self.failures[at])
                 at += 1
             else:
-                alone = at in suspects
-                upto = min([at + 1 if alone else min(at + size, end), *(p for p in failures if p > at)])
-                self._count((at, upto))
+                apart = (place for place in self.suspects if place > at)
+                upto = at + 1 if at in self.suspects else min([at + most, end, *apart])
+                self._count()
                 block = self._run(at, upto, call)
                 stop = self._settle(at, block)
                 at += len(block.values)
-                if block.seconds < _SLICE / 2:
-                    size = min(_MOST // unit * unit or unit, size * 2)
-                elif block.seconds > _SLICE:
-                    size = max(unit, size // 4 // unit * unit)
             if stop is not None:
                 return stop
         return None
@@ -271,14 +266,18 @@ class _Attempt:
         spec = self.spec
         items = spec.items[begin - spec.begin : end - spec.begin]
         self.begin = begin
-        enter = None if self.steps is None else self._enter
-        block = run_items(items, call, spec.policy, self.worker, _SLICE, self.stopping.now, enter, keep=KEEP)
-        if self.steps is not None:
-            self.steps.idle()
+
+        def enter(at: int, n: int) -> None:
+            step = begin + at, min(begin + at + n, end)
+            self.marks.note(in_flight=step, since=time.monotonic())
+
+        block = run_items(
+            items, call, spec.policy, self.worker, _SLICE, self.stopping.now, enter, step=self.step, keep=KEEP
+        )
+        self.step = block.step
+        self.marks.note(in_flight=None)  # a slow disk is no late item
         self.loaded.check("this job")  # with the modules that the items have imported
-        if block.values:
-            longest = block.seconds / (len(block.values) if block.seconds < _SLICE else 1)
-            self.stopping.longest = max(self.stopping.longest, longest)
+        self.stopping.longest = max([self.stopping.longest, *(seconds for _, seconds in block.steps)])
         to_lines(block, range(begin, end), items, spec.policy, self.worker)
         return block
 
@@ -286,16 +285,11 @@ class _Attempt:
         """Put a block on disk; return how the attempt ends, or None to go on."""
         self.outcomes.append(begin, block)
         self.budget.add(len(block.failed))
-        if block.error is not None:
-            if block.stop is None:  # the runner's own mistake, such as a batch of another length
-                raise block.error
+        if block.stop is not None:
             return self._fail(begin + len(block.values), block.stop)
+        if block.error is not None:  # the runner's own mistake, such as a batch of another length
+            raise block.error
         return self._check_budget()
-
-    def _enter(self, at: int, n: int) -> None:
-        """Tell the parent process which items the next step runs."""
-        assert self.steps is not None
-        self.steps.enter(self.begin + at, min(n, self.spec.end - self.begin - at))
 
     def _give_up(self, position: int, failure: ItemFailure) -> tuple[JobState, str] | None:
         self.outcomes.append_failure(position, failure)
@@ -321,9 +315,19 @@ class _Attempt:
         stopped = f"shard {self.spec.shard} stopped the run: {why}"
         self.layout.order_stop({"state": JobState.UNFINISHED.value, "why": stopped, "at_item": at_item})
 
-    def _count(self, in_flight: tuple[int, int] | None = None) -> None:
-        self.marks.ok, self.marks.failed = self.outcomes.ok, self.outcomes.failed
-        self.marks.set(in_flight)
+    def _count(self) -> None:
+        self.marks.note(ok=self.outcomes.ok, failed=self.outcomes.failed)
+
+    def _too_late(self, late: Late) -> None:
+        """Note which items in flight took too long, and end this process with them; called by the watching thread."""
+        try:
+            begin = self.begin + late.position
+            killed = ProcessEnd(signal=signal.SIGKILL)
+            self.losses.add(Loss(begin, late.items, killed, seconds=late.seconds, stack=late.stack))
+            self.marks.note(stopping=True)
+            say(f"killing this process: {late.items} items from position {begin} took {late.seconds:.1f} s")
+        finally:
+            end_process()
 
 
 def _sentence_of(failure: ItemFailure, again: bool) -> str:
@@ -344,25 +348,30 @@ class ShardOutcomes(Counted):
     """The folder of a shard's outcomes, to which its attempts append, one at a time."""
 
     def __init__(self, spec: JobSpec, lease: Lease, worker: str) -> None:
-        self.folder = Path(spec.run) / spec.outcomes
         self.state = bytearray(len(spec.items))  # one byte for each of its items: `LEFT`, `OK` or `FAILED`
         self._spec = spec
         self._lease = lease
         self._worker = worker
-        self._files: dict[str, Appender] = {}
+        folder = Path(spec.run) / spec.outcomes
+        facts = {"schema": 1, "run_id": spec.run_id, "indices": spec.indices_sha256, "shard": spec.shard}
+        self._files = SplitWriter(folder.parent, facts)
+        self._files.folder = folder
         n_shards = spec.total // max(1, len(spec.items))  # of about this size
-        self.times = TimesRecorder(self.append_times, spec.items, first=spec.begin, workers=n_shards)
-        self.n_lines = 0  # that this attempt has appended
-        self._lines = {RESULTS: 0, ERRORS: 0}
-        make_folder(self.folder)
-        if not (self.folder / SPEC).exists():
-            facts = {"run_id": spec.run_id, "indices": spec.indices_sha256, "shard": spec.shard}
-            write_json(self.folder / SPEC, {"schema": 1, **facts})
+        self.times = TimesRecorder(self._files.append_times, spec.items, first=spec.begin, workers=n_shards)
+        make_folder(folder)
+        if not (folder / SPEC).exists():
+            write_json(folder / SPEC, facts)
         for begin, end in spec.skip:
             self._take(range(begin, end), OK)
-        self._take(self._read(ERRORS), FAILED)
-        self._take(self._read(RESULTS), OK)
+        self._files.errors = self._take(positions(folder / ERRORS), FAILED)
+        self._files.results = self._take(positions(folder / RESULTS), OK)
+        self._lines_before = self._files.errors + self._files.results
         self.failed_before = {at for at, state in enumerate(self.state, spec.begin) if state == FAILED}
+
+    @property
+    def n_lines(self) -> int:
+        """Outcomes that this attempt has appended."""
+        return self._files.errors + self._files.results - self._lines_before
 
     def left(self) -> list[list[int]]:
         """Return the stretches [begin, end) of positions to run, in order."""
@@ -371,86 +380,35 @@ class ShardOutcomes(Counted):
     def append(self, begin: int, block: Block) -> None:
         """Put a block's outcomes on disk, results first, and the failure that stops the shard last."""
         values, failed = block.values, set(block.failed)
-        self._put(RESULTS, [value for place, value in enumerate(values) if place not in failed])
-        self._take([begin + place for place in range(len(values)) if place not in failed], OK)
+        places = range(begin, begin + len(values))
+        self._lease.check()
+        results = [value for place, value in enumerate(values) if place not in failed]
+        self._files.append(results, None if failed else places)
+        self._take((at for place, at in enumerate(places) if place not in failed), OK)
         for place in block.failed:
             self.append_failure(begin + place, values[place])
         if block.stop is not None:
             self.append_failure(begin + len(values), block.stop)
         if values and block.times is not None:
-            places = range(begin, begin + len(values))
             took = block.seconds, len(values), block.times, places
             self.times.took(self._worker, *took, retries=block.retries)
 
     def append_failure(self, position: int, failure: ItemFailure) -> None:
         """Put one failure on disk."""
-        self._put(ERRORS, [encode_failure(position, failure)])
+        self._lease.check()
+        self._files.append_failures([encode_failure(position, failure)])
         self._take([position], FAILED)
-
-    def append_times(self, lines: list[bytes]) -> None:
-        """Note how long items took: lines of `timing`, which no outcome depends on."""
-        if TIMES not in self._files:
-            self._files[TIMES] = Appender(self.folder / TIMES, durable=False)
-        self._files[TIMES].append(lines)
 
     def close(self, done: bool) -> None:
         """Close the files; with `done`, leave the mark of a shard that is complete."""
         self.times.flush()
-        files, self._files = self._files, {}
-        for file in files.values():
-            file.close()
-        if done:
-            write_json(self.folder / DONE, {"results": self._lines[RESULTS], "errors": self._lines[ERRORS]})
+        self._files.close(done)
 
-    def _put(self, name: str, lines: list[bytes]) -> None:
-        if not lines:
-            return
-        self._lease.check()
-        if name not in self._files:
-            self._files[name] = Appender(self.folder / name)
-        self._files[name].append(lines)
-        self._lines[name] += len(lines)
-        self.n_lines += len(lines)
-
-    def _read(self, name: str) -> Iterator[int]:
-        for position in positions(self.folder / name):
-            self._lines[name] += 1
-            yield position
-
-    def _take(self, positions: Iterator[int] | range | list[int], state: int) -> None:
-        begin, n = self._spec.begin, len(self.state)
+    def _take(self, positions: Iterable[int], state: int) -> int:
+        """Note a state of positions; return how many they are."""
+        begin, n, count = self._spec.begin, len(self.state), 0
         for position in positions:
+            count += 1
             if 0 <= position - begin < n:
                 self.state[position - begin] = state
-
-
-class ShardBlame:
-    """Charges of earlier attempts against a shard's items, and those that this attempt leaves for the next."""
-
-    def __init__(self, folder: Path, spec: JobSpec, worker: str) -> None:
-        self._file = LossFile(folder)
-        self.marks = Marks(folder, self._file)
-        self._history = History(spec.policy, self._file.losses)
-        self._spec = spec
-        self._worker = worker
-        self.suspects = set(self._history.suspects)  # positions that go one by one
-        self.one_by_one = any(loss.items > 1 for loss in self._file.losses)
-
-    def failures(self) -> dict[int, ItemFailure]:
-        """Return the failures of the positions that do not go again."""
-        spec = self._spec
-        return {
-            at: self._history.failure(at, spec.items[at - spec.begin], self._worker, self._worker)
-            for at in self._history.failed
-        }
-
-    def too_late(self, late: Late) -> None:
-        """Note which items in flight took too long, and end this process with them; called by the watching thread."""
-        try:
-            begin = (self.marks.in_flight or (self._spec.begin, 0))[0] + late.position
-            killed = ProcessEnd(signal=signal.SIGKILL)
-            self._file.add(Loss(begin, late.items, killed, seconds=late.seconds, stack=late.stack))
-            self.marks.excuse()
-            say(f"killing this process: {late.items} items from position {begin} took {late.seconds:.1f} s")
-        finally:
-            end_process()
+        return count

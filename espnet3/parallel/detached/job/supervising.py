@@ -9,21 +9,22 @@ that die, and ends with the last. Each job leads a session of its own: killing t
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
-from espnet3.parallel.detached.job.attempt import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
-from espnet3.parallel.detached.job.stopping import say
+from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
 from espnet3.parallel.detached.marks import excuse_dead, hook_of_death, job_name, note_end
@@ -57,75 +58,71 @@ class Supervisor:
         )
         self.todo = deque(shards)
         self.shared = shared  # supervisors of other hosts run some of them
-        self.stopping = asyncio.Event()
-        self._running: dict[int, asyncio.subprocess.Process] = {}
+        self.stopping = threading.Event()
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._deaths: dict[int, tuple[int, tuple[int, int]]] = {}
         self._started: set[int] = set()
         self._killing = False
 
-    async def run(self) -> None:
+    def run(self) -> None:
         """Run until every shard is done, or the run is told to stop."""
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stopping.set)
-        watch = loop.create_task(self._watch())
-        end = loop.create_task(self._end())
-        try:
-            await asyncio.gather(*(self._slot(number) for number in range(self.plan.n_workers)))
-        finally:
-            watch.cancel()
-            end.cancel()
-            await asyncio.gather(watch, end, return_exceptions=True)
+            signal.signal(number, self._told_to_end)
+        slots = [threading.Thread(target=self._slot, args=(slot,)) for slot in range(self.plan.n_workers)]
+        for slot in slots:
+            slot.start()
+        for slot in slots:
+            while slot.is_alive() and not self.stopping.is_set():
+                slot.join(_LOOK)
+                if self._is_over():  # perhaps told so on another host, whose disk sends no event
+                    self.stopping.set()
+        if self.stopping.is_set():
+            self._signal(signal.SIGTERM)
+            end = time.monotonic() + GRACE
+            for slot in slots:
+                slot.join(max(0.0, end - time.monotonic()))
+            self._killing = True
+            self._signal(signal.SIGKILL)
+        for slot in slots:
+            slot.join()
         self._leave()
 
-    async def _watch(self) -> None:
-        """Look for stop.json, which may be written on another host, whose disk sends no event."""
-        while not self.stopping.is_set() and not self._is_over():
-            await self._pause(_LOOK)
+    def _told_to_end(self, number: int, frame: FrameType | None) -> None:
         self.stopping.set()
+        self._signal(signal.SIGTERM)
 
     def _is_over(self) -> bool:
         # the run was told to stop, or its folder has been moved away or deleted
         return self.layout.stopped() is not None or not self.layout.is_there()
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait, but not past the moment when the run is told to stop."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.stopping.wait(), seconds)
-
-    async def _end(self) -> None:
-        """Ask the jobs to end, and kill those that do not."""
-        await self.stopping.wait()
-        self._signal(signal.SIGTERM)
-        await asyncio.sleep(GRACE)
-        self._killing = True
-        self._signal(signal.SIGKILL)
-
     def _signal(self, number: signal.Signals) -> None:
-        for process in self._running.values():
+        for process in list(self._running.values()):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
 
-    async def _slot(self, slot: int) -> None:
+    def _slot(self, slot: int) -> None:
         while self.todo and not self.stopping.is_set():
-            if self._is_over():  # by the job that has just ended: not yet seen by the watch
+            if self._is_over():  # by the job that has just ended
                 self.stopping.set()
                 return
-            shard = self.todo.popleft()
+            try:
+                shard = self.todo.popleft()
+            except IndexError:  # another slot was faster
+                return
             folder = self.layout.shard(shard)
             is_others = self.shared and holder_lives(folder, disk_now(self.layout.folder))
             if not is_others and not (folder / DONE).exists():
-                await self._job(shard, slot)
+                self._job(shard, slot)
 
-    async def _job(self, shard: int, slot: int) -> None:
+    def _job(self, shard: int, slot: int) -> None:
         folder = self.layout.shard(shard)
         make_folder(folder)
         log = open_to_write(folder / LOG)
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,  # over SSH every host may have another one than the plan's
-                *("-m", "espnet3.parallel.worker", str(self.layout.spec(shard))),
-                stdin=asyncio.subprocess.DEVNULL,
+            process = subprocess.Popen(
+                # over SSH every host may have another interpreter than the plan's
+                [sys.executable, "-m", "espnet3.parallel.worker", str(self.layout.spec(shard))],
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=folder,
@@ -139,7 +136,7 @@ class Supervisor:
         if self.stopping.is_set():
             self._signal(signal.SIGTERM)
         try:
-            status = await process.wait()
+            status = process.wait()
         finally:
             del self._running[shard]
         with contextlib.suppress(ProcessLookupError):
@@ -150,13 +147,13 @@ class Supervisor:
             excuse_dead(folder)
             self._note_stop(shard, f"killed {GRACE:g} s after it was asked to end, in the middle of an item")
         at_work = note_end(folder, job_name(process.pid), ProcessEnd.from_returncode(status))
-        await self._settle(shard, status, at_work)
+        self._settle(shard, status, at_work)
 
-    async def _settle(self, shard: int, status: int, at_work: bool) -> None:
+    def _settle(self, shard: int, status: int, at_work: bool) -> None:
         if self.stopping.is_set() or (status in (EXIT_DONE, EXIT_FAILED) and not at_work):
             return
         if status == EXIT_UNFINISHED and not at_work:  # a signal from outside, or another worker has it
-            await self._pause(_PAUSE)
+            self.stopping.wait(_PAUSE)
             self.todo.append(shard)
             return
         folder = self.layout.shard(shard)
@@ -241,7 +238,7 @@ def main() -> int:
         shards = own + [shard for shard in reversed(shards) if shard not in set(own)]
         say(f"supervising {len(shards)} shards, {plan.n_workers} at a time")
         begin = time.monotonic()
-        asyncio.run(Supervisor(layout, plan, shards, gpus, shared=n_hosts > 1).run())
+        Supervisor(layout, plan, shards, gpus, shared=n_hosts > 1).run()
         say(f"ended after {time.monotonic() - begin:.1f} s")
     finally:
         lease.release()

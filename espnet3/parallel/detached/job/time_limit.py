@@ -6,19 +6,16 @@
       └── the child died over a late item: kills what it had started, and forks the next one
 
 The job goes on where it was, on the same host, and nothing is queued again. An item that holds the interpreter's
-lock keeps that thread from running; then the parent sees, in memory that it shares with the child, that a step does
-not end.
+lock keeps that thread from running; then the parent sees by the shard's mark that a step does not end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import multiprocessing
 import os
 import signal
-import struct
 import sys
 import time
 from collections.abc import Callable
@@ -28,36 +25,14 @@ from types import FrameType
 import psutil
 
 from espnet3.parallel.detached.job.stopping import SIGNALS
-from espnet3.parallel.detached.marks import LossFile, excuse_dead, job_name, note_end
+from espnet3.parallel.detached.marks import LossFile, excuse_dead, job_name, note_end, read_mark
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.records import ProcessEnd
 
-_STEP = struct.Struct("=qqd")  # first position, how many, since when
 _OFTEN, _RARELY = 0.02, 0.25  # seconds between two looks at the child, at least and at most
 _SLACK = 1.0  # seconds that the parent waits beyond 1.5 limits: by then the child's own thread has seen it, if it runs
 _SWEEP = 5.0  # seconds for what a killed child had started to be gone
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-
-
-class Steps:
-    """The step that the child is at, in memory that its parent sees."""
-
-    def __init__(self) -> None:
-        self._shared = mmap.mmap(-1, _STEP.size)
-        self.idle()
-
-    def enter(self, begin: int, n: int) -> None:
-        """Note that a step of `n` items begins."""
-        _STEP.pack_into(self._shared, 0, begin, n, time.monotonic())
-
-    def idle(self) -> None:
-        """Note that no item is in progress."""
-        self.enter(0, 0)
-
-    def now(self) -> tuple[int, int, float]:
-        """Return the first position, how many items, and since when."""
-        begin, n, since = _STEP.unpack_from(self._shared)
-        return begin, n, since
 
 
 class _Signals:
@@ -75,24 +50,17 @@ class _Signals:
             _send(self.child, number)
 
 
-def guarded(work: Callable[[Steps], int], limit: float, folder: Path) -> int:
+def guarded(work: Callable[[], int], limit: float, folder: Path) -> int:
     """Do a job's work in a child, and in a new one each time that one was killed over a late item."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # processes that a child leaves behind become ours, to be ended
-    signals, steps = _Signals(), Steps()
+    signals = _Signals()
     while True:
         before = LossFile(folder).n_late
-        child = _start(work, steps, signals)
-        stuck = _watch(child, steps, limit)
+        child = _start(work, signals)
+        status = _watch(child, folder, limit)
         signals.child = 0
-        status = child.exitcode
-        assert status is not None
-        end = ProcessEnd.from_returncode(status)
-        if stuck is not None:
-            begin, n, seconds = stuck
-            LossFile(folder).add(Loss(begin, n, end, seconds=seconds))
-            excuse_dead(folder)
         if LossFile(folder).n_late == before:
-            note_end(folder, job_name(os.getsid(0)), end)
+            note_end(folder, job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
             if status < 0:
                 _end_like(-status)
         if status >= 0:
@@ -100,13 +68,10 @@ def guarded(work: Callable[[Steps], int], limit: float, folder: Path) -> int:
         _sweep()
 
 
-def _start(
-    work: Callable[[Steps], int], steps: Steps, signals: _Signals
-) -> multiprocessing.process.BaseProcess:
-    steps.idle()
+def _start(work: Callable[[], int], signals: _Signals) -> multiprocessing.process.BaseProcess:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child has handlers of its own
     try:
-        child = multiprocessing.get_context("fork").Process(target=_child, args=(work, steps, os.getpid()))
+        child = multiprocessing.get_context("fork").Process(target=_child, args=(work, os.getpid()))
         child.start()
         assert child.pid is not None
         for number in signals.came:
@@ -117,35 +82,39 @@ def _start(
     return child
 
 
-def _child(work: Callable[[Steps], int], steps: Steps, parent: int) -> None:
+def _child(work: Callable[[], int], parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died in between
         os._exit(1)
-    sys.exit(work(steps))
+    sys.exit(work())
 
 
-def _watch(
-    child: multiprocessing.process.BaseProcess, steps: Steps, limit: float
-) -> tuple[int, int, float] | None:
-    """Wait for a child's end; return the step that it was killed in here, if it was."""
+def _watch(child: multiprocessing.process.BaseProcess, folder: Path, limit: float) -> int:
+    """Wait for a child's end, and kill it in a step that does not end; return its exit status."""
+    assert child.pid is not None
     look = min(max(limit / 10, _OFTEN), _RARELY)
-    seen, stuck = steps.now(), 0.0
+    job, seen, stuck = job_name(os.getsid(0)), None, 0.0
     while True:
         child.join(look)
         if child.exitcode is not None:
-            return None
-        now = steps.now()
+            return child.exitcode
+        mark = read_mark(folder)
+        own = (mark.get("job"), mark.get("pid")) == (job, child.pid) and mark.get("in_flight")
+        now = mark.get("since") if own else None
         # counted in looks, not by the clock: a job that was suspended is not late
-        seen, stuck = now, stuck + look if now == seen and now[1] else 0.0
+        seen, stuck = now, stuck + look if now == seen and now is not None else 0.0
         if stuck > 1.5 * limit + _SLACK:
-            assert child.pid is not None
             _send(child.pid, signal.SIGKILL)
             child.join()
-            return now[0], now[1], stuck
+            begin, end = mark["in_flight"]
+            killed = ProcessEnd(signal=signal.SIGKILL)
+            LossFile(folder).add(Loss(begin, end - begin, killed, seconds=stuck))
+            excuse_dead(folder)
+            return -signal.SIGKILL
 
 
 def _sweep() -> None:
-    """End what a killed child had started, which is this process's now."""
+    """End the processes of a killed child, which are this process's children now."""
     until = time.monotonic() + _SWEEP
     while time.monotonic() < until:
         left = psutil.Process().children(recursive=True)
@@ -174,6 +143,6 @@ def _send(pid: int, number: int) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Set an option of this process on Linux; elsewhere what a killed process leaves behind stays."""
+    """Set an option of this process on Linux; elsewhere the children of a killed process stay."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

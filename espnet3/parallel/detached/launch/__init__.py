@@ -1,1 +1,1 @@
-"""How a backend starts, queries and cancels detached jobs: by supervisors, as job arrays, or as Jobs of Kubernetes."""
+"""Start, query and cancel detached jobs: by supervisors, as job arrays, or as Jobs of Kubernetes."""

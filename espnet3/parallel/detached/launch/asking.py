@@ -27,8 +27,7 @@ from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, Known
 from espnet3.parallel.backends.queue_states import ENDED as WITHOUT_ERROR
 from espnet3.parallel.backends.queue_states import STUCK
 from espnet3.parallel.backends.scheduler import check_ids
-from espnet3.parallel.clusters import commands
-from espnet3.parallel.clusters.commands import SECONDS, Listing, Said, run
+from espnet3.parallel.clusters.commands import SECONDS, Said, answers, comment, run
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, disk_now, said_its_end
@@ -75,7 +74,7 @@ class Submitted:
 
     @property
     def cancel(self) -> list[str]:
-        """The command that ends all of it: the scheduler's, not one that a file says."""
+        """The command that cancels all of it: the scheduler's, never one from a file."""
         import dask
 
         cluster: Any = load_cluster_class(row(self.env))  # importing it reads the site's settings
@@ -94,7 +93,7 @@ def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
     for file in sorted(folder_of(layout).glob("array.*.json"), key=lambda file: int(file.suffixes[-2][1:])):
         array = read_record(file, Submitted, own=layout.own)
         if array.env not in BACKENDS or BACKENDS[array.env].scheduler is None:
-            raise ConfigError(f"{file} is damaged: {array.env!r} is no batch scheduler")
+            raise ConfigError(f"{file} is damaged: {array.env!r} is not a batch scheduler")
         check_ids(array.jobs)
         found.append(array)
     return [array for array in found if env in (None, array.env)]
@@ -113,9 +112,9 @@ def ids_of(arrays: list[Submitted]) -> dict[str, list[str]]:
 
 
 def note_place(scheduler: Scheduler, folder: Path) -> None:
-    """Write down which cluster or server the scheduler's commands are for, by the variables that say so.
+    """Note the cluster or server of the scheduler's commands: the variables that name it.
 
-    A process that looks at the run later, or goes on with it, may have others.
+    A later process may have other values.
     """
     place = {name: os.environ.get(name) for name in scheduler.place}
     write_json(folder / _PLACE, {**_place(folder), **place})
@@ -139,7 +138,7 @@ def _place(folder: Path) -> dict[str, str | None]:
 
 
 def _is_believed(name: str, value: Any, folder: Path) -> bool:
-    """Return whether it names a cluster, or the site's own configuration, whose programs the commands run."""
+    """Return whether a value names a cluster, or a configuration of root's: commands run the programs in it."""
     if not isinstance(value, str) or not _OF_FILES.search(name):
         return isinstance(value, str) and os.sep not in value
     path = Path(value).resolve()
@@ -171,7 +170,7 @@ def outputs(scheduler: Scheduler, folder: Path, element: str) -> list[Path]:
 
 
 def report(scheduler: Scheduler, folder: Path, element: str) -> tuple[JobState, str] | None:
-    """Return how the scheduler says in an element's output that it ended it, which its listing may have forgotten."""
+    """Return the scheduler's word on an element's end from its output; the listing may have forgotten it."""
     reports = ((scheduler.starved, JobState.OUT_OF_MEMORY), (scheduler.expired, JobState.TIMEOUT))
     for file in outputs(scheduler, folder, element):
         text = tail(file)
@@ -182,18 +181,7 @@ def report(scheduler: Scheduler, folder: Path, element: str) -> tuple[JobState, 
     return None
 
 
-def last_line(scheduler: Scheduler, folder: Path, element: str) -> str:
-    """Return the last line that an element's script or the scheduler printed; empty: none."""
-    lines = [line.strip() for file in outputs(scheduler, folder, element) for line in tail(file).splitlines()]
-    return next(filter(None, reversed(lines)), "")
-
-
 # --- the state of a shard ---
-
-
-def answers(scheduler: Scheduler, folder: Path, elements: list[str]) -> tuple[Listing, dict[str, JobAnswer]]:
-    """Return what a scheduler says about the elements of the run that has this folder."""
-    return commands.answers(scheduler, lambda command: ask(command, folder), elements)
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
@@ -204,7 +192,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     check_ids(jobs)
     ever = ids_of(submitted(layout, env))
     try:
-        listing, known = answers(scheduler, folder, list(jobs.values()))
+        listing, known = answers(scheduler, lambda command: ask(command, folder), list(jobs.values()))
     except SubmissionError as error:
         raise OSError(f"{error.command}: {error.stderr.strip()}") from error
     if listing.failed and all(answer is NOT_KNOWN for answer in known.values()):
@@ -219,7 +207,8 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
         state, word = _state(scheduler, folder, job, known[job], silent, listing.problem)
         view = known[job].view
         if state is not JobState.LOST or view is None or view.meaning != WITHOUT_ERROR:
-            _end_not_seen(folder, job)
+            with contextlib.suppress(OSError):  # it is queued again, or its end is explained
+                _note_of_end(folder, job).unlink()
         elif now - _first_seen(folder, job, last) < LATE_FILES * 1e9 and not said_its_end(own):
             late = (
                 f"job {job} has ended ({word}), and its files are not visible yet; it counts as lost {LATE_FILES:g} s "
@@ -255,8 +244,11 @@ def _state(
     reported = report(scheduler, folder, job)
     if reported is not None:
         return reported
-    quoted = last_line(scheduler, folder, job) if state is JobState.LOST else ""
-    return state, f"{word}; its output ends with: {quoted}" if quoted else word
+    if state is JobState.LOST:
+        lines = [line.strip() for file in outputs(scheduler, folder, job) for line in tail(file).splitlines()]
+        last = next(filter(None, reversed(lines)), "")
+        word = f"{word}; its output ends with: {last}" if last else word
+    return state, word
 
 
 def _first_seen(folder: Path, job: str, otherwise: int) -> int:
@@ -268,12 +260,6 @@ def _first_seen(folder: Path, job: str, otherwise: int) -> int:
         return file.stat().st_mtime_ns
     except OSError:
         return otherwise
-
-
-def _end_not_seen(folder: Path, job: str) -> None:
-    """Forget that a job's end was seen: it is queued again, or its end is explained."""
-    with contextlib.suppress(OSError):
-        _note_of_end(folder, job).unlink()
 
 
 def _note_of_end(folder: Path, job: str) -> Path:
@@ -314,9 +300,7 @@ def _explain(
         number, index = scheduler.parts_of(job)
         whole = scheduler.cancel.format(job=number) if index else job
         if whole not in reasons:
-            said = (
-                commands.comment(scheduler, lambda command: ask(command, folder), one) for one in (whole, job)
-            )
+            said = (comment(scheduler, lambda command: ask(command, folder), one) for one in (whole, job))
             reasons[whole] = next(filter(None, said), "")
         if reasons[whole]:
             found[int(shard)] = state, f"{note}: {reasons[whole]}"

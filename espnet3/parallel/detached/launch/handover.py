@@ -1,4 +1,4 @@
-"""The launcher of each backend, and the way from a run's outcomes to its next jobs: specs of what is left."""
+"""The launcher of each backend, and specs for the items that are left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from espnet3.parallel.detached.layout import (
     Layout,
     Note,
     Plan,
-    key_lines,
     stretches,
     write_quickly,
 )
@@ -86,9 +85,9 @@ def cancel_all(layout: Layout, plan: Plan, grace: float) -> None:
 
 
 def settle_in(layout: Layout, plan: Plan) -> None:
-    """Make a folder that was copied or moved the home of its run: its next jobs work here, by specs of their own.
+    """Make a copied or moved folder the home of its run, so that the next jobs work in it.
 
-    What is noted of the jobs before is put aside: they were those of another folder.
+    Notes on earlier jobs are set aside: these jobs belong to another folder.
     """
     if layout.home() is None:
         return
@@ -147,9 +146,11 @@ def put_specs(
             "retry_failed": retry_failed,
             "run_id": run_id,
         }
-        own_texts = {key: json.dumps(value) for key, value in own.items()}
-        # no job reads it before all are written
-        write_plainly(layout.spec(shard), key_lines({**texts, **own_texts}))
+        lines = {**texts, **{key: json.dumps(value) for key, value in own.items()}}.items()
+        text = ",\n".join([f'"{key}": {value}' for key, value in lines])
+        write_plainly(
+            layout.spec(shard), f"{{\n{text}\n}}\n".encode()
+        )  # no job reads it before all are written
         if not new:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")

@@ -22,6 +22,7 @@ from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
 from espnet3.parallel.clusters.commands import (
     SECONDS,
     NotCancelled,
+    answers,
     refuse_elsewhere,
     submitted_ids,
     submitting,
@@ -32,7 +33,6 @@ from espnet3.parallel.dask_compat.clusters import prologue_of
 from espnet3.parallel.detached.job_spec import import_path, interpreter
 from espnet3.parallel.detached.launch.asking import (
     Submitted,
-    answers,
     ask,
     folder_of,
     ids_of,
@@ -69,6 +69,9 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     make_folder(folder)
     if not submitted(layout, plan.env):
         note_place(scheduler, folder)
+    # a scheduler records the folder to submit from, and some expand special characters in its name
+    silent = bool(scheduler.silent) and not _PLAIN.fullmatch(str(folder))
+    cwd = layout.template().surroundings.cwd
     limit = settings.array_limit
     most = _largest_array(scheduler, folder) if limit is None else limit - scheduler.first + 1
     taken: list[Submitted] = []
@@ -77,20 +80,30 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     try:
         for factor, group in by_memory(shards, raised):
             job = make_job(plan, factor)
-            for array in job_arrays(group, plan.n_workers, max(1, most)):
+            for part, at_once in job_arrays(group, plan.n_workers, max(1, most)):
                 tasks = folder / f"tasks.{number}.json"
-                specs = [str(layout.spec(shard)) for shard in array.shards]
+                specs = [str(layout.spec(shard)) for shard in part]
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
-                script_facts = _script_facts(layout, plan, job, str(tasks), settings)
-                command, stdin, text = _write(folder, number, scheduler, array, job, script_facts)
-                start_at = _start_folder(scheduler, folder)
+                facts = ScriptFacts(
+                    scheduler=scheduler,
+                    n=len(part),
+                    limit=at_once,
+                    name=str(job.job_name),
+                    shebang=str(job.shebang or "#!/bin/sh"),
+                    cwd=cwd,
+                    prologue=prologue_of(job),
+                    folder=str(folder),
+                    python=interpreter(plan.env, plan.options, cwd),
+                    import_path=import_path(),
+                    tasks=str(tasks),
+                    requeue=settings.requeue,
+                )
+                command, stdin, text = _write(folder / f"job.{number}.sh", job, facts, silent)
                 with submitting(scheduler):
-                    said = ask(command, folder, stdin, start_at)
-                    alone = len(array.shards) == 1 and scheduler.single is not None
-                    ids = submitted_ids(
-                        scheduler, said, None if alone else len(array.shards), job.job_id_regexp
-                    )
-                jobs = dict(zip(map(str, array.shards), ids, strict=True))
+                    said = ask(command, folder, stdin, Path("/") if silent else folder)
+                    count = None if facts.alone else facts.n
+                    ids = submitted_ids(scheduler, said, count, job.job_id_regexp)
+                jobs = dict(zip(map(str, part), ids, strict=True))
                 check_ids(jobs)
                 taken.append(Submitted(plan.env, jobs, scheduler.names_in(text)))
                 write_json(folder / f"array.{number}.json", asdict(taken[-1]))
@@ -112,11 +125,6 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
             file=sys.stderr,
             flush=True,
         )
-
-
-def _start_folder(scheduler: Scheduler, folder: Path) -> Path:
-    """Return the folder to submit from: a scheduler records it, and some expand special characters in its name."""
-    return Path("/") if scheduler.silent and not _PLAIN.fullmatch(str(folder)) else folder
 
 
 def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
@@ -144,48 +152,25 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
         raise ConfigError(f"options of {plan.env}: {error}") from error
 
 
-def _script_facts(
-    layout: Layout, plan: Plan, job: Any, tasks: str, settings: DetachedSettings
-) -> ScriptFacts:
-    return ScriptFacts(
-        name=str(job.job_name),
-        shebang=str(job.shebang or "#!/bin/sh"),
-        cwd=layout.template().surroundings.cwd,
-        prologue=prologue_of(job),
-        folder=str(folder_of(layout)),
-        python=interpreter(plan.env, plan.options, layout.template().surroundings.cwd),
-        import_path=import_path(),
-        tasks=tasks,
-        requeue=settings.requeue,
-    )
-
-
-def _write(
-    folder: Path, number: int, scheduler: Scheduler, array: JobArray, job: Any, script_facts: ScriptFacts
-) -> tuple[list[str], str | None, str]:
+def _write(file: Path, job: Any, facts: ScriptFacts, silent: bool) -> tuple[list[str], str | None, str]:
     """Write an array's script; return the command that submits it, its standard input, and the directives' text."""
-    submit = shlex.split(job.submit_command)
-    name = f"job.{number}.sh"
+    submit, scheduler = shlex.split(job.submit_command), facts.scheduler
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
-        text = "\n".join([script_facts.shebang, body(scheduler, array, script_facts)])
-        write_whole(folder / name, text.encode())
-        silent = _start_folder(scheduler, folder) != folder
-        text = description(scheduler, array, job.job_header_dict, script_facts, str(folder / name), silent)
-        write_whole(folder / f"job.{number}.sub", text.encode())
-        return [*submit, str(folder / f"job.{number}.sub")], None, text
-    text = script(scheduler, array, job.job_header, script_facts)
-    write_whole(folder / name, text.encode())
-    (folder / name).chmod(0o700)
+        write_whole(file, "\n".join([facts.shebang, body(facts)]).encode())
+        text = description(facts, job.job_header_dict, str(file), silent)
+        write_whole(file.with_suffix(".sub"), text.encode())
+        return [*submit, str(file.with_suffix(".sub"))], None, text
+    text = script(facts, job.job_header)
+    write_whole(file, text.encode())
+    file.chmod(0o700)
     if scheduler.submit_by is SubmitBy.ARGUMENTS:
-        lines = directives(scheduler, array, job.job_header, script_facts)
-        if _start_folder(scheduler, folder) != folder:
-            lines += scheduler.silent
+        lines = [*directives(facts, job.job_header), *(scheduler.silent if silent else ())]
         words = [word for line in lines for word in shlex.split(line)]
         text = "\n".join(f"{scheduler.mark} {each}" for each in lines)
-        return [*submit, *words, shlex.quote(str(folder / name))], None, text
+        return [*submit, *words, shlex.quote(str(file))], None, text
     if scheduler.submit_by is SubmitBy.STDIN:
         return submit, text, text
-    return [*submit, name], None, text
+    return [*submit, file.name], None, text
 
 
 def _largest_array(scheduler: Scheduler, folder: Path) -> int:
@@ -256,7 +241,7 @@ def _left(
 ) -> tuple[str, str, set[str]]:
     """Return what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked."""
     try:
-        listing, known = answers(scheduler, folder, newest)
+        listing, known = answers(scheduler, lambda command: ask(command, folder), newest)
     except SubmissionError as error:
         return "", f"{error.command}: {error.stderr.strip()}", set()
     unknown = {one for one, answer in known.items() if answer.known is Known.NO_SUCH_JOB}
@@ -273,7 +258,7 @@ def _left(
 
 
 def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
-    """Note of jobs that could not be cancelled, because the scheduler does not have them, that they are lost."""
+    """Note as lost the jobs that the scheduler did not have to cancel."""
     for shard, job in jobs.items():
         folder = layout.shard(int(shard))
         if not (folder / ENDED).exists():
@@ -283,7 +268,7 @@ def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
 
 
 def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path) -> NotCancelled:
-    """Cancel arrays of one scheduler; print what stands against it."""
+    """Cancel arrays of one scheduler; print and return its refusals."""
     left = NotCancelled({}, {})
     if arrays:
         command = arrays[0].cancel[: -len(arrays[0].whole)]
@@ -329,26 +314,20 @@ def check(config: ParallelConfig) -> None:
 # --- job scripts: from facts to text, by pure functions that golden files check ---
 
 
-@dataclass(frozen=True, slots=True)
-class JobArray:
-    """One job array of a run."""
-
-    number: int  # its place among those that are submitted together
-    shards: tuple[int, ...]  # the shard of each element
-    limit: int  # elements at a time
-
-
-def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[JobArray]:
-    """Cut shards into arrays of at most `most` elements, which share the workers."""
-    cuts = [tuple(shards[at : at + most]) for at in range(0, len(shards), most)]
+def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[tuple[Sequence[int], int]]:
+    """Cut shards into arrays of at most `most` elements, each with how many of them run at a time."""
+    cuts = [shards[at : at + most] for at in range(0, len(shards), most)]
     each, more = divmod(n_workers, max(1, len(cuts)))
-    return [JobArray(number, cut, max(1, each + (number < more))) for number, cut in enumerate(cuts)]
+    return [(cut, max(1, each + (number < more))) for number, cut in enumerate(cuts)]
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptFacts:
-    """The contents of a job's script beside its directives."""
+    """The contents of the script of a job array, beside the options of its jobs."""
 
+    scheduler: Scheduler
+    n: int  # its elements
+    limit: int  # elements at a time
     name: str
     shebang: str
     cwd: str  # where the user's own lines are run: the submitter's folder, as in a driver's jobs
@@ -359,28 +338,34 @@ class ScriptFacts:
     tasks: str  # the file that lists the specs
     requeue: bool  # a job may queue itself again
 
+    @property
+    def alone(self) -> bool:
+        """True for one job without an array around it."""
+        return self.n == 1 and self.scheduler.single is not None
 
-def directives(scheduler: Scheduler, array: JobArray, header: str, facts: ScriptFacts) -> list[str]:
+
+def directives(facts: ScriptFacts, header: str) -> list[str]:
     """Return the directives of an array, in order, each without the scheduler's mark."""
+    scheduler = facts.scheduler
     lines = [line.removeprefix(scheduler.mark).strip() for line in header.splitlines() if line.strip()]
     if scheduler.replaces:
         lines = [line for line in lines if not line.startswith(scheduler.replaces)]
-    if len(array.shards) == 1 and scheduler.single is not None:
-        lines += scheduler.single
+    if facts.alone:
+        lines += scheduler.single or ()
     else:
-        lines.append(scheduler.array_directive(facts.name, len(array.shards), array.limit))
+        lines.append(scheduler.array_directive(facts.name, facts.n, facts.limit))
     return [*lines, *scheduler.extra, *(scheduler.rerun if facts.requeue else ())]
 
 
-def body(scheduler: Scheduler, array: JobArray, facts: ScriptFacts) -> str:
-    """Return what a job does: the user's prologue, and a worker in place of the shell.
+def body(facts: ScriptFacts) -> str:
+    """Return a job's commands: the user's prologue, and a worker in place of the shell.
 
     Signals reach the worker because it takes the shell's place.
     """
-    alone = len(array.shards) == 1 and scheduler.single is not None
-    index = str(scheduler.first) if alone else f'"{scheduler.index}"'
+    scheduler = facts.scheduler
+    index = str(scheduler.first) if facts.alone else f'"{scheduler.index}"'
     words = [shlex.quote(facts.python), "-m", "espnet3.parallel.worker"]
-    if facts.requeue and scheduler.requeue and not alone:
+    if facts.requeue and scheduler.requeue and not facts.alone:
         words += ["--requeue", shlex.quote(scheduler.requeue)]
     elif facts.requeue and scheduler.again:
         words += ["--again", str(scheduler.again)]
@@ -393,23 +378,17 @@ def body(scheduler: Scheduler, array: JobArray, facts: ScriptFacts) -> str:
     return "\n".join([*lines, f"exec {' '.join(words)}"]) + "\n"
 
 
-def script(scheduler: Scheduler, array: JobArray, header: str, facts: ScriptFacts) -> str:
+def script(facts: ScriptFacts, header: str) -> str:
     """Return the script of an array, directives and all."""
     lines = [facts.shebang or "#!/bin/sh", ""]
-    if scheduler.submit_by is not SubmitBy.ARGUMENTS:
-        lines += [f"{scheduler.mark} {line}" for line in directives(scheduler, array, header, facts)]
-    return "\n".join([*lines, "", body(scheduler, array, facts)])
+    if facts.scheduler.submit_by is not SubmitBy.ARGUMENTS:
+        lines += [f"{facts.scheduler.mark} {line}" for line in directives(facts, header)]
+    return "\n".join([*lines, "", body(facts)])
 
 
-def description(
-    scheduler: Scheduler,
-    array: JobArray,
-    header: Mapping[str, Any],
-    facts: ScriptFacts,
-    file: str,
-    silent: bool = False,
-) -> str:
+def description(facts: ScriptFacts, header: Mapping[str, Any], file: str, silent: bool = False) -> str:
     """Return the description that is submitted in place of a script, and names the script."""
+    scheduler = facts.scheduler
     for text, written in scheduler.quoting:
         file = file.replace(text, written)
     lines = [
@@ -417,12 +396,11 @@ def description(
         *(scheduler.silent if silent else ()),
         *(scheduler.rerun if facts.requeue else ()),
     ]
-    numbers = {"limit": array.limit, "again": scheduler.again, "starts": _STARTS}
+    numbers = {"limit": facts.limit, "again": scheduler.again, "starts": _STARTS}
     own = {}
     for line in lines:
         key, _, value = line.partition(" = ")
         own[key] = value.format(name=facts.name, script=file, **numbers)
     kept = {key: value for key, value in header.items() if key.lower() not in own and key != "LogDirectory"}
-    written_lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
-    directive = scheduler.array_directive(facts.name, len(array.shards), array.limit)
-    return "\n".join([*written_lines, directive]) + "\n"
+    text_lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
+    return "\n".join([*text_lines, scheduler.array_directive(facts.name, facts.n, facts.limit)]) + "\n"

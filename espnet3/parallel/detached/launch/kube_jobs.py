@@ -1,4 +1,4 @@
-"""`env: kube` without a driver: Jobs whose pods see the run folder on a volume, and what the API server says of them.
+"""`env: kube` without a driver: Jobs whose pods see the run folder on a volume, and their states by the API server.
 
 specs on the volume ──> noted in the run folder ──> Jobs created          (nothing created is out of cancel's reach)
 a silent shard ──> its Job and pods, by the run's label ──> waiting, running, ended with a word, or truly gone
@@ -161,7 +161,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
-    """Return what the API server knows about silent shards, by shard.
+    """Return the states of silent shards by the API server, by shard.
 
     Its lists are complete: a Job that is not among them is gone.
     """
@@ -252,7 +252,7 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
 
 
 def _silent(layout: Layout, shards: Collection[int]) -> set[int]:
-    """Return shards that are not done; the log of one that is has all there is to know."""
+    """Return the shards that are not done; the log of a done one is complete."""
     return {shard for shard in shards if not (layout.shard(shard) / DONE).exists()}
 
 

@@ -164,7 +164,11 @@ def start_on_hosts(
         _line(layout, plan, host, ("--slots", str(slots[number]), "--part", f"{number}/{len(used)}"))
         for number, host in enumerate(used)
     ]
-    answers = asyncio.run(_start_all(used, lines))
+
+    async def start_all() -> list[str]:
+        return await asyncio.gather(*map(_start_one, used, lines))
+
+    answers = asyncio.run(start_all())
     failed = [f"{host.name}: {said}" for host, said in zip(used, answers, strict=True) if said != READY]
     if len(failed) == len(used):
         raise NoWorkersError("no supervisor could be started:\n" + "\n".join(failed))
@@ -179,10 +183,6 @@ def _line(layout: Layout, plan: Plan, host: SshHost, place: tuple[str, ...]) -> 
     path = "" if root is None else f"export PYTHONPATH={shlex.quote(root)}${{PYTHONPATH:+:$PYTHONPATH}}; "
     command = shlex.join([*_command(layout, python), *place])
     return f"cd {shlex.quote(str(layout.folder))} && {path}exec {command} < /dev/null"
-
-
-async def _start_all(hosts: list[SshHost], lines: list[str]) -> list[str]:
-    return list(await asyncio.gather(*map(_start_one, hosts, lines)))
 
 
 async def _start_one(host: SshHost, line: str) -> str:

@@ -1,4 +1,4 @@
-"""A detached run in the caller's hands: what was submitted, how it is, and what came out."""
+"""`DetachedRun`: the job records of a detached run, and its verbs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
 from espnet3.parallel.detached.job_spec import load
 from espnet3.parallel.detached.launch.handover import cancel_all, hand_over, launcher, put_specs, settle_in
-from espnet3.parallel.detached.layout import DONE, ENDED, RUNNER, Layout, Plan, tail, write_quickly
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, Layout, Plan, tail, write_quickly
 from espnet3.parallel.detached.looking.status import (
     changed_sources,
     may_be_queued,
@@ -74,7 +74,7 @@ class JobRecord:
 class DetachedRun(Sequence[JobRecord]):
     """A sequence of the run's job records, and the verbs for them.
 
-    What a runner with `async_mode=True` returns; `DetachedRun.open(folder)` gets it back in any process
+    A runner with `async_mode=True` returns one; `DetachedRun.open(folder)` gets it back in any process
     that sees the folder.
 
     Attributes:
@@ -124,7 +124,7 @@ class DetachedRun(Sequence[JobRecord]):
         return f"<{len(self)} {self._plan.env} jobs of {str(self.path)!r}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: how the run is now, by its files alone; no scheduler is asked."""
+        """Return the run for a notebook, by its files alone, without a question to the scheduler."""
         shards = [progress(self._layout.shard(shard)) for shard in range(len(self))]
         ok, failed = (sum(counts) for counts in zip(*shards, strict=True)) if shards else (0, 0)
         done = sum((self._layout.shard(shard) / DONE).exists() for shard in range(len(self)))
@@ -202,7 +202,7 @@ class DetachedRun(Sequence[JobRecord]):
             shards = [s.shard for s in self.status().shards if s.state not in fine]
         printed = launcher(self._plan.env).printed(self._layout, shards)
         for shard in shards:
-            log = self._layout.log(shard)
+            log = self._layout.shard(shard) / LOG
             yield shard, [*printed.get(shard, []), *([log] if log.exists() else [])]
 
     # --- acting ---
@@ -241,7 +241,7 @@ class DetachedRun(Sequence[JobRecord]):
 
     @explained
     def submit(self) -> RunStatus:
-        """Submit the shards that never were: a scheduler did not take them, say."""
+        """Submit shards that were never submitted, because a scheduler refused them, say."""
         layout = self._layout.to_act_on()
         plan = layout.plan()
         if (home := layout.home()) is not None:
@@ -294,7 +294,7 @@ class DetachedRun(Sequence[JobRecord]):
             hand_over(layout, plan, shards, raised)
         status = run_status(layout, plan)
         if shards:
-            return _noted(status, _runs_again(layout, items, scan.state))
+            return status
         failed = scan.state.count(FAILED)
         again = f"; `{layout.retrying} --failed-items` runs the {counted(failed, 'failed item')} again"
         return _noted(status, f"nothing was submitted: every item has an outcome{again if failed else ''}")
@@ -386,19 +386,8 @@ def _change_policy(layout: Layout, on_error: str) -> None:
     write_json(layout.folder / RUNNER, {**runner, "on_error": on_error})
 
 
-def _runs_again(layout: Layout, items: Sequence[Any], state: bytearray) -> str:
-    """Return a sentence where an item runs again that has stopped the run before, and may again; else nothing."""
-    if FAILED not in state or layout.template().policy.on_error != "raise":
-        return ""
-    return (
-        f"item {items[state.index(FAILED)]!r} stopped this run before, and is run again; if it fails again, it stops "
-        f"the run again. `{layout.retrying} --on-error record` keeps its failure "
-        "and goes on with the other items"
-    )
-
-
 def _raised(layout: Layout, plan: Plan, status: RunStatus) -> dict[str, float]:
-    """Return how many times the memory the shards ask for that were killed for want of it."""
+    """Return the memory factors of shards that were killed for want of memory."""
     factor = DetachedSettings.of(plan.settings).retry_memory_factor
     if factor is None:
         return {}
@@ -435,7 +424,7 @@ def runner_attributes(runner: Any) -> dict[str, Any]:
 def _finishing_runner(layout: Layout, runner: Any) -> Any:
     """Return a runner for a run's `merge` or `write_outputs`; its `output_dir` and `shard_subdir` name the folder.
 
-    Where none is given it is made again: its class and its plain attributes.
+    Without one, make it from its class and its plain attributes.
     """
     if runner is None:
         spec = layout.template()

@@ -67,7 +67,7 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
 def _ask(
     layout: Layout, plan: Plan, silent: dict[str, str], found: list[ShardStatus], notes: list[str]
 ) -> None:
-    """Ask the backend about shards that say nothing, and note what it answers."""
+    """Ask the backend about silent shards, and note its answers."""
     queue: Queue = {}
     home, original = layout.home(), layout.original()
     now = disk_now(layout.folder)
@@ -104,7 +104,7 @@ def may_be_queued(state: JobState) -> bool:
 
 
 def changed_sources(plan: Plan) -> list[str]:
-    """Return what of the run's code has changed in its files, for jobs that read them."""
+    """Return the changes in the files of the run's code, for jobs that read them."""
     snapshot = DetachedSettings.of(plan.settings).snapshot  # the copy does not change
     return [] if snapshot else changed_files(plan.code)
 
@@ -185,7 +185,7 @@ def folder_status(path: Path) -> FolderStatus:
 
 
 def no_run(path: Path) -> str:
-    """Return a message for a folder that holds no run, which names those below it that do."""
+    """Return a message for a folder without a run; it names the runs below."""
     below = sorted(str(file.parent.relative_to(path)) for file in path.glob(f"*/{RUN}"))
     more = ", ..." if len(below) > _SHOWN else ""
     there = f" (there are runs in {', '.join(below[:_SHOWN])}{more})" if below else ""

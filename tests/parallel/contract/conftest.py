@@ -19,7 +19,7 @@ ON_A_CLIENT_BY_DEFAULT = {
 }
 DETACHED_BY_DEFAULT = {
     "test_every_writer_is_closed_by_default[detached-NestedWriters-ab]",
-    "test_overridden_state_hooks_are_called_in_place_of_the_writer_hooks[detached]",
+    "test_overridden_state_hooks_are_called_in_place_of_the_writer_hooks[detached-States-ab]",
     "test_every_worker_has_an_id_in_its_environment[detached]",
 }
 _config = [None]  # what tests start from

@@ -77,14 +77,10 @@ def test_the_default_write_record_gathers_results_and_the_folder_is_in_the_env(c
         assert shard_dir.endswith(f"run/test/split.{number}")
 
 
-def test_overridden_state_hooks_are_called_in_place_of_the_writer_hooks(call):
-    """init_state, reduce_state and finalize_state that call the base's keep the writers, beside their own state."""
-    assert call(runners.States) == {"a": LINES, "b": LINES}  # ten shards of one item: each sum is its item
-
-
-def test_state_hooks_may_stand_alone(call):
-    """A runner with state hooks of its own needs no writers, and its state may be any object."""
-    assert call(runners.OwnStates) == {"a": LINES}
+@pytest.mark.parametrize(("cls", "names"), [(runners.States, "ab"), (runners.OwnStates, "a")])
+def test_overridden_state_hooks_are_called_in_place_of_the_writer_hooks(cls, names, call):
+    """Those that call the base's keep the writers, beside their own state; others need none, and hold any object."""
+    assert call(cls) == dict.fromkeys(names, LINES)  # ten shards of one item: each sum is its item
 
 
 def test_hooks_may_be_assigned_in_the_class_body(call):
@@ -116,16 +112,6 @@ def test_a_runner_derived_from_one_of_espnet3s_own_takes_lists():
     assert takes_lists(type("Derived", (theirs,), unsaid), 4)
     assert not takes_lists(type("Derived", (theirs,), unsaid), None)
     assert not takes_lists(type("Other", (runners.OneWriter,), unsaid), 4)
-
-
-@pytest.mark.usefixtures("unwarned")
-def test_lists_are_warned_of_once(call):
-    """A second runner of the class with the same batch size says nothing more; without a size it gets one index."""
-    with pytest.warns(UserWarning, match="is given lists"):
-        runners.Lists(runners.Provider(), batch_size=3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        assert call(runners.Lists, batch_size=3)["a"][0] == "[0,3,6]"
 
 
 def test_batch_forward_may_be_forward(call):
@@ -168,15 +154,6 @@ def test_a_driver_that_is_killed_at_half_is_resumed_with_the_same_bytes(n_worker
     assert len(starts) < before + 100
 
 
-def test_another_beam_size_in_the_same_folder_is_refused(tmp_path):
-    """What was decoded with another config is not reused: the same folder is refused with the difference."""
-    (tmp_path / "killed").touch()
-    run_script(tmp_path, SCRIPT.format(n=1, factor=3), FOLDER=str(tmp_path))
-    changed = finish(start_script(tmp_path, SCRIPT.format(n=1, factor=5), FOLDER=str(tmp_path)))
-    assert "ChangedRunError" in changed.stderr
-    assert "config.factor: 3 -> 5" in changed.stderr
-
-
 # --- beside the files -----------------------------------------------------------------------------
 
 
@@ -212,14 +189,6 @@ def test_few_items_go_two_to_a_shard(n, items, tmp_path):
         ]
 
 
-def test_the_manifest_of_an_earlier_run_is_moved_with_it(tmp_path):
-    """resume=False moves manifest.json aside with the run it is of."""
-    for indices in (range(6), range(5)):
-        runners.OneWriter(runners.Provider(), output_dir=tmp_path, resume=False, progress=False)(indices)
-    earlier, now = ((folder / "manifest.json").read_text() for folder in (tmp_path / "old.0", tmp_path))
-    assert [len(json.loads(text)["shards"]) for text in (earlier, now)] == [6, 5]
-
-
 @pytest.mark.parametrize("locked", [False, True])
 def test_a_folder_of_espnet3s_own_layer_is_refused_by_name(locked, tmp_path):
     """What ESPnet3's own layer left is no run of this one: refused, its locks named; resume=False moves it aside."""
@@ -249,15 +218,6 @@ def test_every_worker_has_an_id_in_its_environment(call, mode):
     assert len(set.union(*ids.values())) == len(ids)
     assert "DASK_WORKER_ID" not in os.environ
     assert (os.getpid() in ids) == (mode == "in-process")
-
-
-def test_an_id_that_is_there_stays(monkeypatch):
-    """In a process that is a worker already, a run in it keeps that worker's id."""
-    monkeypatch.setenv("DASK_WORKER_ID", "mine")
-    assert {now for _, _, now in runners.WorkerIds(runners.NotesWorkerId(), progress=False)(range(3))} == {
-        "mine"
-    }
-    assert os.environ["DASK_WORKER_ID"] == "mine"
 
 
 # --- the call -------------------------------------------------------------------------------------

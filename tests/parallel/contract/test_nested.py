@@ -82,23 +82,6 @@ def test_a_map_from_a_second_thread_while_a_stream_goes_on(client, tmp_path):
         thread.join()
 
 
-def test_many_threads_map_on_a_fresh_client(tmp_path):
-    """Four threads that start parallel_map at once on a fresh client all get their own results."""
-    results, barrier = {}, threading.Barrier(4)
-    with get_client(TWO) as client, occupied(client, tmp_path):
-
-        def use(y):
-            barrier.wait()
-            results[y] = [parallel_map(work.plus, range(500), client=client, y=y) for _ in range(3)]
-
-        threads = [threading.Thread(target=use, args=(y,)) for y in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert results == {y: 3 * [list(range(y, 500 + y))] for y in range(4)}
-
-
 def test_a_runner_beside_a_pending_future(client, tmp_path):
     """A runner gets through while a plain future of the same client holds every Dask thread."""
     with occupied(client, tmp_path):
@@ -142,18 +125,6 @@ def test_a_worker_never_runs_more_items_at_once_than_it_has_threads(client):
     runner = work.Times(work.Provider({"factor": 3}), progress=False)
     runner(range(5000))
     assert runner.summary.slots <= 2, (runner.summary, kept)
-
-
-def meet(x):
-    """Wait until both workers are inside an item."""
-    return HELD[0].wait(600)
-
-
-def test_workers_that_are_threads_run_side_by_side():
-    """Two workers that are threads of one process are inside two items at once."""
-    HELD[:] = [threading.Barrier(2)]
-    with get_client(THREADS):
-        assert sorted(parallel_map(meet, range(2))) == [0, 1]
 
 
 def outer(x):

@@ -86,10 +86,3 @@ def test_a_setup_that_raises_is_a_setup_error(client, register):
 
     with pytest.raises(WorkerSetupError, match="in setup"):
         register(setup)
-
-
-def test_a_conflict_is_a_value_error(client, register):
-    """A keyword that the plugin's env also holds is a ValueError that names it."""
-    register(lambda: {"y": 1})
-    with pytest.raises(ValueError, match="'y'"):
-        client.submit(wrap_func_with_worker_env(work.plus), 1, y=2).result()

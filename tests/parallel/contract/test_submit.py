@@ -1,7 +1,5 @@
 """`parallel_submit`, with an open client and without one: envs, exceptions, what is left."""
 
-import asyncio
-import re
 import threading
 
 import pytest
@@ -56,15 +54,6 @@ def stored_envs(_):
     return len(ENVS._envs)
 
 
-def fail(x, y=1):
-    raise work.TwoPartError(x, "why")
-
-
-async def plus_later(x, y=1):
-    await asyncio.sleep(0)
-    return x + y
-
-
 def test_an_env_is_built_once_per_process(workers, tmp_path):
     """Many calls with the same setup function build its env once in each process, one after another too."""
     hold = parallel_submit(work.until_open, 0, pipe=str(work.make_pipe(tmp_path)))  # keeps the cluster open
@@ -104,20 +93,6 @@ def test_a_setup_that_hangs_is_given_up(tmp_path):
     set_parallel({**TWO, "setup_timeout": 0.5})
     with pytest.raises(WorkerSetupError, match=r"setup_timeout = 0.5 s"):
         parallel_submit(work.plus, 1, setup_fn=work.never_ready).result()
-
-
-def test_an_exception_is_itself_with_a_note(place):
-    """A call's exception keeps its type and attributes, and a note names the call."""
-    with pytest.raises(work.TwoPartError) as caught:
-        parallel_submit(fail, 13, y=2).result()
-    assert caught.value.code == 13
-    note = r"in the call fail\(13, y=2\), (in this process|on worker \S+)"
-    assert any(re.fullmatch(note, each) for each in caught.value.__notes__)
-
-
-def test_a_coroutine_function_gives_its_result(place):
-    """A coroutine function can be submitted, and its future holds what it returns."""
-    assert parallel_submit(plus_later, 1, y=5).result() == 6
 
 
 def test_keywords_that_dask_also_knows_are_the_functions(place):

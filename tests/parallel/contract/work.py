@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, InferenceProvider
@@ -100,8 +99,8 @@ def third_time(folder):
     return n
 
 
-class Indexed(Sequence):
-    """A sequence as the abstract base class asks for it: one index at a time."""
+class Indexed:
+    """A dataset as torch has them: a length and items by number, and no iterator."""
 
     def __init__(self, n):
         self.n = n

@@ -5,7 +5,6 @@ They are scripts without a `__main__` guard worth the name: workers never import
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
 import signal
@@ -21,7 +20,6 @@ from espnet3.parallel import (
     get_client,
     parallel_for,
     parallel_map,
-    parallel_submit,
     set_parallel,
 )
 
@@ -47,13 +45,6 @@ def sleeps(x: int, root: str) -> int:
     return x
 
 
-def holds_the_gil(x: int, root: str) -> int:
-    """Sit in a C call that does not let other threads run."""
-    tell(root, f"item {os.getpid()}")
-    ctypes.PyDLL(None).sleep(100)
-    return x
-
-
 def starts_a_program(x: int, root: str) -> int:
     """Wait for a program of its own."""
     with subprocess.Popen(["sleep", "100"]) as child:
@@ -72,9 +63,7 @@ def forks(x: int, root: str) -> int:
     return x
 
 
-ITEMS: dict[str, Callable[..., int]] = {
-    f.__name__: f for f in (sleeps, holds_the_gil, starts_a_program, forks)
-}
+ITEMS: dict[str, Callable[..., int]] = {f.__name__: f for f in (sleeps, starts_a_program, forks)}
 
 
 class Provider(EnvironmentProvider):
@@ -107,11 +96,6 @@ def runner(root: str, item: str = "sleeps", n_workers: str = "2") -> None:
     Runner(Provider({"root": root, "item": item}))(range(10))
 
 
-def inline(root: str) -> None:
-    """Run a runner in this process."""
-    Runner(Provider({"root": root, "item": "sleeps"}), on_error="record", max_retries=3)(range(10))
-
-
 def files(root: str) -> None:
     """Run a runner with writers."""
 
@@ -130,20 +114,6 @@ def env_build(root: str, n_workers: str = "2") -> None:
     Runner(Provider({"root": root, "item": "sleeps", "slow": True}))(range(10))
 
 
-def submitted(root: str) -> None:
-    """Call `parallel_submit` and wait for its future."""
-    set_parallel(TWO)
-    parallel_submit(sleeps, 1, root=root).result()
-
-
-def client_body(root: str) -> None:
-    """Sleep in the body of `get_client`, beside items that sleep too."""
-    with get_client(TWO) as client:
-        futures = client.map(sleeps, range(4), root=root)
-        time.sleep(100)
-        client.gather(futures)
-
-
 def forked_beside(root: str) -> None:
     """Run in an open client, beside a child that this process has forked and that holds all its sockets."""
     with get_client(TWO):
@@ -156,14 +126,8 @@ def forked_beside(root: str) -> None:
         parallel_map(sleeps, range(10), root=root)
 
 
-def jobs(root: str) -> None:
-    """Run on the jobs of a scheduler, with items that are far longer than the test."""
-    with get_client({"env": "pbs", "n_workers": 1, "options": {"cores": 1, "memory": "1GB"}}):
-        parallel_map(sleeps, range(10), root=root)
-
-
 def forked_beside_jobs(root: str) -> None:
-    """The same beside a child that this process has forked."""
+    """Run on the jobs of a scheduler, beside a child that this process has forked."""
     with get_client({"env": "pbs", "n_workers": 1, "options": {"cores": 1, "memory": "1GB"}}):
         parallel_map(abs, range(10))
         child = os.fork()

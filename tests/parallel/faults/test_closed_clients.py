@@ -11,7 +11,6 @@ import pytest
 from distributed import Client, LocalCluster
 
 from espnet3.parallel import NoWorkersError, get_client, parallel_for, parallel_map, parallel_submit
-from tests.habits import rows
 from tests.parallel.faults.watching import Mailbox, acting
 from tests.parallel.faults.workloads import sleeps_for_long
 
@@ -27,13 +26,6 @@ def ours() -> Iterator[Any]:
 
 
 @contextmanager
-def threads() -> Iterator[Any]:
-    """Open one whose workers are threads."""
-    with get_client({"env": "local", "n_workers": 1, "options": {"processes": False}}) as client:
-        yield client
-
-
-@contextmanager
 def users() -> Iterator[Any]:
     """Open a client of the user's own."""
     with (
@@ -45,7 +37,7 @@ def users() -> Iterator[Any]:
         yield client
 
 
-@pytest.mark.parametrize("opens", rows([ours, threads, users], (ours, users)))
+@pytest.mark.parametrize("opens", [ours, users])
 def test_a_closed_client_is_refused(opens: Opens) -> None:
     """What is read of a stream after its client was closed, and each later call on it, says that it is closed."""
     with opens() as client:

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.habits import rows
 from tests.parallel.detached.work import ROOT
 
 PROGRAM = """
@@ -67,10 +66,7 @@ def processes_of(program: int, held: int) -> list[psutil.Process]:
 
 @pytest.mark.parametrize(
     ("at", "how"),
-    rows(
-        [("item", "driver"), ("item", "detached"), ("env", "driver"), ("env", "detached")],
-        [("item", "detached"), ("env", "driver")],
-    ),
+    [("item", "detached"), ("env", "driver")],
 )
 def test_time_in_which_all_is_stopped_does_not_count(at: str, how: str, tmp_path: Path) -> None:
     """An item, or an env, is not late because its run was stopped for longer than the limit and then went on."""

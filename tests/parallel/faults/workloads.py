@@ -238,11 +238,6 @@ class TwoGates(BaseRunner):
         return 1000.0 if idx in (300, 600) else 1.0
 
 
-def dying_env() -> dict[str, Any]:
-    """Kill the process that builds it."""
-    os._exit(3)
-
-
 class DyingProvider(EnvironmentProvider):
     """Kills the process that builds its env."""
 
@@ -290,16 +285,6 @@ def missing_module_env() -> dict[str, Any]:
     return {"module": no_such_module_anywhere}
 
 
-def lock_error_env() -> dict[str, Any]:
-    """Raise what cannot travel."""
-    raise HoldsLockError
-
-
-def wrong_key_env() -> Any:
-    """Return a dict with a key that is no name."""
-    return {3: "three"}
-
-
 def hanging_env() -> dict[str, Any]:
     """Take for ever."""
     time.sleep(100)
@@ -313,8 +298,6 @@ ENVS: dict[str, Callable[[], Any]] = {
         exiting_env,
         listing_env,
         missing_module_env,
-        lock_error_env,
-        wrong_key_env,
         hanging_env,
     )
 }
@@ -550,10 +533,8 @@ def freezes(x: int, at: int, mail: str, marker: str = "") -> int:
     return x
 
 
-def is_quiet(x: int, how: str, seconds: float) -> int:
+def is_quiet(x: int, seconds: float) -> int:
     """Give no sign of life for a while, but that the process lives."""
     if x == 0:
-        (time.sleep if how == "sleeps" else ctypes.PyDLL(None).usleep)(
-            seconds if how == "sleeps" else int(seconds * 1e6)
-        )
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
     return x

@@ -72,7 +72,6 @@ def run_script(folder, code, **options):
 
 
 def children():
-    """Return the processes that this one has started, and those that they have."""
     return {p for p in psutil.Process().children(recursive=True) if _lives(p)}
 
 
@@ -84,11 +83,9 @@ def _lives(process):
 
 
 def sockets():
-    """Return this process's open sockets."""
     return {(c.fd, c.laddr, c.raddr) for c in psutil.Process().net_connections(kind="all")}
 
 
 def lines(folder, name="log"):
-    """Return what `work.log` noted."""
     path = Path(folder) / name
     return path.read_text().splitlines() if path.exists() else []

@@ -18,7 +18,6 @@ class DrawsBesideDask(Draws):
 
     @staticmethod
     def forward(idx: Any, torch: bool = False, root: str = "") -> Any:
-        """Draw before and after Dask has."""
         first = random.random(), float(np.random.random())
         beside = threading.Thread(target=dask_draws)
         beside.start()
@@ -27,7 +26,6 @@ class DrawsBesideDask(Draws):
 
 
 def dask_draws() -> None:
-    """Do what draws random numbers in Dask."""
     sizeof(list(range(1000)))
     sizeof(pandas.DataFrame({"text": ["a", "b"] * 200}))
     sizeof(pandas.Series(["a", "b"] * 200))

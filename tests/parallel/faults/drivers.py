@@ -29,7 +29,6 @@ TWO = {"env": "local", "n_workers": 2, "options": {"processes": "THREADS" not in
 
 
 def tell(root: str, text: str) -> None:
-    """Write a line into the test's mailbox."""
     fd = os.open(f"{root}/mail", os.O_WRONLY)
     os.write(fd, f"{text}\n".encode())
     os.close(fd)
@@ -39,14 +38,12 @@ def tell(root: str, text: str) -> None:
 
 
 def sleeps(x: int, root: str) -> int:
-    """Sleep for longer than any test."""
     tell(root, f"item {os.getpid()}")
     time.sleep(1000)
     return x
 
 
 def starts_a_program(x: int, root: str) -> int:
-    """Wait for a program of its own."""
     with subprocess.Popen(["sleep", "100"]) as child:
         tell(root, f"item {child.pid}")
     return x
@@ -67,10 +64,7 @@ ITEMS: dict[str, Callable[..., int]] = {f.__name__: f for f in (sleeps, starts_a
 
 
 class Provider(EnvironmentProvider):
-    """Its env is its config; it may take long."""
-
     def build_env_local(self) -> dict[str, Any]:
-        """Return the config."""
         env = dict(self.config)
         if env.pop("slow", False):
             tell(env["root"], f"item {os.getpid()}")
@@ -79,11 +73,8 @@ class Provider(EnvironmentProvider):
 
 
 class Runner(BaseRunner):
-    """Runs one of the above."""
-
     @staticmethod
     def forward(idx: int, root: str, item: str) -> int:
-        """Do what was asked for."""
         return ITEMS[item](idx, root)
 
 
@@ -91,13 +82,11 @@ class Runner(BaseRunner):
 
 
 def runner(root: str, item: str = "sleeps", n_workers: str = "2") -> None:
-    """Run a runner."""
     set_parallel({**TWO, "n_workers": int(n_workers)})
     Runner(Provider({"root": root, "item": item}))(range(10))
 
 
 def files(root: str) -> None:
-    """Run a runner with writers."""
 
     class Files(Runner):
         @staticmethod
@@ -109,7 +98,6 @@ def files(root: str) -> None:
 
 
 def env_build(root: str, n_workers: str = "2") -> None:
-    """Build an env that takes long."""
     set_parallel({**TWO, "n_workers": int(n_workers)})
     Runner(Provider({"root": root, "item": "sleeps", "slow": True}))(range(10))
 
@@ -139,7 +127,6 @@ def forked_beside_jobs(root: str) -> None:
 
 
 def loop_body(root: str) -> None:
-    """Sleep in the body of a loop over results."""
     set_parallel(TWO)
     for x in parallel_for(abs, itertools.count()):
         sleeps(x, root)

@@ -22,19 +22,16 @@ LIMIT = 2.0  # seconds: long against an item of these tests, also on a busy mach
 
 
 def hangs(x: int, at: tuple[int, ...] = (AT,)) -> int:
-    """Sleep for ever at some items."""
     if x in at:
         time.sleep(1000)
     return x
 
 
 def hangs_in_batches(xs: list[int], at: tuple[int, ...] = (AT,)) -> list[int]:
-    """The same, for a batch."""
     return [hangs(x, at) for x in xs]
 
 
 def hangs_once(x: int, root: str) -> int:
-    """Sleep for ever at one item, the first time."""
     if x == AT and once(f"{root}/hung"):
         time.sleep(1000)
     return x
@@ -83,7 +80,6 @@ class Alive:
 
 
 def one_ms(x: Alive) -> Alive:
-    """Work for a millisecond."""
     time.sleep(0.001)
     return Alive(x.x)
 
@@ -101,18 +97,15 @@ def long_after_0(x: int, root: str) -> int:
 
 
 def ten_ms(x: int) -> int:
-    """Work for ten milliseconds."""
     time.sleep(0.01)
     return x
 
 
 def megabyte(x: int) -> bytes:
-    """Return a large result."""
     return bytes([x % 256]) * MB
 
 
 def wait_to_be_let_go(root: str) -> None:
-    """Wait for `let_go`."""
     tell(f"{root}/mail")
     wait_until(Path(root, "gate").exists)
 
@@ -144,7 +137,6 @@ def first_waits(x: int, root: str) -> int:
 
 
 def waits(x: int, root: str) -> int:
-    """Say that the item runs, and take far longer than a test."""
     tell(f"{root}/mail")
     time.sleep(1000)
     return x
@@ -167,7 +159,6 @@ class WaitsOrRaises(BaseRunner):
 
     @staticmethod
     def forward(idx: int, root: str) -> int:
-        """Wait, or raise."""
         if idx == 0:
             Path(root, "gate").write_text("go")
             time.sleep(1000)
@@ -189,7 +180,6 @@ def slow_or_broken_env(root: str) -> Callable[[], dict[str, Any]]:
 
 
 def tells_and_sleeps(x: int, root: str) -> int:
-    """Say that the item runs, and take a second."""
     tell(f"{root}/mail")
     time.sleep(1)
     return x
@@ -215,5 +205,4 @@ def crash(x: int, at: tuple[int, ...], pause: float = 0.0) -> int:
 
 
 def pilot_threads() -> int:
-    """Count the threads that serve this package in a worker."""
     return sum("pilot" in thread.name for thread in threading.enumerate())

@@ -21,8 +21,6 @@ from tests.parallel.faults.signs import once
 
 
 class KillsWhenPickled:
-    """Ends the process that pickles it."""
-
     def __reduce__(self) -> Any:
         os._exit(5)
 
@@ -38,17 +36,14 @@ def keyboard_interrupt(x: int) -> int:
 
 
 def recursion(x: int) -> int:
-    """Call itself for ever."""
     return recursion(x) + 1
 
 
 def kills_when_pickled(x: int) -> Any:
-    """Return what ends the process that pickles it."""
     return KillsWhenPickled()
 
 
 def changes_directory(x: int) -> int:
-    """Go elsewhere, to a folder that is then removed."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -57,13 +52,11 @@ def changes_directory(x: int) -> int:
 
 
 def starts_a_thread(x: int) -> int:
-    """Leave a thread running that is not a daemon."""
     threading.Thread(target=time.sleep, args=(100,)).start()
     return x
 
 
 def prints_much(x: int) -> int:
-    """Print ten megabytes, the last line unfinished."""
     print("a line of a hundred characters".ljust(99, ".") * 100_000, end="")
     return x
 
@@ -75,7 +68,6 @@ def closes_descriptors(x: int) -> int:
 
 
 def forks_and_returns(x: int) -> int:
-    """Fork, and return the item in parent and child."""
     os.fork()
     return x
 
@@ -104,7 +96,6 @@ def broken_stdout(x: int) -> int:
 
 
 def warns_with_errors(x: int) -> int:
-    """Turn warnings into errors, stop the garbage collector, and let sockets time out at once."""
     warnings.simplefilter("error")
     gc.disable()
     socket.setdefaulttimeout(0.001)
@@ -118,7 +109,6 @@ def hangs_at_exit(x: int) -> int:
 
 
 def uses_multiprocessing(x: int) -> int:
-    """Compute in a pool of its own."""
     with multiprocessing.get_context("fork").Pool(2) as pool:
         return pool.map(abs, [-x])[0]
 
@@ -157,11 +147,8 @@ HARMFUL: dict[str, tuple[Callable[[int], Any], str, str]] = {
 
 
 class Mischief(BaseRunner):
-    """Squares; one item does more."""
-
     @staticmethod
     def forward(idx: int, act: str, at: int) -> Any:
-        """Return the square, after some mischief."""
         if idx == at and act in HARMFUL:
             return HARMFUL[act][0](idx)
         if idx == at:
@@ -170,7 +157,6 @@ class Mischief(BaseRunner):
 
 
 def fills_memory(x: int, at: int) -> int:
-    """Take more and more memory at one item."""
     if x == at:
         held = []
         while True:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from espnet3.parallel import BaseRunner, EnvironmentProvider, ItemError, RunSummary
+from espnet3.parallel import BaseRunner, ConfigError, EnvironmentProvider, ItemError, RunSummary
 from tests.parallel.contract import work
 from tests.parallel.contract.helpers import lines
 
@@ -284,3 +284,43 @@ def test_the_last_line_has_items_failures_times_rate_and_workers(capsys):
     for part in ("Times: ", "1,234 items", "none failed", "start ", "work ", " s, ", "items/s on "):
         assert part in line
     assert "efficiency" not in line
+
+
+# --- batches that do not fit ----------------------------------------------------------------------
+
+
+class Full(BaseRunner):
+    """Fails for batches of more than four."""
+
+    @staticmethod
+    def forward(index):
+        return index * 10
+
+    @staticmethod
+    def batch_forward(indices):
+        if len(indices) > 4:
+            raise MemoryError("no room")
+        return [index * 10 for index in indices]
+
+
+class FullAndWritten(Full):
+    @staticmethod
+    def open_writers(shard_dir):
+        return open(shard_dir / "text", "w", encoding="utf-8")
+
+    @staticmethod
+    def write_record(writers, result, state):
+        print(result, file=writers)
+
+
+@pytest.mark.parametrize("kind", [Full, FullAndWritten])
+def test_halved_batches_are_counted(kind, tmp_path, capsys):
+    """A batch that does not fit into memory is halved, every item has its result, and the last line says how often."""
+    where = tmp_path / "run" if kind is FullAndWritten else None
+    runner = kind(work.Whole(), batch_size=16, output_dir=where)
+    assert list(runner(range(64))) == [index * 10 for index in range(64)]
+    assert runner.summary.halved >= 2
+    said = f"batches halved {runner.summary.halved} times: they did not fit into memory"
+    assert said in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="split_batches must be true or false, not 'no'"):
+        kind(work.Whole(), batch_size=4, split_batches="no")

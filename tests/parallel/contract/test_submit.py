@@ -12,19 +12,6 @@ from tests.parallel.contract.helpers import TWO, children, lines
 from tests.waiting import wait_until
 
 
-@pytest.fixture(params=rows(["here", "no-client", "own-cluster", "open-client"], ["here", "no-client"]))
-def place(request):
-    """Where calls run: in this process, on processes or a cluster of their own, on an open client."""
-    set_parallel(None if request.param == "here" else TWO)
-    if request.param == "own-cluster":
-        set_parallel({**TWO, "options": {"dashboard_address": "127.0.0.1:0"}})
-    if request.param == "open-client":
-        with get_client():
-            yield
-    else:
-        yield
-
-
 @pytest.fixture(params=rows(["no-client", "open-client"], ["no-client"]))
 def workers(request):
     """Two workers, for calls without a client and with one."""

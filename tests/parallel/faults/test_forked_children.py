@@ -119,18 +119,3 @@ if pid == 0:
     sys.exit(7)
 """
     ran(code, folder)
-
-
-def test_a_child_may_open_a_client_of_its_own(folder: Path) -> None:
-    """While its parent's client is open, a child's own one works, and both are closed by those who opened them."""
-    code = """
-def work():
-    with get_client(TWO) as mine:
-        print("child:", sum(parallel_map(slow_square, range(10), client=mine)))
-
-with get_client(TWO) as client:
-    assert parallel_map(slow_square, range(10)) == [x * x for x in range(10)]
-    in_child(work)
-    assert parallel_map(slow_square, range(10)) == [x * x for x in range(10)]
-"""
-    assert ran(code, folder) == "child: 285\n"

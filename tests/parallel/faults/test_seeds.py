@@ -120,24 +120,6 @@ def test_the_callers_own_state_is_untouched() -> None:
     assert drawn(draw) == drawn(lambda: None)
 
 
-def test_a_failed_run_leaves_the_callers_state() -> None:
-    """The caller's state is put back also where an item raises."""
-    random.seed(5)
-    before = random.getstate()
-    with pytest.raises(Exception, match="TypeError"):
-        draw(indices=[1, 2], cls=NeedsText)
-    assert random.getstate() == before
-
-
-class NeedsText(Draws):
-    """Its items raise."""
-
-    @staticmethod
-    def forward(idx: Any, torch: bool = False, root: str = "") -> Any:
-        """Raise a TypeError."""
-        return idx + "text"
-
-
 SCRIPT = """
 import json, sys
 from espnet3.parallel import set_parallel

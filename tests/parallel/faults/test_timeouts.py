@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from espnet3.parallel import ConfigError, ItemFailure, get_client, parallel_map
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.steps import Call
-from espnet3.parallel.engine.watch import Late
 from espnet3.parallel.pilots.dask.pools import replace_pool
 from espnet3.parallel.pilots.dask.tasks import TaskPool
 from espnet3.parallel.records import Policy
@@ -165,48 +163,3 @@ def test_the_watch_costs_no_steps() -> None:
 
     # a moment without the processor shortens the steps of either: one undisturbed pair is enough
     wait_until(lambda: steps(600.0) <= steps(None) + 5)
-
-
-def test_a_late_item_is_known_by_its_place_in_a_long_step() -> None:
-    """In the middle of a step of thousands, the report has the very item, and the stack from its function on."""
-    reports: list[Late] = []
-    told = threading.Event()
-
-    def report(late: Late) -> None:
-        reports.append(late)
-        told.set()
-
-    def one(x: int) -> int:
-        if x == 9000:
-            told.wait(600)
-        return x
-
-    with on_a_worker(report):
-        block = run_items(range(20_000), Call(one), Policy(item_timeout=LIMIT), "w")
-    assert block.values == list(range(20_000))
-    (late,) = reports
-    assert (late.position, late.items, late.inner) == (9000, 1, None)
-    assert "told.wait" in late.stack and "run_items" not in late.stack
-
-
-def test_an_item_of_a_run_within_an_item_is_known() -> None:
-    """A shard's item that hangs is reported with its own index, at the shard's place."""
-    reports: list[Late] = []
-    told = threading.Event()
-
-    def report(late: Late) -> None:
-        reports.append(late)
-        told.set()
-
-    def inner(x: str) -> str:
-        if x == "c":
-            told.wait(600)
-        return x
-
-    def outer(shard: str) -> list[str]:
-        return run_items(list(shard), Call(inner), Policy(item_timeout=LIMIT), "w").values
-
-    with on_a_worker(report):
-        block = run_items(["ab", "cd"], Call(outer), Policy(), "w")
-    assert block.values == [["a", "b"], ["c", "d"]]
-    assert [(r.position, r.items, r.inner) for r in reports] == [(1, 1, ["c"])]

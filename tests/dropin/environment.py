@@ -30,22 +30,18 @@ class Scratch:
 
     @property
     def python(self) -> Path:
-        """The Python that has everything."""
         return self.folder / "venv" / "bin" / "python"
 
     @property
     def pristine(self) -> Path:
-        """The source distribution, unpacked."""
         return self.folder / f"espnet-{ESPNET}"
 
     @property
     def theirs(self) -> Path:
-        """ESPnet's tree as it is."""
         return self.folder / "theirs"
 
     @property
     def ours(self) -> Path:
-        """ESPnet's tree with this checkout's layer over it."""
         return self.folder / "ours"
 
     def env(self, tree: Path) -> dict[str, str]:

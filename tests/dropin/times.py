@@ -77,7 +77,6 @@ def _wait_for_orphans() -> None:
 
 
 def table(times: Sequence[Times]) -> Iterator[str]:
-    """Return medians with their range, as a table in Markdown."""
     yield "| `infer` and `measure` | Layer | Wall time, s | Processor time, s |"
     yield "|---|---|---|---|"
     for each in times:

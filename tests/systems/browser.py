@@ -72,7 +72,6 @@ class Visit:
             self.page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
     def take_back(self) -> None:
-        """Take the file back, which empties the text."""
         self.page.get_by_label("Remove this file").or_(self.page.get_by_label("Clear")).first.click()
         self.says("")
 

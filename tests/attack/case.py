@@ -46,7 +46,6 @@ class Case:
         once: Items append their name to the file `calls`; each may do so once.
         answers: It has to end with an answer; an error, however clear, is a fault.
         limit: Seconds after which a run counts as hanging, on the busiest machine.
-        slow: Takes too long for the default suite.
     """
 
     name: str
@@ -59,7 +58,6 @@ class Case:
     once: bool = False
     answers: bool = False
     limit: float = 300.0
-    slow: bool = False
 
     def program(self) -> str:
         """Return the program as one would type it: it prints what it found."""

@@ -40,9 +40,3 @@ from dataset.normalise import normalise
 def test_a_transcript_becomes_its_spoken_words(raw: str, spoken: str) -> None:
     """Signs, digits and stage directions become words or nothing."""
     assert normalise(raw) == spoken
-
-
-def test_normalising_twice_changes_nothing() -> None:
-    """Spoken words are left as they are."""
-    once = normalise("If you'd like, press 1 for A.M. or * for 28.8.")
-    assert normalise(once) == once

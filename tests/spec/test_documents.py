@@ -52,15 +52,11 @@ def test_every_block_is_carried_out_somewhere() -> None:
 
 
 class Numbers(EnvironmentProvider):
-    """Gives items a factor."""
-
     def build_env_local(self) -> dict[str, Any]:
         return {"factor": self.config["factor"]}
 
 
 class Times(BaseRunner):
-    """Multiplies."""
-
     @staticmethod
     def forward(idx: int, factor: int) -> int:
         return idx * factor
@@ -96,7 +92,6 @@ def test_a_gpu_block_is_refused_where_there_are_no_gpus(registered: dict[str, An
 
 
 def planned(block: dict[str, Any], folder: Path) -> Any:
-    """Return what `espnet3 plan` makes of a block."""
     (folder / "conf.yaml").write_text(yaml.safe_dump({"parallel": block}))
     return CliRunner().invoke(plan, [str(folder / "conf.yaml")])
 

@@ -15,7 +15,6 @@ ON_A_CLIENT_BY_DEFAULT = {
     "test_a_keyword_that_the_env_also_holds_is_refused_before_any_item",
     "test_one_method_makes_a_provider",
     "test_a_failed_item_stops_the_run_with_its_index_and_its_exception",
-    "test_an_exception_is_itself_with_a_note",
 }
 DETACHED_BY_DEFAULT = {
     "test_every_writer_is_closed_by_default[detached-NestedWriters-ab]",

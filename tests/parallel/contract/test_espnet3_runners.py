@@ -201,7 +201,7 @@ def test_a_folder_of_espnet3s_own_layer_is_refused_by_name(locked, tmp_path):
     assert sorted(path.name for path in (tmp_path / "split.0").iterdir()) == ["lock" if locked else "done"]
     again = runners.OneWriter(runners.Provider(), output_dir=tmp_path, resume=False, progress=False)
     assert again(range(3)) == {"a": LINES[:3]}
-    assert (tmp_path / "old.0" / "split.0").is_dir()
+    assert (tmp_path / "old.0" / "split.0").is_dir() and (tmp_path / "old.0" / "manifest.json").exists()
 
 
 # --- where the items run --------------------------------------------------------------------------

@@ -45,19 +45,6 @@ class OneWriter(BaseRunner):
         return found
 
 
-class MappingOfWriters(OneWriter):
-    """Opens a mapping, with a path that is no writer."""
-
-    @staticmethod
-    def open_writers(shard_dir):
-        return {"a": opened(shard_dir, "a"), "b": opened(shard_dir, "b"), "folder": shard_dir}
-
-    @staticmethod
-    def write_record(writers, result, state):
-        writers["a"].write(f"{result}\n")
-        writers["b"].write(f"{result}\n")
-
-
 class NestedWriters(OneWriter):
     @staticmethod
     def open_writers(shard_dir):
@@ -84,15 +71,6 @@ class Lists(OneWriter):
 
 class ListsInBatches(Lists):
     batch_forward = Lists.forward
-
-
-class Assigned(BaseRunner):
-    """Takes its hooks from other classes, by assignment in the class body."""
-
-    forward = Lists.forward
-    open_writers = OneWriter.open_writers
-    write_record = OneWriter.write_record
-    merge = OneWriter.merge
 
 
 class NamesFolders(BaseRunner):

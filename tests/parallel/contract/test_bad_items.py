@@ -112,6 +112,9 @@ def test_a_submitted_call_that_cannot_be_loaded_fails_alone():
     assert good.result(60) == "int"
 
 
+# --- odd ones -------------------------------------------------------------------------------------
+
+
 class AttrDict(dict):
     """Its keys are its attributes; a missing one is a KeyError."""
 

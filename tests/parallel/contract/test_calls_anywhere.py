@@ -125,14 +125,12 @@ def test_the_items_iterator_may_raise():
 
 
 def fail(x):
-    """Raise at item 13."""
     if x == 13:
         raise work.TwoPartError(x, "bad sample")
     return x
 
 
 def fail_plainly(x):
-    """Raise a builtin exception at item 13."""
     if x == 13:
         raise LookupError("bad sample")
     return x

@@ -32,7 +32,6 @@ class Keeps(Scaled):
 
 
 def set_scale():
-    """An attribute is set."""
     provider = Scaled({"scale": 1})
     provider.scale = 5
     return provider, 510

@@ -4,7 +4,7 @@ import os
 from types import MappingProxyType
 
 import pytest
-from distributed import Client
+from distributed import Client, get_client
 from omegaconf import OmegaConf
 
 from espnet3.parallel import (
@@ -80,7 +80,7 @@ def test_build_client_returns_a_client_that_owns_its_cluster():
     set_parallel(TWO)
     client = build_client()
     try:
-        assert isinstance(client, Client)
+        assert isinstance(client, Client) and get_client() is client  # Dask's default, also without a block
         assert len(client.scheduler_info()["workers"]) == 2
         assert parallel_map(work.plus, range(9), client=client) == list(range(1, 10))
         assert client.submit(work.plus, 1).result() == 2

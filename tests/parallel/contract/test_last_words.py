@@ -16,7 +16,6 @@ from espnet3.parallel import (
     ItemError,
     ItemFailure,
     ParallelError,
-    SubmissionError,
     TooManyFailuresError,
     WorkerSetupError,
     parallel_map,
@@ -66,7 +65,6 @@ def last_line(error):
 
 
 def note(error):
-    """Return the last note of an exception."""
     return error.__notes__[-1]
 
 
@@ -138,7 +136,6 @@ def test_the_cause_of_an_error_of_the_folder_has_none_of_our_frames(tmp_path):
 
 
 def raised_from(x):
-    """Raise an error that has a cause."""
     try:
         return {}[x]
     except KeyError as error:
@@ -171,7 +168,6 @@ def test_a_failure_is_shown_in_one_line(place):
 
 
 def shown(error):
-    """Return what the interpreter prints of an error."""
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
@@ -238,21 +234,6 @@ def test_what_cannot_be_sent_is_named_without_our_frames(call, what):
         call()
     assert any(note.startswith(what) and "cannot be sent" in note for note in caught.value.__notes__)
     assert foreign(shown(caught.value)) == []
-
-
-def test_a_refused_submission_shows_no_frames_of_dask(tmp_path, monkeypatch):
-    """A scheduler that refuses the jobs is one error, without the stacks of its two attempts in Dask's event loop."""
-    pytest.importorskip("dask_jobqueue")
-    refuses = tmp_path / "sbatch"
-    refuses.write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
-    refuses.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    options = {"cores": 1, "memory": "1GB", "interface": "lo"}
-    set_parallel({"env": "slurm", "n_workers": 2, "options": options})
-    with pytest.raises(SubmissionError, match="no such partition") as caught:
-        work.Echo(work.Whole(), progress=False)(range(4))
-    text = shown(caught.value)
-    assert foreign(text) == [] and text.count("no such partition") == 1, text
 
 
 class Bare(EnvironmentProvider):

@@ -10,7 +10,6 @@ import pytest
 
 from espnet3.parallel import (
     BaseRunner,
-    build_client,
     get_client,
     parallel_map,
     parallel_submit,
@@ -23,8 +22,6 @@ THREAD = {"env": "local", "n_workers": 1, "options": {"processes": False}}  # op
 
 
 class Named(BaseRunner):
-    """Returns what the env of its client holds."""
-
     @staticmethod
     def forward(idx, name):
         return name
@@ -40,13 +37,11 @@ def named(x, name="nobody"):
 
 
 def plain_client():
-    """Open a client of Dask's own."""
     return distributed.Client(processes=False, n_workers=1, dashboard_address="127.0.0.1:0")
 
 
 @contextmanager
 def opened(name, config=THREAD):
-    """Open a client whose env holds its name."""
     with get_client(config, setup_fn=lambda: {"name": name}) as client:
         yield client
 
@@ -124,21 +119,6 @@ def test_a_runner_uses_the_open_client_and_its_own_env():
     with opened("client"):
         assert Named(NoEnv(), progress=False)(range(3)) == 3 * ["a runner's own"]
         assert used() == "client"
-
-
-def test_a_built_client_is_dasks_default_until_it_is_closed():
-    """build_client gives a client that Dask's own functions find, also without a block."""
-    client = build_client(THREAD)
-    try:
-        assert daskers() is client
-        assert sorted(f.result() for f in distributed.as_completed(client.map(work.plus, range(3)))) == [
-            1,
-            2,
-            3,
-        ]
-    finally:
-        client.close()
-    assert daskers() is None
 
 
 def test_a_plain_client_beside_ours():

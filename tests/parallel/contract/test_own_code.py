@@ -19,33 +19,9 @@ from tests.parallel.contract import work
 
 # What an implementation might call its methods and attributes.
 NAMES = [
-    *(
-        "_run",
-        "_task",
-        "_batch",
-        "_submit",
-        "_identity",
-        "_reporter",
-        "_items",
-        "_cost",
-        "_config",
-        "_client",
-    ),
-    *(
-        "run",
-        "task",
-        "plan",
-        "state",
-        "policy",
-        "folder",
-        "items",
-        "cost",
-        "config",
-        "client",
-        "batch",
-        "writes",
-    ),
-    *("outputs", "launch", "report", "submit", "compute", "hooks", "name"),
+    *("_run", "_task", "_batch", "_submit", "_identity", "_items", "_cost", "_config", "_client"),
+    *("run", "task", "plan", "state", "policy", "folder", "items", "cost", "config", "client", "batch"),
+    *("writes", "outputs", "launch", "report", "submit", "compute", "hooks", "name"),
 ]
 PUBLIC = {
     *("forward", "batch_forward", "open_writers", "write_record", "close_writers", "merge", "write_outputs"),
@@ -144,6 +120,9 @@ def test_the_base_has_no_names_but_the_documented_ones():
     assert list(inspect.signature(Times).parameters) == ["provider", "options"]  # for `help()` and editors
 
 
+# --- exceptions and results -----------------------------------------------------------------------
+
+
 class RaisesOurs(work.Times):
     """Raises this package's own error, as a model that checks its batches may."""
 
@@ -180,8 +159,6 @@ class MuteLeave(BaseException):
 
 
 class Leaving(EnvironmentProvider):
-    """Raises the exception that it is made with."""
-
     def __init__(self, error):
         super().__init__()
         self.error = error
@@ -198,7 +175,6 @@ def test_a_base_exception_of_a_provider_is_a_setup_error_everywhere():
 
 
 def opened(path):
-    """Return an open file."""
     return open(path)
 
 

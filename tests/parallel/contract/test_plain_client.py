@@ -34,7 +34,6 @@ def client():
 
 
 def note_of(error):
-    """Return the notes of an exception as one text."""
     return "\n".join(getattr(error, "__notes__", []))
 
 
@@ -188,7 +187,6 @@ def test_a_call_that_leaves_ends_no_worker(client):
 
 @pytest.fixture(scope="module")
 def users():
-    """Dask's own cluster of two workers."""
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     with distributed.Client(processes=False, **options) as users:
         yield users
@@ -260,7 +258,6 @@ def test_a_setup_that_raises_is_a_setup_error(users, register):
 
 
 def listening():
-    """Return what this process and its children listen on."""
     here = psutil.Process()
     found = (c for p in [here, *here.children(recursive=True)] for c in p.net_connections("inet"))
     return {c.laddr for c in found if c.status == psutil.CONN_LISTEN}

@@ -13,7 +13,6 @@ pytestmark = pytest.mark.usefixtures("place")
 
 
 def run(runner, indices, provider=None, **options):
-    """Run a runner class quietly."""
     provider = provider or work.Provider({"factor": 3})
     return runner(provider, progress=False, **options)(indices)
 
@@ -147,8 +146,6 @@ class Batches(work.Times):
 
 
 class Making(EnvironmentProvider):
-    """Holds a function that makes the batch's results."""
-
     def __init__(self, make):
         super().__init__()
         self.make = make

@@ -4,23 +4,16 @@ import threading
 
 import pytest
 
-from espnet3.parallel import WorkerSetupError, get_client, parallel_submit, set_parallel
+from espnet3.parallel import WorkerSetupError, parallel_submit, set_parallel
 from espnet3.parallel.env.store import ENVS
-from tests.habits import rows
 from tests.parallel.contract import work
 from tests.parallel.contract.helpers import TWO, children, lines
 from tests.waiting import wait_until
 
 
-@pytest.fixture(params=rows(["no-client", "open-client"], ["no-client"]))
-def workers(request):
-    """Two workers, for calls without a client and with one."""
+@pytest.fixture
+def workers():
     set_parallel(TWO)
-    if request.param == "no-client":
-        yield
-    else:
-        with get_client():
-            yield
 
 
 def setup_in(folder):

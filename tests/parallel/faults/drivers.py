@@ -102,21 +102,10 @@ def env_build(root: str, n_workers: str = "2") -> None:
     Runner(Provider({"root": root, "item": "sleeps", "slow": True}))(range(10))
 
 
-def forked_beside(root: str) -> None:
+def forked_beside(root: str, scheduler: str = "") -> None:
     """Run in an open client, beside a child that this process has forked and that holds all its sockets."""
-    with get_client(TWO):
-        parallel_map(abs, range(10))
-        child = os.fork()
-        if child == 0:
-            time.sleep(100)
-            os._exit(0)
-        tell(root, f"child {child}")
-        parallel_map(sleeps, range(10), root=root)
-
-
-def forked_beside_jobs(root: str) -> None:
-    """Run on the jobs of a scheduler, beside a child that this process has forked."""
-    with get_client({"env": "pbs", "n_workers": 1, "options": {"cores": 1, "memory": "1GB"}}):
+    jobs = {"env": scheduler, "n_workers": 1, "options": {"cores": 1, "memory": "1GB"}}
+    with get_client(jobs if scheduler else TWO):
         parallel_map(abs, range(10))
         child = os.fork()
         if child == 0:

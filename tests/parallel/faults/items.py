@@ -84,18 +84,6 @@ def one_ms(x: Alive) -> Alive:
     return Alive(x.x)
 
 
-def long_after_0(x: int, root: str) -> int:
-    """Return the first item once the second runs, on the other worker; all others take long."""
-    if x == 0:
-        Path(root, "gate").read_text()  # waits for somebody to write
-        return x
-    tell(f"{root}/mail")
-    if x == 1:
-        Path(root, "gate").write_text("go")
-    time.sleep(100)
-    return x
-
-
 def ten_ms(x: int) -> int:
     time.sleep(0.01)
     return x
@@ -134,12 +122,6 @@ def first_waits(x: int, root: str) -> int:
 
 
 # --- items of runs that are given up ---------------------------------------------------------------------
-
-
-def waits(x: int, root: str) -> int:
-    tell(f"{root}/mail")
-    time.sleep(1000)
-    return x
 
 
 def waits_after_0(x: int, root: str) -> int:

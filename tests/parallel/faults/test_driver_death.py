@@ -54,7 +54,7 @@ def test_jobs_of_a_scheduler(folder: Path, mailbox: Mailbox, monkeypatch: pytest
     """The jobs of a killed driver end in the middle of an item, also while a forked child of the driver lives on."""
     monkeypatch.chdir(folder)
     with standin("pbs") as queue:
-        driver = Driver(folder, "forked_beside_jobs", folder)
+        driver = Driver(folder, "forked_beside", folder, "pbs")
         child = int(mailbox.take(1)[0].split()[1])
         mailbox.take()
         driver.signal(signal.SIGKILL)

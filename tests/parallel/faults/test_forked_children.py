@@ -75,28 +75,6 @@ print("parent done")
     assert all(line.startswith("child: NoWorkersError") and "forked" in line for line in said), said
 
 
-def test_a_child_that_waits_for_a_call_without_a_client_is_refused(folder: Path) -> None:
-    """So is one that waits for a call on the processes that live for it alone; it has results there are."""
-    code = """
-from espnet3.parallel import set_parallel
-set_parallel(TWO)
-def waits(x):
-    while not os.path.exists("go"):
-        time.sleep(0.01)
-    return x * x
-future = parallel_submit(waits, 7)
-in_child(lambda: future.result())
-open("go", "w").close()
-assert future.result() == 49
-in_child(lambda: print("then", future.result(), flush=True))
-"""
-    said = ran(code, folder)
-    assert (
-        "child: NoWorkersError this call was submitted by the process that this one was forked from" in said
-    )
-    assert said.endswith("then 49\n")
-
-
 def test_a_child_that_leaves_its_parents_block_closes_nothing(folder: Path) -> None:
     """A child that ends inside the block, its interpreter's own clean-up included, leaves workers and folder alone."""
     code = """

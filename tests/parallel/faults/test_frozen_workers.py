@@ -28,7 +28,6 @@ LIMIT = 3.0
 
 
 def config(n_workers: int) -> dict[str, object]:
-    """Return a configuration with a short limit."""
     return {
         "env": "local",
         "n_workers": n_workers,
@@ -100,6 +99,8 @@ class Silent:
 
     received = 0
 
+
+# --- runs that are stopped as a whole -------------------------------------------------------------
 
 PROGRAM = """
 import os, sys

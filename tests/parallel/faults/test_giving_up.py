@@ -22,9 +22,10 @@ from espnet3.parallel import (
     parallel_for,
     parallel_map,
     parallel_submit,
+    set_parallel,
 )
-from tests.parallel.faults.items import WaitsOrRaises, slow_or_broken_env, waits, waits_after_0
-from tests.parallel.faults.watching import PATIENCE, Mailbox, acting, workers_of
+from tests.parallel.faults.items import WaitsOrRaises, slow_or_broken_env, waits_after_0
+from tests.parallel.faults.watching import PATIENCE, Mailbox, acting, nothing_left, workers_of
 from tests.parallel.faults.workloads import Provider, sleeps_for_long
 from tests.waiting import wait_until
 
@@ -45,7 +46,6 @@ def answering(client: Any) -> list[int]:
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Any]:
-    """Open two workers for all tests of this module."""
     with get_client(TWO) as client:
         parallel_map(abs, range(100))
         yield client
@@ -75,6 +75,13 @@ def test_a_stream_that_is_closed(gate: Path, mailbox: Mailbox) -> None:
     both_in_long_items(gate, mailbox).close()
 
 
+def test_a_stream_on_processes_of_its_own_that_is_closed(gate: Path, mailbox: Mailbox) -> None:
+    """Closing it does not wait for items that take long, where no client is open either."""
+    set_parallel(TWO)
+    with nothing_left():
+        both_in_long_items(gate, mailbox).close()
+
+
 @pytest.mark.usefixtures("client")
 def test_a_runner_that_stops_at_an_error(gate: Path) -> None:
     """A runner that stops at an `ItemError` leaves no long item in the way."""
@@ -92,7 +99,7 @@ def test_ctrl_c_that_is_caught(folder: Path, mailbox: Mailbox) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     with acting(interrupt), pytest.raises(KeyboardInterrupt):
-        parallel_map(waits, range(10), root=str(folder))
+        parallel_map(sleeps_for_long, range(10), root=str(folder))
 
 
 @pytest.mark.usefixtures("client")
@@ -132,20 +139,20 @@ def test_another_run_on_the_same_workers_goes_on(folder: Path, mailbox: Mailbox)
     assert rounds and all(r == list(range(200)) for r in rounds)
 
 
+# --- clients that are closed ----------------------------------------------------------------------
+
 Opens = Callable[[], Any]
 ENDS = "the Dask client is closed"
 
 
 @contextmanager
 def ours() -> Iterator[Any]:
-    """Open a client of `get_client`."""
     with get_client({"env": "local", "n_workers": 2}) as client:
         yield client
 
 
 @contextmanager
 def users() -> Iterator[Any]:
-    """Open a client of the user's own."""
     with (
         LocalCluster(
             n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"

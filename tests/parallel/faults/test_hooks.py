@@ -11,12 +11,11 @@ import pytest
 from espnet3.parallel import (
     BaseRunner,
     ConfigError,
-    LedgerError,
     ParallelError,
     PoisonItemError,
     SignatureError,
 )
-from tests.parallel.faults.workloads import BadHook, FailsThenEnds, InTheWay, Provider, SquareFiles, TouchFile
+from tests.parallel.faults.workloads import BadHook, FailsThenEnds, Provider, SquareFiles, TouchFile
 
 
 @pytest.mark.usefixtures("two_workers")
@@ -67,15 +66,8 @@ class TestHooks:
         assert caught.value.index == "shard 3"
         assert not list((folder / "out").glob("session.*/errors.jsonl"))
 
-    def test_of_a_folder_that_cannot_be_made(self, folder: Path) -> None:
-        """Where a shard's folder cannot be written, the error names it and what to do, and no internal object."""
-        provider = InTheWay({"hook": "", "act": "", "path": str(folder / "out" / "split.3")})
-        runner = BadHook(provider, progress=False, output_dir=folder / "out")
-        with pytest.raises(
-            LedgerError, match=r"cannot write split\.3: .*a file stands where a folder"
-        ) as caught:
-            runner(range(10))
-        assert "Shard(" not in str(caught.value)
+
+# --- mistakes, found before the first item --------------------------------------------------------
 
 
 @contextlib.contextmanager

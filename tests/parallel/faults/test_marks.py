@@ -20,7 +20,6 @@ TWO = {"env": "local", "n_workers": 2}
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    """Open two workers for all tests of this module."""
     with get_client(TWO) as client:
         yield client
 

@@ -210,6 +210,8 @@ def test_with_two_threads_per_worker() -> None:
         assert runner.summary.retries == 0
 
 
+# --- where the first failure stops the run --------------------------------------------------------
+
 TWO = {"env": "local", "n_workers": 2}
 
 

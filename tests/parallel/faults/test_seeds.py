@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,10 +158,24 @@ def test_equal_draws_under_any_hash_seed_and_with_numpy_imported_late() -> None:
         assert in_a_new_process(n_workers, hash_seed) == expected
 
 
+class DrawsBesideDask(Draws):
+    """While an item runs, Dask looks at the sizes of lists and tables, as its event loop does now and then."""
+
+    @staticmethod
+    def forward(idx: Any, torch: bool = False, root: str = "") -> Any:
+        import pandas
+        from dask.sizeof import sizeof
+
+        first = random.random(), float(np.random.random())
+        for held in (list(range(1000)), pandas.DataFrame({"text": ["a", "b"] * 200})):
+            beside = threading.Thread(target=sizeof, args=(held,))
+            beside.start()
+            beside.join()
+        return [*first, random.random(), float(np.random.random())]
+
+
 def test_dask_draws_from_generators_of_its_own() -> None:
     """What Dask draws beside an item changes nothing of what the item draws."""
-    from tests.parallel.faults.beside_dask import DrawsBesideDask
-
     expected = []
     for idx in range(5):
         seed_all(item_seed(0, idx))

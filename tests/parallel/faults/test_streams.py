@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +16,9 @@ import pytest
 
 from espnet3.parallel import parallel_for, set_parallel
 from tests.parallel.faults.items import (
-    MB,
     Alive,
     dies_once_at_40,
     first_waits,
-    long_after_0,
     megabyte,
     one_ms,
     ten_ms,
@@ -112,22 +109,6 @@ def test_closed_early() -> None:
     assert list(results) == []
 
 
-def both_in_long_items(folder: Path, mailbox: Mailbox) -> Iterator[int]:
-    """Return a stream that has given one result, with both workers in an item of 100 s."""
-    os.mkfifo(folder / "gate")
-    results = parallel_for(long_after_0, itertools.count(), root=str(folder))
-    next(results)
-    mailbox.take(2)
-    return results
-
-
-def test_closed_early_in_the_middle_of_long_items(folder: Path, mailbox: Mailbox) -> None:
-    """Closing it does not wait for items that take long, in a cluster of its own."""
-    set_parallel(TWO)
-    with nothing_left():
-        both_in_long_items(folder, mailbox).close()
-
-
 def test_a_slow_consumer() -> None:
     """A consumer that does not ask holds the run back: workers finish the chunks they have, and wait."""
     set_parallel(TWO)
@@ -150,13 +131,6 @@ def test_a_slow_consumer_of_large_results() -> None:
     bound = 20 + 9 * at_most_ahead(ordered=False)  # the item that makes 8 MB full is in its chunk too
     assert data.stands_still(bound) <= bound
     results.close()
-
-
-def test_large_items_and_large_results() -> None:
-    """A worker that waits to send a large result is never sent a large chunk meanwhile: both would wait for ever."""
-    set_parallel(TWO)
-    results = parallel_for(bytes.upper, itertools.repeat(b"a" * MB, 60))
-    assert [len(result) for result in results] == 60 * [MB]
 
 
 def test_a_tail_that_an_ordered_stream_waits_for(folder: Path, mailbox: Mailbox) -> None:

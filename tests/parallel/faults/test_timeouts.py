@@ -33,7 +33,6 @@ TWO = {"env": "local", "n_workers": 2}
 
 
 def timed(**options: Any) -> Policy:
-    """Return a policy that records failures and has a time limit."""
     return Policy("record", item_timeout=LIMIT, **options)
 
 
@@ -52,7 +51,6 @@ def check(results: list[Any], *bad: int, attempts: int = 1) -> list[ItemFailure]
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    """Open two workers for all tests of this module."""
     with get_client(TWO) as client:
         yield client
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -218,38 +217,3 @@ def acting(act: Callable[[], None]) -> Iterator[None]:
     yield
     thread.join()
     assert not failed
-
-
-# --- hang guard ---------------------------------------------------------------------------------------
-
-
-class Hang(KeyboardInterrupt):
-    """A test took far too long; a KeyboardInterrupt, so that no code under test takes it for an item's error."""
-
-
-@contextmanager
-def hang_guard(seconds: float) -> Iterator[None]:
-    """Raise `Hang` in the main thread after so many seconds, and every few seconds from then on."""
-    over = threading.Event()
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def on_signal(*_: object) -> None:
-        if not over.is_set():
-            raise Hang(f"still running after {seconds} s")
-
-    def watch() -> None:
-        wait = seconds
-        while not over.wait(wait):
-            signal.pthread_kill(main, signal.SIGUSR2)
-            wait = 5.0
-
-    before = signal.signal(signal.SIGUSR2, on_signal)
-    thread = threading.Thread(target=watch, name="hang-guard", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        signal.signal(signal.SIGUSR2, before)

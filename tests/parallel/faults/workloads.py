@@ -408,14 +408,6 @@ class FailsThenEnds(Square):
             leave()
 
 
-class InTheWay(Provider):
-    """Puts a file where a shard's folder is to be made, on the worker."""
-
-    def build_env_local(self) -> dict[str, Any]:
-        Path(self.config["path"]).write_text("in the way")
-        return {name: value for name, value in self.config.items() if name != "path"}
-
-
 def sleeps_for_long(x: int, root: str) -> int:
     """Say that the item has begun, and sleep for longer than any test."""
     tell(f"{root}/mail", f"item {os.getpid()}")

@@ -7,7 +7,7 @@ from random import Random
 
 from tests.attack.case import Case
 from tests.attack.given import configs, indices, results
-from tests.attack.happening import environments, exceptions, faults, long_items
+from tests.attack.happening import environments, exceptions, faults
 
 FAMILIES: tuple[Callable[[Random], Case], ...] = (
     configs,
@@ -15,7 +15,6 @@ FAMILIES: tuple[Callable[[Random], Case], ...] = (
     results,
     exceptions,
     environments,
-    long_items,
     faults,
 )
 

@@ -24,9 +24,6 @@ _CONFIGS_KEYS = (
     "setup_timeout",
     "start_timeout",
     "n_wokers",
-    "1",
-    "None",
-    "b'env'",
     "adapt",
 )
 _CONFIGS_OPTIONS = (
@@ -104,37 +101,19 @@ answer = parallel_map(f, range(12))
 
 _INDICES_USES = """
 import array, collections
-class Own:
-    def __iter__(self): return iter(range(9))
-class Backwards(list):
-    def __iter__(self): return iter(list(self[:])[::-1])
 class GetItem:
     def __len__(self): return 9
     def __getitem__(self, i):
         if not 0 <= i < 9: raise IndexError(i)
         return i * i
-class Hinted:
-    def __init__(self): self.left = 9
-    def __length_hint__(self): return 10 ** 9
-    def __iter__(self): return self
-    def __next__(self):
-        self.left -= 1
-        if self.left < 0: raise StopIteration
-        return self.left
 class Broken:
     def __iter__(self): raise LookupError("this cannot be looped over")
-class Lying(list):
-    def __len__(self): return 5
 class Unpicklable:
     def __reduce__(self): raise LookupError("this cannot travel")
     def __repr__(self): return "Unpicklable()"
 def breaks():
     yield 1
     raise LookupError("breaks in the middle")
-def recursive():
-    made = []
-    made.append(made)
-    return [made]
 def f(x): return type(x).__name__, str(x) if isinstance(x, (int, float, str, tuple, dict, set)) else ""
 """
 _INDICES_CALLS = {
@@ -145,60 +124,38 @@ _INDICES_CALLS = {
 # what makes the items; fresh ones each time
 _INDICES_PLAIN = (
     "range({n})",
-    "range({n}, 0, -3)",
     "list(range({n}))",
     "tuple('item %d' % i for i in range({n}))",
     "(i * i for i in range({n}))",
     "map(str, range({n}))",
     "zip(range({n}), 'abcdefgh')",
-    "enumerate(range({n}))",
     "{{i % 7 for i in range({n})}}",
-    "frozenset(range({n}))",
     "{{i: str(i) for i in range({n})}}.items()",
     "collections.deque(range({n}), 5)",
-    "collections.UserList(range({n}))",
     "array.array('d', range({n}))",
     "np.arange({n})",
-    "np.arange({n} * 2.0).reshape({n}, 2)",
     "np.array([{{1, 2}}, None, 'x'], dtype=object)",
-    "[np.float32(i) for i in range({n})]",
     "pd.Index(range({n}))",
     "[None, {n}, 1.5, float('nan'), True, 'x', b'y', (), [], {{}}]",
-    "[[i] * i for i in range({n})]",
     "[b'x' * 10 ** i for i in range(6)]",
     "[]",
-    "iter([])",
-    "Own()",
-    "Backwards(range({n}))",
     "GetItem()",
-    "Hinted()",
-    "memoryview(bytes({n}))",
 )
 # what may be refused, but clearly, or taken for what a loop would see
 _INDICES_ODD = (
     "None",
     "{n}",
     "'some text'",
-    "b'some bytes'",
     "{{'a': 1}}",
     "pd.DataFrame({{'a': [1, 2]}})",
     "pd.Series([1, 2, 3])",
-    "np.int64(3)",
     "np.array(3)",
-    "int",
-    "(lambda: 1)",
-    "object()",
     "[lambda: 1, lambda: 2]",
     "[threading.Lock()]",
-    "[open(__file__)]",
     "[(i for i in range(3))]",
     "Broken()",
-    "Lying()",
     "breaks()",
-    "[sys]",
-    "[Backwards]",
     "[Unpicklable()]",
-    "recursive()",
 )
 
 

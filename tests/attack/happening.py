@@ -1,4 +1,4 @@
-"""What happens to a program: exceptions, odd surroundings, long items, and processes that end or freeze."""
+"""What happens to a program: exceptions, odd surroundings, and processes that end or freeze."""
 
 from __future__ import annotations
 
@@ -49,10 +49,8 @@ def cycle():
     error = ValueError("a cycle"); other = KeyError(); error.__cause__ = other; other.__cause__ = error
     return error
 """
-_EXCEPTIONS_STOP = (
-    "KeyboardInterrupt",
-    "SystemExit",
-)  # of these two a runner makes no record: they end the program
+# of these two a runner makes no record: they end the program
+_EXCEPTIONS_STOP = ("KeyboardInterrupt", "SystemExit")
 
 
 def exceptions(rng: Random) -> Case:
@@ -98,9 +96,8 @@ def f(i): return i
 answer = R(P({{}}), progress=False)(range(4))
 """
     own = (_EXCEPTIONS_RAISED[raised],) if _EXCEPTIONS_RAISED[raised] in _EXCEPTIONS_STOP else ()
-    interrupts = (
-        _EXCEPTIONS_RAISED[raised] == "KeyboardInterrupt"
-    )  # in this process it is Ctrl-C, which nobody turns into another
+    # in this process it is Ctrl-C, which nobody turns into another
+    interrupts = _EXCEPTIONS_RAISED[raised] == "KeyboardInterrupt"
     return Case(f"exceptions: {raised}, by the provider", text, _EXCEPTIONS_USES, own=own, differ=interrupts)
 
 
@@ -150,55 +147,6 @@ def environments(rng: Random) -> Case:
         parallel=False,
         differ=True,
     )
-
-
-# --- long items -----------------------------------------------------------------------------------
-
-_LONG_ITEMS_BUSY = {
-    "sleeps": "time.sleep({s})",
-    "sleeps in C, holding everything": "ctypes.PyDLL(None).usleep(int({s} * 1e6))",
-    "counts": "end = time.monotonic() + {s}\nwhile time.monotonic() < end: pass",
-    "starts threads": "t = threading.Thread(target=time.sleep, args=({s},)); t.start(); t.join()",
-    "starts a process": "subprocess.run([sys.executable, '-c', 'pass'], check=True)",
-    "prints much": "print('x' * 100, file=sys.stderr)\ntime.sleep({s})",
-}
-_LONG_ITEMS_DRAWS = (
-    "random.random()",
-    "random.sample(range(100), 3)",
-    "float(np.random.rand())",
-    "np.random.permutation(5).tolist()",
-    "random.gauss(0, 1)",
-)
-_LONG_ITEMS_USES = """
-import ctypes, random, subprocess
-"""
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"        {line}" for line in text.splitlines())
-
-
-def long_items(rng: Random) -> Case:
-    """Draw what items do, for how long, what they draw, and whether a client is open."""
-    what = rng.choice(sorted(_LONG_ITEMS_BUSY))
-    busy = _indented(_LONG_ITEMS_BUSY[what].format(s=rng.choice((0.001, 0.02, 0.2))))
-    draws = rng.choice(_LONG_ITEMS_DRAWS)
-    n = rng.choice((5, 17))
-    options = rng.choice(("", "batch_size=4, ", 'output_dir="out", ', "max_retries=1, "))
-    call = f"answer = list(R(P({{}}), seed={rng.randrange(9)}, {options}progress=False)(range({n})))"
-    if rng.random() < 0.4:
-        options = rng.choice(("{}", "{'threads_per_worker': 1}"))
-        block = f"{{'env': 'local', 'n_workers': W, 'options': {options}}}"
-        call = f"with get_client({block}):\n    {call}"
-    text = f"""class R(BaseRunner):
-    @staticmethod
-    def forward(idx):
-        first = {draws}
-{busy}
-        return [idx, first, {draws}]
-{call}
-"""
-    return Case(f"long items: one that {what}, and {draws}", text, _LONG_ITEMS_USES, answers=True)
 
 
 # --- faults ---------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 
 from tests.attack.case import Case
+from tests.parallel.faults.watching import TOKEN, family
 
 REPO = Path(__file__).resolve().parents[2]
-TOKEN = "ESPNET3_ATTACK_TOKEN"  # in the environment of every process that a program starts, directly or not
 PATIENCE = 120.0  # seconds for a busy machine to take away what a program's end should take away
 # what a Python process prints of an exception that nobody was there to catch
 _NOISE = re.compile(
@@ -162,18 +162,6 @@ def _twice(file: Path) -> tuple[str, ...]:
 
 
 # --- what is left -----------------------------------------------------------------------------------
-
-
-def family(token: str) -> list[psutil.Process]:
-    """Return every process that a program started, however it was started and whoever adopted it."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(TOKEN) == token and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:  # it has just ended, or is a zombie: nothing of it runs
-            continue
-    return found
 
 
 def left_behind(home: Path, token: str) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.attack import judge
 from tests.attack.__main__ import attacks, story
-from tests.attack.case import Case, with_used
+from tests.attack.case import Case
 from tests.attack.drawing import FAMILIES, drawn
 from tests.attack.judge import attack
 from tests.habits import rows
@@ -78,17 +78,3 @@ def test_every_program_can_be_compiled_and_is_short() -> None:
         compile(case.program(), case.name, "exec")
         compile(case.judged_program(), case.name, "exec")
         assert len(case.program().splitlines()) <= 50, case.program()
-
-
-def test_a_seed_draws_the_same_program_again() -> None:
-    """A seed is enough to repeat an attack, and seeds differ."""
-    programs = [drawn(seed).program() for seed in range(64)]
-    assert programs == [drawn(seed).program() for seed in range(64)]
-    assert len(set(programs)) > 55
-
-
-def test_a_program_has_the_definitions_that_it_uses_and_no_other() -> None:
-    """Definitions are taken with what they use themselves; a program's own take their place."""
-    uses = "import os, sys\ndef a(): return os\ndef b(): return a\ndef c(): return 3\n"
-    assert with_used(uses, "b()") == "import os\ndef a(): return os\ndef b(): return a\nb()\n"
-    assert with_used(uses, "def b(): pass\nc()") == "def c(): return 3\ndef b(): pass\nc()\n"

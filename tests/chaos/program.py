@@ -33,11 +33,7 @@ def cost_of(idx: int) -> int:
 
 
 def compute(idx: int) -> dict[str, Any]:
-    """Return an item's result, after some milliseconds of real work.
-
-    Raises:
-        ValueError: The item is one of those that always fail.
-    """
+    """Return an item's result, after some milliseconds of real work."""
     digest = hashlib.pbkdf2_hmac("sha256", b"item %d" % idx, b"chaos", 1000 * cost_of(idx)).hex()
     if idx % BAD == 7:
         raise ValueError(f"item {idx} is bad")

@@ -92,11 +92,6 @@ class Start:
     def text(self) -> str:
         return self.output.read_text(errors="replace")
 
-    @property
-    def code(self) -> int | None:
-        """How it ended; None while it runs."""
-        return self.process.returncode
-
     def wait_for(self, reached: Callable[[Reported], bool]) -> bool:
         """Wait until something has been reported; False if the driver ended before."""
         while True:

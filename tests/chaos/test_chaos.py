@@ -52,15 +52,6 @@ def test_an_undisturbed_run_is_what_a_plain_loop_gives(home: Path) -> None:
         outcome.read(home / "items/run", "items")
 
 
-def test_a_difference_in_the_outcome_is_found() -> None:
-    """Each part of an outcome is compared."""
-    one = outcome.Outcome(b"a\nb\n", b"", ((7, 7, "error"),), (1, 1), ())
-    other = outcome.Outcome(b"a\nc\n", b"x\n", (), (1, 2), (".spec.tmp",))
-    assert outcome.differences(one, one) == []
-    names = [line.split(":")[0] for line in outcome.differences(one, other)]
-    assert names == ["results", "files", "errors", "receipt", "leftovers"]
-
-
 def test_items_computed_again_are_counted_for_what_lost_them() -> None:
     """Lost in flight counts for the kill, lost from disk for the damage after it, repeated at once for its own."""
     on_disk = frozenset({1, 2})

@@ -42,8 +42,7 @@ test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of
 		tests/egs3/test_asterisk_comparison.py tests/egs3/test_asterisk_killed.py tests/docs/test_examples.py $(ARGS)
 
 test-demo: $(VENV)/demo.stamp ## the page of the stage demo in a headless Chromium, which must be installed
-	ESPNET3_TEST_DEMO=1 $(RUN) -m pytest tests/systems/test_demo.py tests/systems/test_demo_page.py \
-		tests/egs3/test_asterisk_demo_page.py $(ARGS)
+	ESPNET3_TEST_DEMO=1 $(RUN) -m pytest tests/systems/test_demo.py tests/egs3/test_asterisk_demo_page.py $(ARGS)
 
 test-security: $(VENV)/dev.stamp ## what a second account of this machine can do to a run; needs root, who acts as both
 	$(RUN) -m pytest tests/security $(ARGS)

@@ -143,18 +143,11 @@ def test_the_demo_reports_rates_and_examples(corpus: Path, tmp_path: Path) -> No
     assert max(map(len, done.stdout.splitlines())) <= 100
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--stages", "infer", "data_dirr=x"], "Did you mean 'data_dir'"),
-        (["runner.async_mode=true"], "run infer alone, then `espnet3 wait` and `espnet3 merge`"),
-    ],
-)
-def test_mistakes_on_the_command_line_are_explained(args: list[str], message: str, tmp_path: Path) -> None:
-    """A wrong key, config or stage ends with status 2, one message and no traceback."""
-    done = script("run.py", *args, folder=tmp_path)
+def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path) -> None:
+    """Stages that cannot follow each other end with status 2, one message and no traceback."""
+    done = script("run.py", "runner.async_mode=true", folder=tmp_path)
     assert done.returncode == 2
-    assert message in done.stderr
+    assert "run infer alone, then `espnet3 wait` and `espnet3 merge`" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -23,8 +23,6 @@ class Short(EnvironmentProvider):
 
 
 class Resets(BaseRunner):
-    """Decodes as the recipe does."""
-
     @staticmethod
     def forward(idx: int, dataset: Any, order: list[int], model: Any) -> str:
         return str(model(dataset[order[idx]]["speech"]))

@@ -22,8 +22,6 @@ def upper(text: str) -> Any:
 
 
 class ListModel:
-    """Takes one text or a list of texts, and counts its calls."""
-
     def __init__(self) -> None:
         self.calls = 0
 

@@ -69,9 +69,9 @@ def test_an_override_that_fits_nothing_is_refused(override: str, message: str) -
             | {"detached": {"shards": 9, "snapshot": True}},
         ),
         (
-            {"env": "slurm", "n_workers": 8, "options": {"queue": "gpu"}, "adapt": {"maximum": 2}},
-            {"env": "local", "options": {"threads_per_worker": 2}},
-            {"env": "local", "n_workers": 8, "options": {"threads_per_worker": 2}},
+            {"env": "slurm", "n_workers": 8, "options": {"queue": "gpu"}},
+            {"env": "local"},
+            {"env": "local", "n_workers": 8},
         ),
     ],
 )

@@ -8,51 +8,7 @@ import pytest
 
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.base.blocks import check_blocks
-from espnet3.systems.configs.places import Place, place_of, places_in
 from espnet3.systems.configs.reading import check_interpolations, read_config
-
-TEXT = """\
-a: 1
-block: &shared   # with a comment
-  key: x
-
-  items:
-    - name: one
-    - {name: two,
-       other: 3}
-more:
-  <<: *shared
-  own: 4
-"""
-
-
-def test_every_key_has_its_line() -> None:
-    """Keys of mappings, entries of lists and merged keys are found under their dotted names, with their lines."""
-    places = places_in(TEXT, "f.yaml")
-    lines = {key: place.line for key, place in places.items()}
-    assert lines == {
-        "": None,
-        "a": 1,
-        "block": 2,
-        "block.key": 3,
-        "block.items": 5,
-        "block.items.0": 6,
-        "block.items.0.name": 6,
-        "block.items.1": 7,
-        "block.items.1.name": 7,
-        "block.items.1.other": 8,
-        "more": 9,
-        "more.own": 11,
-        "more.key": 3,
-        "more.items": 5,
-        "more.items.0": 6,
-        "more.items.0.name": 6,
-        "more.items.1": 7,
-        "more.items.1.name": 7,
-        "more.items.1.other": 8,
-    }
-    assert str(place_of(places, "block.items.1.none.such")) == "f.yaml, line 7"
-    assert place_of(places, "nothing") == Place("f.yaml")
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import ClassVar
 
-import psutil
 import pytest
 
-from benchmarks import ROOT, cases, recording, rounds, scale, simulated, summary
+from benchmarks import ROOT, cases, rounds, simulated, summary
 from benchmarks.launch import contained
 from benchmarks.systems import SYSTEMS, load
 from benchmarks.systems.base import System
-from espnet3.parallel.timing.counts import ItemTimes
-from espnet3.parallel.timing.reading import read_times
 
 
 def _command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -91,35 +87,6 @@ def test_what_a_process_starts_is_killed_with_it(hangs: bool, tmp_path: Path) ->
     assert not _runs(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.matrix
-def test_the_figures_of_a_few_workers_are_taken_and_no_process_stays(tmp_path):
-    """Four workers: all results are right, half of them go, the figures are in the file, nothing runs on."""
-    out = tmp_path / "scale.json"
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.scale",
-        "--workers",
-        "4",
-        "--items",
-        "2000",
-        "--out",
-        str(out),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "µs per empty item" in done.stdout
-    report = json.loads(out.read_text())
-    (figures,) = report["points"]
-    point = scale.Point(**figures)
-    assert report["items"] == 2000 and point.workers == 4 and point.shrink_right
-    assert 0 < point.first_s < point.start_s
-    assert min(point.empty_us, point.sleep_us, point.resident, point.end_s) > 0
-    assert point.sleep_s >= 2000 * scale.SECONDS / 4
-    lines = [" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])]
-    assert not [line for line in lines if "benchmarks.light_jobs" in line]
-
-
 def test_simulated_workers_do_all_items(tmp_path):
     """Thirty workers that compute nothing: every item has its result, and the figures are in the file."""
     out = tmp_path / "simulated.json"
@@ -132,16 +99,6 @@ def test_simulated_workers_do_all_items(tmp_path):
     assert point.workers == 30 and point.items == 300
     assert 0 < point.efficiency <= 1.01 and point.cpu_s > 0
     assert point.wall_s >= simulated.LEAST * 0.99
-
-
-def test_what_is_left_out_is_recorded_again_afterwards(tmp_path, monkeypatch) -> None:
-    """A run with recording has times, one without has none, and the package is as it was."""
-    for n, records in enumerate((True, False, True)):
-        folder = nullcontext(str(tmp_path / str(n)))
-        monkeypatch.setattr(recording.tempfile, "TemporaryDirectory", lambda prefix, folder=folder: folder)
-        recording.seconds(2, 40, records)
-        assert bool(read_times(tmp_path / str(n)).items) is records
-    assert ItemTimes.of_steps([(1, 0.5)]).counts
 
 
 def _runs(pid: int) -> bool:

@@ -58,11 +58,7 @@ class Scratch:
 
 
 def prepare(folder: Path) -> Scratch:
-    """Make what is not there yet; the layer and both trees are new each time.
-
-    Raises:
-        subprocess.CalledProcessError: A package cannot be installed; its output has been shown.
-    """
+    """Make what is not there yet; the layer and both trees are new each time."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".gitignore").write_text("*\n", encoding="utf-8")
     scratch = Scratch(folder)

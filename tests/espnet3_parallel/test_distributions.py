@@ -300,17 +300,6 @@ def test_overlay_puts_ours_in_front_and_changes_no_file(alone: Place, checkout: 
     assert not [path for path in checkout.rglob("*") if path.is_symlink()]
 
 
-def test_a_checkout_outlives_the_environment(alone: Place, checkout: Path, tmp_path: Path) -> None:
-    """Where the layer is gone the links lead nowhere, and the checkout's own layer is back."""
-    place = alone.copy(tmp_path / "place")
-    place.python_says(
-        f"from pathlib import Path; from espnet3_parallel.overlay import lay; lay(Path({str(checkout)!r}))"
-    )
-    shutil.rmtree(place.site)
-    code = "from espnet3.parallel.base_runner import OWNER; print(OWNER)"
-    assert alone.python_says(code, path=checkout) == "base_runner"
-
-
 def test_overlay_refuses_what_is_no_checkout_and_what_would_be_hidden(
     alone: Place, checkout: Path, tmp_path: Path
 ) -> None:

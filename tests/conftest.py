@@ -21,6 +21,16 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+CONTRACT = ("contract", "durable", "faults", "spec")  # folders whose tests look through the public API
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that have to survive a redesign."""
+    for item in items:
+        if item.path.parent.name in CONTRACT:
+            item.add_marker(pytest.mark.contract)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Iterator[object]:
     """Give every test the same environment, without its name: worker processes that stay are those of an equal one."""

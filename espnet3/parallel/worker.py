@@ -68,7 +68,7 @@ def _element(file: Path, index: int, option: str, value: str) -> int:
         layout = Layout(Path(spec.run))
         if layout.is_there():  # else the run folder is missing, and must not be created here
             make_folder(layout.shard(spec.shard))
-        fd = open_to_write(layout.log(spec.shard))
+        fd = open_to_write(layout.shard(spec.shard) / LOG)
     except (ParallelError, OSError) as error:  # printed to the scheduler's output file
         say(f"{type(error).__name__}: {error}")
         return EXIT_FAILED if own else int(value)

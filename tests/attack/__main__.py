@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.attack.case import Case
-from tests.attack.drawing import FIXED, drawn
+from tests.attack.drawing import drawn
 from tests.attack.judge import REPO, attack
 
 
@@ -47,18 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seed", type=int, action="append", help="this one alone; may be given several times"
     )
-    parser.add_argument("--case", action="append", help="this fixed case alone, by its name or a part of it")
     parser.add_argument("--code", type=Path, default=REPO, help="the checkout to attack; default: this one")
     parser.add_argument("--at-once", type=int, default=2, help="programs at a time; default %(default)s")
     args = parser.parse_args(argv)
-    if args.seed is not None or args.case:
-        cases = [(f"seed {seed}", drawn(seed)) for seed in args.seed or ()]
-        cases += [
-            (f"case {name!r}", FIXED[name]) for name in FIXED if any(part in name for part in args.case or ())
-        ]
-    else:
-        cases = [(f"case {name!r}", case) for name, case in FIXED.items()]
-        cases += [(f"seed {seed}", drawn(seed)) for seed in range(args.first, args.first + args.draws)]
+    seeds = args.seed or range(args.first, args.first + args.draws)
+    cases = [(f"seed {seed}", drawn(seed)) for seed in seeds]
     base = Path(tempfile.mkdtemp(prefix="attack-"))
     begin, found = time.monotonic(), 0
     for name, case, wrong in attacks(cases, base, args.code.resolve(), args.at_once):

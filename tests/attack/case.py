@@ -35,31 +35,20 @@ class Case:
     The program sets `answer`, or ends with an exception that nobody catches. Where it can say what the answer must be,
     it sets `right`.
 
-    Attributes:
-        name: Its family and what it does, or how it was drawn.
-        text: The program; `W` is the number of workers.
-        uses: Definitions and imports that its family has, besides `COMMON`: those that the text uses go before it.
-        parallel: It begins by setting `W` local workers.
-        workers: It is run once with each of these as `W`, and the answers have to be the same.
-        own: Types of exceptions, by name, that the program raises itself, so that it may end with them.
-        differ: One run may end with an answer and the other with an error: what is given cannot travel to workers.
-        once: Items append their name to the file `calls`; each may do so once.
-        answers: It has to end with an answer; an error, however clear, is a fault.
-        limit: Seconds after which a run counts as hanging, on the busiest machine.
-        slow: Takes too long for the default suite.
     """
 
-    name: str
-    text: str
-    uses: str = ""
-    parallel: bool = True
-    workers: tuple[int, ...] = (1, 2)
-    own: tuple[str, ...] = ()
-    differ: bool = False
-    once: bool = False
-    answers: bool = False
-    limit: float = 300.0
-    slow: bool = False
+    name: str  # its family and how it was drawn
+    text: str  # the program; `W` is the number of workers
+    uses: str = ""  # definitions of its family, besides `COMMON`: those that the text uses go before it
+    parallel: bool = True  # it begins by setting `W` local workers
+    workers: tuple[int, ...] = (1, 2)  # it is run with each as `W`, and the answers have to be the same
+    own: tuple[str, ...] = ()  # types of exceptions that the program raises itself, and may end with
+    differ: bool = (
+        False  # one run may end with an answer and the other with an error: something cannot travel
+    )
+    once: bool = False  # items append their name to the file `calls`; each may do so once
+    answers: bool = False  # an error, however clear, is a fault
+    limit: float = 300.0  # seconds after which a run counts as hanging, on the busiest machine
 
     def program(self) -> str:
         """Return the program as one would type it: it prints what it found."""

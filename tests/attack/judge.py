@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 
 from tests.attack.case import Case
+from tests.parallel.faults.watching import TOKEN, family
 
 REPO = Path(__file__).resolve().parents[2]
-TOKEN = "ESPNET3_ATTACK_TOKEN"  # in the environment of every process that a program starts, directly or not
 PATIENCE = 120.0  # seconds for a busy machine to take away what a program's end should take away
 # what a Python process prints of an exception that nobody was there to catch
 _NOISE = re.compile(
@@ -32,27 +32,13 @@ _CLEAR = ("TypeError", "ValueError", "PicklingError")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How one run of a program ended.
-
-    Attributes:
-        workers: What it was given as `W`.
-        verdict: What its report wrote; empty where it wrote nothing.
-        code: Its exit code; None where it ran into its limit.
-        text: What it printed.
-        stacks: Where its threads stood when it ran into its limit.
-        left: What was left after it: processes and files.
-        twice: Items that were called more than once.
-        seconds: How long it took.
-    """
-
     workers: int
-    verdict: dict[str, Any]
-    code: int | None
+    verdict: dict[str, Any]  # of its report; empty where it wrote nothing
+    code: int | None  # None where it ran into its limit
     text: str
-    stacks: str
+    stacks: str  # at its limit
     left: tuple[str, ...]
     twice: tuple[str, ...]
-    seconds: float
 
     @property
     def end(self) -> str:
@@ -61,13 +47,7 @@ class Run:
 
 
 def attack(case: Case, base: Path, code: Path = REPO) -> list[str]:
-    """Run a case's program with each number of workers; return what was wrong, a sentence each.
-
-    Args:
-        case: The attack.
-        base: A folder with a short path for the programs' own folders.
-        code: The checkout that is attacked.
-    """
+    """Run a case's program with each number of workers; return what was wrong, a sentence each."""
     runs = [play(case, workers, base, code) for workers in case.workers]
     wrong = [f"W={run.workers}: {fault}" for run in runs for fault in faults(case, run)]
     ends = {run.end for run in runs if not (case.differ and "error" in run.verdict)}
@@ -88,7 +68,6 @@ def play(case: Case, workers: int, base: Path, code: Path = REPO) -> Run:
     env = {**os.environ, "PYTHONPATH": str(code), "TMPDIR": str(home / "tmp"), TOKEN: token}
     for name in ("PYTHONHASHSEED", "PYTEST_CURRENT_TEST"):  # each process orders its sets in its own way
         env.pop(name, None)
-    begin = time.monotonic()
     with (home / "output").open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, str(program), str(workers)],
@@ -105,14 +84,11 @@ def play(case: Case, workers: int, base: Path, code: Path = REPO) -> Run:
         ended = None
         os.kill(process.pid, signal.SIGUSR1)
         time.sleep(0.5)  # a process that hangs sends no event when it has printed its stacks
-    seconds = time.monotonic() - begin
     try:
         left = left_behind(home, token) if ended is not None else []
     finally:
         kill_family(token)
         process.wait()
-        for semaphore in _semaphores(home):
-            semaphore.unlink()
     run = Run(
         workers,
         json.loads(_read(home / "verdict.json") or "{}"),
@@ -121,14 +97,12 @@ def play(case: Case, workers: int, base: Path, code: Path = REPO) -> Run:
         _read(home / "stacks"),
         tuple(left),
         _twice(home / "calls"),
-        seconds,
     )
     shutil.rmtree(home, ignore_errors=True)  # some programs take rights away
     return run
 
 
 def faults(case: Case, run: Run) -> list[str]:
-    """Return what is wrong with how one run ended."""
     if run.code is None:
         return [f"still running after {case.limit:g} s\n{run.stacks}\n{run.text[-1500:]}"]
     found = [f"left behind: {what}" for what in run.left]
@@ -190,26 +164,9 @@ def _twice(file: Path) -> tuple[str, ...]:
 # --- what is left -----------------------------------------------------------------------------------
 
 
-def family(token: str) -> list[psutil.Process]:
-    """Return every process that a program started, however it was started and whoever adopted it."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(TOKEN) == token and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:  # it has just ended, or is a zombie: nothing of it runs
-            continue
-    return found
-
-
 def left_behind(home: Path, token: str) -> list[str]:
-    """Return what is left after a program's end, once a busy machine has had its time.
-
-    A process that the program itself leaves on purpose is named by its id in the file `keeps`.
-    """
-    kept = set(_read(home / "keeps").split())
-    running = [process for process in family(token) if str(process.pid) not in kept]
-    _, alive = psutil.wait_procs(running, timeout=PATIENCE)
+    """Return what is left after a program's end, once a busy machine has had its time."""
+    _, alive = psutil.wait_procs(family(token), timeout=PATIENCE)
     end = time.monotonic() + PATIENCE
     left = [f"process {p.pid}: {command}" for p in alive if (command := _command(p))]
     while not left and (files := _files(home)):
@@ -228,21 +185,13 @@ def _command(process: psutil.Process) -> str:
 
 
 def _files(home: Path) -> list[str]:
-    """Return temporary files of this program: in its own folders, and the semaphores that it named."""
     folders = [home / "tmp", *home.glob("x" * 20 + "*")]  # a long TMPDIR is one of these
     # what workers that were killed leave in Dask's folder, Dask takes away at the start of the next
     there = [path.name for f in folders for path in f.iterdir() if path.name != "dask-scratch-space"]
-    found = [f"temporary file {name}" for name in there]
-    return found + [f"semaphore {path.name}" for path in _semaphores(home)]
-
-
-def _semaphores(home: Path) -> list[Path]:
-    """Return the files of the semaphores that this program's report gave its name to."""
-    return sorted(Path("/dev/shm").glob(f"sem.attack-{home.name}-*"))
+    return [f"temporary file {name}" for name in there]
 
 
 def kill_family(token: str) -> None:
-    """SIGKILL what a program has left running."""
     for process in family(token):
         try:
             process.kill()

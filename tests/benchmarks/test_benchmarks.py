@@ -7,16 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
-from benchmarks import ROOT, cases, rounds, summary
+from benchmarks import ROOT, cases, rounds, simulated, summary
 from benchmarks.launch import contained
 from benchmarks.systems import SYSTEMS, load
 from benchmarks.systems.base import System
-
-_SLEEPER = "import time; time.sleep(600)"
 
 
 def _command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -24,47 +22,26 @@ def _command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the command writes for two systems and two workloads."""
-    out = tmp_path_factory.mktemp("out") / "new" / "report.json"
+@pytest.mark.matrix
+def test_the_report_has_every_round_and_a_summary(tmp_path: Path) -> None:
+    """Systems take turns; the summary has medians and ratios, names the poison item, and says what was left out."""
+    out = tmp_path / "new" / "report.json"
     ended = _command(
         "--quick", "--workloads", "W2,W6-poison", "--systems", "loop,ours", "--rounds", "2", "--out", str(out)
     )
     assert ended.returncode == 0, ended.stderr
     assert "espnet3.parallel" in ended.stdout and "for-loop" in ended.stdout
-    content: dict[str, Any] = json.loads(out.read_text())
-    return content
-
-
-@pytest.mark.matrix
-def test_report_holds_every_round_of_every_system_in_turn(report: dict[str, Any]) -> None:
-    """Systems take turns within a round, and each round starts with another one."""
+    report = json.loads(out.read_text())
+    assert report["complete"] and report["rounds"] == 2 and report["workers"] == 2 and report["quick"]
     ran = [(m["round"], m["system"]) for m in report["measurements"] if m["case"] == "W2"]
     assert ran == [(1, "loop"), (1, "ours"), (2, "ours"), (2, "loop")]
-    assert report["complete"] and report["rounds"] == 2 and report["workers"] == 2 and report["quick"]
-
-
-@pytest.mark.matrix
-def test_summary_has_median_range_and_ratio(report: dict[str, Any]) -> None:
-    """The ratio is that of the medians, above 1 where ours is better."""
-    rows = {r["system"]: r for r in report["summary"] if r["case"] == "W2"}
-    for row in rows.values():
-        assert row["figure"] == "efficiency" and len(row["values"]) == 2
-        assert 0 < row["low"] <= row["median"] <= row["high"] < 1.05
-    assert rows["ours"]["ratio"] == 1
-    assert rows["loop"]["ratio"] == pytest.approx(rows["ours"]["median"] / rows["loop"]["median"])
-
-
-@pytest.mark.matrix
-def test_poison_item_is_named_and_what_is_left_out_says_why(report: dict[str, Any]) -> None:
-    """Ours loses the poison item alone and names it; the loop cannot run it and has a reason."""
-    rows = {
-        r["system"]: r for r in report["summary"] if r["case"] == "W6-poison" and r["figure"] == "results"
-    }
-    assert rows["ours"]["outcome"] == "complete" and rows["ours"]["named"] is True
-    assert rows["ours"]["values"] == [199, 199]
-    assert rows["loop"]["status"] == "left out" and rows["loop"]["note"]
+    rows = {(r["system"], r["case"], r["figure"]): r for r in report["summary"]}
+    loop, ours = (rows[system, "W2", "efficiency"] for system in ("loop", "ours"))
+    assert all(0 < row["low"] <= row["median"] <= row["high"] < 1.05 for row in (loop, ours))
+    assert ours["ratio"] == 1 and loop["ratio"] == pytest.approx(ours["median"] / loop["median"])
+    poison = rows["ours", "W6-poison", "results"]
+    assert (poison["outcome"], poison["named"], poison["values"]) == ("complete", True, [199, 199])
+    assert rows["loop", "W6-poison", "results"]["status"] == "left out"
 
 
 def test_missing_peer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,31 +76,29 @@ def test_unknown_names_are_refused_with_those_there_are() -> None:
         assert arguments[1] in ended.stderr and "there are" in ended.stderr
 
 
-def test_process_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
-    """The limit ends the process, and also a child of it that has left the session."""
-    pids = tmp_path / "pids"
-    parent = (
-        "import os, subprocess, sys, time;"
-        f"p = subprocess.Popen([sys.executable, '-c', {_SLEEPER!r}], start_new_session=True);"
-        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{p.pid}}'); time.sleep(600)"
-    )
-    ended = contained([sys.executable, "-c", parent], timeout=15, cwd=tmp_path, log=tmp_path / "log")
-    assert ended.timed_out and ended.code < 0
-    for pid in map(int, pids.read_text().split()):
-        assert not _runs(pid)
+@pytest.mark.parametrize("hangs", [True, False])
+def test_what_a_process_starts_is_killed_with_it(hangs: bool, tmp_path: Path) -> None:
+    """Neither at the limit nor after its end does a child that has left the session reach the next measurement."""
+    script = "setsid sleep 600 & echo $! > pid; " + ("sleep 600" if hangs else "true")
+    limit = 5 if hangs else 600
+    ended = contained(["sh", "-c", script], timeout=limit, cwd=tmp_path, log=tmp_path / "log")
+    assert ended.timed_out is hangs and (ended.code < 0) is hangs
+    assert hangs or ended.left_behind == 1
+    assert not _runs(int((tmp_path / "pid").read_text()))
 
 
-def test_process_left_behind_is_counted_and_killed(tmp_path: Path) -> None:
-    """What outlives its parent does not reach the next measurement."""
-    pids = tmp_path / "pids"
-    parent = (
-        "import subprocess, sys;"
-        f"p = subprocess.Popen([sys.executable, '-c', {_SLEEPER!r}], start_new_session=True);"
-        f"open({str(pids)!r}, 'w').write(str(p.pid))"
+def test_simulated_workers_do_all_items(tmp_path):
+    """Thirty workers that compute nothing: every item has its result, and the figures are in the file."""
+    out = tmp_path / "simulated.json"
+    command = [sys.executable, "-m", "benchmarks.simulated", "--workers", "30", "--seconds", "0.5"]
+    done = subprocess.run(
+        [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
-    ended = contained([sys.executable, "-c", parent], timeout=600, cwd=tmp_path, log=tmp_path / "log")
-    assert not ended.timed_out and ended.code == 0 and ended.left_behind == 1
-    assert not _runs(int(pids.read_text()))
+    assert "driver, of a core" in done.stdout, done.stderr
+    (point,) = (simulated.Point(**figures) for figures in json.loads(out.read_text())["points"])
+    assert point.workers == 30 and point.items == 300
+    assert 0 < point.efficiency <= 1.01 and point.cpu_s > 0
+    assert point.wall_s >= simulated.LEAST * 0.99
 
 
 def _runs(pid: int) -> bool:

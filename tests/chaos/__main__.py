@@ -39,39 +39,16 @@ def rounds(seeds: Sequence[int], at_once: int, base: Path) -> Iterator[Played]:
 
 
 def table(played: Iterable[Played]) -> str:
-    """Return what the disturbances of each kind cost."""
     played = list(played)
     body = []
     for kind in KINDS:
         found = [d for p in played for d in p.disturbances if d.kind == kind.name]
         if not found:
             continue
-        of = [p for p in played if any(d.kind == kind.name for d in p.disturbances)]
         again = [d.again for d in found]
-        shares = [d.again / d.bound for d in found if d.bound]
-        body.append(
-            [
-                kind.name,
-                str(len(of)),
-                str(len(found)),
-                f"{median(again):g}",
-                str(max(again)),
-                f"{median(d.bound for d in found):g}",
-                f"{max(shares):.0%}" if shares else "",
-                str(sum(bool(p.wrong) for p in of)),
-            ]
-        )
-    head = [
-        "disturbance",
-        "rounds",
-        "times",
-        "again, median",
-        "most",
-        "bound, median",
-        "most of bound",
-        "wrong",
-    ]
-    return grid(head, body)
+        bound = median(d.bound for d in found)
+        body.append([kind.name, str(len(found)), f"{median(again):g}", str(max(again)), f"{bound:g}"])
+    return grid(["disturbance", "times", "again, median", "most", "bound, median"], body)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

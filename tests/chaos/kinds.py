@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.chaos import damage
+from espnet3.parallel.ledger.split import SESSION, SPLIT
 from tests.chaos.start import Start, kill
 
 if TYPE_CHECKING:
@@ -20,21 +19,12 @@ ALL, ONE, NONE = "all", "one", "none"  # how many workers lose what they hold
 
 @dataclass(frozen=True)
 class Kind:
-    """One way to disturb a run.
-
-    Attributes:
-        name: For the table.
-        do: Starts the program, disturbs it and sees it end as it should.
-        lose: Whose items in flight are computed again.
-        damage: Done to the folder afterwards; returns how many more items that may cost.
-        pool: Makes sense with worker processes only.
-    """
-
     name: str
-    do: Callable[[Round], Start]
-    lose: str = ALL
-    damage: Callable[[Round], int] | None = None
-    pool: bool = False
+    do: Callable[[Round], Start]  # starts the program, disturbs it and sees it end as it should
+    lose: str = ALL  # whose items in flight are computed again
+    damage: Callable[[Round], int] | None = (
+        None  # to the folder afterwards; how many more items that may cost
+    )
 
 
 def _signalled(send: Callable[[Start], None], codes: tuple[int, ...]) -> Callable[[Round], Start]:
@@ -49,14 +39,6 @@ def _signalled(send: Callable[[Start], None], codes: tuple[int, ...]) -> Callabl
         return start
 
     return do
-
-
-def _everything(start: Start) -> None:
-    kill([*start.workers(), *start.server(), *start.driver()])
-
-
-def _server_and_driver(start: Start) -> None:
-    kill([*start.server(), *start.driver()])
 
 
 _killed = _signalled(lambda start: kill(start.driver()), (-signal.SIGKILL,))
@@ -78,86 +60,102 @@ def _survives(whom: Callable[[Start], list[int]]) -> Callable[[Round], Start]:
     return do
 
 
-def _full_disk(r: Round) -> Start:
-    """Fill the disk at a drawn moment, see the run stop for that reason, free it again."""
-    # the limit is on its log as well, which must hold the traceback
-    start = r.start() if r.disk else r.start(file_limit=r.draw.randrange(8000, 20_000))
-    filler = r.folder.parent / "filler"
-    if r.disk and r.wait_for_a_moment(start):
-        _fill(filler)
-    code = start.end()
-    filler.unlink(missing_ok=True)
-    said = "the disk is full" in start.text or ("ItemError" in start.text and "No space left" in start.text)
-    said = said or (not r.disk and "File too large" in start.text)
-    r.expect((code == 1 and said) or (code == 0 and start.finished()), start, f"exit code {code}")
-    return start
+# --- what happens to the files of a run folder while no driver is at work in it --------------------
+
+_USERS = ("part.txt", "all.txt", "all.part")  # written by the runner's own hooks: nobody can check them
+_LOST_LINES = 2  # a changed line end makes one damaged line of two
 
 
-def _fill(file: Path) -> None:
-    with file.open("wb", buffering=0) as stream:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while True:
-                    stream.write(b"x" * size)
-            except OSError:
-                continue
+def files(folder: Path, *endings: str) -> list[Path]:
+    """Return the run's own files with these endings, in a fixed order; leases apart."""
+    found = [p for p in folder.rglob("*") if p.is_file() and p.name.endswith(endings or "")]
+    inside = [p for p in found if "old." not in p.relative_to(folder).parts[0]]
+    return sorted(p for p in inside if p.name not in _USERS and "lease." not in p.name and p.stat().st_size)
 
 
-def _read_only(r: Round) -> Start:
-    """Take away the right to write, before the start or in the middle, and give it back."""
-    before = r.draw.random() < 0.5
-    r.folder.mkdir(exist_ok=True, mode=0o700)
-    if before:
-        _chmod(r.folder, 0o500, 0o400)
-    try:
-        start = r.start(plain_permissions=True)
-        if not before and r.wait_for_a_moment(start):
-            _chmod(r.folder, 0o500, 0o400)
-        code = start.end()
-    finally:
-        _chmod(r.folder, 0o700, 0o600)
-    said = "not writable" in start.text or ("ItemError" in start.text and "Permission denied" in start.text)
-    r.expect((code == 1 and said) or (code == 0 and start.finished()), start, f"exit code {code}")
-    if before:
-        r.expect(code == 1 and not start.reported.items, start, "it began, and could not have written")
-    return start
+def torn_line(r: Round) -> int:
+    """Cut a file inside a line, or put a torn line into it."""
+    candidates = files(r.folder, ".jsonl")
+    if not candidates:
+        return 0
+    file = r.draw.choice(candidates)
+    data = file.read_bytes()
+    lines = data.splitlines(keepends=True)
+    at = r.draw.randrange(len(lines))
+    line = lines[at]
+    torn = line[: r.draw.randrange(1, max(2, len(line) - 1))]
+    how = r.draw.choice(["cut", "put in", "noise"])
+    if how == "cut":  # as a power failure does
+        file.write_bytes(data[: r.draw.randrange(len(data) - len(lines[-1]), len(data))])
+    elif how == "put in":
+        file.write_bytes(b"".join([*lines[:at], torn, b"\n", *lines[at:]]))
+    else:
+        file.write_bytes(
+            b"".join([*lines[:at], r.draw.randbytes(40).replace(b"\n", b" ") + b"\n", *lines[at:]])
+        )
+    r.say(f"{how}: {file.relative_to(r.folder)}, line {at + 1}")
+    return r.unit
 
 
-def _chmod(folder: Path, folders: int, files: int) -> None:
-    folder.chmod(0o700)
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            Path(parent, name).chmod(files)
-    for parent, _, _ in os.walk(folder, topdown=False):
-        Path(parent).chmod(folders)
+def changed_byte(r: Round) -> int:
+    candidates = files(r.folder)
+    if not candidates:
+        return 0
+    file = r.draw.choice(candidates)
+    data = bytearray(file.read_bytes())
+    at = r.draw.randrange(len(data))
+    data[at] ^= 1 << r.draw.randrange(8)
+    file.write_bytes(data)
+    r.say(f"changed byte {at} of {file.relative_to(r.folder)}")
+    if file.name == "run.json":  # it may say another run now, or no longer be JSON
+        r.knock(r'resume="force"', may_run=True)
+    return _LOST_LINES * r.unit
 
 
-def _second_driver(r: Round) -> Start:
-    """Start another driver beside the first: it is refused, and the first does not notice."""
-    start = r.start()
-    if r.wait_for_a_moment(start):
-        second = r.start()
-        code = second.end()
-        refused = code == 1 and "is in use: process" in second.text and not second.reported.items
-        r.expect(refused or (code == 0 and start.finished()), second, f"exit code {code}")
-    r.expect(start.end() == 0, start, "it did not end well")
-    return start
+def truncated_run(r: Round) -> int:
+    """Cut run.json; the next start is refused and says what to do, and that is done."""
+    file = r.folder / "run.json"
+    if not file.exists():
+        return 0
+    data = file.read_bytes()
+    file.write_bytes(data[: r.draw.randrange(len(data) - 2)])
+    r.say(f"cut {file.name}")
+    r.knock(r'run\.json is damaged: .*resume="force" takes over')
+    return 0
+
+
+def no_done_mark(r: Round) -> int:
+    """Delete a mark of something that was finished."""
+    marks = files(r.folder, "done")
+    if not marks:
+        return 0
+    mark = r.draw.choice(marks)
+    mark.unlink()
+    r.say(f"deleted {mark.relative_to(r.folder)}")
+    return r.unit if r.variant == "files" else 0
+
+
+def kind_of_sessions(variant: str) -> str:
+    """Return what the folders of a run's sessions are called."""
+    return SESSION if variant == "files" else SPLIT
 
 
 KINDS = (
     Kind("SIGKILL driver", _killed),
-    Kind("SIGKILL worker", _survives(Start.workers), lose=ONE, pool=True),
-    Kind("SIGKILL fork server", _survives(Start.server), lose=NONE, pool=True),
-    Kind("SIGKILL server, then driver", _signalled(_server_and_driver, (-signal.SIGKILL,)), pool=True),
-    Kind("SIGKILL all processes", _signalled(_everything, (-signal.SIGKILL,)), pool=True),
+    Kind("SIGKILL worker", _survives(Start.workers), lose=ONE),
+    Kind("SIGKILL fork server", _survives(Start.server), lose=NONE),
+    Kind(
+        "SIGKILL server, then driver",
+        _signalled(lambda s: kill([*s.server(), *s.driver()]), (-signal.SIGKILL,)),
+    ),
+    Kind(
+        "SIGKILL all processes",
+        _signalled(lambda s: kill([*s.workers(), *s.server(), *s.driver()]), (-signal.SIGKILL,)),
+    ),
     Kind("SIGTERM driver", _signalled(lambda s: kill(s.driver(), signal.SIGTERM), (-signal.SIGTERM,))),
     Kind("SIGINT group", _signalled(lambda s: s.signal_group(signal.SIGINT), (-signal.SIGINT, 130))),
-    Kind("full disk", _full_disk),
-    Kind("read-only folder", _read_only),
-    Kind("second driver", _second_driver, lose=NONE),
-    Kind("SIGKILL + torn line", _killed, damage=damage.torn_line),
-    Kind("SIGKILL + changed byte", _killed, damage=damage.changed_byte),
-    Kind("SIGKILL + truncated run.json", _killed, damage=damage.truncated_run),
-    Kind("SIGKILL + no done mark", _killed, damage=damage.no_done_mark),
-    Kind("SIGKILL + clock jump", _killed, damage=damage.clock_jump),
+    Kind("SIGKILL + torn line", _killed, damage=torn_line),
+    Kind("SIGKILL + changed byte", _killed, damage=changed_byte),
+    Kind("SIGKILL + truncated run.json", _killed, damage=truncated_run),
+    Kind("SIGKILL + no done mark", _killed, damage=no_done_mark),
 )

@@ -6,11 +6,9 @@ program's own files are those of any run. A script without a `__main__` guard: w
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
-import resource
 import struct
 import sys
 from pathlib import Path
@@ -23,12 +21,9 @@ ITEM, TAKEN, PHASE = b"i", b"t", b"p"
 OPENING, MERGING, ENDED = range(3)  # phases
 START = "CHAOS_START"  # environment variable: the number of this start, which workers inherit
 BAD = 31  # of so many items one fails
-_PR_CAPBSET_DROP = 24  # linux/prctl.h
-_OVER_PERMISSIONS = (1, 2)  # linux/capability.h: DAC_OVERRIDE, DAC_READ_SEARCH
 
 
 def report(pipe: int, what: bytes, number: int) -> None:
-    """Report something to the harness."""
     os.write(pipe, struct.pack(RECORD, what, int(os.environ[START]), number))
 
 
@@ -38,11 +33,7 @@ def cost_of(idx: int) -> int:
 
 
 def compute(idx: int) -> dict[str, Any]:
-    """Return an item's result, after some milliseconds of real work.
-
-    Raises:
-        ValueError: The item is one of those that always fail.
-    """
+    """Return an item's result, after some milliseconds of real work."""
     digest = hashlib.pbkdf2_hmac("sha256", b"item %d" % idx, b"chaos", 1000 * cost_of(idx)).hex()
     if idx % BAD == 7:
         raise ValueError(f"item {idx} is bad")
@@ -50,19 +41,13 @@ def compute(idx: int) -> dict[str, Any]:
 
 
 class Provider(EnvironmentProvider):
-    """Opens the pipe in each process that runs items."""
-
     def build_env_local(self) -> dict[str, Any]:
-        """Return the pipe's descriptor."""
         return {"pipe": os.open(self.config["pipe"], os.O_WRONLY)}
 
 
 class Items(BaseRunner):
-    """Results as lines."""
-
     @staticmethod
     def forward(idx: int, pipe: int) -> dict[str, Any]:
-        """Compute one item."""
         report(pipe, ITEM, idx)
         return compute(idx)
 
@@ -74,27 +59,21 @@ class Items(BaseRunner):
         return [Items.forward(idx, pipe) for idx in indices]
 
     def item_cost(self, idx: int) -> float:
-        """Return what an item costs."""
         return cost_of(idx)
 
 
 class Files(Items):
-    """Results in files of its own."""
-
     @staticmethod
     def open_writers(shard_dir: Path, **_: Any) -> Any:
-        """Open a shard's file."""
         return open(shard_dir / "part.txt", "w")
 
     @staticmethod
     def write_record(writers: Any, result: Any, state: Any, **_: Any) -> None:
-        """Write a line."""
         writers.write(f"{result['item']} {result['digest']}\n")
         writers.flush()
 
     @staticmethod
     def close_writers(writers: Any, state: Any, **_: Any) -> None:
-        """Close the file."""
         writers.close()
 
     def merge(self, shard_dirs: list[Path]) -> int:
@@ -128,21 +107,7 @@ def watch(pipe: int) -> None:
     OpenRun.merge = merge_and_report  # type: ignore[method-assign]
 
 
-def limit(settings: dict[str, Any]) -> None:
-    """Give up what the settings say: files without end, or root's right to write where nobody may."""
-    most = settings.pop("file_limit", None)
-    if most is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
-    if settings.pop("plain_permissions", False) and os.geteuid() == 0:
-        for capability in _OVER_PERMISSIONS:
-            ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
-        # what is dropped is gone for the next program that this process becomes
-        os.execv(sys.executable, [sys.executable, __file__, json.dumps(settings)])
-
-
 def main(settings: dict[str, Any]) -> None:
-    """Run, and say how it went."""
-    limit(settings)
     pipe = os.open(settings["pipe"], os.O_WRONLY)
     watch(pipe)
     report(pipe, PHASE, OPENING)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -21,9 +20,8 @@ from espnet3.parallel.ledger.lines import hash_indices
 from espnet3.parallel.ledger.scan import LEFT, scan_splits
 from espnet3.parallel.runner.shards import cut
 from tests.chaos import outcome
-from tests.chaos.cost import Disturbance, count_again
-from tests.chaos.damage import kind_of_sessions
-from tests.chaos.kinds import ALL, KINDS, ONE, Kind
+from tests.chaos.kinds import ALL, KINDS, ONE, Kind, kind_of_sessions
+from tests.chaos.outcome import Disturbance, count_again
 from tests.chaos.program import MERGING, OPENING, cost_of
 from tests.chaos.start import Pipe, Start
 from tests.parallel.faults.watching import PATIENCE, family
@@ -34,7 +32,6 @@ BATCHES = (None, 2, 5, 16)
 # Of each worker's runs not on disk yet: one that the driver is about to write, one that is done and on its
 # way, and the one that is worked on
 CHUNKS_HELD = 3
-_DISK = "4m"
 
 
 class WrongError(AssertionError):
@@ -43,17 +40,6 @@ class WrongError(AssertionError):
 
 @dataclass
 class Played:
-    """What came of a round.
-
-    Attributes:
-        seed: Its seed.
-        variant: What the runner does with its results.
-        home: Its folder.
-        disturbances: In order.
-        story: What happened, line by line.
-        wrong: What is wrong; empty where all is well.
-    """
-
     seed: int
     variant: str
     home: Path
@@ -63,13 +49,7 @@ class Played:
 
 
 def play(seed: int, home: Path, undisturbed: dict[str, outcome.Outcome]) -> Played:
-    """Play one round.
-
-    Args:
-        seed: Chooses variant, kinds, moments, workers and batch sizes; the moments are kept as well as can be.
-        home: A new folder with a short path.
-        undisturbed: The outcome of each variant's undisturbed run.
-    """
+    """Play one round: its seed chooses variant, kinds, workers, batch sizes and, as well as can be, moments."""
     round_ = Round(seed, home)
     with round_.open():
         try:
@@ -95,13 +75,6 @@ def reference(variant: str, base: Path) -> outcome.Outcome:
 
 
 class Round:
-    """A run folder and what is done to it.
-
-    Args:
-        seed: As for `play`.
-        home: As for `play`.
-    """
-
     def __init__(self, seed: int, home: Path) -> None:
         self.draw = random.Random(seed)
         more = self.draw.choice([0, 0, 1, 2])
@@ -112,7 +85,6 @@ class Round:
         self.token = uuid.uuid4().hex
         self.home = home
         self.folder = home / "run"
-        self.disk: Path | None = None
         self.played = Played(seed, self.variant, home)
         self.pipe = Pipe(home / "pipe")
         self.starts: list[Start] = []
@@ -121,9 +93,6 @@ class Round:
     @contextmanager
     def open(self) -> Iterator[None]:
         """Make what the round needs, and take it away."""
-        if any(kind.name == "full disk" for kind in self.kinds):
-            self.disk = _mounted(self.home / "disk")
-            self.folder = (self.disk or self.home) / "run"
         try:
             yield
         finally:
@@ -132,30 +101,19 @@ class Round:
             for process in family(self.token):
                 process.kill()
             self.pipe.close()
-            if self.disk is not None:
-                if self.played.wrong:
-                    subprocess.run(["cp", "-a", self.folder, self.home / "run"], check=False)
-                subprocess.run(["umount", "--lazy", self.disk], check=True)
 
     # --- what the kinds use ---
 
     def say(self, line: str) -> None:
-        """Add to the story."""
         self.played.story.append(line)
 
     def expect(self, right: bool, start: Start, what: str) -> None:
-        """Fail the round unless something is so.
-
-        Raises:
-            WrongError: It is not.
-        """
         if not right:
             raise WrongError(f"start {start.number}: {what}; it printed:\n{start.text[-2000:]}")
 
-    def start(self, *, pool: bool = False, workers: int | None = None, **more: Any) -> Start:
+    def start(self, *, pool: bool = False, workers: int | None = None) -> Start:
         """Start the program with a drawn batch size and number of workers; `pool`: more than one."""
         settings = {
-            **more,
             "folder": str(self.folder),
             "pipe": str(self.pipe.path),
             "variant": self.variant,
@@ -194,9 +152,7 @@ class Round:
     def knock(self, said: str, may_run: bool = False) -> None:
         """Start on a damaged folder: it is refused and says what to do, and the next start does that.
 
-        Args:
-            said: A pattern that the message has.
-            may_run: The damage may be of no consequence; then the run goes on.
+        Where the damage may be of no consequence (`may_run`), the run may go on.
         """
         self.resume = True  # an earlier "force" may have been killed before it came to anything
         start = self.start()
@@ -212,11 +168,7 @@ class Round:
     # --- a round ---
 
     def play(self, undisturbed: outcome.Outcome) -> None:
-        """Disturb, start again until it is done, compare.
-
-        Raises:
-            AssertionError: What came out is not right.
-        """
+        """Disturb, start again until it is done, compare."""
         for kind in self.kinds:
             self.say(f"{kind.name}:")
             now = Disturbance(kind.name, len(self.starts))
@@ -285,14 +237,3 @@ def _largest_shard() -> int:
     costs = [float(cost_of(idx)) for idx in range(N)]
     begins = [[*cut(N, costs, batch or 1), N] for batch in BATCHES]
     return max(b - a for cuts in begins for a, b in itertools.pairwise(cuts))
-
-
-def _mounted(path: Path) -> Path | None:
-    """Mount a small disk of its own; None where that is not allowed."""
-    path.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=0700", "tmpfs", path],
-        capture_output=True,
-        check=False,
-    )
-    return path if done.returncode == 0 else None

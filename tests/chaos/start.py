@@ -28,25 +28,13 @@ class StuckError(AssertionError):
 
 @dataclass
 class Reported:
-    """What a start of the program has reported.
-
-    Attributes:
-        items: The items begun, in order.
-        chunk: The most items handed out at a time.
-        phases: The phases reached.
-    """
-
-    items: list[int] = field(default_factory=list)
-    chunk: int = 0
+    items: list[int] = field(default_factory=list)  # begun
+    chunk: int = 0  # the most items handed out at a time
     phases: set[int] = field(default_factory=set)
 
 
 class Pipe:
-    """The named pipe that all processes of a round write to.
-
-    Args:
-        path: Where it is made.
-    """
+    """The named pipe that all processes of a round write to."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -55,7 +43,6 @@ class Pipe:
         self.reported: dict[int, Reported] = {}
 
     def read(self) -> None:
-        """Take what is there."""
         while True:
             try:
                 data = os.read(self.fd, struct.calcsize(RECORD) << 10)
@@ -72,29 +59,13 @@ class Pipe:
                     reported.phases.add(number)
 
     def close(self) -> None:
-        """Close it."""
         os.close(self.fd)
 
 
 class Start:
-    """The program, running in a session of its own.
+    """The program, running in a session of its own; every process of the round has the token."""
 
-    Args:
-        pipe: Where it reports what it does.
-        number: Of this start in its round.
-        home: Its output and its temporary files go here.
-        settings: For the program.
-        token: Marks every process of the round.
-    """
-
-    def __init__(
-        self,
-        pipe: Pipe,
-        number: int,
-        home: Path,
-        settings: dict[str, object],
-        token: str,
-    ) -> None:
+    def __init__(self, pipe: Pipe, number: int, home: Path, settings: dict[str, object], token: str) -> None:
         self.pipe = pipe
         self.number = number
         self.n_workers = int(str(settings["workers"]))
@@ -119,20 +90,10 @@ class Start:
 
     @property
     def text(self) -> str:
-        """What it has printed so far."""
         return self.output.read_text(errors="replace")
 
-    @property
-    def code(self) -> int | None:
-        """How it ended; None while it runs."""
-        return self.process.returncode
-
     def wait_for(self, reached: Callable[[Reported], bool]) -> bool:
-        """Wait until something has been reported; False if the driver ended before.
-
-        Raises:
-            StuckError: Neither came.
-        """
+        """Wait until something has been reported; False if the driver ended before."""
         while True:
             self.pipe.read()
             if reached(self.reported):
@@ -146,30 +107,22 @@ class Start:
                 return False
 
     def end(self) -> int:
-        """Wait until the driver has ended, and return its exit code.
-
-        Raises:
-            StuckError: It goes on and on.
-        """
+        """Wait until the driver has ended, and return its exit code."""
         self.wait_for(lambda _: False)
         code = self.process.wait()
         self.pipe.read()
         return code
 
     def finished(self) -> bool:
-        """Whether the run was done before the driver ended."""
         return ENDED in self.reported.phases
 
     def driver(self) -> list[int]:
-        """Return the driver's pid."""
         return [self.process.pid]
 
     def server(self) -> list[int]:
-        """Return the fork server's pid, if there is one."""
         return self._look(servers_of)
 
     def workers(self) -> list[int]:
-        """Return the workers' pids."""
         return self._look(workers_of)
 
     def _look(self, of: Callable[[int], list[psutil.Process]]) -> list[int]:
@@ -179,11 +132,9 @@ class Start:
             return []
 
     def signal_group(self, number: int) -> None:
-        """Signal the driver's process group, as a terminal does."""
         os.killpg(self.process.pid, number)
 
     def close(self) -> None:
-        """Kill what is left of it."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

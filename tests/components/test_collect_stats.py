@@ -13,7 +13,7 @@ import numpy
 import pytest
 
 from espnet3.components.data.collect_stats import CollectStatsProvider, CollectStatsRunner
-from espnet3.parallel import DetachedRun, ItemError, set_parallel
+from espnet3.parallel import ItemError, set_parallel
 from tests.components.waves import Frames, Noise
 from tests.waiting import wait_until
 
@@ -80,7 +80,7 @@ def test_shapes_are_those_of_inputs_and_features_in_the_order_of_the_data(tmp_pa
     assert (tmp_path / "train/batch_keys").read_text() == "speech\n"
 
 
-@pytest.mark.parametrize(("workers", "batch_size"), [(1, 16), (2, None), (2, 16), (4, 1), (4, 7)], ids=str)
+@pytest.mark.parametrize(("workers", "batch_size"), [(1, 16), (2, 7)], ids=str)
 def test_workers_and_batches_never_change_a_byte(
     alone: dict[str, bytes], tmp_path: Path, workers: int, batch_size: int | None
 ) -> None:
@@ -90,41 +90,23 @@ def test_workers_and_batches_never_change_a_byte(
     assert files(tmp_path) == alone
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_detached_jobs_never_change_a_byte(alone: dict[str, bytes], tmp_path: Path, shards: int) -> None:
-    """Jobs without a driver, cut otherwise, and a merge afterwards leave the same files."""
-    set_parallel({"env": "local", "n_workers": 2, "detached": {"shards": shards}})
-    run = collect(tmp_path, async_mode=True, batch_size=4)
-    assert isinstance(run, DetachedRun)
-    try:
-        assert run.wait(600).done, dict(run.logs())
-    finally:
-        run.cancel()
-    stats = run.merge()
-    assert stats["feats"].count == int(numpy.load(tmp_path / "train/feats_stats.npz")["count"])
-    assert files(tmp_path) == alone
-
-
 _KILLED = """
 import sys
 from pathlib import Path
 from tests.components.test_collect_stats import collect, config
 from espnet3.parallel import set_parallel
 
-folder, gate, at, workers = sys.argv[1:]
-set_parallel({"env": "local", "n_workers": int(workers)})
+folder, gate, at = sys.argv[1:]
+set_parallel({"env": "local", "n_workers": 2})
 collect(Path(folder), config({"_target_": "tests.components.waves.Slow", "gate": gate, "at": int(at)}))
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_run_goes_on_and_leaves_the_same_bytes(
-    alone: dict[str, bytes], tmp_path: Path, workers: int
-) -> None:
+def test_a_killed_run_goes_on_and_leaves_the_same_bytes(alone: dict[str, bytes], tmp_path: Path) -> None:
     """After SIGKILL in the middle, the same call computes the shards that are left; the files are the same."""
     gate = tmp_path / "gate"
     at = len(Noise()[25]["speech"])
-    command = [sys.executable, "-c", _KILLED, str(tmp_path), str(gate), str(at), str(workers)]
+    command = [sys.executable, "-c", _KILLED, str(tmp_path), str(gate), str(at)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=ROOT, env=env) as process:
         try:
@@ -166,14 +148,10 @@ def test_a_model_collects_several_features(tmp_path: Path) -> None:
     assert (tmp_path / "train/energy_shape").read_text().splitlines()[0] == "u0 1,1"
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [("nan", "holds a value that is not finite"), ("1e200", "is so large that its sums are no doubles")],
-)
-def test_values_without_a_sum_are_the_items_error(tmp_path: Path, value: str, said: str) -> None:
-    """A feature that would spoil every sum is named with its item, also where only its square is too large."""
-    made_of = config({"_target_": f"{WAVES}.Holes", "value": value})
-    with pytest.raises(ItemError, match=f"the feature 'feats' of item 'u0' {said}"):
+def test_values_without_a_sum_are_the_items_error(tmp_path: Path) -> None:
+    """A feature that would spoil every sum is named with its item."""
+    made_of = config({"_target_": f"{WAVES}.Holes", "value": "nan"})
+    with pytest.raises(ItemError, match="the feature 'feats' of item 'u0' holds a value that is not finite"):
         collect(tmp_path, made_of, n=2)
 
 

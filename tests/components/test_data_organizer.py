@@ -103,13 +103,10 @@ def test_the_fingerprint_is_that_of_all_parts_or_none() -> None:
     ("block", "said"),
     [
         ({"train": {"a": 1}}, "dataset.train = .*must be a list of entries"),
-        ({"train": ["x"]}, "dataset.train.0 = 'x': must be a mapping"),
         ({"train": [{"data_src_arg": {}}]}, "dataset.train.0.data_src_arg = .*Did you mean 'data_src_args'"),
         ({"valid": [{"split": "x"}]}, "dataset.valid.0.split = 'x': unknown key. Arguments of the dataset"),
-        ({"train": [{"data_src_args": 3}]}, "data_src_args = 3: must be a mapping"),
         ({"train": [{"data_src": "a/b", "_target_": "c.d"}]}, "both data_src and _target_"),
         ({"test": [noise()]}, "dataset.test.0.name = None: each test set needs a name of its own"),
-        ({"test": [{"name": ".."}]}, r"name = '\.\.': must be the name of one folder, without '/'"),
         ({"test": [{"name": "a/b"}]}, "dataset.test.0.name = 'a/b': must be the name of one folder"),
         ({"test": [{"name": "a"}, {"name": "a"}]}, "dataset.test.1.name = 'a': each test set needs a name"),
         ({"tests": []}, "unknown key tests; it takes train, valid, test"),

@@ -1,7 +1,8 @@
-"""Builders that know when they are already built."""
+"""Builders that know when they are already built, and files that a killed one has left."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from espnet3.components.data.dataset_builder import BuiltFiles, DatasetBuilder
+from espnet3.components.data.files import remove_leftovers, write_atomic, write_text_atomic
+from espnet3.parallel.ledger.files import BY_UMASK, Draft
 
 
 class Letters(DatasetBuilder):
@@ -45,18 +48,13 @@ def test_a_complete_dataset_is_not_built_again(built: Letters) -> None:
     assert again.facts() == {"letters": 2}
 
 
-def test_nothing_is_built_in_a_new_folder(tmp_path: Path) -> None:
-    """A folder without the marker is not built, and the reason names the marker."""
-    assert "built.json is not there" in str(Letters(tmp_path).why_not_built())
-
-
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
         (lambda data: (data / "sub" / "payload").unlink(), "payload is not there"),
         (lambda data: (data / "sub" / "payload").write_bytes(b"1234"), "has 4 bytes, not 5"),
         (lambda data: (data / "index").write_text("ba"), "index was changed after the build"),
-        (lambda data: (data / "built.json").write_text("{"), "is not JSON"),
+        (lambda data: (data / "built.json").unlink(), "built.json is not there"),
     ],
 )
 def test_damage_is_noticed_and_repaired(built: Letters, damage: Any, reason: str) -> None:
@@ -101,3 +99,16 @@ def test_files_outside_the_folder_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="stray, which is not under its data folder"):
         Elsewhere(tmp_path / "data").build()
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    """The temporary files of the same path go, those of other files stay until somebody tidies the folder."""
+    drafts = [Draft(tmp_path / name, BY_UMASK) for name in ("file", "file", "file.scp", "other")]
+    write_text_atomic(tmp_path / "file", "new")
+    assert [os.path.exists(draft.temporary) for draft in drafts] == [False, False, True, True]
+    write_atomic(tmp_path / "other", lambda file: file.write(b"x"), sole=False)
+    assert os.path.exists(drafts[3].temporary)
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "other"]
+    for draft in drafts:
+        draft.close()

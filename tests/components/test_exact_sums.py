@@ -56,16 +56,11 @@ def test_the_smallest_and_the_largest_doubles_are_kept() -> None:
     assert sums.values() == [1e-323, -1.5e-323, 0.0, 3.0]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_refused(value: float) -> None:
-    """A value without a place among the numbers is an error, and not a wrong sum."""
-    with pytest.raises(ValueError, match="not finite"):
-        ExactSums().add([1.0, value])
-
-
-def test_another_number_of_places_is_refused() -> None:
-    """Arrays of different sizes are not added up to the shorter one."""
+def test_what_has_no_sum_is_refused() -> None:
+    """A value without a place among the numbers, and another number of values, are errors, and no wrong sums."""
     sums = ExactSums()
     sums.add([1.0, 2.0])
+    with pytest.raises(ValueError, match="not finite"):
+        sums.add([1.0, math.nan])
     with pytest.raises(ValueError, match="3 values where there were 2 before"):
         sums.add([1.0, 2.0, 3.0])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy
 import pytest
@@ -116,12 +114,7 @@ def test_a_command_that_gives_no_audio_says_so(
         ({"text": "reca hello\n"}, r"text has no line for 1 of the 2 utterances in wav\.scp, such as 'recb'"),
         ({"segments": "u1 recx 0 1\n"}, "segments, line 1: 'u1' is of the recording 'recx', which"),
         ({"segments": "u1 reca 1 0.5\n"}, "segments, line 1: 'reca 1 0.5' must be a recording and two times"),
-        ({"segments": "u1 reca 0\n"}, "must be a recording and two times in seconds"),
         ({"utt2dur": "reca 1.0\nrecb long\n"}, "utt2dur, line 2: 'long' must be a number of seconds"),
-        ({"utt2dur": "reca nan\nrecb 1\n"}, "utt2dur, line 1: 'nan' must be a number of seconds above 0"),
-        ({"utt2dur": "reca 1.0\nrecb -3\n"}, "utt2dur, line 2: '-3' must be a number of seconds above 0"),
-        ({"segments": "u1 reca 0 inf\n"}, "segments, line 1: 'reca 0 inf' must be a recording and two times"),
-        ({"segments": "u1 reca nan 1\n"}, "segments, line 1: 'reca nan 1' must be a recording and two times"),
         ({"wav_scp": "reca\nrecb b.wav\n"}, r"wav\.scp, line 1: 'reca' has no path behind it"),
     ],
 )
@@ -171,21 +164,6 @@ def test_lengths_that_the_audio_has_not_are_refused(tmp_path: Path) -> None:
     assert KaldiDataset(data)["reca"]["seconds"] == 1.0
     with pytest.raises(ValueError, match=r"wav\.scp, line 1: 'recb' is 2 s long, .*utt2dur says 100: write"):
         KaldiDataset(data)["recb"]
-
-
-def test_a_byte_order_mark_is_no_part_of_an_id(tmp_path: Path) -> None:
-    """Lists that an editor has saved with a mark in front have the ids that a person sees."""
-    data = folder(tmp_path, text="\ufeffreca one\nrecb two\n", utt2spk="\ufeffreca ann\nrecb bob\n")
-    (data / "wav.scp").write_text(f"\ufeffreca {tmp_path}/a.wav\nrecb {tmp_path}/b.wav\n")
-    assert list(KaldiDataset(data).keys()) == ["reca", "recb"]
-    assert KaldiDataset(data)["reca"]["text"] == "one"
-
-
-def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
-    """A dataset of a folder that is not there can be made and pickled; its use names the file."""
-    dataset: Any = pickle.loads(pickle.dumps(KaldiDataset(tmp_path / "none")))
-    with pytest.raises(FileNotFoundError, match=r"wav\.scp"):
-        len(dataset)
 
 
 def test_the_fingerprint_follows_the_lists(tmp_path: Path) -> None:

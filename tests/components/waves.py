@@ -81,7 +81,6 @@ class Model:
     """A model as ESPnet has them: a batch with lengths goes in, and comes out."""
 
     def collect_feats(self, speech: Any, speech_lengths: Any) -> dict[str, Any]:
-        """Return two features: one with frames, one without."""
         assert speech.shape == (1, int(speech_lengths[0]))
         frames = speech[:, : speech.shape[1] // 10 * 10].reshape(1, -1, 10) / 3.0
         padded = numpy.concatenate([frames, numpy.full((1, 2, 10), numpy.nan)], axis=1)

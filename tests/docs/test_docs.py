@@ -77,7 +77,6 @@ def outputs(page: Path) -> list[str]:
 
 
 def name(page: Path) -> str:
-    """Name a page for pytest."""
     return page.relative_to(ROOT).as_posix()
 
 
@@ -119,7 +118,6 @@ def test_every_parallel_block_is_accepted() -> None:
 
 
 def table_of_backends() -> list[str]:
-    """Return the lines of the table of backends, made of their rows."""
     lines = []
     for row in BACKENDS.values():
         install = "nothing more" if row.extra is None else f"`espnet3-parallel[{row.extra}]`"

@@ -12,13 +12,11 @@ import pytest
 import soundfile
 
 from tests.components.needed import needed
-from tests.standins import standin
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def example(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one in a folder, as a user does."""
     command = [sys.executable, str(EXAMPLES / name), *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
@@ -64,14 +62,6 @@ def test_slurm_detached_without_slurm(tmp_path: Path) -> None:
     for _ in range(2):
         said = example("slurm_detached.py", tmp_path, "--env", "local", "--wait").stdout
         assert "4203 primes" in said and "40 of 40 items done" in said
-
-
-@pytest.mark.matrix
-def test_slurm_detached_on_a_scheduler(tmp_path: Path) -> None:
-    """The same file through the commands of a scheduler."""
-    with standin("pbs", slots=4):
-        said = example("slurm_detached.py", tmp_path, "--env", "pbs", "--queue", "workq", "--wait").stdout
-    assert "4203 primes" in said
 
 
 def test_audio_files(tmp_path: Path) -> None:

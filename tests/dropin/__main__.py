@@ -10,7 +10,6 @@ from pathlib import Path
 from tests.dropin import promises, suites, times
 from tests.dropin.deliberate import REASONS
 from tests.dropin.environment import ROOT, Scratch, prepare
-from tests.dropin.kept import Kept
 from tests.dropin.recipe import Check
 from tests.dropin.report import page
 from tests.dropin.suites import Suite
@@ -28,33 +27,33 @@ def main() -> int:
         "--folder", choices=suites.FOLDERS, action="append", help="of the tests, this one alone"
     )
     parser.add_argument(
-        "--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}, of each part's last run"
+        "--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}, of the parts that are run"
     )
     arguments = parser.parse_args()
     parts = {arguments.only} if arguments.only else {"recipe", "suites", "times"}
     scratch = prepare(arguments.scratch.resolve())
-    kept, bad = Kept(scratch.folder), 0
+    checks: list[Check] = []
+    timed: list[times.Times] = []
+    compared: list[Suite] = []
+    bad = 0
     if parts & {"recipe", "times"} and _shown([promises.prepare(scratch)])[0].wrong:
         return 1
     if "times" in parts:
         timed = times.measure(scratch, arguments.rounds)
         print(*times.table(timed), sep="\n", flush=True)
-        kept.put(timed)
     if "recipe" in parts:
         checks = _shown(promises.all_of(scratch))
-        kept.put(checks)
         bad += sum(bool(check.wrong) for check in checks)
     if "suites" in parts:
         folders = arguments.folder or suites.FOLDERS
         compared = [_compared(scratch, folder) for folder in folders]
-        kept.put(compared)
         lost = {name for suite in compared for name in suite.lost}
         bad += len(lost - REASONS.keys())
         for name in sorted(REASONS.keys() - lost if folders == suites.FOLDERS else ()):
             bad += 1
             print(f" WRONG  {name} passes, and deliberate.py has a reason why it would not")
     if arguments.write:
-        PAGE.write_text(page(kept.checks(), kept.times(), kept.suites()), encoding="utf-8")
+        PAGE.write_text(page(checks, timed, compared), encoding="utf-8")
     return 1 if bad else 0
 
 

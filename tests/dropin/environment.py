@@ -30,22 +30,18 @@ class Scratch:
 
     @property
     def python(self) -> Path:
-        """The Python that has everything."""
         return self.folder / "venv" / "bin" / "python"
 
     @property
     def pristine(self) -> Path:
-        """The source distribution, unpacked."""
         return self.folder / f"espnet-{ESPNET}"
 
     @property
     def theirs(self) -> Path:
-        """ESPnet's tree as it is."""
         return self.folder / "theirs"
 
     @property
     def ours(self) -> Path:
-        """ESPnet's tree with this checkout's layer over it."""
         return self.folder / "ours"
 
     def env(self, tree: Path) -> dict[str, str]:
@@ -62,11 +58,7 @@ class Scratch:
 
 
 def prepare(folder: Path) -> Scratch:
-    """Make what is not there yet; the layer and both trees are new each time.
-
-    Raises:
-        subprocess.CalledProcessError: A package cannot be installed; its output has been shown.
-    """
+    """Make what is not there yet; the layer and both trees are new each time."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".gitignore").write_text("*\n", encoding="utf-8")
     scratch = Scratch(folder)

@@ -68,7 +68,6 @@ def stages(recipe: Recipe, who: str) -> Iterator[Check]:
 
 
 def same_outputs(theirs: Recipe, ours: Recipe) -> Check:
-    """Compare what the stages wrote with the two layers."""
     check = Check("outputs with our layer and with its own: texts byte by byte, sums within 1e-6")
     for kind in (STATS, INFERENCE):
         for how in ("serial", "parallel"):
@@ -119,7 +118,6 @@ def killed(theirs: Recipe, ours: Recipe) -> Check:
 
 
 def changed(ours: Recipe) -> Check:
-    """Change the beam size in a folder that has results."""
     check = Check("infer with another beam size in the same folder: refused, the difference named")
     path = ours.folder / "conf" / "inference_killed.yaml"
     text = path.read_text(encoding="utf-8")
@@ -131,7 +129,6 @@ def changed(ours: Recipe) -> Check:
 
 
 def trains(ours: Recipe) -> Check:
-    """Run the trainer of the tree that has our layer."""
     check = Check("collect_stats and train with our layer, the trainer untouched")
     shutil.rmtree(ours.folder / "exp" / "training")
     shutil.rmtree(ours.folder / "exp" / "stats")

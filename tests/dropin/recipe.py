@@ -31,8 +31,6 @@ class Check:
 
 
 class Recipe:
-    """The recipe in one of the trees."""
-
     def __init__(self, scratch: Scratch, tree: Path) -> None:
         self.python = str(scratch.python)
         self.env = scratch.env(tree)
@@ -40,7 +38,6 @@ class Recipe:
         self.tree = tree
 
     def command(self, stages: Sequence[str], training: str = "training", inference: str = "") -> list[str]:
-        """Return the recipe's own command line for some stages."""
         words = [self.python, "run.py", "--stages", *stages, "--training_config", f"conf/{training}.yaml"]
         if inference:
             words += ["--inference_config", f"conf/{inference}.yaml", "--metrics_config", "conf/metrics.yaml"]

@@ -22,8 +22,7 @@ def _head() -> Iterator[str]:
     yield ""
     yield (
         f"`make test-espnet3` lays this layer over the source distribution of ESPnet {ESPNET}, and runs its recipe "
-        "`mini_an4` and its tests with both layers. With `ARGS=--write` it has written this page, from the last run of "
-        "each part."
+        "`mini_an4` and its tests with both layers. With `ARGS=--write` it has written this page."
     )
 
 

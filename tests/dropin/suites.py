@@ -25,11 +25,7 @@ class Outcome:
 
 
 def run(scratch: Scratch, tree: Path, folder: str) -> dict[str, Outcome]:
-    """Run the tests of one folder and return the outcome of each, by its name.
-
-    Raises:
-        RuntimeError: pytest wrote no results.
-    """
+    """Run the tests of one folder and return the outcome of each, by its name."""
     file = scratch.folder / f"{tree.name}-{folder.replace('/', '-')}.xml"
     file.unlink(missing_ok=True)
     done = subprocess.run(

@@ -19,29 +19,17 @@ HOW = {"one worker": "serial", "two workers": "parallel"}
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """One way to run them, with one layer: its seconds in each round, start and imports included.
-
-    Attributes:
-        how: Which way.
-        who: Which layer.
-        wall: By the clock.
-        processor: Of all processes together.
-        load: The machine's, of the minute in which each round ended.
-    """
+    """One way to run them, with one layer: its seconds in each round, start and imports included."""
 
     how: str
     who: str
     wall: tuple[float, ...]
     processor: tuple[float, ...]
-    load: tuple[float, ...]
+    load: tuple[float, ...]  # the machine's, of the minute in which each round ended
 
 
 def measure(scratch: Scratch, rounds: int) -> list[Times]:
-    """Run both ways with both layers, round after round, and remove what they have written.
-
-    Raises:
-        RuntimeError: A command fails.
-    """
+    """Run both ways with both layers, round after round, and remove what they have written."""
     _adopt_orphans()
     layers = {"its own": Recipe(scratch, scratch.theirs), "ours": Recipe(scratch, scratch.ours)}
     found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
@@ -77,7 +65,6 @@ def _wait_for_orphans() -> None:
 
 
 def table(times: Sequence[Times]) -> Iterator[str]:
-    """Return medians with their range, as a table in Markdown."""
     yield "| `infer` and `measure` | Layer | Wall time, s | Processor time, s |"
     yield "|---|---|---|---|"
     for each in times:

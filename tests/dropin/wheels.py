@@ -27,7 +27,6 @@ print(*[import_module("espnet3.parallel." + name).__file__ for name in {_MODULES
 
 
 def both_orders(scratch: Scratch, theirs: Recipe) -> list[Check]:
-    """Install ESPnet's wheel and ours, in both orders."""
     ours, espnet = wheels_of(scratch)
     orders = {"ESPnet first": [espnet, ours], "ESPnet last": [ours, espnet]}
     return [_one(scratch, theirs, name, wheels) for name, wheels in orders.items()]

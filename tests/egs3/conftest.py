@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import sys
 from pathlib import Path
@@ -32,10 +33,14 @@ def packages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(scope="session")
-def corpus(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the data folder of the whole corpus."""
+def corpus(packages: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the data folder of the whole corpus, which one of several test processes builds for all."""
     from dataset.builder import AsteriskBuilder
 
-    data = tmp_path_factory.mktemp("corpus") / "data"
-    assert AsteriskBuilder(data, packages).build() is True
-    return data
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # a process of pytest-xdist: the folder above is that of all
+        folder = folder.parent
+    with (folder / "corpus.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        AsteriskBuilder(folder / "corpus", packages).build()
+    return folder / "corpus"

@@ -26,7 +26,6 @@ sys.stdin.readline()
 
 
 def recognised(folder: Path, *arguments: str) -> bytes:
-    """Run the stage in one process; return the bytes of `text`."""
     command = [sys.executable, str(RECIPE / "run.py"), "--stages", "infer", *arguments, "exp_dir=exp"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

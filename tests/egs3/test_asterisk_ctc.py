@@ -128,14 +128,14 @@ def test_weights_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_the_stage_writes_the_same_bytes_for_any_workers_and_batches(corpus: Path, tmp_path: Path) -> None:
-    """infer with the own model on 1, 2 and 4 workers, by 1 and by 16 recordings, and as detached jobs."""
+    """infer with the own model on 1 and 2 workers, by 1 and by 16 recordings, and as detached jobs."""
     torch.save(CharacterCTC(**SMALL).state_dict(), tmp_path / "model.pth")
     config = {
         "dataset": {
             "_target_": "dataset.dataset.ManifestDataset",
             "manifest": str(corpus / "manifest.jsonl"),
         },
-        "test_sets": {"test": {"split": "test", "at_most": 40}},
+        "test_sets": {"test": {"split": "test", "at_most": 20}},
         "model": {
             "_target_": "src.ctc_recogniser.CTCRecogniser",
             "weights": str(tmp_path / "model.pth"),
@@ -146,13 +146,7 @@ def test_the_stage_writes_the_same_bytes_for_any_workers_and_batches(corpus: Pat
         "text_key": "hyp",
     }
     written = {}
-    for workers, size, detached in (
-        (1, 1, False),
-        (1, 16, False),
-        (2, 16, False),
-        (4, 1, False),
-        (2, 16, True),
-    ):
+    for workers, size, detached in ((1, 1, False), (2, 16, False), (2, 16, True)):
         folder = tmp_path / f"{workers}-{size}-{detached}"
         block = {"env": "local", "n_workers": workers}
         runner = {"progress": False, "async_mode": detached}
@@ -164,5 +158,5 @@ def test_the_stage_writes_the_same_bytes_for_any_workers_and_batches(corpus: Pat
         names = ("hyp.scp", "ref.scp", "text", "results.jsonl")
         written[folder.name] = [(folder / "test" / name).read_bytes() for name in names]
     first = written["1-1-False"]
-    assert len(set(first[0].splitlines())) == 40
+    assert len(set(first[0].splitlines())) == 20
     assert [way for way, files in written.items() if files != first] == []

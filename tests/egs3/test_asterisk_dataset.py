@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +43,6 @@ def test_an_item_has_id_speech_text_and_seconds(manifest: Path) -> None:
     assert (len(dataset), item["utt_id"], item["text"], item["seconds"]) == (3, "two", "word word", 0.2)
     assert (item["speech"].dtype, item["speech"].shape) == (numpy.int16, (3200,))
     assert item["speech"][:4].tolist() == [0, 1, 2, 3]
-
-
-def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
-    """A dataset of files that are not there can be made and pickled; its use says what to run."""
-    dataset = pickle.loads(pickle.dumps(ManifestDataset(tmp_path / "none.jsonl")))
-    with pytest.raises(FileNotFoundError, match="run the stage create_dataset first"):
-        len(dataset)
 
 
 def test_min_words_and_at_most_choose_items(manifest: Path) -> None:
@@ -102,15 +94,6 @@ def test_longest_recordings_come_first_whatever_items_are_called(tmp_path: Path)
     assert (runner.item_cost("a"), runner.item_cost("b")) == (0.1, 0.4)
 
 
-def test_the_builder_builds_in_the_recipes_folder_unless_told_otherwise(tmp_path: Path) -> None:
-    """`DatasetBuilder` of the recipe's `dataset` can be made without arguments, as entries of a split make it."""
-    import dataset
-
-    assert dataset.DatasetBuilder().data_dir == RECIPE / "data"
-    assert dataset.DatasetBuilder(tmp_path).data_dir == tmp_path
-    assert dataset.Dataset is ManifestDataset
-
-
 def test_the_fingerprint_follows_the_content(manifest: Path) -> None:
     """Equal manifests have one fingerprint, another reference or selection has another."""
     first = ManifestDataset(manifest).fingerprint()
@@ -130,7 +113,7 @@ def test_a_folder_of_wav_files_is_a_dataset(tmp_path: Path) -> None:
     assert (dataset[0]["text"], dataset[0]["seconds"], len(dataset[0]["speech"])) == (None, 0.2, 3200)
 
 
-@pytest.mark.parametrize(("rate", "channels"), [(8000, 1), (16000, 2), (44100, 2)])
+@pytest.mark.parametrize(("rate", "channels"), [(8000, 1), (16000, 2)])
 def test_a_wrong_rate_is_named_with_the_file(tmp_path: Path, rate: int, channels: int) -> None:
     """Another rate, or stereo, is found before any decoding, with the file and the way to convert it."""
     write_wav(tmp_path / "good.wav", 0.1)
@@ -145,10 +128,6 @@ def test_a_folder_that_cannot_be_decoded_is_said(tmp_path: Path) -> None:
         len(FolderDataset(tmp_path / "none"))
     with pytest.raises(FileNotFoundError, match=r"hold no \.wav file"):
         len(FolderDataset(tmp_path))
-    (tmp_path / "a.wav").write_text("hello")
-    with pytest.raises(ValueError, match=r"a\.wav cannot be read as audio"):
-        len(FolderDataset(tmp_path))
-    (tmp_path / "a.wav").unlink()
     write_wav(tmp_path / "a" / "b.wav", 0.1)
     write_wav(tmp_path / "a_b.wav", 0.1)
     with pytest.raises(ValueError, match=r"would both be called 'a_b'"):

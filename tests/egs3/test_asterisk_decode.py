@@ -15,7 +15,6 @@ import numpy
 import pytest
 
 from dataset.dataset import ManifestDataset
-from espnet3.parallel import DetachedRun
 from src.recogniser import Recogniser
 from src.report import DemoFigures, demo_report, metrics_table, percent
 from tests.egs3.submitted import merged_elsewhere, submit_and_die
@@ -60,66 +59,16 @@ def test_the_stages_write_scp_text_and_metrics(one_process: Path) -> None:
     assert 0.0 < wer["wer"] < 0.6
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        pytest.param(["--parallel_config", "conf/parallel_local.yaml"], marks=pytest.mark.matrix),
-        ["--parallel_config", "parallel_local", "batch_size=3", "runner.longest_first=false"],
-        pytest.param(
-            ["--parallel_config", "parallel_local", "parallel.n_workers=4", "batch_size=16"],
-            marks=pytest.mark.matrix,
-        ),
-        pytest.param(["batch_size=2"], marks=pytest.mark.matrix),
-    ],
-)
 def test_workers_batches_and_order_never_change_the_answer(
-    one_process: Path, corpus: Path, tmp_path: Path, args: list[str]
+    one_process: Path, corpus: Path, tmp_path: Path
 ) -> None:
-    """Two or four workers, another batch size or another order give the same bytes as one process."""
+    """Two workers, another batch size and another order give the same bytes as one process."""
     stages = ["--stages", "infer", "measure"]
+    args = ["--parallel_config", "parallel_local", "batch_size=3", "runner.longest_first=false"]
     done = script("run.py", *stages, *args, *FEW, f"data_dir={corpus}", "exp_dir=exp", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for name in ("prompts/text", "prompts/hyp.scp", "prompts/ref.scp", "metrics.json"):
         assert (tmp_path / "exp/inference" / name).read_bytes() == (one_process / name).read_bytes(), name
-
-
-def test_statistics_are_the_same_on_two_workers(corpus: Path, tmp_path: Path) -> None:
-    """collect_stats over some prompts leaves the same bytes in one process and on two workers in other batches."""
-    few = [f"dataset.{split}.0.data_src_args.at_most=12" for split in ("train", "valid")]
-    ways = {"one": ["collect_stats_batch_size=1"], "two": ["--parallel_config", "parallel_local"]}
-    for name, args in ways.items():
-        stats = f"stats_dir={tmp_path / name}"
-        done = script(
-            "run.py", "--stages", "collect_stats", *args, *few, stats, f"data_dir={corpus}", folder=tmp_path
-        )
-        assert done.returncode == 0, done.stderr
-    for split in ("train", "valid"):
-        assert len((tmp_path / "one" / split / "feats_shape").read_text().splitlines()) == 12
-        for file in ("feats_stats.npz", "feats_shape", "speech_shape", "stats_keys", "batch_keys"):
-            found = [(tmp_path / name / split / file).read_bytes() for name in ways]
-            assert found[0] == found[1], (split, file)
-
-
-def test_detached_jobs_give_the_same_text(one_process: Path, corpus: Path, tmp_path: Path) -> None:
-    """Submitted jobs, and the stage run again when they are done, give the same bytes as one process."""
-    args = [*FEW, "--stages", "infer", f"data_dir={corpus}", "exp_dir=exp"]
-    local = ["--parallel_config", "parallel_local"]
-    done = script("run.py", *args, *local, "runner.async_mode=true", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    run = DetachedRun.open(tmp_path / "exp/inference/prompts")
-    try:
-        status = run.wait(600)
-    finally:
-        run.cancel()
-    assert status.done, (status, dict(run.logs()))
-    calls = {job.shard: job.result.stat().st_size for job in run}
-    done = script("run.py", *args, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "resuming: 4 done, 0 left" in done.stderr
-    assert {job.shard: job.result.stat().st_size for job in run} == calls
-    for name in ("text", "hyp.scp", "ref.scp", "results.jsonl"):
-        found = tmp_path / "exp/inference/prompts" / name
-        assert found.read_bytes() == (one_process / "prompts" / name).read_bytes(), name
 
 
 def test_the_submitter_is_killed_and_another_process_merges_the_text(
@@ -136,19 +85,6 @@ def test_the_submitter_is_killed_and_another_process_merges_the_text(
     done = script("run.py", "--stages", "measure", "exp_dir=exp", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (run.parent / "metrics.json").read_bytes() == (one_process / "metrics.json").read_bytes()
-
-
-def test_the_recogniser_keeps_no_state(corpus: Path) -> None:
-    """An utterance gets the same words whatever was decoded before it, and from a new decoder."""
-    dataset = ManifestDataset(corpus / "manifest.jsonl", min_words=3)
-    short = sorted(range(len(dataset)), key=lambda k: dataset.items[k].seconds)[:3]
-    speech = [dataset[k]["speech"] for k in short]
-    recogniser = Recogniser()
-    forwards = [recogniser(one) for one in speech]
-    backwards = [recogniser(one) for one in reversed(speech)][::-1]
-    assert forwards == backwards
-    assert forwards[2] == Recogniser()(speech[2])
-    assert any(forwards)
 
 
 def test_threads_take_turns_at_the_recogniser(corpus: Path) -> None:
@@ -207,27 +143,11 @@ def test_the_demo_reports_rates_and_examples(corpus: Path, tmp_path: Path) -> No
     assert max(map(len, done.stdout.splitlines())) <= 100
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--stages", "infer", "data_dirr=x"], "Did you mean 'data_dir'"),
-        (["runner.async_mode=true"], "run infer alone, then `espnet3 wait` and `espnet3 merge`"),
-    ],
-)
-def test_mistakes_on_the_command_line_are_explained(args: list[str], message: str, tmp_path: Path) -> None:
-    """A wrong key, config or stage ends with status 2, one message and no traceback."""
-    done = script("run.py", *args, folder=tmp_path)
+def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path) -> None:
+    """Stages that cannot follow each other end with status 2, one message and no traceback."""
+    done = script("run.py", "runner.async_mode=true", folder=tmp_path)
     assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_corpus_that_cannot_be_downloaded_ends_without_a_traceback(tmp_path: Path) -> None:
-    """Without apt-get run.py ends with status 1 and says what to do."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": str(tmp_path)}
-    command = [sys.executable, str(RECIPE / "run.py"), "data_dir=data", "exp_dir=exp"]
-    done = subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, check=False)
-    assert (done.returncode, "AUDIO=folder" in done.stderr) == (1, True), done.stderr
+    assert "run infer alone, then `espnet3 wait` and `espnet3 merge`" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -77,9 +77,9 @@ STAGES = {
         (), ("exp/stats",), 30, files("exp/stats/*/split.*/done"), "resuming: ", before=("create_dataset",)
     ),
     "infer": Stage(
-        ("--limit", "8"),
+        ("--limit", "5"),
         (PROMPTS,),
-        8,
+        5,
         lines(f"{PROMPTS}/prompts/split.*/results.jsonl"),
         "resuming: ",
         before=("create_dataset",),
@@ -96,9 +96,9 @@ LEARNED = {
         before=("create_dataset", "collect_stats"),
     ),
     "compare": Stage(
-        ("test_set.at_most=20",),
+        ("test_set.at_most=8",),
         ("exp/comparison", f"{PROMPTS}/held_out", "exp/training/inference"),
-        40,
+        16,
         lines("exp/*/inference/held_out/split.*/results.jsonl"),
         "resuming: ",
         before=("create_dataset", "collect_stats", "train"),

@@ -9,29 +9,18 @@ from tests.parallel.contract.helpers import REPOSITORY
 from tests.spec import documents
 
 
-@pytest.fixture(autouse=True)
-def default_config():
-    """Take the default configuration back."""
-    set_parallel(None)
-    yield
-    set_parallel(None)
-
-
-def load(text, with_omegaconf):
-    """Read YAML as a recipe does, or as plain dicts."""
-    return OmegaConf.create(text) if with_omegaconf else yaml.safe_load(text)
-
-
-@pytest.mark.parametrize("with_omegaconf", [True, False], ids=["omegaconf", "yaml"])
 @pytest.mark.parametrize("name", documents.PARALLEL_BLOCKS)
-def test_every_parallel_block_is_taken_whole(name, with_omegaconf):
-    """set_parallel takes each printed block, and get_parallel_config has each of its values."""
+def test_every_parallel_block_is_taken_whole(name):
+    """set_parallel takes each printed block, and get_parallel_config has each of its values; a recipe is refused."""
     text = documents.PARALLEL_BLOCKS[name]
-    set_parallel(load(text, with_omegaconf)["parallel"])
     wanted = yaml.safe_load(text)["parallel"]
-    config = get_parallel_config()
-    assert (config.env, config.n_workers) == (wanted["env"], wanted["n_workers"])
-    assert dict(config.options) == wanted.get("options", {})
+    for block in (OmegaConf.create(text).parallel, wanted):
+        set_parallel(block)
+        config = get_parallel_config()
+        assert (config.env, config.n_workers) == (wanted["env"], wanted["n_workers"])
+        assert dict(config.options) == wanted.get("options", {})
+    with pytest.raises(ConfigError, match=r"pass config\.parallel"):
+        set_parallel(OmegaConf.create(text))
 
 
 def test_the_slurm_dict_is_taken():
@@ -87,13 +76,6 @@ def test_a_trainer_block_is_no_parallel_block(name):
         set_parallel(recipe.trainer)
     with pytest.raises(ConfigError, match="trainer"):
         set_parallel(recipe)
-
-
-@pytest.mark.parametrize("name", documents.PARALLEL_BLOCKS)
-def test_a_recipe_is_no_parallel_block(name):
-    """A whole recipe given in place of its parallel block is refused with the fix."""
-    with pytest.raises(ConfigError, match=r"pass config\.parallel"):
-        set_parallel(OmegaConf.create(documents.PARALLEL_BLOCKS[name]))
 
 
 def test_small_files_are_merged_into_a_recipe():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ from click.testing import CliRunner
 
 from espnet3.cli.configs import plan
 from espnet3.parallel import (
-    BaseRunner,
     ConfigError,
-    EnvironmentProvider,
     get_client,
     set_parallel,
 )
 from espnet3.parallel.errors import MissingPackageError
 from tests.habits import rows
+from tests.parallel.contract.work import Provider, Times
 from tests.spec import documents
 
 PRINTED = "9d6e3eb933c92fd9da1384780d292c4de96e756b0029e1ea74aa26f6ed1c509f"
@@ -51,33 +49,12 @@ def test_every_block_is_carried_out_somewhere() -> None:
     assert sorted(QUEUED + LOCAL + ON_GPUS) == sorted(BLOCKS)
 
 
-class Numbers(EnvironmentProvider):
-    """Gives items a factor."""
-
-    def build_env_local(self) -> dict[str, Any]:
-        return {"factor": self.config["factor"]}
-
-
-class Times(BaseRunner):
-    """Multiplies."""
-
-    @staticmethod
-    def forward(idx: int, factor: int) -> int:
-        return idx * factor
-
-
-@pytest.fixture
-def registered(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """Register a printed block, and take the default back."""
-    set_parallel(BLOCKS[request.param])
-    yield BLOCKS[request.param]
-    set_parallel(None)
-
-
-@pytest.mark.parametrize("registered", rows(LOCAL, LOCAL[:1]), indirect=True)
-def test_a_runner_runs_under_a_local_block(registered: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", rows(LOCAL, LOCAL[:1]))
+def test_a_runner_runs_under_a_local_block(name: str) -> None:
     """A runner gives a plain loop's results under each local block, and has as many workers as it says."""
-    runner = Times(Numbers({"factor": 3}))
+    registered = BLOCKS[name]
+    set_parallel(registered)
+    runner = Times(Provider({"factor": 3}))
     assert runner(range(40)) == [3 * idx for idx in range(40)]
     with get_client() as client:
         client.wait_for_workers(registered["n_workers"], timeout=600)
@@ -86,17 +63,17 @@ def test_a_runner_runs_under_a_local_block(registered: dict[str, Any]) -> None:
         assert runner(range(40)) == [3 * idx for idx in range(40)]
 
 
-@pytest.mark.parametrize("registered", ON_GPUS, indirect=True)
-def test_a_gpu_block_is_refused_where_there_are_no_gpus(registered: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_a_gpu_block_is_refused_where_there_are_no_gpus(name: str) -> None:
     """Without GPUs, or the package for them, a run under a local_gpu block says what is missing."""
+    set_parallel(BLOCKS[name])
     if shutil.which("nvidia-smi"):
         pytest.skip("there may be GPUs here")
     with pytest.raises((ConfigError, MissingPackageError), match="dask_cuda|GPU"):
-        Times(Numbers({"factor": 3}))(range(4))
+        Times(Provider({"factor": 3}))(range(4))
 
 
 def planned(block: dict[str, Any], folder: Path) -> Any:
-    """Return what `espnet3 plan` makes of a block."""
     (folder / "conf.yaml").write_text(yaml.safe_dump({"parallel": block}))
     return CliRunner().invoke(plan, [str(folder / "conf.yaml")])
 

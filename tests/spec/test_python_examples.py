@@ -4,7 +4,6 @@ import textwrap
 
 import pytest
 
-from tests.habits import rows
 from tests.parallel.contract.helpers import finish, run_script, start_script
 from tests.parallel.contract.notebooks import notebook
 from tests.spec import documents
@@ -75,8 +74,6 @@ EXAMPLES = {
         str(list(range(1, 26))),
     ),
 }
-each = pytest.mark.parametrize("example", EXAMPLES)
-some = pytest.mark.parametrize("example", rows([*EXAMPLES], [*EXAMPLES][:1]))
 
 
 def ordered(text):
@@ -84,7 +81,7 @@ def ordered(text):
     return "\n".join(sorted(text.strip().splitlines()))
 
 
-@each
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_as_a_script(example, tmp_path):
     """Each example runs as a file of its own, without a `__main__` guard, on four workers."""
     code, wanted = EXAMPLES[example]
@@ -92,44 +89,27 @@ def test_as_a_script(example, tmp_path):
     assert ordered(run_script(tmp_path, code)) == wanted
 
 
-@some
-def test_piped_into_python(example, tmp_path):
-    """Each example runs when it is piped into `python -`."""
-    code, wanted = EXAMPLES[example]
+def test_piped_into_python(tmp_path):
+    """An example runs when it is piped into `python -`."""
+    code, wanted = EXAMPLES["basic map"]
     done = finish(start_script(tmp_path, "", python=["-"], stdin=True), code)
     assert (done.returncode, ordered(done.stdout)) == (0, wanted), done.stderr
 
 
-@pytest.fixture(scope="module")
-def cells(tmp_path_factory):
-    """Return a function that runs a cell in a real Jupyter kernel and returns what it printed."""
-    with notebook(tmp_path_factory.mktemp("notebook")) as run:
-        yield run
-
-
-@pytest.mark.matrix
-@each
-def test_in_a_notebook(example, cells):
-    """Each example runs as a cell of a Jupyter kernel, on four workers."""
-    code, wanted = EXAMPLES[example]
-    assert ordered(cells(code)) == wanted
-
-
-def test_cells_of_a_notebook_build_on_each_other(cells, tmp_path):
-    """A client opened in one cell serves functions that later cells define, redefine and import."""
+def test_cells_of_a_notebook_build_on_each_other(tmp_path):
+    """An example runs in a cell; a client that one opens serves functions that later ones define, change and import."""
     (tmp_path / "beside.py").write_text("def plus(x):\n    return x + 100\n")
-    cells(
-        """
-        from espnet3.parallel import *
-        client = build_client({"env": "local", "n_workers": 2})
-        """.replace("\n        ", "\n")
-    )
-    for n in (1, 2):
-        cells(f"def add(x):\n    return x + {n}\n")
-        assert cells("print(parallel_map(add, range(3), client=client))") == f"{[n, n + 1, n + 2]}\n"
-    cells(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import beside")
-    assert cells("print(parallel_map(beside.plus, range(3), client=client))") == "[100, 101, 102]\n"
-    cells("client.close()")
+    with notebook(tmp_path) as cells:
+        code, wanted = EXAMPLES["runner"]
+        assert ordered(cells(code)) == wanted
+        cells("from espnet3.parallel import build_client, parallel_map")
+        cells("client = build_client({'env': 'local', 'n_workers': 2})")
+        for n in (1, 2):
+            cells(f"def add(x):\n    return x + {n}\n")
+            assert cells("print(parallel_map(add, range(3), client=client))") == f"{[n, n + 1, n + 2]}\n"
+        cells(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import beside")
+        assert cells("print(parallel_map(beside.plus, range(3), client=client))") == "[100, 101, 102]\n"
+        cells("client.close()")
 
 
 def test_the_runner_lives_in_a_module_beside_a_script_started_from_elsewhere(tmp_path):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from espnet3.components.data.dataset_builder import BuiltFiles, DatasetBuilder
+from espnet3.components.data.dataset_builder import DatasetBuilder
 from espnet3.parallel import get_parallel_config
 from espnet3.systems.base.create_dataset import create_dataset
 from espnet3.systems.base.system import BaseSystem
@@ -43,17 +42,6 @@ class Steps(DatasetBuilder):
         self.asked.append(f"build with {get_parallel_config().n_workers}")
 
 
-class Made(DatasetBuilder):
-    """A builder that leaves its account of what is complete to the base."""
-
-    def options(self) -> Mapping[str, Any]:
-        return {"a": 1}
-
-    def make(self) -> BuiltFiles:
-        (self.data_dir / "x").write_text("x")
-        return BuiltFiles(index=[self.data_dir / "x"])
-
-
 @pytest.fixture(autouse=True)
 def _nothing_asked() -> None:
     Steps.asked.clear()
@@ -74,18 +62,6 @@ def test_only_what_is_missing_is_done(built: bool, prepared: bool, asked: list[s
     assert create_dataset(config) is done
     assert Steps.asked == asked
     assert get_parallel_config().n_workers == 1
-
-
-def test_a_builder_that_only_writes_make_is_asked_likewise(tmp_path: Path) -> None:
-    """The base's own account of a folder decides: built once, then complete."""
-    config = {"create_dataset": {"_target_": f"{HERE}.Made", "data_dir": str(tmp_path / "d")}}
-    assert [create_dataset(config), create_dataset(config)] == [True, False]
-
-
-def test_a_builder_without_make_and_build_says_what_to_write(tmp_path: Path) -> None:
-    """The base builds nothing by itself."""
-    with pytest.raises(NotImplementedError, match="DatasetBuilder must write make, or is_built and build"):
-        DatasetBuilder(tmp_path).build()
 
 
 def test_training_comes_before_inference() -> None:

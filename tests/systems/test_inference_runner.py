@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel.errors import ItemError
 from espnet3.parallel.inference_provider import InferenceProvider
 from espnet3.systems.base.inference_runner import InferenceRunner, load_function
 
@@ -23,8 +22,6 @@ def upper(text: str) -> Any:
 
 
 class ListModel:
-    """Takes one text or a list of texts, and counts its calls."""
-
     def __init__(self) -> None:
         self.calls = 0
 
@@ -71,19 +68,14 @@ class NoLists:
 
 
 @pytest.mark.parametrize("model", [upper, ListModel(), NoLists()])
-@pytest.mark.parametrize("batch_size", [None, 1, 3, 50])
+@pytest.mark.parametrize("batch_size", [None, 3])
 def test_batch_size_never_changes_the_result(tmp_path: Path, model: Any, batch_size: int | None) -> None:
-    """Whether the model takes lists, fails on them or declines them, the files are the same."""
+    """Whether the model takes lists (then once a batch), fails on them or declines them, the files are the same."""
+    before = getattr(model, "calls", 0)
     make(model, batch_size=batch_size, output_dir=tmp_path)(range(7))
     want = "".join(f"utt{k} {word.upper()}\n" for k, word in enumerate(WORDS))
     assert (tmp_path / "hyp.scp").read_text() == want
-
-
-def test_a_model_that_takes_lists_is_called_once_per_batch() -> None:
-    """Seven items in batches of four are two calls, not seven."""
-    model = ListModel()
-    make(model, batch_size=4)(range(7))
-    assert model.calls == 2
+    assert not isinstance(model, ListModel) or model.calls - before == (3 if batch_size else 7)
 
 
 def test_an_output_function_may_split_the_batch_itself() -> None:
@@ -110,13 +102,6 @@ def test_forward_takes_a_list_of_indices() -> None:
     env = Provider(ListModel(), {"input_key": "text", "output_fn": rows}).build_env_local()
     assert [row["hyp"] for row in InferenceRunner.forward([1, 2], **env)] == ["ONE", "TWO"]
     assert InferenceRunner.forward(1, **env)["hyp"] == "ONE"
-
-
-def test_a_batch_with_another_number_of_results_is_an_error() -> None:
-    """By hand, a batch of two that gives three results is named as such."""
-    dataset = [{"text": "a"}, {"text": "b"}]
-    with pytest.raises(ValueError, match="a batch of 2 items gave 3 instead of"):
-        InferenceRunner.batch_forward([0, 1], dataset, lambda text: ["x", "y", "z"], input_key="text")
 
 
 def test_without_an_output_function_the_model_returns_the_row() -> None:
@@ -172,12 +157,7 @@ def test_a_missing_or_unknown_input_key_is_an_error(idx: Any) -> None:
     [
         ("text", TypeError, "item 5: the output must be a dict .* got str"),
         ({"utt_id": "a", "hyp": "b"}, ValueError, "item 5: the output has 'utt_id', 'hyp' and lacks 'ref'"),
-        ({"hyp": "a", "ref": "b"}, ValueError, "lacks 'utt_id'"),
-        ({"utt_id": ["a"], "hyp": "", "ref": ""}, TypeError, "'utt_id' must be a single value, not a list"),
-        ({"utt_id": "a", "hyp": [], "ref": ""}, ValueError, "'hyp' is an empty list"),
         ({"utt_id": "a", "hyp": "x\ny", "ref": ""}, ValueError, "item 5: 'hyp': .*line break"),
-        ({"utt_id": "a", "hyp": None, "ref": ""}, TypeError, "item 5: 'hyp': .*not NoneType"),
-        ({"utt_id": "a b", "hyp": "", "ref": ""}, ValueError, "item 5: utterance id 'a b'"),
         ({"utt_id": "a", "hyp": "", "ref": ""}, ValueError, "items 5 and 6 have the same utterance id 'a'"),
     ],
 )
@@ -187,20 +167,6 @@ def test_wrong_results_are_refused(tmp_path: Path, row: Any, kind: type[Exceptio
     with pytest.raises(kind, match=message):
         runner([5, 6])
     assert list(tmp_path.glob("*.scp")) == []
-
-
-def test_with_the_keys_in_the_env_the_first_bad_result_stops_the_run() -> None:
-    """A worker that knows the keys rejects a bad row at its item, not after the whole run."""
-    seen = []
-
-    def bad(*, data: Any, model_output: Any, idx: Any) -> Any:
-        seen.append(idx)
-        return {"utt_id": data["name"], "hyp": model_output}
-
-    keys = {"idx_key": "utt_id", "output_keys": ["hyp", "ref"]}
-    with pytest.raises(ItemError, match="lacks 'ref'"):
-        make(params={"output_fn": bad, **keys})(range(7))
-    assert seen == [0]
 
 
 def best_of(n: int) -> Callable[..., Any]:
@@ -242,13 +208,6 @@ def test_keys_can_be_chosen(tmp_path: Path) -> None:
     assert [(p.name, p.read_text()) for p in (tmp_path / "y").glob("*.scp")] == [("c.scp", "0 3\n")]
 
 
-@pytest.mark.parametrize("keys", [{"hyp_key": "utt_id"}, {"hyp_key": "text", "ref_key": "text"}])
-def test_keys_that_coincide_are_refused(keys: dict[str, Any]) -> None:
-    """The id and each output need a key of their own."""
-    with pytest.raises(ValueError, match="must all differ"):
-        make(**keys)
-
-
 def fail_at_2(*, data: Any, model_output: Any, idx: Any) -> Any:
     if idx == 2:
         raise OSError("bad audio")
@@ -276,11 +235,3 @@ def test_a_later_run_leaves_no_outputs_of_the_one_before(tmp_path: Path) -> None
     assert (tmp_path / "errors.jsonl").read_text() == ""
     make(params={"output_fn": fail_at_2}, on_error="record", output_dir=tmp_path, resume=False)([2])
     assert (tmp_path / "hyp.scp").read_text() == ""
-
-
-def test_by_default_a_failed_item_stops_the_run(tmp_path: Path) -> None:
-    """Without on_error the error names the item, carries its cause, and no output is written."""
-    with pytest.raises(ItemError, match="item 2 failed") as caught:
-        make(params={"output_fn": fail_at_2}, output_dir=tmp_path)(range(4))
-    assert isinstance(caught.value.__cause__, OSError)
-    assert list(tmp_path.glob("*.scp")) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import ChangedRunError
-from espnet3.systems.base.inference import file_hashes, infer
+from espnet3.systems.base.inference import infer
 
 
 class Speaker:
@@ -45,12 +45,3 @@ def test_results_of_other_weights_are_not_taken_for_those_of_the_new_ones(tmp_pa
     weights.write_text("after")
     with pytest.raises(ChangedRunError, match="model_files"):
         infer(config)
-
-
-def test_texts_that_are_no_files_are_left_alone(tmp_path: Path) -> None:
-    """Only existing files count, at any depth; a text that cannot be a path is no error."""
-    file = tmp_path / "a.pth"
-    file.write_bytes(b"x")
-    block = {"_target_": "a.b", "n": 3, "inner": [{"file": str(file)}], "long": "x" * 5000, "nul": "a\0b"}
-    assert list(file_hashes(block)) == [str(file)]
-    assert file_hashes({"folder": str(tmp_path)}) == {}

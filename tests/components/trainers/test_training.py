@@ -173,15 +173,6 @@ def test_every_process_has_as_many_batches(monkeypatch, batches, processes) -> N
     assert {index for share in shares for batch in share for index in batch} == set(range(batches))
 
 
-def test_a_split_of_one_batch_trains_on_three_processes(tmp_path) -> None:
-    """Eight points, a batch of eight, three processes: the training ends."""
-    given = config(tmp_path, max_epochs=2, devices=3, strategy="ddp")
-    for split in ("train", "valid"):
-        given["dataset"][split][0]["data_src_args"]["count"] = 8
-    ended(tmp_path, start(tmp_path, given))
-    assert (tmp_path / "exp/model.pth").is_file()
-
-
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_a_split_without_data_is_said(tmp_path, split) -> None:
     """An empty split is an error that names it; no weights are written."""

@@ -15,11 +15,10 @@ ON_A_CLIENT_BY_DEFAULT = {
     "test_a_keyword_that_the_env_also_holds_is_refused_before_any_item",
     "test_one_method_makes_a_provider",
     "test_a_failed_item_stops_the_run_with_its_index_and_its_exception",
-    "test_an_exception_is_itself_with_a_note",
 }
 DETACHED_BY_DEFAULT = {
     "test_every_writer_is_closed_by_default[detached-NestedWriters-ab]",
-    "test_overridden_state_hooks_are_called_in_place_of_the_writer_hooks[detached]",
+    "test_overridden_state_hooks_are_called_in_place_of_the_writer_hooks[detached-States-ab]",
     "test_every_worker_has_an_id_in_its_environment[detached]",
 }
 _config = [None]  # what tests start from
@@ -39,9 +38,9 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
-def default_config():
-    """Take the configuration back that tests start from, before and after each."""
-    set_parallel(_config[0])
+def default_config(request):
+    """Take the configuration back that tests start from, before and after each: that of the place, where one has it."""
+    set_parallel(_config[0] if "place" in request.fixturenames else None)
     yield
     set_parallel(None)
 

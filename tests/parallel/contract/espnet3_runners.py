@@ -37,26 +37,12 @@ class OneWriter(BaseRunner):
         writers.write(f"{result}\n")
 
     def merge(self, shard_dirs):
-        """Return all lines of all files, file by file."""
         folder = self.output_dir / self.shard_subdir
         found = {}
         for name in ("a", "b"):
             if concatenate_shard_files(shard_dirs, name, folder / f"{name}.txt"):
                 found[name] = (folder / f"{name}.txt").read_text().split()
         return found
-
-
-class MappingOfWriters(OneWriter):
-    """Opens a mapping, with a path that is no writer."""
-
-    @staticmethod
-    def open_writers(shard_dir):
-        return {"a": opened(shard_dir, "a"), "b": opened(shard_dir, "b"), "folder": shard_dir}
-
-    @staticmethod
-    def write_record(writers, result, state):
-        writers["a"].write(f"{result}\n")
-        writers["b"].write(f"{result}\n")
 
 
 class NestedWriters(OneWriter):
@@ -76,28 +62,15 @@ class Lists(OneWriter):
 
     @staticmethod
     def forward(idx: int | list[int], factor):
-        """Return a product, or a list of them."""
         return [factor * one for one in idx] if isinstance(idx, list) else factor * idx
 
     @staticmethod
     def write_record(writers, result, state):
-        """Write what there is for one call of `forward`, in one line."""
         writers.write(json.dumps(result, separators=(",", ":")) + "\n")
 
 
 class ListsInBatches(Lists):
-    """Opts in to batches of its `forward`."""
-
     batch_forward = Lists.forward
-
-
-class Assigned(BaseRunner):
-    """Takes its hooks from other classes, by assignment in the class body."""
-
-    forward = Lists.forward
-    open_writers = OneWriter.open_writers
-    write_record = OneWriter.write_record
-    merge = OneWriter.merge
 
 
 class NamesFolders(BaseRunner):
@@ -109,25 +82,20 @@ class NamesFolders(BaseRunner):
 
     @staticmethod
     def open_writers(shard_dir, output_dir, shard_subdir, shard_id, **env):
-        """Open nothing; `**env` has the rest."""
         assert Path(output_dir, shard_subdir, f"split.{shard_id}") == shard_dir, (output_dir, shard_dir)
         assert env == {"factor": 3}, env
         return shard_dir
 
     @staticmethod
     def close_writers(writers, state, **env):
-        """Write what the default `write_record` has gathered, and what the env holds."""
         facts = [state["records"], sorted(env), state["shard_id"], state["shard_dir"]]
         (writers / "facts.json").write_text(json.dumps(facts))
 
     def merge(self, shard_dirs):
-        """Return what each shard has written."""
         return [json.loads((folder / "facts.json").read_text()) for folder in shard_dirs]
 
 
 class States(OneWriter):
-    """Overrides the state hooks, and calls the base's."""
-
     @classmethod
     def init_state(cls, shard_id, output_dir, shard_subdir, **env):
         return {**super().init_state(shard_id, output_dir, shard_subdir, **env), "sum": 0}
@@ -145,15 +113,12 @@ class States(OneWriter):
 
 
 class OwnStates(BaseRunner):
-    """Replaces the state hooks altogether: there are no writers."""
-
     @staticmethod
     def forward(idx, factor):
         return factor * idx
 
     @classmethod
     def init_state(cls, output_dir, shard_subdir, shard_id):
-        """Begin with a file that holds nothing."""
         return opened(Path(output_dir, shard_subdir, f"split.{shard_id}"), "a")
 
     @classmethod
@@ -176,16 +141,12 @@ class NotesWorkerId(EnvironmentProvider):
 
 
 class WorkerIds(BaseRunner):
-    """Returns the process, and the worker's id as it was and as it is."""
-
     @staticmethod
     def forward(idx, at_setup):
         return [os.getpid(), at_setup, os.environ["DASK_WORKER_ID"]]
 
 
 class InFolder(EnvironmentProvider):
-    """An env of a folder, and a factor that stands for a beam size."""
-
     def build_env_local(self):
         return dict(self.config)
 
@@ -195,7 +156,6 @@ class KillsItsDriver(Lists):
 
     @staticmethod
     def forward(idx: list[int], factor, folder):
-        """Return products, or end the driver."""
         with open(Path(folder) / "log", "a") as log:
             log.write(f"{idx[0]}\n")
         mark = Path(folder) / "killed"

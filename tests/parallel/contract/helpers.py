@@ -30,12 +30,7 @@ def clean_environment(**more):
 
 
 def start_script(folder, code, *, python=None, stdin=False, cwd=None, name="script.py", **environment):
-    """Save code as a file and start it; nothing but its own folder is on its path.
-
-    Args:
-        python: What python is called with, in place of the file.
-        stdin: Whether `finish` will give it something to read.
-    """
+    """Save code as a file and start it, or what `python` names; nothing but its own folder is on its path."""
     path = Path(folder) / name
     path.write_text(textwrap.dedent(code))
     return subprocess.Popen(
@@ -72,7 +67,6 @@ def run_script(folder, code, **options):
 
 
 def children():
-    """Return the processes that this one has started, and those that they have."""
     return {p for p in psutil.Process().children(recursive=True) if _lives(p)}
 
 
@@ -83,12 +77,6 @@ def _lives(process):
         return False
 
 
-def sockets():
-    """Return this process's open sockets."""
-    return {(c.fd, c.laddr, c.raddr) for c in psutil.Process().net_connections(kind="all")}
-
-
 def lines(folder, name="log"):
-    """Return what `work.log` noted."""
     path = Path(folder) / name
     return path.read_text().splitlines() if path.exists() else []

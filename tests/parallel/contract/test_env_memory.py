@@ -40,10 +40,6 @@ class Uses(BaseRunner):
                 raise ValueError(str(model)) from error
         return idx
 
-
-class InBatches(Uses):
-    """Does the same for several items at once."""
-
     @staticmethod
     def batch_forward(indices, model):
         return [Uses.forward(idx, model) for idx in indices]
@@ -74,27 +70,24 @@ def collected():
 
 
 CALLS = {
-    "recorded": (Uses, Keeps, range(9), {"on_error": "record"}),
-    "tried-again": (Uses, Keeps, range(9), {"on_error": "record", "max_retries": 1}),
-    "timed": (Uses, Keeps, range(9), {"on_error": "record", "item_timeout": 60.0}),
-    "batches": (InBatches, Keeps, range(9), {"on_error": "record", "batch_size": 2}),
-    "raised": (Uses, Keeps, range(9), {}),
-    "raised-after-retries": (Uses, Keeps, range(9), {"max_retries": 2}),
-    "not-built": (Uses, Fails, range(9), {}),
-    "writers": (Writes, Keeps, range(9), {"on_error": "record", "output_dir": "run"}),
+    "timed": (Uses, Keeps, {"on_error": "record", "item_timeout": 60.0}),
+    "batches": (Uses, Keeps, {"on_error": "record", "batch_size": 2}),
+    "raised-after-retries": (Uses, Keeps, {"max_retries": 2}),
+    "not-built": (Uses, Fails, {}),
+    "writers": (Writes, Keeps, {"on_error": "record", "output_dir": "run"}),
 }
 
 
-@pytest.mark.parametrize("call", rows([*CALLS], ("recorded", "raised", "not-built", "writers")))
+@pytest.mark.parametrize("call", rows([*CALLS], ("batches", "raised-after-retries", "not-built", "writers")))
 def test_an_env_is_gone_after_its_call(place, call, tmp_path, monkeypatch):
     """However a runner's call ends, its env is in no process any more when the next call runs there."""
     monkeypatch.chdir(tmp_path)
-    runner, provider, items, options = CALLS[call]
+    runner, provider, options = CALLS[call]
     for attempt in range(2):
         if "output_dir" in options:
             options = {**options, "output_dir": tmp_path / f"run{attempt}"}
         try:
-            runner(provider({}), progress=False, **options)(items)
+            runner(provider({}), progress=False, **options)(range(9))
         except (ItemError, WorkerSetupError):
             pass
     assert {models for _, models in parallel_map(models_here, range(50))} == {0}

@@ -11,20 +11,17 @@ import pytest
 
 from espnet3.parallel import (
     BaseRunner,
-    ConfigError,
     EnvironmentProvider,
     FolderWriteError,
     ItemError,
     ItemFailure,
     ParallelError,
     TooManyFailuresError,
-    get_client,
-    parallel_for,
+    WorkerSetupError,
     parallel_map,
     parallel_submit,
     set_parallel,
 )
-from espnet3.parallel import run as run_function
 from tests.parallel.contract import work
 
 BAD = {3: ValueError("bad\nvalue"), 5: ValueError("another"), 6: KeyError("c")}
@@ -68,7 +65,6 @@ def last_line(error):
 
 
 def note(error):
-    """Return the last note of an exception."""
     return error.__notes__[-1]
 
 
@@ -95,15 +91,6 @@ def test_an_item_error_ends_with_what_is_kept(place, tmp_path):
     assert len((folder / "split.0" / "results.jsonl").read_text().splitlines()) == int(kept[1])
 
 
-def test_an_error_without_a_folder_ends_with_the_way_to_keep_results(place):
-    """Without a folder the last line says that nothing is kept, and what would keep it."""
-    line = last_line(run(Fails))
-    assert re.match(
-        r"stopped with \d+ of 10 items done, and nothing is kept: the same call starts from the", line
-    )
-    assert "output_dir" in line
-
-
 @pytest.mark.parametrize("stored", [False, True], ids=["in-memory", "in-a-folder"])
 def test_ctrl_c_ends_with_what_is_kept(place, stored, tmp_path):
     """An interrupted run ends with the same line."""
@@ -111,6 +98,7 @@ def test_ctrl_c_ends_with_what_is_kept(place, stored, tmp_path):
     assert type(error) is KeyboardInterrupt
     where = f" in {tmp_path / 'run'}: the same call goes on" if stored else "nothing is kept: the same call"
     assert where in last_line(error)
+    assert stored or "output_dir" in last_line(error)
 
 
 def test_too_many_failures_are_listed_by_type(place, tmp_path):
@@ -139,85 +127,6 @@ def test_a_finished_run_says_what_failed_in_it(place, tmp_path, capsys):
     assert (runner.summary.kept, runner.summary.kept_failed) == (10, 3)
 
 
-def test_a_traceback_begins_with_forward_and_points_at_the_fault(place):
-    """No frame of this package stands above forward, and the carets are under what raised."""
-    failure = FailsInPlaces(work.Whole(), on_error="record", progress=False)([0])[0]
-    assert failure.traceback.count("  File ") == 1 and "in forward" in failure.traceback
-    error = run(FailsInPlaces)
-    shown = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    if sys.version_info >= (3, 11):
-        line, carets = failure.traceback.splitlines()[2:4]
-        assert line[carets.index("~") : carets.rindex("^") + 1] == 'table[f"key {idx}"]'
-        assert carets in shown
-    stray = [
-        text
-        for text in shown.splitlines()
-        if set(text.strip()) == {"^"} and text in shown.split("KeyError")[0]
-    ]
-    assert stray == []
-
-
-class Explains(BaseRunner):
-    """Ends with an error of this package that its own code has raised."""
-
-    @staticmethod
-    def forward(idx):
-        return idx
-
-    def write_outputs(self, indices, results):
-        raise ConfigError("no place for these")
-
-
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("call", ["runner", "own code", "map"])
-def test_the_traceback_of_an_explained_error_has_the_callers_lines_alone(call, full, monkeypatch):
-    """Our frames between the call and the error are left out, those of a runner's own code are not."""
-    monkeypatch.setenv("ESPNET3_TRACEBACK", "full" if full else "")
-    with pytest.raises(ParallelError) as caught:
-        if call == "map":
-            parallel_map(lambda x, absent: x, range(3))
-        else:
-            (Explains if call == "own code" else FailsInPlaces)(work.Whole(), progress=False)([0])
-    files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
-    ours = [file for file in files if "/espnet3/parallel/" in file and "/tests/" not in file]
-    assert len(ours) > 1 if full else len(ours) == 1
-    assert files.count(__file__) == (2 if call == "own code" else 1)
-
-
-class Given:
-    """Makes no env."""
-
-
-def in_a_with_block():
-    """Open a client of an unknown env."""
-    with get_client({"env": "lcoal"}):
-        pass
-
-
-SLIPS = {
-    "argument": lambda: FailsInPlaces(work.Whole(), ouput_dir="x"),
-    "no provider": lambda: FailsInPlaces(Given(), progress=False)([0]),
-    "indices": lambda: FailsInPlaces(work.Whole(), progress=False)("abc"),
-    "block": lambda: set_parallel({"n_worker": 2}),
-    "client": in_a_with_block,
-    "no function": lambda: parallel_map(abs(3), [1]),
-    "for": lambda: parallel_for(abs(3), [1]),
-    "submit": lambda: parallel_submit(abs(3), 1),
-    "run": lambda: run_function(3, [1]),
-    "no forward": lambda: type("Mine", (BaseRunner,), {})(work.Whole()),
-    "no env": type("Mine", (EnvironmentProvider,), {}),
-}
-
-
-@pytest.mark.parametrize("slip", SLIPS.values(), ids=list(SLIPS))
-def test_so_has_that_of_a_slip_in_any_call(slip):
-    """What is refused before a run, of whatever type, shows the line that is wrong and one of ours."""
-    with pytest.raises((ParallelError, TypeError)) as caught:
-        slip()
-    files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
-    assert len([file for file in files if "/espnet3/parallel/" in file and "/tests/" not in file]) == 1
-
-
 def test_the_cause_of_an_error_of_the_folder_has_none_of_our_frames(tmp_path):
     """Of the system's own error there is the line that says it, and not where this package has met it."""
     (tmp_path / "file").touch()
@@ -226,17 +135,7 @@ def test_the_cause_of_an_error_of_the_folder_has_none_of_our_frames(tmp_path):
     assert isinstance(caught.value.__cause__, OSError) and caught.value.__cause__.__traceback__ is None
 
 
-def test_so_has_that_of_ctrl_c(place):
-    """What Python prints of a Ctrl-C in a wait of ours has the call, and not the waiting."""
-    with pytest.raises(KeyboardInterrupt) as caught:
-        Interrupted(work.Provider({"factor": os.getpid()}), progress=False)(range(20))
-    files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
-    assert files[0] == __file__
-    assert len([file for file in files if "/espnet3/parallel/" in file and "/tests/" not in file]) == 1
-
-
 def raised_from(x):
-    """Raise an error that has a cause."""
     try:
         return {}[x]
     except KeyError as error:
@@ -263,3 +162,91 @@ def test_a_failure_is_shown_in_one_line(place):
     with pytest.raises(KeyError) as caught:
         parallel_map(Fails.forward, [6])
     assert re.fullmatch(rf"in item 0 \(6\), {where}", note(caught.value))
+
+
+# --- what is shown besides ------------------------------------------------------------------------
+
+
+def shown(error):
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+
+
+def foreign(text):
+    """Return the frames that are not of the tests, but for the one of ours that is always there."""
+    files = [line for line in text.splitlines() if line.startswith("  File ")]
+    return [line for line in files if "/tests/" not in line and "errors.py" not in line]
+
+
+def test_a_traceback_begins_with_forward(place):
+    """No frame of this package stands above forward."""
+    failure = FailsInPlaces(work.Whole(), on_error="record", progress=False)([0])[0]
+    assert failure.traceback.count("  File ") == 1 and "in forward" in failure.traceback
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    "slip",
+    [
+        lambda: FailsInPlaces(work.Whole(), ouput_dir="x"),
+        lambda: FailsInPlaces(work.Whole(), progress=False)("abc"),
+        lambda: FailsInPlaces(work.Whole(), progress=False)([0]),
+        lambda: set_parallel({"n_worker": 2}),
+        lambda: parallel_map(lambda x, absent: x, range(3)),
+        lambda: parallel_submit(abs(3), 1),
+    ],
+    ids=["argument", "indices", "item", "block", "map", "submit"],
+)
+def test_an_explained_error_has_the_callers_lines_alone(slip, full, monkeypatch):
+    """The traceback shows the line that is wrong and one of ours; all of it where ESPNET3_TRACEBACK says so."""
+    monkeypatch.setenv("ESPNET3_TRACEBACK", "full" if full else "")
+    with pytest.raises((ParallelError, TypeError)) as caught:
+        slip()
+    files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
+    ours = [file for file in files if "/espnet3/parallel/" in file and "/tests/" not in file]
+    assert len(ours) > 1 if full else len(ours) == 1
+
+
+class Locked(EnvironmentProvider):
+    def __init__(self, guard):
+        super().__init__({})
+        self.guard = guard
+
+    def build_env_local(self):
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (
+            lambda: work.Echo(Locked({"a": threading.Lock()}), progress=False)(range(4)),
+            "guard['a'] (of type lock)",
+        ),
+        (lambda: parallel_map(str, [1, threading.Lock()]), "item 1 of the data"),
+        (lambda: parallel_submit(str, threading.Lock()), "the call str("),
+    ],
+    ids=["provider", "data", "call"],
+)
+def test_what_cannot_be_sent_is_named_without_our_frames(call, what):
+    """A lock that would have to travel is an error whose note says where it is, under the caller's lines alone."""
+    set_parallel({"env": "local", "n_workers": 2})
+    with pytest.raises(TypeError, match="cannot pickle") as caught:
+        call()
+    assert any(note.startswith(what) and "cannot be sent" in note for note in caught.value.__notes__)
+    assert foreign(shown(caught.value)) == []
+
+
+class Bare(EnvironmentProvider):
+    def __init__(self, path):
+        self.path = path
+
+    def build_env_local(self):
+        return {"factor": self.config["factor"]}
+
+
+def test_a_forgotten_constructor_of_the_base_is_named():
+    """A provider without a config says what its __init__ has to call; any other name is missing as in any object."""
+    with pytest.raises(WorkerSetupError, match=r"'config': call super\(\).__init__\(...\) in Bare.__init__"):
+        work.Times(Bare("x"), progress=False)(range(2))
+    with pytest.raises(AttributeError, match="'Bare' object has no attribute 'paht'$"):
+        getattr(Bare("x"), "paht")  # noqa: B009  as a typo is

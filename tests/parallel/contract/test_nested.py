@@ -8,19 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from espnet3.parallel import BaseRunner, get_client, parallel_for, parallel_map, parallel_submit
-from tests.habits import rows
+from espnet3.parallel import BaseRunner, get_client, parallel_for, parallel_map
 from tests.parallel.contract import work
 from tests.parallel.contract.helpers import TWO
 
-THREADS = {**TWO, "options": {"processes": False}}
-HELD = []  # a client, for items that run in threads of this process
 
-
-@pytest.fixture(scope="module", params=rows([TWO, THREADS], (TWO,)), ids=["processes", "threads"])
-def client(request):
-    """A client with two workers."""
-    with get_client(request.param) as client:
+@pytest.fixture(scope="module")
+def client():
+    with get_client(TWO) as client:
         yield client
 
 
@@ -82,23 +77,6 @@ def test_a_map_from_a_second_thread_while_a_stream_goes_on(client, tmp_path):
         thread.join()
 
 
-def test_many_threads_map_on_a_fresh_client(tmp_path):
-    """Four threads that start parallel_map at once on a fresh client all get their own results."""
-    results, barrier = {}, threading.Barrier(4)
-    with get_client(TWO) as client, occupied(client, tmp_path):
-
-        def use(y):
-            barrier.wait()
-            results[y] = [parallel_map(work.plus, range(500), client=client, y=y) for _ in range(3)]
-
-        threads = [threading.Thread(target=use, args=(y,)) for y in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert results == {y: 3 * [list(range(y, 500 + y))] for y in range(4)}
-
-
 def test_a_runner_beside_a_pending_future(client, tmp_path):
     """A runner gets through while a plain future of the same client holds every Dask thread."""
     with occupied(client, tmp_path):
@@ -134,50 +112,10 @@ def at_once(x):
 
 def test_a_worker_never_runs_more_items_at_once_than_it_has_threads(client):
     """After nested use and failed calls a worker with one thread runs one item at a time, and a run counts two."""
-    threads_in_a_process = 1 if os.getpid() not in client.run(os.getpid).values() else 2
     for _ in parallel_for(work.plus, range(4)):
         parallel_map(work.plus, range(3))
     kept = failed_calls()
-    assert max(parallel_map(at_once, range(3000))) <= threads_in_a_process
+    assert max(parallel_map(at_once, range(3000))) == 1
     runner = work.Times(work.Provider({"factor": 3}), progress=False)
     runner(range(5000))
     assert runner.summary.slots <= 2, (runner.summary, kept)
-
-
-def meet(x):
-    """Wait until both workers are inside an item."""
-    return HELD[0].wait(600)
-
-
-def test_workers_that_are_threads_run_side_by_side():
-    """Two workers that are threads of one process are inside two items at once."""
-    HELD[:] = [threading.Barrier(2)]
-    with get_client(THREADS):
-        assert sorted(parallel_map(meet, range(2))) == [0, 1]
-
-
-def outer(x):
-    """Call in each way on the client that runs this."""
-    (client,) = HELD
-    mapped = parallel_map(work.plus, range(3), client=client)
-    streamed = list(parallel_for(work.plus, range(3), client=client, ordered=True))
-    return mapped, streamed, parallel_submit(work.plus, x, client=client).result()
-
-
-@pytest.mark.parametrize("n_workers", rows([1, 2], [1]))
-def test_items_in_threads_may_use_the_client_that_runs_them(n_workers):
-    """Items in threads of this process that call on their own client have their results, with the client's env.
-
-    No thread is left to run what they ask for: all of them are inside such items.
-    """
-    config = {
-        "env": "local",
-        "n_workers": n_workers,
-        "options": {"processes": False, "threads_per_worker": 2},
-    }
-    wanted = [100, 101, 102]
-    with get_client(config, setup_fn=lambda: {"y": 100}) as client:
-        HELD[:] = [client]
-        assert parallel_map(outer, range(6), client=client) == [(wanted, wanted, 100 + x) for x in range(6)]
-        assert client.gather(client.map(outer, range(1))) == [(wanted, wanted, 100)]
-    HELD.clear()

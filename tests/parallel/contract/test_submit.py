@@ -1,41 +1,19 @@
 """`parallel_submit`, with an open client and without one: envs, exceptions, what is left."""
 
-import asyncio
-import re
 import threading
 
 import pytest
 
-from espnet3.parallel import WorkerSetupError, get_client, parallel_submit, set_parallel
+from espnet3.parallel import WorkerSetupError, parallel_submit, set_parallel
 from espnet3.parallel.env.store import ENVS
-from tests.habits import rows
 from tests.parallel.contract import work
 from tests.parallel.contract.helpers import TWO, children, lines
 from tests.waiting import wait_until
 
 
-@pytest.fixture(params=rows(["here", "no-client", "own-cluster", "open-client"], ["here", "no-client"]))
-def place(request):
-    """Where calls run: in this process, on processes or a cluster of their own, on an open client."""
-    set_parallel(None if request.param == "here" else TWO)
-    if request.param == "own-cluster":
-        set_parallel({**TWO, "options": {"dashboard_address": "127.0.0.1:0"}})
-    if request.param == "open-client":
-        with get_client():
-            yield
-    else:
-        yield
-
-
-@pytest.fixture(params=rows(["no-client", "open-client"], ["no-client"]))
-def workers(request):
-    """Two workers, for calls without a client and with one."""
+@pytest.fixture
+def workers():
     set_parallel(TWO)
-    if request.param == "no-client":
-        yield
-    else:
-        with get_client():
-            yield
 
 
 def setup_in(folder):
@@ -54,15 +32,6 @@ def plus_env(x, y):
 
 def stored_envs(_):
     return len(ENVS._envs)
-
-
-def fail(x, y=1):
-    raise work.TwoPartError(x, "why")
-
-
-async def plus_later(x, y=1):
-    await asyncio.sleep(0)
-    return x + y
 
 
 def test_an_env_is_built_once_per_process(workers, tmp_path):
@@ -106,18 +75,9 @@ def test_a_setup_that_hangs_is_given_up(tmp_path):
         parallel_submit(work.plus, 1, setup_fn=work.never_ready).result()
 
 
-def test_an_exception_is_itself_with_a_note(place):
-    """A call's exception keeps its type and attributes, and a note names the call."""
-    with pytest.raises(work.TwoPartError) as caught:
-        parallel_submit(fail, 13, y=2).result()
-    assert caught.value.code == 13
-    note = r"in the call fail\(13, y=2\), (in this process|on worker \S+)"
-    assert any(re.fullmatch(note, each) for each in caught.value.__notes__)
-
-
 def test_a_coroutine_function_gives_its_result(place):
     """A coroutine function can be submitted, and its future holds what it returns."""
-    assert parallel_submit(plus_later, 1, y=5).result() == 6
+    assert parallel_submit(work.AddEnv().later, 1, y=5).result() == 6
 
 
 def test_keywords_that_dask_also_knows_are_the_functions(place):

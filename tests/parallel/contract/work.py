@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, InferenceProvider
@@ -15,17 +14,14 @@ def log(folder, text, name="log"):
 
 
 def pid(_):
-    """Return the process that ran the item."""
     return os.getpid()
 
 
 def plus(x, y=1):
-    """Add two numbers, the second of which the env may give."""
     return x + y
 
 
 def noted(x, folder, y=0):
-    """Note that the item has run."""
     log(folder, x)
     return x + y
 
@@ -44,18 +40,15 @@ def until_open(x, pipe):
 
 
 def make_pipe(folder):
-    """Make the named pipe that `until_open` waits for."""
     os.mkfifo(Path(folder) / "pipe")
     return Path(folder) / "pipe"
 
 
 def open_pipe(folder):
-    """Let `until_open` go on."""
     open(Path(folder) / "pipe", "w").close()
 
 
 def never_ready():
-    """Take longer than any test."""
     time.sleep(100)
 
 
@@ -100,8 +93,8 @@ def third_time(folder):
     return n
 
 
-class Indexed(Sequence):
-    """A sequence as the abstract base class asks for it: one index at a time."""
+class Indexed:
+    """A dataset as torch has them: a length and items by number, and no iterator."""
 
     def __init__(self, n):
         self.n = n
@@ -116,8 +109,6 @@ class Indexed(Sequence):
 
 
 class Provider(EnvironmentProvider):
-    """An env of two entries, from a mapping."""
-
     def build_env_local(self):
         if "folder" in self.config:
             log(self.config["folder"], os.getpid(), "built")
@@ -131,8 +122,6 @@ class Times(BaseRunner):
 
 
 class TimesInBatches(Times):
-    """Multiplies a batch, and notes its length if asked to."""
-
     @staticmethod
     def batch_forward(indices, factor):
         return [idx * factor for idx in indices]
@@ -150,8 +139,6 @@ class Whole(EnvironmentProvider):
 
 
 class Speech(InferenceProvider):
-    """A dataset and a model, as the documents show them."""
-
     @staticmethod
     def build_dataset(config):
         return list(range(config["size"]))
@@ -162,8 +149,6 @@ class Speech(InferenceProvider):
 
 
 class Infer(BaseRunner):
-    """Calls the model on a sample, and adds a parameter."""
-
     @staticmethod
     def forward(idx, dataset, model, beam):
         return model(dataset[idx]) + beam

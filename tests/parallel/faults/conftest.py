@@ -1,4 +1,4 @@
-"""Each test here gets a temporary folder with a short path, a hang guard, and a clean end."""
+"""Each test here gets a temporary folder with a short path, and a clean end."""
 
 from __future__ import annotations
 
@@ -14,21 +14,10 @@ import pytest
 
 from espnet3.parallel import set_parallel
 from espnet3.parallel.runner import execute
-from tests.parallel.faults.watching import TOKEN, Hang, Mailbox, hang_guard, kill_family
+from tests.parallel.faults.watching import TOKEN, Mailbox, kill_family
 
 # "dask": local workers are those of a LocalCluster also where no client is open; else processes of our own
 WAY = os.environ.get("FAULTS_WAY", "own")
-GUARD = 800.0  # seconds: less than pytest-timeout's, which ends the whole process
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
-    """Turn a hang into a failure that names the place."""
-    try:
-        with hang_guard(GUARD):
-            return (yield)  # type: ignore[return-value]  # pytest's protocol of wrappers
-    except Hang as hang:
-        raise AssertionError(str(hang)) from hang
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -66,13 +55,11 @@ def marked(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def folder(temporary_folder: Path) -> Path:
-    """Return a new folder with a short path."""
     return Path(tempfile.mkdtemp(prefix="t", dir=temporary_folder))
 
 
 @pytest.fixture
 def mailbox(folder: Path) -> Iterator[Mailbox]:
-    """Return a pipe that items can write lines to."""
     box = Mailbox(folder / "mail")
     yield box
     box.close()

@@ -5,7 +5,6 @@ They are scripts without a `__main__` guard worth the name: workers never import
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
 import signal
@@ -21,7 +20,6 @@ from espnet3.parallel import (
     get_client,
     parallel_for,
     parallel_map,
-    parallel_submit,
     set_parallel,
 )
 
@@ -31,7 +29,6 @@ TWO = {"env": "local", "n_workers": 2, "options": {"processes": "THREADS" not in
 
 
 def tell(root: str, text: str) -> None:
-    """Write a line into the test's mailbox."""
     fd = os.open(f"{root}/mail", os.O_WRONLY)
     os.write(fd, f"{text}\n".encode())
     os.close(fd)
@@ -41,21 +38,12 @@ def tell(root: str, text: str) -> None:
 
 
 def sleeps(x: int, root: str) -> int:
-    """Sleep for longer than any test."""
     tell(root, f"item {os.getpid()}")
     time.sleep(1000)
     return x
 
 
-def holds_the_gil(x: int, root: str) -> int:
-    """Sit in a C call that does not let other threads run."""
-    tell(root, f"item {os.getpid()}")
-    ctypes.PyDLL(None).sleep(100)
-    return x
-
-
 def starts_a_program(x: int, root: str) -> int:
-    """Wait for a program of its own."""
     with subprocess.Popen(["sleep", "100"]) as child:
         tell(root, f"item {child.pid}")
     return x
@@ -72,16 +60,11 @@ def forks(x: int, root: str) -> int:
     return x
 
 
-ITEMS: dict[str, Callable[..., int]] = {
-    f.__name__: f for f in (sleeps, holds_the_gil, starts_a_program, forks)
-}
+ITEMS: dict[str, Callable[..., int]] = {f.__name__: f for f in (sleeps, starts_a_program, forks)}
 
 
 class Provider(EnvironmentProvider):
-    """Its env is its config; it may take long."""
-
     def build_env_local(self) -> dict[str, Any]:
-        """Return the config."""
         env = dict(self.config)
         if env.pop("slow", False):
             tell(env["root"], f"item {os.getpid()}")
@@ -90,11 +73,8 @@ class Provider(EnvironmentProvider):
 
 
 class Runner(BaseRunner):
-    """Runs one of the above."""
-
     @staticmethod
     def forward(idx: int, root: str, item: str) -> int:
-        """Do what was asked for."""
         return ITEMS[item](idx, root)
 
 
@@ -102,18 +82,11 @@ class Runner(BaseRunner):
 
 
 def runner(root: str, item: str = "sleeps", n_workers: str = "2") -> None:
-    """Run a runner."""
     set_parallel({**TWO, "n_workers": int(n_workers)})
     Runner(Provider({"root": root, "item": item}))(range(10))
 
 
-def inline(root: str) -> None:
-    """Run a runner in this process."""
-    Runner(Provider({"root": root, "item": "sleeps"}), on_error="record", max_retries=3)(range(10))
-
-
 def files(root: str) -> None:
-    """Run a runner with writers."""
 
     class Files(Runner):
         @staticmethod
@@ -125,46 +98,14 @@ def files(root: str) -> None:
 
 
 def env_build(root: str, n_workers: str = "2") -> None:
-    """Build an env that takes long."""
     set_parallel({**TWO, "n_workers": int(n_workers)})
     Runner(Provider({"root": root, "item": "sleeps", "slow": True}))(range(10))
 
 
-def submitted(root: str) -> None:
-    """Call `parallel_submit` and wait for its future."""
-    set_parallel(TWO)
-    parallel_submit(sleeps, 1, root=root).result()
-
-
-def client_body(root: str) -> None:
-    """Sleep in the body of `get_client`, beside items that sleep too."""
-    with get_client(TWO) as client:
-        futures = client.map(sleeps, range(4), root=root)
-        time.sleep(100)
-        client.gather(futures)
-
-
-def forked_beside(root: str) -> None:
+def forked_beside(root: str, scheduler: str = "") -> None:
     """Run in an open client, beside a child that this process has forked and that holds all its sockets."""
-    with get_client(TWO):
-        parallel_map(abs, range(10))
-        child = os.fork()
-        if child == 0:
-            time.sleep(100)
-            os._exit(0)
-        tell(root, f"child {child}")
-        parallel_map(sleeps, range(10), root=root)
-
-
-def jobs(root: str) -> None:
-    """Run on the jobs of a scheduler, with items that are far longer than the test."""
-    with get_client({"env": "pbs", "n_workers": 1, "options": {"cores": 1, "memory": "1GB"}}):
-        parallel_map(sleeps, range(10), root=root)
-
-
-def forked_beside_jobs(root: str) -> None:
-    """The same beside a child that this process has forked."""
-    with get_client({"env": "pbs", "n_workers": 1, "options": {"cores": 1, "memory": "1GB"}}):
+    jobs = {"env": scheduler, "n_workers": 1, "options": {"cores": 1, "memory": "1GB"}}
+    with get_client(jobs if scheduler else TWO):
         parallel_map(abs, range(10))
         child = os.fork()
         if child == 0:
@@ -175,7 +116,6 @@ def forked_beside_jobs(root: str) -> None:
 
 
 def loop_body(root: str) -> None:
-    """Sleep in the body of a loop over results."""
     set_parallel(TWO)
     for x in parallel_for(abs, itertools.count()):
         sleeps(x, root)

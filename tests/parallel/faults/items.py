@@ -22,19 +22,16 @@ LIMIT = 2.0  # seconds: long against an item of these tests, also on a busy mach
 
 
 def hangs(x: int, at: tuple[int, ...] = (AT,)) -> int:
-    """Sleep for ever at some items."""
     if x in at:
         time.sleep(1000)
     return x
 
 
 def hangs_in_batches(xs: list[int], at: tuple[int, ...] = (AT,)) -> list[int]:
-    """The same, for a batch."""
     return [hangs(x, at) for x in xs]
 
 
 def hangs_once(x: int, root: str) -> int:
-    """Sleep for ever at one item, the first time."""
     if x == AT and once(f"{root}/hung"):
         time.sleep(1000)
     return x
@@ -83,36 +80,20 @@ class Alive:
 
 
 def one_ms(x: Alive) -> Alive:
-    """Work for a millisecond."""
     time.sleep(0.001)
     return Alive(x.x)
 
 
-def long_after_0(x: int, root: str) -> int:
-    """Return the first item once the second runs, on the other worker; all others take long."""
-    if x == 0:
-        Path(root, "gate").read_text()  # waits for somebody to write
-        return x
-    tell(f"{root}/mail")
-    if x == 1:
-        Path(root, "gate").write_text("go")
-    time.sleep(100)
-    return x
-
-
 def ten_ms(x: int) -> int:
-    """Work for ten milliseconds."""
     time.sleep(0.01)
     return x
 
 
 def megabyte(x: int) -> bytes:
-    """Return a large result."""
     return bytes([x % 256]) * MB
 
 
 def wait_to_be_let_go(root: str) -> None:
-    """Wait for `let_go`."""
     tell(f"{root}/mail")
     wait_until(Path(root, "gate").exists)
 
@@ -143,13 +124,6 @@ def first_waits(x: int, root: str) -> int:
 # --- items of runs that are given up ---------------------------------------------------------------------
 
 
-def waits(x: int, root: str) -> int:
-    """Say that the item runs, and take far longer than a test."""
-    tell(f"{root}/mail")
-    time.sleep(1000)
-    return x
-
-
 def waits_after_0(x: int, root: str) -> int:
     """Return item 0 once the other worker is in item 1; all others take long."""
     if x == 0:
@@ -167,7 +141,6 @@ class WaitsOrRaises(BaseRunner):
 
     @staticmethod
     def forward(idx: int, root: str) -> int:
-        """Wait, or raise."""
         if idx == 0:
             Path(root, "gate").write_text("go")
             time.sleep(1000)
@@ -189,7 +162,6 @@ def slow_or_broken_env(root: str) -> Callable[[], dict[str, Any]]:
 
 
 def tells_and_sleeps(x: int, root: str) -> int:
-    """Say that the item runs, and take a second."""
     tell(f"{root}/mail")
     time.sleep(1)
     return x
@@ -215,5 +187,4 @@ def crash(x: int, at: tuple[int, ...], pause: float = 0.0) -> int:
 
 
 def pilot_threads() -> int:
-    """Count the threads that serve this package in a worker."""
     return sum("pilot" in thread.name for thread in threading.enumerate())

@@ -41,5 +41,4 @@ def run(
 
 
 def failures(results: list[Any]) -> list[ItemFailure]:
-    """Return what failed, in order."""
     return [r for r in results if isinstance(r, ItemFailure)]

@@ -1,4 +1,4 @@
-"""A run that is given up in a client that goes on: its long items do not stand in the way of the next run."""
+"""Runs that are given up in a client that goes on, and clients that are closed: the next call is not held up."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import itertools
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client, LocalCluster
 
 from espnet3.parallel import (
     ItemError,
+    NoWorkersError,
     WorkerSetupError,
     get_client,
     parallel_for,
     parallel_map,
+    parallel_submit,
+    set_parallel,
 )
-from tests.parallel.faults.items import WaitsOrRaises, slow_or_broken_env, waits, waits_after_0
-from tests.parallel.faults.watching import PATIENCE, Mailbox, acting, workers_of
-from tests.parallel.faults.workloads import Provider
+from tests.parallel.faults.items import WaitsOrRaises, slow_or_broken_env, waits_after_0
+from tests.parallel.faults.watching import PATIENCE, Mailbox, acting, nothing_left, workers_of
+from tests.parallel.faults.workloads import Provider, sleeps_for_long
 from tests.waiting import wait_until
 
 TWO = {"env": "local", "n_workers": 2}
@@ -41,7 +46,6 @@ def answering(client: Any) -> list[int]:
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Any]:
-    """Open two workers for all tests of this module."""
     with get_client(TWO) as client:
         parallel_map(abs, range(100))
         yield client
@@ -71,6 +75,13 @@ def test_a_stream_that_is_closed(gate: Path, mailbox: Mailbox) -> None:
     both_in_long_items(gate, mailbox).close()
 
 
+def test_a_stream_on_processes_of_its_own_that_is_closed(gate: Path, mailbox: Mailbox) -> None:
+    """Closing it does not wait for items that take long, where no client is open either."""
+    set_parallel(TWO)
+    with nothing_left():
+        both_in_long_items(gate, mailbox).close()
+
+
 @pytest.mark.usefixtures("client")
 def test_a_runner_that_stops_at_an_error(gate: Path) -> None:
     """A runner that stops at an `ItemError` leaves no long item in the way."""
@@ -88,7 +99,7 @@ def test_ctrl_c_that_is_caught(folder: Path, mailbox: Mailbox) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     with acting(interrupt), pytest.raises(KeyboardInterrupt):
-        parallel_map(waits, range(10), root=str(folder))
+        parallel_map(sleeps_for_long, range(10), root=str(folder))
 
 
 @pytest.mark.usefixtures("client")
@@ -126,3 +137,56 @@ def test_another_run_on_the_same_workers_goes_on(folder: Path, mailbox: Mailbox)
             results.close()
         stop.set()
     assert rounds and all(r == list(range(200)) for r in rounds)
+
+
+# --- clients that are closed ----------------------------------------------------------------------
+
+Opens = Callable[[], Any]
+ENDS = "the Dask client is closed"
+
+
+@contextmanager
+def ours() -> Iterator[Any]:
+    with get_client({"env": "local", "n_workers": 2}) as client:
+        yield client
+
+
+@contextmanager
+def users() -> Iterator[Any]:
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("opens", [ours, users])
+def test_a_closed_client_is_refused(opens: Opens) -> None:
+    """What is read of a stream after its client was closed, and each later call on it, says that it is closed."""
+    with opens() as client:
+        results = parallel_for(abs, iter(range(10**9)), client=client)
+        assert next(results) >= 0
+    with pytest.raises(NoWorkersError, match=ENDS):
+        for _ in results:
+            pass
+    for call in (
+        lambda: parallel_map(abs, [-1], client=client),
+        lambda: next(parallel_for(abs, [-1], client=client)),
+        lambda: parallel_submit(abs, -1, client=client),
+    ):
+        with pytest.raises(NoWorkersError, match=ENDS):
+            call()
+
+
+def test_a_client_closed_in_mid_run_ends_the_run(folder: Path, mailbox: Mailbox) -> None:
+    """A run whose client another thread closes ends with that, and does not wait for workers to come."""
+    with get_client({"env": "local", "n_workers": 2, "start_timeout": 3600}) as client:
+
+        def close() -> None:
+            mailbox.take(2)
+            client.close()
+
+        with acting(close), pytest.raises(NoWorkersError, match=ENDS):
+            parallel_map(sleeps_for_long, range(10), client=client, root=folder)

@@ -1,50 +1,52 @@
-"""Writer hooks that fail: an error that says which hook and why, in any policy, and no hang."""
+"""Hooks that fail, and mistakes in them: an error that says which hook and why, in any policy, and no hang."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from espnet3.parallel import LedgerError, ParallelError, PoisonItemError
-from tests.habits import rows
-from tests.parallel.faults.workloads import CRASHES, BadHook, FailsThenEnds, InTheWay, Provider
-
-HOOKS = ["open_writers", "write_record", "close_writers"]
+from espnet3.parallel import (
+    BaseRunner,
+    ConfigError,
+    ParallelError,
+    PoisonItemError,
+    SignatureError,
+)
+from tests.parallel.faults.workloads import BadHook, FailsThenEnds, Provider, SquareFiles, TouchFile
 
 
 @pytest.mark.usefixtures("two_workers")
 class TestHooks:
     """A run of ten shards, one item each, the fourth of which fails."""
 
-    @pytest.mark.parametrize("on_error", rows(["raise", "record"], ("record",)))
-    @pytest.mark.parametrize("act", ["bad_value", "unpicklable_error", "system_exit"])
-    @pytest.mark.parametrize("hook", HOOKS)
-    def test_that_raises(self, hook: str, act: str, on_error: str, folder: Path) -> None:
+    @pytest.mark.parametrize(
+        ("hook", "act", "words"),
+        [
+            ("open_writers", "system_exit", "wants to leave"),
+            ("write_record", "bad_value", "bad item"),
+            ("close_writers", "unpicklable_error", "it holds a lock"),
+        ],
+    )
+    def test_that_raises(self, hook: str, act: str, words: str, folder: Path) -> None:
         """A hook that raises stops the run; the error shows the hook, its exception and where it was."""
-        runner = BadHook(
-            Provider({"hook": hook, "act": act}), progress=False, on_error=on_error, output_dir=folder / "out"
-        )
+        provider = Provider({"hook": hook, "act": act})
+        runner = BadHook(provider, progress=False, on_error="record", output_dir=folder / "out")
         with pytest.raises(ParallelError) as caught:
             runner(range(10))
         text = str(caught.value)
-        words = {
-            "bad_value": "bad item",
-            "unpicklable_error": "it holds a lock",
-            "system_exit": "wants to leave",
-        }
-        assert words[act] in text
-        assert "Shard(" not in text
+        assert words in text and "Shard(" not in text
         shown = f"{text} {getattr(getattr(caught.value, 'failure', None), 'traceback', '')}"
         assert f"in {hook}" in shown
         if act == "bad_value":
             assert type(caught.value.__cause__) is ValueError
 
-    @pytest.mark.parametrize("act", rows([*CRASHES], ("leave",)))
-    @pytest.mark.parametrize("hook", HOOKS)
-    def test_that_crashes(self, hook: str, act: str, folder: Path) -> None:
+    @pytest.mark.parametrize("hook", ["open_writers", "write_record", "close_writers"])
+    def test_that_crashes(self, hook: str, folder: Path) -> None:
         """A hook that kills its worker again and again stops the run; outside of items no item is blamed."""
-        runner = BadHook(Provider({"hook": hook, "act": act}), progress=False, output_dir=folder / "out")
+        runner = BadHook(Provider({"hook": hook, "act": "leave"}), progress=False, output_dir=folder / "out")
         with pytest.raises(ParallelError) as caught:
             runner(range(10))
         assert "Shard(" not in str(caught.value)
@@ -54,10 +56,9 @@ class TestHooks:
             assert str(caught.value).startswith("shard 3 failed on worker ")
             assert f" in {hook}, with no item in progress" in str(caught.value)
 
-    @pytest.mark.parametrize("on_error", rows(["raise", "record"], ("record",)))
-    def test_that_crashes_after_an_error(self, on_error: str, folder: Path) -> None:
+    def test_that_crashes_after_an_error(self, folder: Path) -> None:
         """A worker that dies in close_writers after write_record has raised is no item's fault: none is named."""
-        runner = FailsThenEnds(Provider({}), progress=False, on_error=on_error, output_dir=folder / "out")
+        runner = FailsThenEnds(Provider({}), progress=False, on_error="record", output_dir=folder / "out")
         with pytest.raises(
             PoisonItemError, match="shard 3 failed .* in close_writers, with no item"
         ) as caught:
@@ -65,12 +66,51 @@ class TestHooks:
         assert caught.value.index == "shard 3"
         assert not list((folder / "out").glob("session.*/errors.jsonl"))
 
-    def test_of_a_folder_that_cannot_be_made(self, folder: Path) -> None:
-        """Where a shard's folder cannot be written, the error names it and what to do, and no internal object."""
-        provider = InTheWay({"hook": "", "act": "", "path": str(folder / "out" / "split.3")})
-        runner = BadHook(provider, progress=False, output_dir=folder / "out")
-        with pytest.raises(
-            LedgerError, match=r"cannot write split\.3: .*a file stands where a folder"
-        ) as caught:
-            runner(range(10))
-        assert "Shard(" not in str(caught.value)
+
+# --- mistakes, found before the first item --------------------------------------------------------
+
+
+@contextlib.contextmanager
+def refused(folder: Path, kind: type[BaseException], *words: str) -> Any:
+    """Expect an error of a kind that has some words, with no item run."""
+    with pytest.raises(kind) as caught:
+        yield str(folder / "ran")
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+    assert not (folder / "ran").exists(), "an item has run"
+
+
+@pytest.mark.parametrize("name", ["forward", "batch_forward", "write_record"])
+def test_async_functions(name: str) -> None:
+    """A runner's function that is a coroutine function is refused when the class is defined."""
+
+    async def later(*_: Any, **__: Any) -> None:
+        """Never awaited."""
+
+    with pytest.raises(SignatureError, match=rf"Wrong\.{name} must be a plain function"):
+        type("Wrong", (BaseRunner,), {name: staticmethod(later)})
+
+
+def test_a_keyword_that_the_env_lacks_with_files(folder: Path) -> None:
+    """The same in a run with writers of its own, before any file is opened."""
+    with refused(folder, SignatureError, "'fault'", "wrong"):
+        SquareFiles(Provider({"wrong": 1}), progress=False, output_dir=folder / "out")(range(10))
+    assert not list(folder.glob("out/split.*/*.txt"))
+
+
+def test_a_keyword_of_a_hook_that_the_env_lacks(folder: Path) -> None:
+    """A hook's parameter that the env does not hold is named before the first item, too."""
+
+    class Files(TouchFile):
+        @staticmethod
+        def write_record(writers: Any, result: Any, state: dict[str, Any], table: Any) -> None:
+            """Write nothing."""
+
+    with refused(folder, SignatureError, "'table'") as path:
+        Files(Provider({"path": path}), progress=False, output_dir=folder / "out")(range(10))
+
+
+def test_files_without_a_folder(folder: Path) -> None:
+    """A run with writers and no `output_dir` is refused."""
+    with refused(folder, ConfigError, "output_dir"):
+        SquareFiles(Provider({"fault": "leave", "at": ()}), progress=False)(range(10))

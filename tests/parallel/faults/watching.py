@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -37,7 +36,6 @@ class Mailbox:
         self._rest = b""
 
     def take(self, lines: int = 1, guard: float = 600.0) -> list[str]:
-        """Wait for so many lines and return them."""
         end = time.monotonic() + guard
         while self._rest.count(b"\n") < lines:
             ready, _, _ = select.select([self._fd], [], [], max(0.0, end - time.monotonic()))
@@ -47,13 +45,11 @@ class Mailbox:
         return [line.decode() for line in taken]
 
     def pending(self) -> int:
-        """Count the lines that are there and not taken."""
         while select.select([self._fd], [], [], 0)[0]:
             self._rest += os.read(self._fd, 1 << 16)
         return self._rest.count(b"\n")
 
     def close(self) -> None:
-        """Close the pipe."""
         os.close(self._fd)
 
 
@@ -79,7 +75,6 @@ def workers_of(driver: int | None = None) -> list[psutil.Process]:
 
 
 def servers_of(driver: int | None = None) -> list[psutil.Process]:
-    """Return the fork servers of a driver."""
     found = []
     for process in psutil.Process(driver).children():
         try:
@@ -97,7 +92,6 @@ def zombies() -> set[int]:
 
 
 def listeners(pid: int | None = None) -> set[str]:
-    """Return the addresses that a process listens on."""
     found = set()
     for c in psutil.Process(pid).net_connections("all"):
         unix = c.family == socket.AF_UNIX and c.laddr and "espnet3-" in str(c.laddr)
@@ -107,7 +101,6 @@ def listeners(pid: int | None = None) -> set[str]:
 
 
 def folders() -> set[str]:
-    """Return the temporary folders that this package made and that are there."""
     return {p.name for p in Path(tempfile.gettempdir()).glob("espnet3-*")}
 
 
@@ -175,7 +168,6 @@ class Driver:
 
     @property
     def text(self) -> str:
-        """What it has printed so far."""
         return self.output.read_text(errors="replace")
 
     def signal(self, number: int, *, group: bool = False) -> None:
@@ -183,19 +175,16 @@ class Driver:
         (os.killpg if group else os.kill)(self.pid, number)
 
     def end(self, guard: float = 600.0) -> int:
-        """Wait until it has ended and return its exit code."""
         try:
             return self.process.wait(guard)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the driver still runs after {guard} s; it printed:\n{self.text}") from None
 
     def survivors(self) -> list[str]:
-        """Return what it has left running, after a few seconds' patience."""
         _, alive = psutil.wait_procs(family(), timeout=PATIENCE)
         return [" ".join(p.cmdline())[-200:] for p in alive if p.is_running()]
 
     def folders(self) -> list[str]:
-        """Return the temporary folders of this package that it has left."""
         return [p.name for p in self.folder.glob("espnet3-*")]
 
 
@@ -228,38 +217,3 @@ def acting(act: Callable[[], None]) -> Iterator[None]:
     yield
     thread.join()
     assert not failed
-
-
-# --- hang guard ---------------------------------------------------------------------------------------
-
-
-class Hang(KeyboardInterrupt):
-    """A test took far too long; a KeyboardInterrupt, so that no code under test takes it for an item's error."""
-
-
-@contextmanager
-def hang_guard(seconds: float) -> Iterator[None]:
-    """Raise `Hang` in the main thread after so many seconds, and every few seconds from then on."""
-    over = threading.Event()
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def on_signal(*_: object) -> None:
-        if not over.is_set():
-            raise Hang(f"still running after {seconds} s")
-
-    def watch() -> None:
-        wait = seconds
-        while not over.wait(wait):
-            signal.pthread_kill(main, signal.SIGUSR2)
-            wait = 5.0
-
-    before = signal.signal(signal.SIGUSR2, on_signal)
-    thread = threading.Thread(target=watch, name="hang-guard", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        signal.signal(signal.SIGUSR2, before)

@@ -26,13 +26,7 @@ def segfault() -> None:
     time.sleep(60)
 
 
-def null_pointer() -> None:
-    """Read address 0, in C."""
-    ctypes.string_at(0)
-
-
 def leave() -> None:
-    """End the process without a word."""
     os._exit(3)
 
 
@@ -43,7 +37,6 @@ def oom() -> None:
 
 
 def bad_value() -> None:
-    """Raise an ordinary error, with a cause."""
     try:
         raise KeyError("the reason")
     except KeyError as error:
@@ -51,8 +44,6 @@ def bad_value() -> None:
 
 
 class HoldsLockError(Exception):
-    """Cannot be pickled."""
-
     def __init__(self) -> None:
         super().__init__("it holds a lock")
         self.lock = threading.Lock()
@@ -66,57 +57,45 @@ class TwoArgumentsError(Exception):
 
 
 def unpicklable_error() -> None:
-    """Raise what cannot be pickled."""
     raise HoldsLockError
 
 
 def unloadable_error() -> None:
-    """Raise what cannot be unpickled."""
     raise TwoArgumentsError("one", "two")
 
 
 def system_exit() -> None:
-    """Call `sys.exit`."""
     sys.exit("the item wants to leave")
 
 
 def unpicklable_result() -> Any:
-    """Return what cannot be pickled."""
     return threading.Lock()
 
 
 def explode() -> None:
-    """Fail to be unpickled."""
     raise LookupError("cannot be loaded")
 
 
 class Unloadable:
-    """Can be pickled, and not unpickled."""
-
     def __reduce__(self) -> Any:
         return explode, ()
 
 
 def unloadable_result() -> Any:
-    """Return what cannot be unpickled."""
     return Unloadable()
 
 
-CRASHES: dict[str, Callable[[], Any]] = {f.__name__: f for f in (segfault, null_pointer, leave, oom)}
 ERRORS: dict[str, Callable[[], Any]] = {
     f.__name__: f for f in (bad_value, unpicklable_error, unloadable_error, system_exit)
 }
 RESULTS: dict[str, Callable[[], Any]] = {f.__name__: f for f in (unpicklable_result, unloadable_result)}
-FAULTS = {**CRASHES, **ERRORS, **RESULTS}
+FAULTS = {**ERRORS, **RESULTS, "segfault": segfault, "leave": leave, "oom": oom}
 
 # --- providers and runners ----------------------------------------------------------------------------
 
 
 class Provider(EnvironmentProvider):
-    """Its env is its config."""
-
     def build_env_local(self) -> dict[str, Any]:
-        """Return the config."""
         return dict(self.config)
 
 
@@ -126,49 +105,31 @@ def faulty(fault: str, *at: Any) -> Provider:
 
 
 class Square(BaseRunner):
-    """Squares, where no fault is asked for."""
-
     @staticmethod
     def forward(idx: int, fault: str, at: tuple[int, ...]) -> Any:
-        """Return the square, or fail."""
         return FAULTS[fault]() if idx in at else idx * idx
 
 
 class SquareBatches(Square):
-    """The same, with batches."""
-
     @staticmethod
     def batch_forward(indices: list[int], fault: str, at: tuple[int, ...]) -> list[Any]:
-        """Return the squares, or fail as a whole."""
         return [FAULTS[fault]() if i in at else i * i for i in indices]
 
 
 class SquareByCost(Square):
-    """The same, the largest first."""
-
     @staticmethod
     def item_cost(idx: int) -> float:
-        """Return what the item costs."""
         return float(idx)
 
 
 class SquareFiles(Square):
-    """The same, with files."""
-
     @staticmethod
     def open_writers(shard_dir: Path, **_: Any) -> Any:
-        """Open a text file."""
         return (shard_dir / "squares.txt").open("w")
 
     @staticmethod
     def write_record(writers: Any, result: Any, state: dict[str, Any], **_: Any) -> None:
-        """Write a line."""
         writers.write(f"{state['index']} {result}\n")
-
-    @staticmethod
-    def close_writers(writers: Any, state: dict[str, Any], **_: Any) -> None:
-        """Close the file."""
-        writers.close()
 
 
 class SlowSquare(Square):
@@ -176,7 +137,6 @@ class SlowSquare(Square):
 
     @staticmethod
     def forward(idx: int, fault: str, at: tuple[int, ...]) -> Any:
-        """Return the square, or fail."""
         time.sleep(0.01)
         return Square.forward(idx, fault, at)
 
@@ -186,22 +146,17 @@ class CrashOnce(BaseRunner):
 
     @staticmethod
     def forward(idx: int, root: str, at: tuple[int, ...]) -> int:
-        """Return the square, or leave."""
         if idx in at and once(f"{root}/{idx}"):
             FAULTS["leave"]()
         return idx * idx
 
 
 class CrashOnceFiles(CrashOnce):
-    """The same, with files."""
-
     open_writers = staticmethod(SquareFiles.open_writers)
     write_record = staticmethod(SquareFiles.write_record)
-    close_writers = staticmethod(SquareFiles.close_writers)
 
 
 def fail_at_7(x: int, fault: str) -> int:
-    """Return the square, but for item 7."""
     return FAULTS[fault]() if x == 7 else x * x
 
 
@@ -210,7 +165,6 @@ class Gated(BaseRunner):
 
     @staticmethod
     def forward(idx: int, gates: tuple[int, ...], root: str) -> int:
-        """Return the square."""
         if idx in gates and once(f"{root}/gate-{idx}"):
             tell(f"{root}/mail")
             time.sleep(100)
@@ -218,11 +172,8 @@ class Gated(BaseRunner):
 
 
 class SlowGated(Gated):
-    """The same, a millisecond each."""
-
     @staticmethod
     def forward(idx: int, gates: tuple[int, ...], root: str) -> int:
-        """Return the square."""
         time.sleep(0.001)
         return Gated.forward(idx, gates, root)
 
@@ -234,26 +185,16 @@ class TwoGates(BaseRunner):
 
     @staticmethod
     def item_cost(idx: int) -> float:
-        """Put the gates first, so that both workers stand at one."""
         return 1000.0 if idx in (300, 600) else 1.0
 
 
-def dying_env() -> dict[str, Any]:
-    """Kill the process that builds it."""
-    os._exit(3)
-
-
 class DyingProvider(EnvironmentProvider):
-    """Kills the process that builds its env."""
-
     def build_env_local(self) -> dict[str, Any]:
-        """Leave, and count how often."""
         tell(self.config["mail"], "died")
         os._exit(3)
 
 
 def pid_of(_: Any) -> int:
-    """Return the worker's pid."""
     return os.getpid()
 
 
@@ -269,39 +210,24 @@ def announce_50(x: int, root: str) -> int:
 
 
 def raising_env() -> dict[str, Any]:
-    """Raise."""
     raise ValueError("no such model: large-v9")
 
 
 def exiting_env() -> dict[str, Any]:
-    """Call `sys.exit`."""
     sys.exit("no GPU here")
 
 
 def listing_env() -> Any:
-    """Return a list."""
     return ["model", "dataset"]
 
 
 def missing_module_env() -> dict[str, Any]:
-    """Import what is not installed."""
     import no_such_module_anywhere
 
     return {"module": no_such_module_anywhere}
 
 
-def lock_error_env() -> dict[str, Any]:
-    """Raise what cannot travel."""
-    raise HoldsLockError
-
-
-def wrong_key_env() -> Any:
-    """Return a dict with a key that is no name."""
-    return {3: "three"}
-
-
 def hanging_env() -> dict[str, Any]:
-    """Take for ever."""
     time.sleep(100)
     return {}
 
@@ -313,27 +239,19 @@ ENVS: dict[str, Callable[[], Any]] = {
         exiting_env,
         listing_env,
         missing_module_env,
-        lock_error_env,
-        wrong_key_env,
         hanging_env,
     )
 }
 
 
 class BadProvider(EnvironmentProvider):
-    """Its env cannot be built."""
-
     def build_env_local(self) -> dict[str, Any]:
-        """Do what the config says."""
         return ENVS[self.config]()
 
 
 class TouchFile(BaseRunner):
-    """Its items leave a file, to show that they were run."""
-
     @staticmethod
     def forward(idx: int, path: str) -> int:
-        """Touch it."""
         Path(path).touch()
         return idx
 
@@ -346,7 +264,6 @@ class Draws(BaseRunner):
 
     @staticmethod
     def forward(idx: Any, torch: bool = False, root: str = "") -> Any:
-        """Draw; numpy is imported by the first item that a process runs."""
         import random
 
         import numpy as np
@@ -363,17 +280,12 @@ class Draws(BaseRunner):
 
 
 class DrawsInBatches(Draws):
-    """The same, with batches."""
-
     @staticmethod
     def batch_forward(indices: list[Any], torch: bool = False, root: str = "") -> list[Any]:
-        """Draw for each."""
         return [Draws.forward(i, torch, root) for i in indices]
 
 
 class Named:
-    """An index without a repr of its own."""
-
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -390,7 +302,6 @@ class DrawsSlowly(BaseRunner):
 
     @staticmethod
     def forward(idx: int) -> tuple[float, float, float]:
-        """Draw."""
         import random
 
         first = random.random()
@@ -401,52 +312,38 @@ class DrawsSlowly(BaseRunner):
 
 
 class DrawsInHooks(DrawsSlowly):
-    """Its hooks draw too, from the generators that the items of other threads draw from."""
-
     @staticmethod
     def open_writers(shard_dir: Path, **env: Any) -> Any:
-        """Draw, and open a file."""
         return random.random() and open(shard_dir / "draws", "w", encoding="utf-8")
 
     @staticmethod
     def write_record(writers: Any, result: Any, state: dict[str, Any], **env: Any) -> None:
-        """Draw, and write the result."""
         random.random()
         writers.write(json.dumps(result) + "\n")
 
     @staticmethod
     def close_writers(writers: Any, state: Any, **env: Any) -> None:
-        """Draw, and close the file."""
         random.random()
         writers.close()
 
 
 class FailsTwice(BaseRunner):
-    """Some items raise the first two times."""
-
     @staticmethod
     def forward(idx: int, root: str, at: tuple[int, ...]) -> int:
-        """Return the square, or raise."""
         if idx in at and (once(f"{root}/{idx}-1") or once(f"{root}/{idx}-2")):
             raise OSError(f"item {idx} has no luck yet")
         return idx * idx
 
 
 class FailsTwiceInBatches(FailsTwice):
-    """The same, with batches."""
-
     @staticmethod
     def batch_forward(indices: list[int], root: str, at: tuple[int, ...]) -> list[int]:
-        """Return the squares, or raise."""
         return [FailsTwice.forward(i, root, at) for i in indices]
 
 
 class FailsEvery(BaseRunner):
-    """Every so many items, one raises."""
-
     @staticmethod
     def forward(idx: int, every: int) -> int:
-        """Return the item, or raise."""
         if idx % every == 0:
             raise ValueError("one of many")
         return idx
@@ -456,45 +353,35 @@ class FailsEvery(BaseRunner):
 
 
 def prints(x: int) -> int:
-    """Print much."""
     print("a line\n" * 100)
     return x
 
 
 class Nested(BaseRunner):
-    """Each item runs a runner of its own."""
-
     @staticmethod
     def forward(idx: int) -> Any:
-        """Draw in a run within the run."""
         inner = Draws(Provider({}), seed=1, progress=False)
         return inner(range(idx, idx + 3))
 
 
 class BadHook(Square):
-    """One of its hooks does not do its work."""
-
     @staticmethod
     def forward(idx: int, hook: str, act: str) -> int:
-        """Return the square."""
         return idx * idx
 
     @staticmethod
     def open_writers(shard_dir: Path, hook: str, act: str) -> str:
-        """Fail, or name the shard."""
         if hook == "open_writers" and shard_dir.name == "split.3":
             FAULTS[act]()
         return shard_dir.name
 
     @staticmethod
     def write_record(writers: str, result: Any, state: dict[str, Any], hook: str, act: str) -> None:
-        """Fail, or do nothing."""
         if hook == "write_record" and writers == "split.3":
             FAULTS[act]()
 
     @staticmethod
     def close_writers(writers: str, state: dict[str, Any], hook: str, act: str) -> None:
-        """Fail, or do nothing."""
         if hook == "close_writers" and writers == "split.3":
             FAULTS[act]()
 
@@ -504,34 +391,21 @@ class FailsThenEnds(Square):
 
     @staticmethod
     def forward(idx: int) -> int:
-        """Return the square."""
         return idx * idx
 
     @staticmethod
     def open_writers(shard_dir: Path) -> str:
-        """Name the shard."""
         return shard_dir.name
 
     @staticmethod
     def write_record(writers: str, result: Any, state: dict[str, Any]) -> None:
-        """Fail in one shard."""
         if writers == "split.3":
             raise OSError(28, "No space left on device")
 
     @staticmethod
     def close_writers(writers: str, state: dict[str, Any]) -> None:
-        """End the process in that shard."""
         if writers == "split.3":
             leave()
-
-
-class InTheWay(Provider):
-    """Puts a file where a shard's folder is to be made, on the worker."""
-
-    def build_env_local(self) -> dict[str, Any]:
-        """Return the config, without the file's path."""
-        Path(self.config["path"]).write_text("in the way")
-        return {name: value for name, value in self.config.items() if name != "path"}
 
 
 def sleeps_for_long(x: int, root: str) -> int:
@@ -550,10 +424,8 @@ def freezes(x: int, at: int, mail: str, marker: str = "") -> int:
     return x
 
 
-def is_quiet(x: int, how: str, seconds: float) -> int:
+def is_quiet(x: int, seconds: float) -> int:
     """Give no sign of life for a while, but that the process lives."""
     if x == 0:
-        (time.sleep if how == "sleeps" else ctypes.PyDLL(None).usleep)(
-            seconds if how == "sleeps" else int(seconds * 1e6)
-        )
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
     return x

@@ -98,15 +98,6 @@ def test_overrides_come_last_and_reach_lists(recipe: Path) -> None:
     assert configs["inference"].dataset.test[0].data_src_args.n == 7
 
 
-def test_an_override_of_a_dataset_goes_where_it_belongs(recipe: Path) -> None:
-    """Keys of splits reach the configs with splits, keys of a single dataset the one that names it by `_target_`."""
-    write(recipe, "inference", "dataset: {_target_: a.B}\n")
-    write(recipe, "training", "dataset: {train: [{data_src_args: {n: 1}}]}\n")
-    configs = load_configs(recipe, overrides=["dataset.min_words=5", "dataset.train.0.data_src_args.n=2"])
-    assert configs["inference"].dataset == {"_target_": "a.B", "min_words": 5}
-    assert configs["training"].dataset == {"train": [{"data_src_args": {"n": 2}}]}
-
-
 @pytest.mark.parametrize(
     ("overrides", "parallel", "said"),
     [
@@ -154,20 +145,6 @@ def test_keys_of_the_recipes_own_are_kept(recipe: Path, text: str) -> None:
     """A key that something refers to, one like no other, and one beside what it is like, are the recipe's business."""
     write(recipe, "training", text)
     assert "training" in load_configs(recipe)
-
-
-def test_only_the_configs_of_the_wanted_stages_are_checked(recipe: Path) -> None:
-    """A mistake in a config that no wanted stage reads does not stop the others."""
-    write(recipe, "metrics", "metrics: ${nope}\nparallel: {env: local, n_workers: -3}\n")
-    assert "metrics" in load_configs(recipe, check=["training"])
-    with pytest.raises(ConfigError, match=r"metrics\.yaml, line 1: metrics: .*nope"):
-        load_configs(recipe)
-
-
-def test_a_file_that_is_not_there_is_named(recipe: Path) -> None:
-    """A name that fits no file is an error with the name."""
-    with pytest.raises(FileNotFoundError, match="no config 'trainign'"):
-        load_configs(recipe, {"training": "trainign"})
 
 
 def test_a_small_file_holds_its_block_alone(recipe: Path) -> None:

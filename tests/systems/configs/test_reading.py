@@ -8,58 +8,13 @@ import pytest
 
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.base.blocks import check_blocks
-from espnet3.systems.configs.places import Place, place_of, places_in
 from espnet3.systems.configs.reading import check_interpolations, read_config
-
-TEXT = """\
-a: 1
-block: &shared   # with a comment
-  key: x
-
-  items:
-    - name: one
-    - {name: two,
-       other: 3}
-more:
-  <<: *shared
-  own: 4
-"""
-
-
-def test_every_key_has_its_line() -> None:
-    """Keys of mappings, entries of lists and merged keys are found under their dotted names, with their lines."""
-    places = places_in(TEXT, "f.yaml")
-    lines = {key: place.line for key, place in places.items()}
-    assert lines == {
-        "": None,
-        "a": 1,
-        "block": 2,
-        "block.key": 3,
-        "block.items": 5,
-        "block.items.0": 6,
-        "block.items.0.name": 6,
-        "block.items.1": 7,
-        "block.items.1.name": 7,
-        "block.items.1.other": 8,
-        "more": 9,
-        "more.own": 11,
-        "more.key": 3,
-        "more.items": 5,
-        "more.items.0": 6,
-        "more.items.0.name": 6,
-        "more.items.1": 7,
-        "more.items.1.name": 7,
-        "more.items.1.other": 8,
-    }
-    assert str(place_of(places, "block.items.1.none.such")) == "f.yaml, line 7"
-    assert place_of(places, "nothing") == Place("f.yaml")
 
 
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
         ("a: 1\nb: [1, 2\n", 3, "this is not YAML"),
-        ("a: 1\n\tb: 2\n", 2, "this is not YAML"),
         ("a:\n\tb: 2\n", 2, "this is not YAML: the line begins with a tab: indent it with spaces"),
         ("a: 1\nb: 2\na: 3\n", 3, "this is not YAML: found duplicate key a"),
         ("a: 1\nb: {c: '${d'}\n", 2, r"b\.c: .*write the value"),
@@ -125,7 +80,6 @@ def test_an_interpolation_without_a_value_is_named(tmp_path: Path, text: str, sa
     [
         ("a: 1\nparallel:\n  env: local\n  n_workers: 0\n", r"c\.yaml, line 4: parallel\.n_workers = 0: "),
         ("parallel:\n  options:\n    queue: gpu\n", r"line 3: parallel\.options\.queue = 'gpu'.*slurm"),
-        ("parallel:\n  env: local\n  devices: 2\n", r"c\.yaml, line 3: parallel\.devices = 2: .*trainer"),
         ("trainer:\n  devices: 1\n  n_workers: 4\n", r"line 3: trainer\.n_workers = 4: belongs to parallel"),
         ("a: 1\nparallel: [1]\n", r"c\.yaml, line 2: parallel: The parallel config must be a mapping"),
     ],
@@ -136,18 +90,6 @@ def test_a_wrong_block_is_named_with_file_line_and_key(tmp_path: Path, text: str
     path.write_text(text)
     with pytest.raises(ConfigError, match=said):
         check_blocks(*read_config(path))
-
-
-def test_several_problems_have_a_line_each(tmp_path: Path) -> None:
-    """All that is wrong with a block is said at once, each problem with its own line."""
-    path = tmp_path / "c.yaml"
-    path.write_text("parallel:\n  env: local\n  n_workers: -1\n  options:\n    account: me\n")
-    with pytest.raises(ConfigError) as caught:
-        check_blocks(*read_config(path))
-    head, first, second = str(caught.value).splitlines()
-    assert head == "The parallel config has 2 problems:"
-    assert f"1. {path}, line 3: parallel.n_workers = -1: " in first
-    assert f"2. {path}, line 5: parallel.options.account = 'me': " in second
 
 
 def test_a_list_of_tokens_has_a_token_for_each_line(tmp_path: Path) -> None:

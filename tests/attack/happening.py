@@ -1,0 +1,217 @@
+"""What happens to a program: exceptions, odd surroundings, and processes that end or freeze."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.attack.case import PARALLEL, Case
+
+# --- exceptions -----------------------------------------------------------------------------------
+
+_EXCEPTIONS_RAISED = {
+    "ValueError('bad item')": "ValueError",
+    "KeyError(3)": "KeyError",
+    "StopIteration(1)": "StopIteration",
+    "GeneratorExit()": "GeneratorExit",
+    "RecursionError('deep')": "RecursionError",
+    "TimeoutError('item')": "TimeoutError",
+    "OSError(28, 'No space left', 'file')": "OSError",
+    "UnicodeDecodeError('utf-8', b'x', 0, 1, 'why')": "UnicodeDecodeError",
+    "Base('base')": "Base",
+    "Two(1, 2)": "Two",
+    "Keyword(code=5)": "Keyword",
+    "NoText()": "NoText",
+    "Locked()": "Locked",
+    "NoPickle()": "NoPickle",
+    "BadPickle()": "BadPickle",
+    "ValueError('x' * 10 ** 6)": "ValueError",
+    "ValueError(threading.Lock())": "ValueError",
+    "cycle()": "ValueError",
+    "KeyboardInterrupt()": "KeyboardInterrupt",
+    "SystemExit(3)": "SystemExit",
+}
+_EXCEPTIONS_USES = """
+class Base(BaseException): pass
+class Two(Exception):
+    def __init__(self, one, two): super().__init__(f"{one} and {two}")
+class Keyword(Exception):
+    def __init__(self, *, code): super().__init__(); self.code = code
+class NoText(Exception):
+    def __str__(self): raise LookupError("no text")
+class Locked(Exception):
+    def __init__(self): super().__init__("locked"); self.lock = threading.Lock()
+class NoPickle(Exception):
+    def __reduce__(self): raise LookupError("cannot travel")
+def never(): raise LookupError("cannot be made again")
+class BadPickle(Exception):
+    def __reduce__(self): return never, ()
+def cycle():
+    error = ValueError("a cycle"); other = KeyError(); error.__cause__ = other; other.__cause__ = error
+    return error
+"""
+# of these two a runner makes no record: they end the program
+_EXCEPTIONS_STOP = ("KeyboardInterrupt", "SystemExit")
+
+
+def exceptions(rng: Random) -> Case:
+    """Draw an exception, and what the run is told to do with it."""
+    raised = rng.choice(sorted(_EXCEPTIONS_RAISED))
+    bad, items = rng.randrange(8), 8
+    body = f"def f(i):\n    note(i)\n    if i == {bad}: raise {raised}\n    return i\n"
+    how = rng.choice(("parallel_map", "parallel_for", "raise", "record", "record in a folder", "provider"))
+    if how == "provider":
+        return _raised_by_provider(raised)
+    if how.startswith("record") and _EXCEPTIONS_RAISED[raised] in _EXCEPTIONS_STOP:
+        how = "raise"
+    name = f"exceptions: {raised}, {how}"
+    folder = 'output_dir="out", ' if rng.random() < 0.5 or "folder" in how else ""
+    if how == "parallel_map":
+        call = f"parallel_map(f, range({items}))"
+    elif how == "parallel_for":
+        call = f"list(parallel_for(f, range({items})))"
+    else:
+        on = "raise" if how == "raise" else "record"
+        call = f'list(R(P({{}}), {folder}on_error="{on}", progress=False)(range({items})))'
+    if how.startswith("record"):
+        call = (
+            f"[value if isinstance(value, int) else value.error_type.rpartition('.')[2] for value in {call}]"
+        )
+        body += f"right = [i if i != {bad} else {_EXCEPTIONS_RAISED[raised]!r} for i in range({items})]\n"
+    # what cannot be pickled arrives as a stand-in that names it
+    return Case(
+        name,
+        f"{body}answer = {call}\n",
+        _EXCEPTIONS_USES,
+        own=(_EXCEPTIONS_RAISED[raised],),
+        once=True,
+        differ=True,
+        answers=how.startswith("record"),
+    )
+
+
+def _raised_by_provider(raised: str) -> Case:
+    text = f"""class P(EnvironmentProvider):
+    def build_env_local(self): raise {raised}
+def f(i): return i
+answer = R(P({{}}), progress=False)(range(4))
+"""
+    own = (_EXCEPTIONS_RAISED[raised],) if _EXCEPTIONS_RAISED[raised] in _EXCEPTIONS_STOP else ()
+    # in this process it is Ctrl-C, which nobody turns into another
+    interrupts = _EXCEPTIONS_RAISED[raised] == "KeyboardInterrupt"
+    return Case(f"exceptions: {raised}, by the provider", text, _EXCEPTIONS_USES, own=own, differ=interrupts)
+
+
+# --- environments ---------------------------------------------------------------------------------
+
+# each line is carried out before the run
+_ENVIRONMENTS_ODD = {
+    "a long TMPDIR": "os.environ['TMPDIR'] = os.path.abspath('x' * 120); os.mkdir('x' * 120)",
+    "a TMPDIR that is not there": "os.environ['TMPDIR'] += '/missing'",
+    "no standard error": "sys.stderr = None",
+    "no HOME": "os.environ.pop('HOME', None); os.environ.pop('PATH', None)",
+    "ignored SIGCHLD": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "few open files": "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))",
+    "an umask of 077": "os.umask(0o077)",
+    "warnings that are errors": "warnings.simplefilter('error')",
+    "spawned processes": "multiprocessing.set_start_method('spawn')",
+    "threads beside": "[threading.Thread(target=time.sleep, args=(2,)).start() for _ in range(20)]",
+    "a proxy": "os.environ.update(http_proxy='http://127.0.0.1:9', https_proxy='http://127.0.0.1:9')",
+    "Dask's settings": "os.environ['DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT'] = 'soon'",
+}
+_ENVIRONMENTS_USES = """
+import multiprocessing, resource, signal, warnings
+def f(x): return x * x
+"""
+
+
+def _program(odd: list[str], call: str) -> str:
+    lines = "\n".join(_ENVIRONMENTS_ODD[name] for name in odd)
+    return f"here = home\n{lines}\n{PARALLEL}right = [f(x) for x in range(30)]\nanswer = {call}\n"
+
+
+_ENVIRONMENTS_CALLS = (
+    "parallel_map(f, range(30))",
+    "list(parallel_for(f, range(30), ordered=True))",
+    "list(R(P({}))(range(30)))",
+    "list(R(P({}), output_dir=here + '/out')(range(30)))",
+)
+
+
+def environments(rng: Random) -> Case:
+    """Draw one or two oddities and a call."""
+    odd = rng.sample(sorted(_ENVIRONMENTS_ODD), rng.choice((1, 1, 2)))
+    return Case(
+        f"environments: {', '.join(odd)}",
+        _program(odd, rng.choice(_ENVIRONMENTS_CALLS)),
+        _ENVIRONMENTS_USES,
+        parallel=False,
+        differ=True,
+    )
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+_FAULTS_ENDS = {
+    "exits": "os._exit(3)",
+    "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "is terminated": "os.kill(os.getpid(), signal.SIGTERM)",
+    "crashes": "ctypes.string_at(0)",
+    "closes its descriptors": "os.closerange(3, 256)",
+    "forks a child that exits": "os.waitpid(os.fork() or os._exit(0), 0)",
+    "forks a child that stays": "os.fork() or (time.sleep(2), os._exit(0))",
+    "forks a child that returns": "os.fork()",
+    "calls sys.exit": "sys.exit(3)",
+    "changes directory": "os.chdir('/')",
+    "ignores SIGTERM": "ignore_term()",
+    "freezes": "os.kill(os.getpid(), signal.SIGSTOP)",  # with an item_timeout
+}
+# after these the process goes on as if nothing had been
+_FAULTS_HARMLESS = (
+    "forks a child that exits",
+    "forks a child that stays",
+    "changes directory",
+    "ignores SIGTERM",
+)
+_FAULTS_USES = """
+import ctypes, signal
+def ignore_term():
+    try: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except ValueError: ctypes.CDLL(None).signal(15, ctypes.c_void_p(1))  # Python allows it in the main thread alone
+"""
+
+
+def faults(rng: Random) -> Case:
+    """Draw what an item does to its process, once or always, and how the run goes on."""
+    what = rng.choice(sorted(_FAULTS_ENDS))
+    bad, always = rng.randrange(20), rng.random() < 0.5
+    when = f"i == {bad}" if always else f"i == {bad} and once('did')"
+    text = f"""def f(i):
+    if {when}: {_FAULTS_ENDS[what]}
+    return i
+"""
+    harmless = what in _FAULTS_HARMLESS
+    how = rng.choice(("parallel_map", "record", "folder", "stream", "client"))
+    how = "folder" if what == "freezes" else how
+    runner = 'list(R(P({{}}), {}on_error="record", progress=False)(range(20)))'
+    call = {
+        "parallel_map": "answer = parallel_map(f, range(20))",
+        "stream": "answer = list(parallel_for(f, range(20), ordered=True))",
+        "record": f"answer = {runner.format('')}",
+        "folder": f"answer = {runner.format('item_timeout=5, output_dir=home + chr(47) + chr(111), ')}",
+        "client": "with get_client() as client:\n    answer = client.gather(client.map(f, range(20)))"
+        if harmless
+        else f"with get_client():\n    answer = {runner.format('')}",
+    }[how]
+    text += f"{call}\nanswer = [i if isinstance(i, int) else 'failed' for i in answer]\n"
+    allowed = f"right = [i if i != {bad} or answer[i] != 'failed' else 'failed' for i in range(20)]\n"
+    plain = "right = list(range(20))\n"
+    workers = (1, 2) if harmless else (2,)
+    own = ("SystemExit",) if what == "calls sys.exit" else ()
+    return Case(
+        f"faults: an item {'always' if always else 'once'} {what}, {how}",
+        text + (plain if harmless else allowed),
+        _FAULTS_USES,
+        workers=workers,
+        own=own,
+        answers=harmless,
+    )

@@ -114,11 +114,26 @@ class BaseRunner(ABC):
         split_batches: bool = True,
         every_rank: bool = False,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "provider")}
         self.provider = provider
-        for name, value in given.items():
-            setattr(self, name, checked(name, value))
+        self.batch_size = checked("batch_size", batch_size)
+        self.async_mode = checked("async_mode", async_mode)
+        self.async_specs_dir = checked("async_specs_dir", async_specs_dir)
+        self.async_result_dir = checked("async_result_dir", async_result_dir)
+        self.async_num_workers = checked("async_num_workers", async_num_workers)
+        self.output_dir = checked("output_dir", output_dir)
+        checked("shard_subdir", shard_subdir)
         self.shard_subdir = shard_subdir  # as given: a run folder holds it
+        self.resume = checked("resume", resume)
+        self.on_error = checked("on_error", on_error)
+        self.max_retries = checked("max_retries", max_retries)
+        self.seed = checked("seed", seed)
+        self.progress = checked("progress", progress)
+        self.max_failures = checked("max_failures", max_failures)
+        self.setup_timeout = checked("setup_timeout", setup_timeout)
+        self.retry_failed = checked("retry_failed", retry_failed)
+        self.item_timeout = checked("item_timeout", item_timeout)
+        self.split_batches = checked("split_batches", split_batches)
+        self.every_rank = checked("every_rank", every_rank)
         check_batches(self)
 
     # `*args: Any, **env: Any` lets a type checker accept a subclass that names its own env entries

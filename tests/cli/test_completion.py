@@ -41,7 +41,7 @@ def test_bash_completes_verbs_and_options(typed: list[str], wanted: list[str]) -
     ("shell", "line"), [("zsh", "#compdef espnet3"), ("fish", "complete --no-files --command espnet3")]
 )
 def test_zsh_and_fish_get_a_script_of_theirs(shell: str, line: str) -> None:
-    """What the documentation has them read."""
+    """The line of the documentation."""
     done = subprocess.run(
         ["espnet3"],
         env={**os.environ, **HERE, "_ESPNET3_COMPLETE": f"{shell}_source"},

@@ -79,7 +79,7 @@ def test_what_is_wrong_is_said_at_every_level(verb, text, said, tmp_path):
 
 @pytest.mark.parametrize("verb", ["plan", "doctor"])
 def test_a_warning_names_the_file_on_one_line(verb, tmp_path):
-    """What is ignored in a file is said in one line with the file's name, without a line of another program."""
+    """An ignored key is named in one line with the file's name, without a line of another program."""
     file = tmp_path / "conf.yaml"
     file.write_text("parallel: {env: local, colour: red}\n")
     code = f"from espnet3.cli.main import main; main([{verb!r}, {str(file)!r}])"

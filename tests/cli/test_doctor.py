@@ -129,7 +129,7 @@ LOCAL = "processes: true"
 
 
 def test_doctor_imports_runner_and_provider(conf, code, tmp_path):
-    """What can be imported is said with its file."""
+    """An importable class is printed with its file."""
     words = ["--runner", "doctored:Runner", "--provider", "doctored:Provider"]
     done = CliRunner().invoke(doctor, [conf("local", LOCAL, 2), *words])
     assert done.exit_code == 0, done.output
@@ -253,7 +253,7 @@ def test_doctor_says_that_workers_do_not_see_a_folder(conf, tmp_path):
 
 
 def test_doctor_says_that_a_folder_cannot_be_written_to(conf):
-    """A folder that nobody can write to is found here, and no worker is started."""
+    """A folder that cannot be written to is found here, and no worker is started."""
     with standin("pbs") as queue:
         done = CliRunner().invoke(doctor, [conf("pbs", PBS), "--start", "--folder", "/proc/new"])
         assert not queue.jobs()

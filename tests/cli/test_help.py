@@ -33,7 +33,7 @@ def test_the_list_of_verbs_loads_none_of_them() -> None:
 
 @pytest.mark.parametrize("name", list(command._VERBS))
 def test_the_list_and_the_verb_begin_alike(name: str) -> None:
-    """What the list says of a verb is found again in its own help, up to the words left out; it fits 80 columns."""
+    """The line of a verb in the list is found again in its own help, up to omitted words; it fits 80 columns."""
     verb = command.main.get_command(click.Context(command.main), name)
     assert verb is not None and verb.help
     text = command._VERBS[name][1]

@@ -71,7 +71,7 @@ def test_wait_waits_for_an_ordinary_driver(tmp_path: Path) -> None:
 
 
 def test_a_run_with_jobs_that_a_driver_finished_is_complete(tmp_path: Path) -> None:
-    """What jobs left and an ordinary call finished is complete for `status`, until a retry adds to it."""
+    """A run of jobs that an ordinary call finished is complete for `status`, until a retry adds to it."""
     run = run_of(tmp_path, n=4, shards=2, workers=1, config={"bad": [1, "raise"]}, on_error="record")
     run.cancel()
     run_of(tmp_path, n=4, config={"bad": [1, "raise"]}, on_error="record", async_mode=False)

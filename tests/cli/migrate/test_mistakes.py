@@ -1,4 +1,4 @@
-"""What is wrong in a cmd.sh or a queue.conf is named with its file and line, and nothing is guessed."""
+"""Mistakes in a cmd.sh or a queue.conf are named with file and line, and nothing is guessed."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_what_the_check_of_the_block_refuses_is_shown_with_the_block(run) -> Non
 
 
 def test_a_file_of_options_alone_is_not_enough(run) -> None:
-    """Without a shell script nobody knows what is asked for: the error says which file is missing."""
+    """Without a shell script the wanted resources are not known: the error names the missing file."""
     done = run({"conf/slurm.conf": SLURM})
     assert done.exit_code == 1
     assert "none of the files is a shell script: name cmd.sh too" in done.stderr

@@ -140,7 +140,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_module_that_was_edited_after_its_import_is_refused(workers: str, tmp_path: Path) -> None:
-    """What the driver has loaded is what the folder says: its workers have the same, or are refused before an item."""
+    """A folder holds the driver's loaded code: its workers have the same, or are refused before an item."""
     (tmp_path / "helper.py").write_text(HELPER)
     (tmp_path / "program.py").write_text(EDITS_ITSELF)
 

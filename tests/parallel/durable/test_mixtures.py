@@ -226,7 +226,7 @@ def test_a_merge_with_other_code_is_refused(tmp_path: Path) -> None:
 
 
 def test_code_that_was_edited_before_the_submission_is_refused(tmp_path: Path) -> None:
-    """What the submitter has loaded is what its run folder says: jobs of another text are none of this run."""
+    """A run folder holds the submitter's loaded code: jobs of another text do not belong to the run."""
     main = "edit()\n" + SUBMITTED.replace("SNAPSHOT", "True")
     said = start(tmp_path, program("return helper.shift(idx)", main), EDITED["function"])
     assert said.startswith(ConfigError.__name__) and f"{tmp_path / 'helper.py'}: shift" in said

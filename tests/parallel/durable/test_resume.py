@@ -52,7 +52,7 @@ def cut_off(folder: Path, runner: BaseRunner, n: int = N) -> None:
 
 @pytest.mark.parametrize(("first", "then"), [(3, 1), (1, 3), (1, 1)])
 def test_a_run_goes_on_elsewhere_and_gives_the_same_bytes(first: int, then: int, tmp_path: Path) -> None:
-    """What was begun with three workers ends in this process, and the reverse: undisturbed bytes, few repeats."""
+    """A run begun with three workers ends in this process, and the reverse: undisturbed bytes, few repeats."""
     with workers(first):
         cut_off(tmp_path, make(tmp_path, stop=200))
     done = len((tmp_path / "run/split.0/results.jsonl").read_bytes().splitlines())

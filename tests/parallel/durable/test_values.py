@@ -1,4 +1,4 @@
-"""What `forward` may return when the results go to disk."""
+"""The values that `forward` may return when results go to disk."""
 
 from __future__ import annotations
 

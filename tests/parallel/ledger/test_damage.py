@@ -132,7 +132,7 @@ def test_a_done_mark_without_results_is_said_and_computed_again(tmp_path: Path) 
 
 
 def test_a_damaged_done_mark_is_said(tmp_path: Path) -> None:
-    """What is in the split counts, not the mark."""
+    """The lines of the split count, not the mark."""
     partial(tmp_path, SOME)
     (tmp_path / "split.0/done").write_text("{")
     with begin(tmp_path) as run:
@@ -180,7 +180,7 @@ def test_the_same_result_twice_is_left_out(tmp_path: Path) -> None:
 
 
 def test_two_different_results_of_an_item_are_an_error(tmp_path: Path) -> None:
-    """Nobody can tell which is right: both files and lines are named, and nothing is merged."""
+    """Either may be right: both files and lines are named, and nothing is merged."""
     partial(tmp_path, SOME)
     with begin(tmp_path) as run:
         run.append([*lines_of(range(N), range(6, N)), encode_line(2, 2, "other")])

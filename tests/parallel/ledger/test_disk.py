@@ -73,7 +73,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, below: str) 
 @pytest.mark.parametrize("how", ["deleted", "moved"])
 @pytest.mark.parametrize("last", [False, True], ids=["before-a-write", "before-the-merge"])
 def test_a_folder_that_vanishes_under_a_run_stops_it(tmp_path: Path, how: str, last: bool) -> None:
-    """What is written to a folder that was deleted or moved is lost: the next write says so, or else the merge."""
+    """A run whose folder was deleted or moved loses its lines: the next write says so, or else the merge."""
     with (
         pytest.raises(
             DamagedFolderError, match="split.0/results.jsonl is gone: it was deleted or moved"

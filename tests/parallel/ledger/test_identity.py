@@ -1,4 +1,4 @@
-"""What makes two runs the same run, and what of it is shown."""
+"""The identity of a run, and the parts of it that are shown."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Mute:
 
 
 def test_a_config_that_holds_itself_or_has_no_text_is_shown() -> None:
-    """What contains itself is shown once, and an object whose repr raises by its type: neither stops the run."""
+    """A value that contains itself is shown once, an object whose repr raises by its type: neither stops the run."""
     loop: dict[str, Any] = {"beam": 5}
     loop["again"] = [loop]
     assert shown_config(loop) == {"beam": 5, "again": ["(itself)"]}
@@ -165,7 +165,7 @@ def as_namespace(values: dict[str, Any]) -> Namespace:
 
 @pytest.mark.parametrize("make", [dict, OmegaConf.create, Settings, OrderedDict, as_namespace])
 def test_how_a_run_is_executed_is_not_part_of_it(make: Any) -> None:
-    """What says where and how a run is executed may change, and be taken out; `run.json` lists what was left out."""
+    """Settings of where and how a run is executed may change, and be taken out; `run.json` lists them."""
     config = {"beam": 5, "inner": {"deep": [{"parallel": {"env": "slurm"}}]}, **EXECUTION}
     old = json.loads(json.dumps(identity([1], config={"config": make(config)}).to_json()))
     other = {"beam": 5, "inner": {"deep": [{}]}, "parallel": {"env": "slurm", "n_workers": 9}}
@@ -180,7 +180,7 @@ def test_how_a_run_is_executed_is_not_part_of_it(make: Any) -> None:
     ("name", "one", "other"), [("runner", "a", "b"), ("device", "left", "right"), ("beam", 1, 2)]
 )
 def test_a_value_that_has_such_a_name_by_chance_counts(name: str, one: Any, other: Any) -> None:
-    """What is neither a block nor a number of devices or workers is part of the run."""
+    """A value that is neither a block nor a number of devices or workers is part of the run."""
     old = identity([1], config={"config": {name: one}}).to_json()
     assert changes(old, identity([1], config={"config": {name: other}})) == [
         f"config.config.{name}: {json.dumps(one)} -> {json.dumps(other)}"

@@ -93,7 +93,7 @@ def test_a_thread_is_refused_from_the_moment_the_file_is_there(
 
 
 def test_a_killed_drivers_lease_is_taken_over(tmp_path: Path) -> None:
-    """Nobody has to delete a file after kill -9, and while the driver lived it was in the way."""
+    """After kill -9 no file has to be deleted by hand; while the driver lived, its lease was in the way."""
     with program("die_with_lease", tmp_path) as driver:
         pid = heard(driver).removeprefix("holding ")
         with pytest.raises(FolderInUseError, match=rf"process {pid} on .* since 20.*run a dead run"):
@@ -109,7 +109,7 @@ def test_a_killed_drivers_lease_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_a_zombie_is_dead() -> None:
-    """A killed process that nobody has waited for holds nothing."""
+    """A killed process that was not waited for holds nothing."""
     process = subprocess.Popen(["sleep", "60"])
     who = {**this_process(), "pid": process.pid, "process_start": process_start(process.pid)}
     assert is_alive(who) is True
@@ -138,7 +138,7 @@ def test_whose_process_cannot_be_seen_is_alive_while_it_touches_its_lease(tmp_pa
 
 @pytest.mark.parametrize("hours", [-1, 1, 1000])
 def test_another_hosts_lease_is_taken_over_when_it_is_silent(tmp_path: Path, hours: int) -> None:
-    """A file that is old, or in the future after a clock jumped back, and that nobody touches, is free."""
+    """An untouched file that is old, or in the future after a clock jumped back, is free."""
     file = held_by(tmp_path / "lease.1.json", host="elsewhere")
     then = time.time() + 3600 * hours
     os.utime(file, (then, then))
@@ -251,7 +251,7 @@ def test_a_copy_of_a_folder_in_use_is_free(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("beat", ["x", None, -1, 0, 1e300, [], {}, True])
 def test_a_beat_that_is_no_time_is_the_usual_one(tmp_path: Path, beat: object) -> None:
-    """Whatever a damaged lease of another host says of its beat, it is taken over once nobody touches it."""
+    """A damaged lease of another host is taken over once it is not touched, with any beat in it."""
     dead = tmp_path / "lease.1.json"
     dead.write_text(json.dumps({**this_process(), "host": "another", "beat": beat}))
     os.utime(dead, (0, 0))

@@ -108,7 +108,7 @@ UTTERANCES = [f"utt{i}" for i in range(300)]
 
 
 def test_lines_that_are_read_many_at_a_time_give_the_same_files(tmp_path: Path) -> None:
-    """What the writer notes of its lines changes no byte; without the note they are read one by one."""
+    """A writer's notes about its lines change no byte; without a note the lines are read one by one."""
     for name in ("with", "without"):
         with_spans(tmp_path / name, UTTERANCES, BLOCKS)
     spans = tmp_path / "with/split.0/spans.jsonl"

@@ -1,4 +1,4 @@
-"""What a report says of detached jobs that did not finish their shards."""
+"""Detached jobs that did not finish their shards, in a report."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_job_that_met_its_walltime_is_in_the_report_also_after_its_retry(tmp_p
 def test_the_node_that_went_down_is_in_the_event_of_the_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What only the scheduler knew is noted before it forgets: `retry` writes which shards it found in which state."""
+    """A scheduler's answer is noted before it forgets: `retry` writes the states of shards."""
     hold(tmp_path, 0)
     with standin("pbs"):
         run = submit("pbs", tmp_path, 2, 2, walltime="00:00:20")

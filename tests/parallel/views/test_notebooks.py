@@ -1,4 +1,4 @@
-"""What a notebook shows of a run, and its results as a table."""
+"""A run in a notebook, and its results as a table."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_an_item_gives_the_same_result_again(ran: Path, tmp_path: Path) -> None:
 
 
 def test_the_debugger_opens_where_a_failed_item_fails_again(ran: Path) -> None:
-    """What failed is said with its traceback here, `--pdb` stops in that frame, and the exit status is 1."""
+    """A failure is printed with its traceback, `--pdb` stops in that frame, and the exit status is 1."""
     done = subprocess.run(
         [sys.executable, "-c", "from espnet3.cli.main import main; main()", "replay", "run", "2", "--pdb"],
         cwd=ran,

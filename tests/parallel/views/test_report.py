@@ -116,7 +116,7 @@ def test_a_run_that_an_item_stopped_says_so(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_has_both_sessions(tmp_path: Path) -> None:
-    """What two sessions did is told apart: the first was stopped, the second went on with what was there."""
+    """Two sessions are told apart: the first was stopped, the second went on with its outcomes."""
     first = facts_of(tmp_path)
     facts = facts_of(tmp_path, on_error="record", retry_failed=True)
     assert [session.ended for session in facts.sessions] == ["stopped", "computed"]
@@ -218,7 +218,7 @@ def test_what_is_too_large_is_estimated_and_says_so(tmp_path: Path, monkeypatch:
 def test_an_estimate_does_not_prove_that_no_item_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is not merged yet and too large to be counted is not called complete."""
+    """An unmerged run that is too large to be counted is not called complete."""
     facts_of(tmp_path, n=200, on_error="record")
     (tmp_path / "run" / RECEIPT).unlink()
     assert read_facts(tmp_path / "run").state == "complete"

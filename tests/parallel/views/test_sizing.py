@@ -77,7 +77,7 @@ def test_the_options_that_are_printed_can_be_pasted(tmp_path: Path, monkeypatch:
 def test_memory_of_a_run_that_recorded_none_is_measured_by_running_items_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without times.jsonl nobody knows the memory; with a sample some items run here, and this process has a peak."""
+    """Without times.jsonl the memory is not known; with a sample some items run here, and this process has a peak."""
     monkeypatch.chdir(tmp_path)
     set_parallel(None)
     Squares(Provider({"folder": str(tmp_path)}), output_dir="run", progress=False)(range(5))

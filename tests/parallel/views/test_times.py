@@ -306,7 +306,7 @@ def test_what_is_torn_or_missing_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_the_workers_of_a_session_are_told_from_earlier_ones() -> None:
-    """Whoever watches sees each worker of this session with its items, and which has died and not come back."""
+    """Watching shows each worker of this session with its items, and the workers that died and did not come back."""
     times = RunTimes(
         stints=tuple(
             Stint(name, when, when + 1, 1.0, 5, memory)

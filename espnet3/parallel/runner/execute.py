@@ -103,28 +103,24 @@ def outcomes(
     env = (
         getattr(client, "espnet3_env", None) or ""
     )  # the key of the client's env; "" means its workers' default
-    spec = replace(
-        spec,
-        setup_timeout=spec.setup_timeout if spec.setup_timeout is not None else config.setup_timeout,
-        env_key=f"run-{uuid.uuid4().hex}" if spec.setup is not None else env,
-    )
-    here = here or spec.setup
+    if spec.setup_timeout is None:
+        spec = replace(spec, setup_timeout=config.setup_timeout)
     killable = killable or spec.policy.item_timeout is not None
-    if client is None and not killable and runs_here(config):
+    in_thread = not killable and client is not None and inside_item() and _has_threads(client)
+    if in_thread or (not killable and client is None and runs_here(config)):
         with named_here():
-            yield from run_inline(spec, work, here, {}, tally)
-    elif client is None and without_dask(config):
-        tally.asked = config.n_workers
+            ready = ENVS.get(env or ENVS.default) if in_thread else {}
+            yield from run_inline(spec, work, here or spec.setup, ready, tally)
+        return
+    spec = replace(spec, env_key=f"run-{uuid.uuid4().hex}" if spec.setup is not None else env)
+    tally.asked = config.n_workers if client is None else _asked_of(client)
+    if client is not None:
+        yield from _on_client(spec, work, client, config, may_take, tally, True, show_dashboard)
+    elif without_dask(config):
         yield from _on_own_workers(spec, work, config, may_take, tally)
-    elif client is None:
-        tally.asked = config.n_workers
+    else:
         with owned_client(config) as opened:
             yield from _on_client(spec, work, opened, config, may_take, tally, False, show_dashboard)
-    elif not killable and inside_item() and _has_threads(client):
-        yield from run_inline(spec, work, here, ENVS.get(env or ENVS.default), tally)
-    else:
-        tally.asked = _asked_of(client)
-        yield from _on_client(spec, work, client, config, may_take, tally, True, show_dashboard)
 
 
 def _on_client(

@@ -5,12 +5,14 @@ The table on the page of backends has the same rows.
 
 from __future__ import annotations
 
+import http.client
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -136,6 +138,24 @@ def test_workers_that_are_threads_listen_for_pages_alone(mark: str, other: Stran
         opened = listeners(mark) - before
         said = sorted(answers(other, each) for each in opened)
     assert said == ["cannot be reached", *["refuses the page"] * (len(opened) - 1)]
+
+
+def test_the_link_of_a_run_opens_its_pages(tmp_path: Path) -> None:
+    """The link leads to the same page without the secret, which stays as a cookie; nothing else opens the pages."""
+    with local(tmp_path) as client:
+        link = urlsplit(client.dashboard_link)
+
+        def get(target: str, cookie: str = "") -> http.client.HTTPResponse:
+            with closing(http.client.HTTPConnection(str(link.hostname), link.port)) as line:
+                line.request("GET", target, headers={"Cookie": cookie})
+                answer = line.getresponse()
+                answer.read()
+                return answer
+
+        shown = get(f"{link.path}?{link.query}&n=1")
+        assert (shown.status, shown.headers["Location"]) == (303, f"{link.path}?n=1")
+        assert get(link.path, shown.headers["Set-Cookie"].partition(";")[0]).status not in (303, 403)
+        assert get(link.path).status == get(f"{link.path}?token=no", "a=b").status == 403
 
 
 @pytest.mark.parametrize("env", rows(["local", "pbs"], ("local",)))

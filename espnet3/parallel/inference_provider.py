@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from espnet3.parallel.env_provider import EnvironmentProvider
+from espnet3.parallel.errors import ConfigError
 
 
 class InferenceProvider(EnvironmentProvider):
@@ -16,11 +17,18 @@ class InferenceProvider(EnvironmentProvider):
         config: Passed to `build_dataset` and `build_model` as it is.
         params: Further env entries by name (device, beam size, ...).
         inference_config: Another name of `config`.
+
+    Raises:
+        ConfigError: Both names were given.
     """
 
     def __init__(
         self, config: Any = None, params: Mapping[str, Any] | None = None, *, inference_config: Any = None
     ) -> None:
+        if config is not None and inference_config is not None:
+            raise ConfigError(
+                "config and inference_config are two names of one argument: leave one of them out"
+            )
         super().__init__(inference_config if config is None else config)
         self.params: dict[str, Any] = dict(params or {})
 

@@ -149,6 +149,9 @@ class _WithBlock(AbstractContextManager["EnvClient"]):
     def __exit__(self, *error: Any) -> bool | None:
         return self._opened.__exit__(*error)
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no {name!r} before the block: with get_client(...) as client: client.{name}")
+
 
 def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> AbstractContextManager[EnvClient]:
     """Open a client for a `with` block; its `map` and `submit` inject the worker env.

@@ -86,12 +86,14 @@ class SpeechOfSystems(SystemsProvider):
 @pytest.mark.parametrize("base", [InferenceProvider, SystemsProvider])
 @pytest.mark.usefixtures("place")
 def test_a_config_by_its_other_name(base):
-    """InferenceProvider(inference_config=...) is InferenceProvider(config), here and on workers."""
+    """InferenceProvider(inference_config=...) is InferenceProvider(config), here and on workers; both are refused."""
     cls = work.Speech if base is InferenceProvider else SpeechOfSystems
     config = {"size": 4, "offset": 100}
     provider = cls(inference_config=config, params={"beam": 1000})
     assert provider.config == config
     assert work.Infer(provider, progress=False)(range(4)) == [1100, 1101, 1102, 1103]
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        cls(config, inference_config=config)
 
 
 class Newer(EnvironmentProvider):

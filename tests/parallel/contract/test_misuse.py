@@ -212,13 +212,6 @@ def test_a_key_of_the_block_given_to_a_runner_is_sent_to_set_parallel():
             work.Echo(work.Whole(), **{name: 3})
 
 
-def test_keys_given_as_keywords_are_answered_with_the_block():
-    """set_parallel(env="local") is a TypeError with the call that is meant."""
-    for given, more in ((), {"env": "local", "n_workers": 2}), (({"env": "local"},), {"n_workers": 2}):
-        with pytest.raises(TypeError, match=r"set_parallel\(\{'env': 'local', 'n_workers': 2\}\)$"):
-            set_parallel(*given, **more)
-
-
 def test_a_setup_fn_that_needs_arguments_is_told_how_it_gets_them():
     """A setup function with a parameter is answered with a partial of it."""
     with pytest.raises(

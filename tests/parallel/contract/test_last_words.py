@@ -204,7 +204,6 @@ SLIPS = {
     "for": lambda: parallel_for(abs(3), [1]),
     "submit": lambda: parallel_submit(abs(3), 1),
     "run": lambda: run_function(3, [1]),
-    "no forward": lambda: type("Mine", (BaseRunner,), {})(work.Whole()),
     "no env": type("Mine", (EnvironmentProvider,), {}),
 }
 

@@ -57,6 +57,8 @@ class EnvironmentProvider(metaclass=_Making):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EnvironmentProvider:
         """Remember the arguments: a worker makes the same provider from them."""
+        if missing := sorted(cls.__abstractmethods__):
+            raise TypeError(f"{cls.__qualname__} must define {' and '.join(missing)}")
         self = super().__new__(cls)
         # by object: also where a subclass is frozen
         object.__setattr__(self, "_espnet3_made_with", (args, kwargs))

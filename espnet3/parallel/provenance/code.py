@@ -64,7 +64,7 @@ def code_hash(code: CodeType, body: bool = False) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def steps_of(code: CodeType) -> list[Instruction]:
-    """Return the instructions that count, those that do two things as two."""
+    """Return the instructions that count, those that do two things as two, and without a need to swap values."""
     steps: list[Instruction] = []
     for one in dis.get_instructions(code):
         if one.opname == "STORE_NAME" and one.argval in _UNSAID and not code.co_flags & _IS_FUNCTION:
@@ -74,7 +74,19 @@ def steps_of(code: CodeType) -> list[Instruction]:
             steps += [one._replace(opname=op, argval=name) for op, name in pairs]
         elif one.opname not in _NO_STEPS:
             steps.append(one)
+    for at in reversed(range(len(steps))):
+        then = steps[at + 1 : at + 1 + (steps[at].arg or 0)]
+        if steps[at].opname == "SWAP" and len(then) == steps[at].arg and _may_swap(then):
+            steps[at + 1] = then[-1]._replace(offset=then[0].offset)
+            steps[at + len(then)] = then[0]._replace(offset=then[-1].offset)
+            del steps[at]
     return steps
+
+
+def _may_swap(steps: list[Instruction]) -> bool:
+    """Tell whether instructions may change places: on one line a compiler does that, and leaves out a `SWAP`."""
+    names = [step.argval for step in steps if step.opname == "STORE_FAST"]
+    return len({*names}) == len(names) and all(step.opname in ("STORE_FAST", "POP_TOP") for step in steps)
 
 
 def _flow(code: CodeType, body: bool) -> Iterator[str]:

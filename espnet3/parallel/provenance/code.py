@@ -74,9 +74,9 @@ def steps_of(code: CodeType) -> list[Instruction]:
             steps += [one._replace(opname=op, argval=name) for op, name in pairs]
         elif one.opname not in _NO_STEPS:
             steps.append(one)
-    for at in reversed(range(len(steps))):
+    for at in [at for at, step in enumerate(steps) if step.opname == "SWAP"][::-1]:
         then = steps[at + 1 : at + 1 + (steps[at].arg or 0)]
-        if steps[at].opname == "SWAP" and len(then) == steps[at].arg and _may_swap(then):
+        if len(then) == steps[at].arg and _may_swap(then):
             steps[at + 1] = then[-1]._replace(offset=then[0].offset)
             steps[at + len(then)] = then[0]._replace(offset=then[-1].offset)
             del steps[at]

@@ -9,8 +9,7 @@ from __future__ import annotations
 import dis
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from dis import Instruction
 from functools import lru_cache
 from itertools import pairwise
@@ -35,35 +34,23 @@ _LAST = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _OTHERWISE = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE"}
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_POP_ONLY = ("STORE_", "POP_", "DELETE_", "JUMP_", "LIST_", "PRECALL", "KW_NAMES", "RESUME")
-# By instruction: how many values it takes, and which of them it changes
-_STORES = {
-    "STORE_ATTR": (2, 1),
-    "DELETE_ATTR": (1, 0),
-    "STORE_SUBSCR": (3, 1),
-    "DELETE_SUBSCR": (2, 0),
-    "STORE_SLICE": (4, 1),
-}
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
-_BINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
-# Where a value is: of a "global", the "first" argument, another one ("argument x"), or a variable of a function around
-# ("free"), then the names that lead to it
-_Place = tuple[str, ...]
-_Top = list[_Place | None]
-# By instruction: of how many values on top it changes the order (0: of as many as it says), and into which
-_SHUFFLES: dict[str, tuple[int, Callable[[_Top], _Top]]] = {
-    "COPY": (0, lambda top: [*top, top[0]]),
-    "DUP_TOP": (1, lambda top: top * 2),
-    "DUP_TOP_TWO": (2, lambda top: top * 2),
-    "SWAP": (0, lambda top: [top[-1], *top[1:-1], top[0]]),
-} | {
-    f"ROT_{name}": (depth, lambda top: [top[-1], *top[:-1]])
-    for depth, name in {0: "N", 2: "TWO", 3: "THREE", 4: "FOUR"}.items()
-}
+_COPIES = frozenset({"COPY", "DUP_TOP", "DUP_TOP_TWO"})  # `a.b += 1` copies what is reached, then reads it
+_BACK = ("SWAP", "ROT_")  # and what it is set on is below the new value
+_ITEMS = {
+    "BINARY_SUBSCR": 1,
+    "STORE_SUBSCR": 1,
+    "DELETE_SUBSCR": 1,
+    "BINARY_SLICE": 2,
+    "STORE_SLICE": 2,
+}  # with keys
 _CHANGERS = frozenset(  # methods of containers that change them
     {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
     | {"reverse", "setdefault", "sort", "update"}
 )
+# Where a value is: of a "global", the "first" argument, another one ("argument x"), or a variable of a function around
+# ("free"), then the names that lead to it
+_Place = tuple[str, ...]
 
 
 @lru_cache(maxsize=1 << 14)
@@ -71,14 +58,13 @@ def code_hash(code: CodeType, body: bool = False) -> str:
     """Return the hash of compiled code; of a module's `body` without the functions in it and the program's lines."""
     counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags & _FLAGS)
     found = hashlib.sha256(repr((counts, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
-    for text in _flow(code, body):
-        found.update(f"{text}\n".encode("utf-8", "surrogatepass"))
+    found.update("\n".join(_flow(code, body)).encode("utf-8", "surrogatepass"))
     return found.hexdigest()[:DIGITS]
 
 
 @lru_cache(maxsize=1 << 12)
 def steps_of(code: CodeType) -> list[Instruction]:
-    """Return the instructions that count, those that do two things as two."""
+    """Return the instructions that count, those that do two things as two, and without a need to swap values."""
     steps: list[Instruction] = []
     for one in dis.get_instructions(code):
         if one.opname == "STORE_NAME" and one.argval in _UNSAID and not code.co_flags & _IS_FUNCTION:
@@ -88,7 +74,19 @@ def steps_of(code: CodeType) -> list[Instruction]:
             steps += [one._replace(opname=op, argval=name) for op, name in pairs]
         elif one.opname not in _NO_STEPS:
             steps.append(one)
+    for at in [at for at, step in enumerate(steps) if step.opname == "SWAP"][::-1]:
+        then = steps[at + 1 : at + 1 + (steps[at].arg or 0)]
+        if len(then) == steps[at].arg and _may_swap(then):
+            steps[at + 1] = then[-1]._replace(offset=then[0].offset)
+            steps[at + len(then)] = then[0]._replace(offset=then[-1].offset)
+            del steps[at]
     return steps
+
+
+def _may_swap(steps: list[Instruction]) -> bool:
+    """Tell whether instructions may change places: on one line a compiler does that, and leaves out a `SWAP`."""
+    names = [step.argval for step in steps if step.opname == "STORE_FAST"]
+    return len({*names}) == len(names) and all(step.opname in ("STORE_FAST", "POP_TOP") for step in steps)
 
 
 def _flow(code: CodeType, body: bool) -> Iterator[str]:
@@ -112,9 +110,10 @@ def _flow(code: CodeType, body: bool) -> Iterator[str]:
             at = always[at]
         return at
 
+    table = getattr(code, "co_exceptiontable", b"")  # it takes a while to read it
     caught = {
         at: (end(bisect_left(offsets, one.target)), one.depth)
-        for one in getattr(dis.Bytecode(code), "exception_entries", ())
+        for one in (getattr(dis.Bytecode(code), "exception_entries", ()) if table else ())
         for at in range(bisect_left(offsets, one.start), bisect_left(offsets, one.end))
     }
     followed: dict[int, list[int]] = {}
@@ -130,11 +129,13 @@ def _flow(code: CodeType, body: bool) -> Iterator[str]:
         followed[at] = [*after, *caught.get(at, ())[:1]]
         left += reversed(followed[at])
     numbers = {at: number for number, at in enumerate(followed)}
-    for at, after in followed.items():
+    for at, number in numbers.items():
         value = code.co_consts[steps[at].arg or 0] if ops[at] == "KW_NAMES" else steps[at].argval
         said = "" if at in jumps else _steady(value, body)
-        then = [numbers.get(one) for one in after]
-        yield f"{_OTHERWISE.get(ops[at], ops[at])} {said} {then} {caught.get(at, ())[1:]}"
+        yield f"{_OTHERWISE.get(ops[at], ops[at])} {said}"
+        then = [numbers.get(one) for one in followed[at]]
+        if then != [number + 1]:
+            yield f"{then} {caught.get(at, ())[1:]}"
 
 
 def _is_main(steps: list[Instruction]) -> bool:
@@ -147,6 +148,8 @@ def _is_main(steps: list[Instruction]) -> bool:
 
 def _steady(value: Any, body: bool = False) -> str:
     """Return the text of what an instruction names: the same in every process."""
+    if type(value) in (str, int):
+        return f"{value!r}"
     if isinstance(value, CodeType):
         return value.co_name if body and value.co_flags & _IS_FUNCTION else code_hash(value, body)
     if isinstance(value, (tuple, frozenset)):
@@ -167,7 +170,14 @@ def functions_in(code: CodeType, inside: str = "") -> Iterator[tuple[str, CodeTy
             yield from functions_in(one, f"{name}.<locals>." if is_function else f"{name}.")
 
 
-@dataclass(frozen=True, slots=True)
+def hashes_in(code: CodeType) -> dict[str, set[str]]:
+    """Return the hashes of a module's own statements and of the functions that it defines, by their names."""
+    found = {BODY: {code_hash(code, True)}}
+    for name, function in functions_in(code):
+        found.setdefault(name, set()).add(code_hash(function))
+    return found
+
+
 class Facts:
     """What code says of the world around it, its inner functions included.
 
@@ -180,42 +190,32 @@ class Facts:
         imports: What it imports: module as written, dots before it, names from it.
     """
 
-    names: frozenset[str]
-    texts: frozenset[str]
-    reads: frozenset[str]
-    bare: frozenset[str]
-    changes: frozenset[_Place]
-    imports: tuple[tuple[str, int, tuple[str, ...]], ...]
+    def __init__(self, code: CodeType) -> None:
+        codes = list(_all(code))
+        constants = [one for each in codes for one in each.co_consts]
+        constants += [word for one in constants if type(one) is tuple for word in one]
+        self.names = frozenset(name for one in codes for name in one.co_names)
+        self.texts = frozenset(word for word in constants if type(word) is str)
+        self.changes = {place for one in codes for place in _Reading(one).changes()}
+        self.reads: set[str] = set()
+        self.bare: set[str] = set()
+        self.imports: list[tuple[str, int, tuple[str, ...]]] = []
+        for one in codes:
+            self._read(steps_of(one), hasattr(one, "co_exceptiontable"))
 
-
-@lru_cache(maxsize=1 << 14)
-def facts_of(code: CodeType) -> Facts:
-    """Read what code says of the world around it."""
-    codes = list(_all(code))
-    constants = [one for each in codes for one in each.co_consts]
-    constants += [word for one in constants if type(one) is tuple for word in one]
-    reads, bare, imports = set(), set(), []
-    for one in codes:
-        steps = steps_of(one)
+    def _read(self, steps: list[Instruction], says_calls: bool) -> None:
         for at, step in enumerate(steps):
             if step.opname in _GLOBALS:
-                reads.add(step.argval)
-                is_called = (
-                    hasattr(one, "co_exceptiontable") and step.opname == "LOAD_GLOBAL" and (step.arg or 0) & 1
-                )
+                self.reads.add(step.argval)
+                is_called = says_calls and step.opname == "LOAD_GLOBAL" and (step.arg or 0) & 1
                 if not is_called and steps[at + 1].opname not in _ATTRIBUTES:
-                    bare.add(step.argval)
+                    self.bare.add(step.argval)
             elif step.opname == "IMPORT_NAME":
                 level, taken = steps[at - 2].argval, steps[at - 1].argval
-                imports.append((step.argval, level if type(level) is int else 0, tuple(taken or ())))
-    return Facts(
-        frozenset(name for one in codes for name in one.co_names),
-        frozenset(word for word in constants if type(word) is str),
-        frozenset(reads),
-        frozenset(bare),
-        frozenset(place for one in codes for place in map(_Stack(one).step, steps_of(one)) if place),
-        tuple(imports),
-    )
+                self.imports.append((step.argval, level if type(level) is int else 0, tuple(taken or ())))
+
+
+facts_of = lru_cache(maxsize=1 << 14)(Facts)
 
 
 def _all(code: CodeType) -> Iterator[CodeType]:
@@ -244,11 +244,11 @@ def constant_hash(value: Any) -> str:
     return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
-class _Stack:
-    """Where the values on the stack come from, as far as one reading from top to bottom shows it."""
+class _Reading:
+    """Code that is read from top to bottom: where its values come from, as far as the instructions before them say."""
 
     def __init__(self, code: CodeType) -> None:
-        self._values: list[_Place | None] = []
+        self._steps = steps_of(code)
         self._free = code.co_freevars
         count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
         arguments = code.co_varnames[:count] if code.co_flags & _IS_FUNCTION else ()
@@ -256,58 +256,61 @@ class _Stack:
         self._known |= {name: ("first",) for name in arguments[:1] if code.co_argcount}
         self._known |= {name: ("free", name) for name in self._free}
 
-    def step(self, step: Instruction) -> _Place | None:
-        """Follow one instruction; returns what it changes and the code has not made itself."""
-        op, name = step.opname, step.argval
-        if op in _ATTRIBUTES:
-            [owner] = self._take(1)
-            self._push(step, owner and (None if owner[-1] == WITHIN else (*owner, name)), 1)
-            return owner and (_within(owner) if name in _CHANGERS else None)
-        if op in _STORES:
-            count, at = _STORES[op]
-            owner = self._take(count)[at]
-            is_attribute = op.endswith("_ATTR") and owner and owner[-1] != WITHIN
-            return owner and ((*owner, name) if is_attribute else _within(owner))
-        if op.endswith("_GLOBAL") and op != "LOAD_GLOBAL":
-            self._take(op.startswith("STORE"))
-            return ("global", name, WITHIN)
-        self._follow(step, op, name)
-        is_around = op in ("STORE_DEREF", "DELETE_DEREF") and name in self._free
-        return ("free", name, WITHIN) if is_around else None
+    def changes(self) -> Iterator[_Place]:
+        """Yield the places of what the code changes and has not made itself."""
+        for at, step in enumerate(self._steps):
+            op, name = step.opname, step.argval
+            if op.startswith("STORE_FAST") or (op == "STORE_DEREF" and name not in self._free):
+                self._known[name] = self._place(at - 1)
+            elif op in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                yield ("global", name, WITHIN)
+            elif op in ("STORE_DEREF", "DELETE_DEREF") and name in self._free:
+                yield ("free", name, WITHIN)
+            elif place := self._changed(at):
+                yield place
 
-    def _follow(self, step: Instruction, op: str, name: Any) -> None:
+    def _changed(self, at: int) -> _Place | None:
+        op, name, before = (self._steps[at].opname, self._steps[at].argval, self._steps[at - 1].opname)
+        is_set = op.startswith(("STORE_", "DELETE_")) or before in _COPIES
+        if op in _ITEMS and is_set and not before.startswith(_BACK):
+            return _within(self._owner(at))
+        if op.endswith("_ATTR") and is_set:
+            owner = self._owner(at)
+            return _within(owner) if owner and owner[-1] == WITHIN else owner and (*owner, name)
+        return _within(self._owner(at)) if op in _ATTRIBUTES and name in _CHANGERS else None
+
+    def _place(self, at: int) -> _Place | None:
+        """Return where the value comes from that an instruction leaves on top."""
+        op, name = self._steps[at].opname, self._steps[at].argval
         if op in _GLOBALS:
-            self._push(step, ("global", name))
-        elif op.startswith("LOAD_FAST") or op == "LOAD_DEREF":
-            self._values.append(self._known.get(name))
-        elif op.startswith("STORE_FAST") or op == "STORE_DEREF":
-            [value] = self._take(1)
-            self._known[name] = ("free", name) if name in self._free else value
-        elif op in _SHUFFLES:
-            depth, shuffled = _SHUFFLES[op]
-            self._values += shuffled(self._take(depth or step.arg or 1))
-        elif op == "BINARY_SUBSCR":
-            owner = self._take(2)[0]
-            self._values.append(owner and _within(owner))
-        else:  # of no interest: by how it changes the stack's depth
-            effect = dis.stack_effect(step.opcode, step.arg, jump=False)
-            self._take(-effect)
-            self._values += [None] * effect
-            if self._values and effect <= 0 and not op.startswith(_POP_ONLY):
-                self._values[-1] = None
+            return ("global", name)
+        if op.startswith("LOAD_FAST") or op == "LOAD_DEREF":
+            return self._known.get(name)
+        if op in _COPIES:
+            return self._place(at - 1)
+        if op == "BINARY_SUBSCR":
+            return _within(self._owner(at))
+        owner = self._owner(at) if op in _ATTRIBUTES else None
+        return None if owner is None or owner[-1] == WITHIN else (*owner, name)
 
-    def _push(self, step: Instruction, place: _Place | None, taken: int = 0) -> None:
-        """Push a value, with the empty place below it that a call wants."""
-        more = dis.stack_effect(step.opcode, step.arg, jump=False) + taken - 1
-        self._values += [*[None] * more, place]
-
-    def _take(self, count: int) -> list[_Place | None]:
-        """Take the topmost values; below the first nothing is known."""
-        at = len(self._values) - max(0, count)
-        values = [*[None] * -at, *self._values[max(0, at) :]]
-        del self._values[max(0, at) :]
-        return values
+    def _owner(self, at: int) -> _Place | None:
+        """Return where the value comes from of which an instruction takes or sets a part."""
+        keys = _ITEMS.get(self._steps[at].opname, 0)
+        while self._steps[at - 1].opname in _COPIES:
+            at -= 1
+        for _ in range(keys):  # each is what has one value more than before
+            depth = 0
+            while at and depth < 1:
+                at -= 1
+                depth += _effect(self._steps[at])
+        return self._place(at - 1)
 
 
-def _within(place: _Place) -> _Place:
-    return place if place[-1] == WITHIN else (*place, WITHIN)
+def _effect(step: Instruction) -> int:
+    if step.opname in ("LOAD_FAST", "STORE_FAST"):  # it may be one half of an instruction
+        return 1 if step.opname == "LOAD_FAST" else -1
+    return dis.stack_effect(step.opcode, step.arg, jump=False)
+
+
+def _within(place: _Place | None) -> _Place | None:
+    return place if place is None or place[-1] == WITHIN else (*place, WITHIN)

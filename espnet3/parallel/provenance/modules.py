@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import glob
 import importlib.util
 import os
 import site
@@ -35,16 +34,9 @@ def is_own(file: str) -> bool:
     if file.startswith("<"):
         return False
     real = os.path.realpath(file)
-    if real.startswith((*_installed(), _OURS + os.sep)):
-        return False
-    above, found, _ = real.partition(f"{os.sep}site-packages{os.sep}")
-    return not (found and _holds_packages(above + found))
-
-
-@functools.cache
-def _holds_packages(folder: str) -> bool:
-    """Tell whether packages were installed into a folder: one of the user's may have the same name."""
-    return bool(glob.glob(os.path.join(glob.escape(folder), "*.dist-info")))
+    return (
+        not real.startswith((*_installed(), _OURS + os.sep)) and f"{os.sep}site-packages{os.sep}" not in real
+    )
 
 
 def is_users(thing: Any) -> bool:
@@ -148,11 +140,7 @@ def _spec(name: str, folders: Any) -> ModuleSpec | None:
         if folders is not None:  # by its last name alone: the package it is in need not be loaded
             return PathFinder.find_spec(name.rpartition(".")[2], [str(folder) for folder in folders])
         return importlib.util.find_spec(name) if name else None
-    except (
-        ImportError,
-        ValueError,
-        AttributeError,
-    ):  # a finder that refuses the name: nothing is known of it
+    except (ImportError, ValueError, AttributeError):  # of a finder that refuses the name
         return None
 
 

@@ -12,23 +12,25 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from inspect import getattr_static
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, is_path, own_attribute
 from espnet3.parallel.provenance import FUNCTION
-from espnet3.parallel.provenance.changing import Changed, Function
 from espnet3.parallel.provenance.code import (
     BODY,
     DIGITS,
+    WITHIN,
     Facts,
     code_hash,
     constant_hash,
     constants_in,
     facts_of,
-    functions_in,
+    hashes_in,
 )
 from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to
 from espnet3.parallel.provenance.modules import (
@@ -63,6 +65,12 @@ _IMPORTERS = frozenset({
     "modules", "spec_from_file_location", "run_path", "run_module", "SourceFileLoader"
 })  # fmt: skip
 _SEES_ALL = frozenset({"globals", "eval", "exec", "__subclasses__", "modules"})
+# What these set is there before an item can see it
+_MAKERS = frozenset(
+    {"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__"}
+    | {"__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"}
+)
+_SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are given a name as a text
 
 # By module: {"file": ..., "module": its name here, "code": {function: hash}, "values": {what: hash}, "constants":
 # {name: hash} of what is written in the file as it is}; "unloaded": True where it was not loaded, and "translated":
@@ -145,7 +153,7 @@ class Reach(Content):
     def result(self) -> Code:
         """Return what was found."""
         self._value(INSTALLED, "what the program has put into them", sorted(self._put))
-        names = {name for met in self.functions.values() for name in met.facts.names}
+        names = {name for met in self.functions.values() for name in facts_of(met.function.__code__).names}
         for name, live in list(sys.modules.items()):
             file = own_attribute(live, "__file__")
             known = names & vars(live).keys() if isinstance(file, str) and is_own(file) else ()
@@ -173,11 +181,6 @@ class Reach(Content):
         if counts:
             self._entry(module, file)["values"].setdefault(phrase, set()).add(said[:DIGITS])
 
-    def _values(self, module: str, phrase: str, held: Mapping[str, Any], out: Container[str]) -> None:
-        """Note values by their names, but for those of names that are left out."""
-        for name, value in held.items():
-            self._value(module, phrase.replace("{}", name), value, name not in out)
-
     # --- functions and classes ---
 
     def _function(self, met: Function, name: str) -> None:
@@ -201,8 +204,10 @@ class Reach(Content):
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
         if wrapped:
             self.add(held.pop("__wrapped__"))
-        self._values(module, f"the value of {name}.{{}}", held, self.left_out(function))
-        self._code(module, met.facts, function.__globals__)
+        out = self.left_out(function)
+        for one, value in held.items():
+            self._value(module, f"the value of {name}.{one}", value, one not in out)
+        self._code(module, facts_of(code), function.__globals__)
 
     def _class(self, cls: type) -> None:
         if isinstance(standing := vars(cls).get(FUNCTION), staticmethod):
@@ -242,47 +247,60 @@ class Reach(Content):
 
     def _code(self, module: str, facts: Facts, world: dict[str, Any]) -> None:
         """Take in what code reads of its module, and what it imports."""
-        taken = {name: world[name] for name in sorted(facts.reads & world.keys() - _OF_MODULES)}
-        values = {name: value for name, value in taken.items() if not is_a(value, ModuleType)}
-        self._values(module, "the value of {}", values, self.left_out(world))
-        for name, value in taken.items():
-            if name in facts.bare and is_a(value, ModuleType) and is_users(value):
-                self.add(value)
-            elif is_a(value, ModuleType):
-                self._of_module(module, value, facts.names)
-        called = [one.__name__ for one in values.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
+        self._read(module, "", world, facts.reads, facts.names, facts.bare)
+        read = [world[name] for name in facts.reads & world.keys()]
+        called = [one.__name__ for one in read if is_a(one, (FunctionType, BuiltinFunctionType))]
         self._imports(module, facts, str(world.get("__package__") or ""), called)
         if not _SEES_ALL.isdisjoint(facts.names):
             self._all_names(module, world)
 
+    def _read(
+        self,
+        owner: str,
+        of: str,
+        world: dict[str, Any],
+        names: Set[str],
+        further: frozenset[str],
+        bare: Set[str] = frozenset(),
+    ) -> None:
+        """Take in what code reads of a module, and what it names of the modules among that."""
+        out = self.left_out(world)
+        for name in sorted(names & world.keys() - _OF_MODULES):
+            value = world[name]
+            if not is_a(value, ModuleType):
+                self._value(owner, f"the value of {of}{name}", value, name not in out)
+            elif name in bare and is_users(value):
+                self.add(value)
+            else:
+                self._of_module(owner, value, further)
+
     def _of_module(self, owner: str, module: ModuleType, names: frozenset[str]) -> None:
-        """Take in what code names of a module."""
+        """Take in what code names of a module; of an installed one what the program has put there."""
         if (id(module), names) in self._looked:
             return
         self._looked.add((id(module), names))
-        own, known, out = is_users(module), vars(module), self.left_out(vars(module))
-        if not own:
-            self.installed.add(module.__name__.partition(".")[0])
-        for name in sorted((names | {"__getattr__"}) & known.keys() - _OF_MODULES):
-            value = known[name]
-            if is_a(value, ModuleType):
-                if own or is_users(value):
-                    self._of_module(owner, value, names)
-            elif own or (is_a(value, (FunctionType, type)) and is_users(value)):
-                if not own:
-                    self._put.add(f"{module.__name__}.{name}")
-                self._value(owner, f"the value of {module.__name__}.{name}", value, name not in out)
+        if is_users(module):
+            self._read(owner, f"{module.__name__}.", vars(module), names | {"__getattr__"}, names)
+            return
+        self.installed.add(module.__name__.partition(".")[0])
+        for name in sorted(names & vars(module).keys()):
+            value = vars(module)[name]
+            if is_a(value, ModuleType) and is_users(value):
+                self._of_module(owner, value, names)
+            elif is_a(value, (FunctionType, type)) and is_users(value):
+                self._put.add(f"{module.__name__}.{name}")
+                self._value(owner, f"the value of {module.__name__}.{name}", value)
 
     def _all_names(self, module: str, world: dict[str, Any]) -> None:
         """Take in all that a module defines and sets: any of it may be meant."""
-        out, held = self.left_out(world), {}
+        out, known = self.left_out(world), []
         for name, value in list(world.items()):
             is_private = name.startswith("_") and name != "__getattr__"
             is_meant = is_a(value, (FunctionType, type, *WRAPPERS, *_PLAIN))
             if is_meant and not is_private and name not in _OF_NOTEBOOKS:
-                held[name] = value
-        self._values(module, "the value of {}", held, out)
-        self._value(module, "the names of the module", sorted(held.keys() - out))
+                self._value(module, f"the value of {name}", value, name not in out)
+                known += [] if name in out else [name]
+        self._value(module, "the names of the module", sorted(known))
 
     def _imports(self, module: str, facts: Facts, package: str, called: Iterable[str] = ()) -> None:
         for dotted in _imported(facts, package):
@@ -328,13 +346,13 @@ class Reach(Content):
             with open(file, "rb") as stream:
                 entry["code"]["its content"] = {hashlib.sha256(stream.read()).hexdigest()[:DIGITS]}
             return
-        entry["code"].setdefault(BODY, set()).add(code_hash(code, True))
+        found = hashes_in(code)
+        for function in [BODY] if is_loaded else found:
+            entry["code"].setdefault(function, set()).update(found[function])
         is_package = os.path.basename(file).startswith("__init__.")
         package, facts = name if is_package else name.rpartition(".")[0], facts_of(code)
         if not is_loaded:
             entry["unloaded"] = True
-            for function, its_code in functions_in(code):
-                entry["code"].setdefault(function, set()).add(code_hash(its_code))
             self._imports(name, facts, package)
             return
         for dotted in _imported(facts, package):
@@ -379,3 +397,104 @@ def _functions(value: Any) -> list[FunctionType]:
         elif type(one) in WRAPPERS:
             left += [getattr(one, part) for part in WRAPPERS[type(one)] if part != "__self__"]
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that was met, and how code calls it: by its name, or "name=" where setting an attribute does."""
+
+    function: FunctionType
+    kind: type | None = None  # the class that it is a method of
+    of_class: bool = False  # it is given the class, as a class method is
+    called: str = ""
+
+
+class Changed:
+    """What functions change that run with the items, not where objects and modules are made.
+
+    Of methods those count whose names are in such code, or in `called`: this layer calls them.
+    """
+
+    def __init__(self, functions: Iterable[Function] = (), called: Iterable[str] = ()) -> None:
+        # names, by the identity of what has them: a module's names, an object; by that of a class, those that it and
+        # its bases have, those of its instances, and the places that its methods change by way of attributes
+        self._of: dict[int, set[str]] = defaultdict(set)
+        self._of_classes: dict[int, set[str]] = defaultdict(set)
+        self._of_instances: dict[int, set[str]] = defaultdict(set)
+        self._further: dict[int, set[tuple[str, ...]]] = defaultdict(set)
+        self._loose: set[str] = set()  # that code sets on what it is given
+        self._handed_on: set[int] = set()  # the identities of what reached code hands on
+        self._names = {*called}  # in code that runs with the items; "name=" where it sets one
+        self._by_methods: dict[type, set[str]] = {}
+        left, before = list(functions), -1
+        while len(left) != before:
+            before, waiting, left = len(left), left, []
+            for one in waiting:
+                if one.kind is None or _runs(one.called, self._names):
+                    self._take(one)
+                else:
+                    left.append(one)
+
+    def _take(self, met: Function) -> None:
+        world, facts, kind = (
+            met.function.__globals__,
+            facts_of(met.function.__code__),
+            id(met.kind),
+        )  # of None no object has it
+        self._names |= facts.names | facts.texts
+        self._handed_on |= {id(world[name]) for name in facts.bare if name in world}
+        if any("__dict__" in place for place in facts.changes) or not facts.names.isdisjoint(_SETTERS):
+            self._loose |= facts.texts
+            self._of_instances[kind] |= facts.texts
+        for root, *place in facts.changes:
+            in_place = place[-1:] == [WITHIN]
+            names = place[:-1] if in_place and len(place) > 1 else place
+            if not in_place:
+                self._names.add(f"{names[-1]}=")
+            if root == "global":
+                self._at(world, names)
+            elif root == "first" and met.kind is not None and len(names) > 1:
+                self._further[kind].add(tuple(names))
+            elif root == "first" and met.kind is not None:
+                if met.of_class or in_place:
+                    self._of_classes[kind].update(names)
+                if not met.of_class:
+                    self._of_instances[kind].update(names)
+            elif not in_place:
+                self._loose.add(names[-1])
+
+    def _at(self, owner: Any, names: Sequence[str]) -> None:
+        for name in names[:-1]:
+            owner = dict.get(owner, name) if is_a(owner, dict) else getattr_static(owner, name, None)
+            owner = vars(owner) if is_a(owner, ModuleType) else owner
+        self._of[id(owner)].add(names[-1])
+
+    def of(self, value: Any) -> set[str]:
+        """Return which names of a module's, or attributes of an object or a class, are changed."""
+        is_class = is_a(value, type)
+        bases = value.__mro__ if is_class else type(value).__mro__
+        for place in [place for base in bases for place in self._further.get(id(base), ())]:
+            self._at(value, place)
+        found = {*self._of.get(id(value), ()), *(self._loose if id(value) in self._handed_on else ())}
+        for base in bases:
+            found |= self._of_classes.get(id(base), set())
+            found |= set() if is_class else self._of_instances.get(id(base), set()) | self._of_methods(base)
+        return found
+
+    def _of_methods(self, kind: type) -> set[str]:
+        """Return what the methods of an installed class set on what they are called on."""
+        if kind not in self._by_methods:
+            held = {} if is_users(kind) else vars(kind)
+            ran = [
+                one for name, one in held.items() if type(one) is FunctionType and _runs(name, self._names)
+            ]
+            places = [place for one in ran for place in facts_of(one.__code__).changes]
+            self._by_methods[kind] = {place[1] for place in places if place[0] == "first"}
+        return self._by_methods[kind]
+
+
+def _runs(name: str, names: set[str]) -> bool:
+    """Tell whether a method runs with the items: its name is in code that does, or Python calls it."""
+    in_place = name.startswith("__i") and name != "__iter__"  # as `+=` calls them
+    special = name.startswith("__") and name.endswith("__") and not in_place
+    return name not in _MAKERS and (special or name in names)

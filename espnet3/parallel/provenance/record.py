@@ -10,7 +10,7 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.provenance.code import BODY, code_hash, constant_hash, constants_in, functions_in
+from espnet3.parallel.provenance.code import BODY, code_hash, constant_hash, constants_in, hashes_in
 from espnet3.parallel.provenance.content import WRAPPERS, given_to
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, module_of, name_of_file
 from espnet3.parallel.provenance.reach import INSTALLED, Code
@@ -40,10 +40,7 @@ def changed_files(old: Code) -> list[str]:
         file = was["file"] or ""
         code = compiled(module, file) if os.path.isfile(file) else None  # named by a plan that anybody wrote
         if code is not None:
-            texts = {BODY: {code_hash(code, True)}}
-            for name, function in functions_in(code):
-                texts.setdefault(name, set()).add(code_hash(function))
-            lines += _differences(module, file, was, texts, constants_in(code))
+            lines += _differences(module, file, was, hashes_in(code), constants_in(code))
     return lines
 
 

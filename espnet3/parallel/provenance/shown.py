@@ -13,7 +13,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
@@ -81,24 +81,26 @@ def _plain(value: Any, around: tuple[int, ...] = (), resolve: bool = True) -> An
 
 def differences(old: Any, new: Any, name: str = "config") -> list[str]:
     """Return a line "name.key: old -> new" for each place where two plain values differ."""
-    if is_a(old, dict) and is_a(new, dict):
-        lines = []
-        for key in {**old, **new}:
-            if key in old and key in new:
-                lines += differences(old[key], new[key], f"{name}.{key}")
-            else:
-                was, now = (_short(each[key]) if key in each else None for each in (old, new))
-                lines.append(f"{name}.{key}: {was or '(new)'} -> {now or '(gone)'}")
-        return lines
-    if is_a(old, list) and is_a(new, list) and len(old) == len(new):
-        pairs = enumerate(zip(old, new, strict=True))
-        return [line for place, (a, b) in pairs for line in differences(a, b, f"{name}[{place}]")]
-    return [] if old == new and type(old) is type(new) else [f"{name}: {_short(old)} -> {_short(new)}"]
+    was, now = dict(_flat(old, name)), dict(_flat(new, name))
+    places = [place for place in {**was, **now} if was.get(place) != now.get(place)]
+    return [
+        f"{place}: {_short(was.get(place, '(new)'))} -> {_short(now.get(place, '(gone)'))}"
+        for place in places
+    ]
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _flat(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yield the text of each value in a plain one, with its place."""
+    parts = [(f"{place}.{key}", one) for key, one in value.items()] if is_a(value, dict) else []
+    parts += [(f"{place}[{at}]", one) for at, one in enumerate(value)] if is_a(value, list) else []
+    for where, one in parts:
+        yield from _flat(one, where)
+    if not parts and value not in ({}, []):
+        yield place, json.dumps(value, ensure_ascii=False)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def origin(code: str | None = None) -> dict[str, Any]:

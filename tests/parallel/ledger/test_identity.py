@@ -77,7 +77,7 @@ def test_a_config_that_cannot_be_resolved_is_shown_as_written() -> None:
     ("what", "said"),
     [
         ({"config": {"beam": 6}}, "config.beam: 5 -> 6"),
-        ({"config": {"beam": 5, "x": {"y": 1}}}, 'config.x: (new) -> {"y": 1}'),
+        ({"config": {"beam": 5, "x": {"y": 1}}}, "config.x.y: (new) -> 1"),
         ({"config": {}}, "config.beam: 5 -> (gone)"),
         ({"seed": 3}, "seed: None -> 3"),
         ({"items": range(9)}, "indices: 10 indices (0, 1, 2 ... 9) -> 9 indices (0, 1, 2 ... 8)"),

@@ -219,6 +219,10 @@ EDITED = {
 ACCEPTED = {
     "a comment": (program("k = 1  # VALUE", "k"), "1", "2"),
     "another layout": (program("k = [1VALUE]", "k"), "", ",\n  "),
+    "a comprehension on two lines": (
+        program("def f(xs):\n    ys = [VALUEx + 1 for x in xs]\n    return ys", "f([1])"), "", "\n        "),
+    "a condition on two lines": (
+        program("def f(a, b):\n    while (aVALUEand b):\n        a -= 1\n    return a", "f(2, 3)"), " ", "\n        "),
     "an unrelated function": (program("def g(): return VALUE", "1"), "1", "2"),
     "an unrelated class": (program("class G:\n    k = VALUE", "1"), "1", "2"),
     "a number written otherwise": (program("k = VALUE", "k"), "1000", "1_000"),

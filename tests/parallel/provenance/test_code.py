@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 
 import pytest
 
@@ -78,30 +77,6 @@ def test_in_the_file_of_the_runner_what_it_reaches_counts(
     assert old in FIRST
     package.write("program", FIRST.replace(old, new))
     assert [line.partition(": ")[2] for line in changed_parts(before, package.code())] == said
-
-
-def test_a_cache_that_has_been_filled_is_no_edit(package: Package) -> None:
-    """What a function of the module puts into a variable is a matter of when one looks."""
-    package.write("other", "def shift(x):\n    return x\n")
-    package.write("program", FIRST)
-    module = package.load()
-    before = code_of([module.Runner, module.Provider])[0]
-    module.Runner.forward(3)
-    assert changed_parts(before, code_of([module.Runner, module.Provider])[0]) == []
-
-
-def test_a_value_from_the_command_line_counts(package: Package) -> None:
-    """A variable that holds data counts by its value: its statement may be the same, and its value another."""
-    package.write("other", "def shift(x):\n    return x\n")
-    package.write("program", FIRST.replace("SCALE = 2", "SCALE = int(sys.argv[1])"))
-    found = []
-    for argument in ("1", "2"):
-        sys.argv[1:], kept = [argument], sys.argv[1:]
-        try:
-            found.append(package.code())
-        finally:
-            sys.argv[1:] = kept
-    assert [line.partition(": ")[2] for line in changed_parts(*found)] == ["the value of SCALE has changed"]
 
 
 def test_targets_in_the_config_count(package: Package) -> None:

@@ -63,6 +63,9 @@ class _Inside:
     def readable(self) -> bool:
         return not self.messages.empty()
 
+    def writable(self) -> bool:
+        return True
+
     def at_end(self) -> bool:
         return False
 

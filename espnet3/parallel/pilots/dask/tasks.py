@@ -154,16 +154,8 @@ class TaskChannel:
         """Return a descriptor that is readable while an answer waits."""
         return self._ready_r.fileno()
 
-    def readable(self) -> bool:
-        """Whether an answer waits."""
-        return not self._answers.empty()
-
     def buffered(self) -> bool:
         """Never: each answer is announced."""
-        return False
-
-    def at_end(self) -> bool:
-        """Never: tasks have no connection that could end."""
         return False
 
     def close(self) -> None:

@@ -87,6 +87,12 @@ class Channel:
         """Whether `recv` would find a message or the end without waiting."""
         return bool(self._poll.poll(0))
 
+    def writable(self) -> bool:
+        """Whether a short message can be sent without waiting for the other end to read."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLOUT)
+        return bool(poll.poll(0))
+
     def buffered(self) -> bool:
         """Say whether there is more to read that no selector will tell of."""
         return False

@@ -32,6 +32,7 @@ from espnet3.parallel.pilots.channel import Channel
 MOST = 100  # records a second from one worker process, and so many at once
 _LONGEST = 100_000  # characters of a record's text that travel
 _SHORT = 80  # characters of an item in a message
+_FEW = 8  # records that are sent at once before an item has ended: they fit into a socket's buffer
 _PLAIN = (str, int, float, bool, type(None))
 _STREAMS = ("stdout", "stderr")
 _PRINTED = "printed"  # the key of a line in place of a record: its stream
@@ -194,17 +195,18 @@ class Outlet:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            if self._run is not None and self._records:
-                self.flush(self._run)
+            # an item does not wait for a driver that does not read, as its consumer is slow
+            if self._run is not None and self._records and self._channel.writable():
+                self.flush(self._run, _FEW)
         except OSError:  # the driver has gone, and the slot notices when it answers
             pass
         finally:
             self._lock.release()
 
-    def flush(self, run_id: int) -> None:
+    def flush(self, run_id: int, most: int = 1 << 30) -> None:
         """Send the records so far; with the lock held."""
         if self._records or self._left_out:
-            records = [self._records.popleft() for _ in range(len(self._records))]
+            records = [self._records.popleft() for _ in range(min(len(self._records), most))]
             left_out, self._left_out = self._left_out, 0
             self._channel.send(("log", run_id, (self.worker, records, left_out)))
 

@@ -121,6 +121,17 @@ class Speak(BaseRunner):
         return list(indices)
 
 
+def logs_much(item, folder):
+    """The second item logs a megabyte once it may go on, and says when it is done."""
+    if item:
+        while not (Path(folder) / "go").exists():
+            time.sleep(0.01)
+        for _ in range(MOST):
+            logging.getLogger(LOGGER).warning("x" * 10_000)
+        (Path(folder) / "done").touch()
+    return item
+
+
 def floods(x):
     """Log far more than a driver takes."""
     for n in range(20 * MOST):

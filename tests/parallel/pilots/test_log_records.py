@@ -14,6 +14,7 @@ from espnet3.parallel import (
     get_client,
     parallel_for,
     parallel_map,
+    set_parallel,
 )
 from espnet3.parallel.pilots.dask.pools import replace_pool
 from espnet3.parallel.pilots.dask.tasks import TaskPool
@@ -30,8 +31,10 @@ from tests.parallel.pilots.items import (
     dies,
     floods,
     forks,
+    logs_much,
     speaks_from_a_thread,
 )
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module", params=rows(["pilots", "tasks"], ("pilots",)))
@@ -110,6 +113,16 @@ def test_records_are_there_when_their_result_is(client, seen):
     """When a result is yielded, what its item has logged has been handled."""
     for n, _ in enumerate(parallel_for(speaks_from_a_thread, range(10), ordered=True), 1):
         assert len(seen) >= n
+
+
+def test_an_item_that_logs_does_not_wait_for_a_slow_consumer(tmp_path):
+    """While the caller of parallel_for is busy with a result, an item may log more than its connection holds."""
+    set_parallel({"env": "local", "n_workers": 2})
+    results = parallel_for(logs_much, range(2), folder=str(tmp_path))
+    assert next(results) == 0
+    (tmp_path / "go").touch()
+    wait_until((tmp_path / "done").exists)
+    assert list(results) == [1]
 
 
 def test_a_level_is_taken_back(client, caplog):

@@ -63,6 +63,9 @@ class _Inside:
     def readable(self) -> bool:
         return not self.messages.empty()
 
+    def writable(self) -> bool:
+        return True
+
     def at_end(self) -> bool:
         return False
 
@@ -148,16 +151,8 @@ class TaskChannel:
         """Return a descriptor that is readable while an answer waits."""
         return self._ready_r.fileno()
 
-    def readable(self) -> bool:
-        """Whether an answer waits."""
-        return not self._answers.empty()
-
     def buffered(self) -> bool:
         """Never: each answer is announced."""
-        return False
-
-    def at_end(self) -> bool:
-        """Never: tasks have no connection that could end."""
         return False
 
     def close(self) -> None:

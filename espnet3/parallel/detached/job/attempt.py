@@ -2,7 +2,7 @@
 
 lease ──> what is there ──> classes, provider, env ──> [ mark, run_items, append ] ... ──> done, or ended
 
-With an `item_timeout` this goes on in a child of the job's process, which is killed with an item (time_limit.py).
+With an `item_timeout` this goes on in a child of the job's process, which is killed with an item (stopping.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from espnet3.parallel.detached.job.stopping import (
     EXIT_UNFINISHED,
     StopNow,
     Stopping,
+    guarded,
     say,
 )
 from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider
@@ -62,10 +63,6 @@ def run_shard(spec: JobSpec) -> int:
     limit = spec.policy.item_timeout
     if limit is None:
         return _attempt(spec, began)
-    from espnet3.parallel.detached.job.time_limit import (
-        guarded,  # multiprocessing and psutil are only used there
-    )
-
     folder = Layout(Path(spec.run)).shard(spec.shard)
     return guarded(lambda: _attempt(spec, began), limit, folder)
 

@@ -48,25 +48,17 @@ class Launcher:
     start: Callable[[Layout, Plan, list[int], dict[str, float], Note], None]
     # the states of jobs, by shard; one that is left out is not known. Raises OSError without an answer
     query: Callable[[Layout, dict[str, str]], Queue]
-    # ends all that is queued or runs; the number is the seconds a job has for its item
-    cancel: Callable[[Layout, Plan, float], None]
     # files with what jobs printed beside their logs, by shard: before their worker began, say
     printed: Callable[[Layout, Sequence[int]], dict[int, list[Path]]]
 
 
-_LOCAL = Launcher(
-    supervisors.check, supervisors.start, supervisors.query, supervisors.cancel, lambda layout, shards: {}
-)
+_LOCAL = Launcher(supervisors.check, supervisors.start, supervisors.query, lambda layout, shards: {})
 _LAUNCHERS = {
     Kind.LOCAL: _LOCAL,
     Kind.GPU: _LOCAL,
     Kind.SSH: replace(_LOCAL, check=supervisors.check_hosts, start=supervisors.start_on_hosts),
-    Kind.BATCH: Launcher(
-        job_arrays.check, job_arrays.start, asking.query, job_arrays.cancel, job_arrays.printed
-    ),
-    Kind.KUBERNETES: Launcher(
-        kube_jobs.check, kube_jobs.start, kube_jobs.query, kube_jobs.cancel, kube_jobs.printed
-    ),
+    Kind.BATCH: Launcher(job_arrays.check, job_arrays.start, asking.query, job_arrays.printed),
+    Kind.KUBERNETES: Launcher(kube_jobs.check, kube_jobs.start, kube_jobs.query, kube_jobs.printed),
 }
 
 
@@ -76,12 +68,10 @@ def launcher(env: str) -> Launcher:
 
 
 def cancel_all(layout: Layout, plan: Plan, grace: float) -> None:
-    """End all jobs of a run, those of an earlier backend too; the grace is in seconds."""
-    launcher(plan.env).cancel(layout, plan, grace)
-    if row(plan.env).scheduler is None:
-        job_arrays.cancel(layout, plan, grace)
-    if row(plan.env).kind is not Kind.KUBERNETES:
-        kube_jobs.cancel(layout, plan, grace)
+    """End all jobs of a run, of every backend that it was ever submitted to; the grace is in seconds."""
+    with contextlib.ExitStack() as stack:  # an error of one keeps no other from its jobs
+        for cancel in (supervisors.cancel, kube_jobs.cancel, job_arrays.cancel):  # the last one first
+            stack.callback(cancel, layout, plan, grace)
 
 
 def settle_in(layout: Layout, plan: Plan) -> None:

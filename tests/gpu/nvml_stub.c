@@ -1,7 +1,7 @@
 /* A library with NVML's entry points and no GPU behind it, for tests of counts, routing and pinning: NO CUDA IS RUN.
 
    NVML_STUB holds the number of MIG parts of each GPU, such as "0,0,2" for two whole GPUs and one that is cut in two;
-   empty: a driver and no GPU; not set: no driver. Built by tests/gpu/machine.py as libnvidia-ml.so.1. */
+   empty: a driver and no GPU; not set: no driver. Built by tests/gpu/test_local_gpu.py as libnvidia-ml.so.1. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

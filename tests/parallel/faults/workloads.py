@@ -141,7 +141,7 @@ class SlowSquare(Square):
         return Square.forward(idx, fault, at)
 
 
-class CrashOnce(BaseRunner):
+class CrashOnceFiles(BaseRunner):
     """Some items kill their worker the first time they are run."""
 
     @staticmethod
@@ -150,8 +150,6 @@ class CrashOnce(BaseRunner):
             FAULTS["leave"]()
         return idx * idx
 
-
-class CrashOnceFiles(CrashOnce):
     open_writers = staticmethod(SquareFiles.open_writers)
     write_record = staticmethod(SquareFiles.write_record)
 
@@ -350,11 +348,6 @@ class FailsEvery(BaseRunner):
 
 
 # --- runs of other shapes ----------------------------------------------------------------------------
-
-
-def prints(x: int) -> int:
-    print("a line\n" * 100)
-    return x
 
 
 class Nested(BaseRunner):

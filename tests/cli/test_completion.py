@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import pty
-import select
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +12,7 @@ import pytest
 
 from espnet3.cli import main as command
 
-FISH, ZSH = shutil.which("fish"), shutil.which("zsh")
-PATIENCE = 600  # seconds
+FISH = shutil.which("fish")
 HERE = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -67,39 +63,3 @@ def test_fish_shows_each_verb_with_all_that_the_list_says_of_it(tmp_path: Path) 
     )
     said = "".join(f"{verb}\t{text}\n" for verb, (_, text) in command._VERBS.items())
     assert done.stdout == said
-
-
-@pytest.mark.skipif(ZSH is None, reason="needs zsh; .ci/run installs it")
-@pytest.mark.parametrize(
-    ("typed", "wanted"),
-    [
-        ("espnet3 stat\t", "espnet3 status"),
-        ("espnet3 doctor --sa\t", "espnet3 doctor --same-answer"),
-        ("espnet3 report --format h\t", "espnet3 report --format html"),
-    ],
-)
-def test_zsh_completes_what_is_typed_before_a_tab(typed: str, wanted: str, tmp_path: Path) -> None:
-    """A real zsh on a terminal, with the line of the documentation in its start-up file."""
-    (tmp_path / ".zshrc").write_text(
-        'autoload -Uz compinit && compinit -u\neval "$(_ESPNET3_COMPLETE=zsh_source espnet3)"\nPS1="ready> "\n'
-    )
-    process, terminal = pty.fork()
-    if process == 0:
-        surroundings = {**os.environ, **HERE, "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path), "TERM": "dumb"}
-        os.execve(str(ZSH), ["zsh", "-i"], surroundings)
-    try:
-        _read_until(terminal, "ready> ")
-        os.write(terminal, typed.encode())
-        _read_until(terminal, wanted)
-    finally:
-        os.kill(process, signal.SIGKILL)
-        os.close(terminal)
-        os.waitpid(process, 0)
-
-
-def _read_until(terminal: int, wanted: str) -> None:
-    """Read what a terminal shows until it has shown a text."""
-    shown = ""
-    while wanted not in shown:
-        assert select.select([terminal], [], [], PATIENCE)[0], shown
-        shown += os.read(terminal, 4096).decode(errors="replace")

@@ -3,8 +3,6 @@
 import fcntl
 import os
 import platform
-import pty
-import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from espnet3.cli.doctor import doctor
-from espnet3.cli.folders import arrived, marked, reply
+from espnet3.cli.folders import marked, reply
 from espnet3.cli.importable import Facts, differences
 from tests.cli.test_configs import OPTIONS
 from tests.standins import standin
@@ -42,17 +40,6 @@ def test_doctor_runs_an_item_where_there_is_a_scheduler(conf, tmp_path):
         assert "ok  one item ran on " in done.output
         assert len(queue.jobs()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["conf.yaml"]
-
-
-def test_doctor_says_why_no_item_could_be_run(conf):
-    """A queue that does not exist is found by `--start`."""
-    with standin("pbs"):
-        done = CliRunner().invoke(
-            doctor, [conf("pbs", "cores: 1, memory: 1GB, interface: lo, queue: nosuch"), "--start"]
-        )
-    assert done.exit_code == 1
-    assert "WRONG  no item could be run: no job was queued" in done.output
-    assert "Unknown queue" in done.output
 
 
 def test_doctor_shows_why_a_request_can_never_run(tmp_path, monkeypatch):
@@ -281,37 +268,3 @@ def test_a_worker_says_what_is_wrong_with_a_folder(spoil, said, tmp_path):
         for left in tmp_path.iterdir():
             left.rmdir() if left.is_dir() else left.unlink()
     assert not list(tmp_path.iterdir())
-
-
-def test_an_answer_that_does_not_arrive_is_noticed(tmp_path):
-    """A file that a worker writes must be seen here too."""
-    with marked([str(tmp_path)]) as (folder,):
-        assert "does not arrive here: No such file" in arrived(folder)
-        assert reply(folder) == arrived(folder) == ""
-    assert not list(tmp_path.iterdir())
-
-
-def test_on_a_terminal_lines_break_between_words(tmp_path):
-    """On a terminal no line is longer than 80 columns where its words are not, and the text stands in a column."""
-    (tmp_path / "conf.yaml").write_text("parallel:\n  env: local\n  n_workers: 2\n")
-    driver, terminal = pty.openpty()
-    command = [sys.executable, "-c", "from espnet3.cli.main import main; main()", "doctor", "conf.yaml"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=tmp_path, stdout=terminal, stderr=terminal, env=environment) as doctor:
-        os.close(terminal)
-        said = b""
-        while part := _read(driver):
-            said += part
-        assert doctor.wait(600) == 0
-    os.close(driver)
-    lines = said.decode().replace("\r\n", "\n").splitlines()
-    assert any(line.startswith(" " * 13) for line in lines), "some finding takes two lines"
-    for line in lines:
-        assert len(line) <= 80 or " " not in line.strip()[20:], line
-
-
-def _read(fd):
-    try:
-        return os.read(fd, 65536)
-    except OSError:  # the other end is closed
-        return b""

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
-
-import click
-import pytest
 
 from espnet3.cli import main as command
-
-MODULE = Path(sys.executable).with_name("espnet3")
 
 
 def test_the_list_of_verbs_loads_none_of_them() -> None:
@@ -29,15 +23,3 @@ def test_the_list_of_verbs_loads_none_of_them() -> None:
     assert done.returncode == 0, done.stderr
     for name in command._VERBS:
         assert f"\n  {name} " in done.stdout
-
-
-@pytest.mark.parametrize("name", list(command._VERBS))
-def test_the_list_and_the_verb_begin_alike(name: str) -> None:
-    """The line of a verb in the list is found again in its own help, up to omitted words; it fits 80 columns."""
-    verb = command.main.get_command(click.Context(command.main), name)
-    assert verb is not None and verb.help
-    text = command._VERBS[name][1]
-    assert len(text) <= 64
-    words = verb.help.replace(".", " ").replace(";", " ").replace(",", " ").split()
-    said = text.rstrip(".").replace(";", " ").replace(",", " ").split()
-    assert len(set(said) & set(words)) >= len(set(said)) / 2, (said, verb.help)

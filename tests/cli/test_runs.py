@@ -18,7 +18,6 @@ from espnet3.cli.main import main
 from espnet3.cli.runs import merge, retry, status, wait
 from espnet3.cli.showing import LiveLine, status_text
 from espnet3.parallel import ItemError, set_parallel
-from espnet3.parallel.detached.looking.status import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus, ShardStatus
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 from tests.parallel.views.test_report import HELD
@@ -132,34 +131,6 @@ def test_a_status_has_80_columns() -> None:
         and "1 of them: shard 0 stopped the run: item 'a long name of an item' failed" in text
     )
     assert "shard 1 (7_1)" not in text
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        """Say so."""
-        return True
-
-
-def test_the_live_line_has_rate_and_time_left() -> None:
-    """From the second look on there is a rate over the last minute, and what is left at that rate."""
-    times = iter([0.0, 0.0, 10.0, 20.0, 200.0])
-    stream = Terminal()
-    line = LiveLine(stream, lambda: next(times))
-    for ok in (100, 150, 200, 920):
-        line.show(FolderStatus("run", 1000, ok, 0, True, False))
-    line.close()
-    shown = [text.strip() for text in stream.getvalue().split("\r")]
-    assert shown == [
-        "",
-        "100 of 1,000 items, 0 failed",
-        "150 of 1,000 items, 0 failed, 5.0 items/s, 170 s left".replace("170 s", "3 min"),
-        "200 of 1,000 items, 0 failed, 5.0 items/s, 3 min left",
-        "920 of 1,000 items, 0 failed, 4.0 items/s, 20 s left",
-        "",
-        "",
-    ]
 
 
 def test_without_a_terminal_the_lines_are_few() -> None:

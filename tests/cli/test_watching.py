@@ -9,7 +9,6 @@ import pty
 import select
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from espnet3.cli.runs import status
 from espnet3.cli.watching import look, watch
 from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.ledger.files import read_json
-from espnet3.parallel.views.live import Watcher, Worker
+from espnet3.parallel.views.live import Watcher
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 from tests.parallel.views.test_report import HELD
 
@@ -56,23 +55,6 @@ def test_a_terminal_shows_how_far_a_run_is_and_what_failed(tmp_path: Path, width
     assert "error: 1 x ValueError" in text and "no square of 2" in text
 
 
-def test_where_room_is_short_only_long_texts_are_cut(tmp_path: Path) -> None:
-    """With a long host and a long note a worker's name, state, counts and memory stay whole at 80 columns."""
-    ordinary(tmp_path, on_error="record")
-    workers = (
-        Worker("shard 12", "running", f"{'a-long-host.' * 5}, process 20413", 300, 260, "item 861", 5.0),
-        Worker("shard 13", "out_of_memory", "1234.7", 300, 152, note="killed " * 20, peak=1230 << 20),
-    )
-    facts = replace(Watcher(tmp_path / "run").look(), workers=workers)
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(drawn([facts], now=6.0))
-    text = console.export_text()
-    rows = [line for line in text.splitlines() if line.startswith("shard")]
-    assert rows[0].split()[:3] == ["shard", "12", "running"] and "260/300" in rows[0] and "1 s" in rows[0]
-    assert "out of memory" in rows[1] and "152/300" in rows[1] and "≤ 1.2 GiB" in rows[1]
-    assert all("…" in row and len(row) <= 80 for row in rows)
-
-
 def test_a_folder_of_runs_has_a_line_for_each(tmp_path: Path) -> None:
     """A folder above runs shows a line and a bar for each, at 80 columns."""
     ordinary(tmp_path, "one", on_error="record")
@@ -84,24 +66,15 @@ def test_a_folder_of_runs_has_a_line_for_each(tmp_path: Path) -> None:
     assert done.exit_code == 1 and len(done.output.splitlines()) == 2
 
 
-def test_the_facts_are_those_of_status(tmp_path: Path) -> None:
-    """`watch --json` says what `status --json` says, and more."""
-    ordinary(tmp_path, on_error="record")
+@pytest.mark.parametrize("arguments", [{"on_error": "record"}, {}], ids=["merged", "unfinished"])
+def test_the_facts_are_those_of_status(tmp_path: Path, arguments: dict[str, str]) -> None:
+    """`watch --json` says what `status --json` says, and more, before the merge too."""
+    ordinary(tmp_path, **arguments)
     run = str(tmp_path / "run")
     said = json.loads(CliRunner().invoke(watch, [run, "--json"]).output)
     of_status = json.loads(CliRunner().invoke(status, [run, "--json"]).output)
     assert {name: said[name] for name in of_status} == of_status
     assert said["failures"][0]["count"] == 1 and said["failures"][0]["indices"] == ["2"]
-
-
-def test_an_unfinished_run_is_counted_as_status_counts_it(tmp_path: Path) -> None:
-    """Before the merge, what is read bit by bit gives the same numbers."""
-    ordinary(tmp_path)
-    run = str(tmp_path / "run")
-    said = json.loads(CliRunner().invoke(watch, [run, "--json"]).output)
-    of_status = json.loads(CliRunner().invoke(status, [run, "--json"]).output)
-    assert {name: said[name] for name in of_status} == of_status
-    assert not said["merged"] and said["failures"][0]["error_type"] == "ValueError"
 
 
 def test_the_rate_is_that_of_the_last_minute_of_watching(tmp_path: Path) -> None:
@@ -140,21 +113,6 @@ def test_a_detached_run_shows_what_its_shards_are_in(tmp_path: Path) -> None:
         assert [name for _, name in facts.slow if "31" in name] == ["item 31"], "seen, and then timed"
     finally:
         shut(run)
-
-
-def test_a_split_that_begins_while_somebody_looks_is_counted_later(tmp_path: Path) -> None:
-    """Its folder is there before what it says of itself, and it is not taken for one of another index list."""
-    ordinary(tmp_path)
-    run = tmp_path / "run"
-    (split,) = run.glob("split.*")
-    split.rename(tmp_path / "whole")
-    split.mkdir()
-    watcher = Watcher(run)
-    assert (watcher.look().status.ok, watcher.look().status.notes) == (0, ())
-    split.rmdir()
-    (tmp_path / "whole").rename(split)
-    found = watcher.look()
-    assert (found.status.ok, found.status.failed, found.status.notes) == (2, 1, ())
 
 
 def test_q_leaves_and_the_run_goes_on(tmp_path: Path) -> None:

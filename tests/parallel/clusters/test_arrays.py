@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import re
 import shlex
 import subprocess
 import time
@@ -19,7 +18,6 @@ from espnet3.parallel import get_client, parallel_for, parallel_map
 from espnet3.parallel.backends import row
 from espnet3.parallel.clusters import keeper
 from espnet3.parallel.clusters.arrays import array_script
-from espnet3.parallel.clusters.keeper import log_tail
 from tests.habits import rows
 from tests.sites import SUBMIT, habit
 from tests.standins import standin
@@ -77,31 +75,6 @@ def test_each_element_finds_its_workers_name(env: str) -> None:
             ["sh", "-c", made], capture_output=True, text=True, check=True, env=surroundings
         )
         assert done.stdout == f"--namemy $(date) cluster-{41 + at}--nthreads1"
-
-
-@pytest.mark.parametrize(
-    ("script", "name"),
-    [
-        ("#!/bin/csh\n#SBATCH -J mine\nwork --name w-1 --nthreads 1\n", "w-1"),
-        ("#!/bin/sh\n#SBATCH -J mine\nwork --name mine --nthreads 1\n", "mine"),
-        ("#!/bin/sh\n#SBATCH -J mine\nwork --title w-1\n", "w-1"),
-        ("#!/bin/sh\nwork --name w-1 --nthreads 1\n", "w-1"),
-    ],
-    ids=["csh", "no number", "no name", "no directive"],
-)
-def test_what_cannot_be_an_array_is_none(script: str, name: str) -> None:
-    """A shell without arithmetic, a name without a number, a script without it or without directives."""
-    scheduler = row("slurm").scheduler
-    assert scheduler is not None
-    assert array_script(scheduler, script, name, "mine", 3) is None
-
-
-def test_an_elements_log_is_its_own(tmp_path: Path) -> None:
-    """The end of the output of one element is not that of another whose number begins alike."""
-    for name in ("work-7_1.out", "work-7_11.out", "work-17_1.out", "work.o7.1", "work-7-1.txt"):
-        (tmp_path / name).write_text(f"of {name}\n")
-    found = re.findall(r"^    of (.*)$", log_tail(str(tmp_path), ("7", "1")), re.MULTILINE)
-    assert sorted(found) == ["work-7-1.txt", "work-7_1.out", "work.o7.1"]
 
 
 @pytest.mark.parametrize("env", rows(STANDINS, ("lsf",)))

@@ -15,7 +15,6 @@ import pytest
 from espnet3.parallel import ConfigError, get_client
 from espnet3.parallel.backends import row
 from espnet3.parallel.clusters.job_cluster import plan_jobs
-from espnet3.parallel.clusters.options import worker_argument_problems
 from espnet3.parallel.config import ParallelConfig
 from tests.standins import standin
 
@@ -94,14 +93,6 @@ def test_an_option_that_does_not_fit_is_refused_before_a_job_is_queued(
             pass
         assert queue.jobs() == []
     assert not list(tmp_path.iterdir())
-
-
-def test_arguments_of_a_module_to_preload_are_its_own() -> None:
-    """With `--preload` among them, or another worker command, Dask or that command says what it does not know."""
-    words = ["--preload mine.py", "--color red"]
-    assert not worker_argument_problems(row("moab"), {"worker_extra_args": words})
-    others = {"worker_extra_args": ["--color red"], "worker_command": "dask_cuda.cli"}
-    assert not worker_argument_problems(row("moab"), others)
 
 
 def run_script(env: str, folder: Path, **options: Any) -> list[str]:

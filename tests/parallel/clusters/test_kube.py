@@ -78,39 +78,6 @@ def test_a_wrong_option_is_refused_before_anything_is_created(options, said):
     assert said in str(error.value)
 
 
-POD = {
-    "volumes": [{"name": "data", "emptyDir": {}}],
-    "tolerations": [{"key": "gpu", "operator": "Exists"}],
-    "node_selector": {"gpu": "a100"},
-    "service_account": "speech",
-    "image_pull_secrets": ["registry"],
-    "security_context": {"runAsUser": 1000},
-}
-
-
-def test_both_kinds_of_pods_get_what_the_options_say_of_pods(tmp_path, monkeypatch):
-    """Volumes, tolerations and the rest are in the scheduler's pod and in the workers'; devices only in theirs."""
-    monkeypatch.chdir(tmp_path)
-    mounts = [{"name": "data", "mountPath": str(tmp_path.parent)}]
-    resources = {"limits": {"memory": "4Gi", "nvidia.com/gpu": 1}}
-    made = kube_options(
-        config(image="i", resources=resources, volume_mounts=mounts, image_pull_policy="Never", **POD)
-    )
-    parts = made["custom_cluster_spec"]["spec"]
-    for each in (parts["scheduler"]["spec"], parts["worker"]["spec"]):
-        assert each["volumes"] == POD["volumes"] and each["tolerations"] == POD["tolerations"]
-        assert each["nodeSelector"] == {"gpu": "a100"} and each["serviceAccountName"] == "speech"
-        assert each["imagePullSecrets"] == [{"name": "registry"}] and each["securityContext"] == {
-            "runAsUser": 1000
-        }
-    scheduler, worker = containers(made)
-    for each in (scheduler, worker):
-        assert each["volumeMounts"] == mounts and each["imagePullPolicy"] == "Never"
-        assert each["workingDir"] == str(tmp_path)
-    assert worker["resources"] == resources and scheduler["resources"] == {"limits": {"memory": "4Gi"}}
-    assert not set(made) & {*POD, "volume_mounts", "image_pull_policy", "resources", "image"}
-
-
 def test_a_spec_of_the_users_own_is_taken_with_the_number_of_workers(tmp_path):
     """As a mapping or the path of one; the caller's object stays as it is."""
     own = kube_options(config(image="i", name="mine"))["custom_cluster_spec"]

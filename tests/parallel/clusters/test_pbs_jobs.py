@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from espnet3.parallel import NoWorkersError, get_client, parallel_map
+from espnet3.parallel import get_client, parallel_map
 from tests.standins import standin
 from tests.waiting import wait_until
 
@@ -34,14 +33,3 @@ def test_jobs_write_their_own_output_and_pbs_delivers_none(
             assert {each.output for each in jobs} | {each.error for each in jobs} == {"/dev/null"}
         wait_until(lambda: not queue.unfinished())
         assert not list(here.iterdir())
-
-
-def test_an_error_at_the_start_holds_what_pbs_says_of_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A request that no node can fulfil is explained in the scheduler's own words."""
-    monkeypatch.chdir(tmp_path)
-    block = {"env": "pbs", "n_workers": 1, "start_timeout": 8, "options": {**OPTIONS, "cores": 64}}
-    said = re.escape("(Q): Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 8 T: 8)")
-    with standin("pbs"), get_client(block), pytest.raises(NoWorkersError, match=said):
-        parallel_map(abs, [-1, -2])

@@ -140,14 +140,6 @@ def test_what_does_not_fit_the_hosts_is_refused_with_the_block(options: dict[str
     assert reason in str(caught.value)
 
 
-def test_a_plan_from_elsewhere_is_checked_too() -> None:
-    """Options that no block was made of, such as those of a run folder, are refused with every problem."""
-    with pytest.raises(ConfigError, match=r"options.connect_options = .*; options.remote_python = "):
-        ssh_hosts({"hosts": ["a", "b", "c"], "connect_options": [{}, {}], "remote_python": 3})
-    with pytest.raises(ConfigError, match="options.hosts is missing"):
-        ssh_hosts({})
-
-
 def test_a_single_host_is_also_the_one_with_workers() -> None:
     """The first of several hosts gets no workers; one alone gets them."""
     alone = ssh_hosts({"hosts": ["a"], "remote_python": None})

@@ -246,33 +246,6 @@ def test_a_shard_whose_mark_is_gone_starts_over(tmp_path: Path) -> None:
     assert sorted(p.name for p in shard.iterdir()) == ["done", "squares.txt"]
 
 
-class Unmergeable(MergedFiles):
-    """Cannot be merged while a file is there."""
-
-    def merge(self, shard_dirs: list[Path]) -> str:
-        """Return what the shards hold."""
-        assert self.output_dir is not None
-        if (self.output_dir / "broken").exists():
-            raise RuntimeError("cannot be merged")
-        return super().merge(shard_dirs)
-
-
-def test_items_that_are_run_again_are_counted_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A shard whose mark is lost starts over, and its items are not among those that were done before."""
-    make(tmp_path, Unmergeable)(range(80))
-    (tmp_path / "run/split.1/done").unlink()
-    (tmp_path / "run/broken").touch()
-    again = make(tmp_path, Unmergeable)
-    again.progress = True
-    with pytest.raises(RuntimeError) as error:
-        again(range(80))
-    said = capsys.readouterr().err + "".join(getattr(error.value, "__notes__", []))
-    assert "stopped with 80 of 80 items done" in said and "the 0 left" in said
-    assert "resuming: 80 done" not in said and "resuming: " in said
-
-
 @pytest.mark.parametrize("options", [{}, {"async_mode": True}], ids=["driver", "detached"])
 @pytest.mark.parametrize("kind", [Squares, Files])
 @pytest.mark.parametrize("subdir", ["../x", "a/../../x", "{tmp}/x", "link/x"])

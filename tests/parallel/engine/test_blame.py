@@ -152,22 +152,6 @@ def test_the_words_of_poison(loss: Loss, deaths: int, words: list[str]) -> None:
     assert (failure.attempts, failure.worker) == (deaths + 1, "w")
 
 
-def test_the_words_of_an_item_given_up() -> None:
-    """The record of a late item has the limit, the worker, the seconds and the stack, and all its attempts."""
-    loss = Loss(5, 1, SHOT, seconds=1.26, stack="File x")
-    failure = failure_of_item("a", loss, Charges(True, 1, 2), Policy(item_timeout=1.0), "7")
-    assert failure.message == (
-        "it took longer than item_timeout = 1 s on worker 7, whose process was killed after 1.3 s"
-    )
-    assert (failure.cause, failure.attempts, failure.seconds) == ("timeout", 3, 1.26)
-    assert failure.traceback == "It was here:\nFile x"
-    left = failure_of_item("a", Loss(5, 1, seconds=2.0), Charges(True, 0, 1), Policy(), "7", "host 7")
-    assert (
-        left.message
-        == "it took longer than its item_timeout on host 7, whose thread was left behind after 2.0 s"
-    )
-
-
 # --- the history of a shard -----------------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 
 import pytest
@@ -112,23 +111,6 @@ def test_an_item_that_took_long_is_the_chunks_last_and_timed_by_itself_where_out
         assert begun[300] <= block.values[300].seconds <= seconds
 
 
-def test_an_interrupted_chunk_keeps_what_it_has():
-    """A chunk that is asked to stop returns the values so far."""
-    import time
-
-    def slow(i):
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < 0.002:
-            pass
-        return i
-
-    asked = itertools.count()
-    block = run_items(
-        range(1000), Call(slow), Policy(), "w", budget=60.0, interrupted=lambda: next(asked) > 2
-    )
-    assert 1 <= len(block.values) < 1000 and block.error is None
-
-
 def test_each_step_is_announced_before_it_begins():
     """What is said before an item runs holds that item; every item is in some step, and steps grow."""
     said = []
@@ -141,63 +123,6 @@ def test_each_step_is_announced_before_it_begins():
     block = run_items(range(1000), Call(one), RECORD, "w", enter=lambda at, n: said.append((at, n)))
     assert block.values == list(range(1000))
     assert said[0] == (0, 1) and len(said) < 100
-
-
-def test_steps_go_on_where_the_last_chunk_left_off():
-    """A chunk starts with steps as long as the last one's, but never with more than an eighth of its items."""
-    said = []
-    blocks = (run_items(range(1000), Call(abs), RECORD, "w") for _ in itertools.count())
-    block = next(
-        block for block in blocks if block.step >= 125
-    )  # a moment without the processor shortens them
-    for n in (1000, 80, 7):
-        run_items(range(n), Call(abs), RECORD, "w", enter=lambda at, k: said.append((at, k)), step=block.step)
-    assert [k for at, k in said if at == 0] == [125, 10, 1]
-
-
-def test_a_chunk_of_quick_items_is_asked_whether_to_end():
-    """A chunk without a time limit, whose steps only grow, ends soon after it is asked to."""
-    block = run_items(range(10**9), Call(abs), RECORD, "w", interrupted=lambda: True)
-    assert 0 < len(block.values) < 10**9 and not block.failed
-
-
-def test_a_retry_is_announced_alone():
-    """The second attempt at an item that raised in a long step is a step of its own."""
-    said = []
-
-    def one(i):
-        if i == 700 and said[-1] != (700, 1):
-            raise ValueError("not yet")
-        return i
-
-    run_items(
-        range(1000),
-        Call(one),
-        Policy(max_retries=1),
-        "w",
-        enter=lambda at, n: said.append((at, n)),
-    )
-    assert (700, 1) in said
-
-
-def test_singly_means_one_item_at_a_time():
-    """Where items go one by one, steps and batches hold one item each."""
-    said, sizes = [], []
-
-    def many(items):
-        sizes.append(len(items))
-        return items
-
-    policy = Policy(batch_size=8)
-    run_items(
-        range(50),
-        Call(lambda i: i, many),
-        policy,
-        "w",
-        enter=lambda at, n: said.append((at, n)),
-        singly=True,
-    )
-    assert said == [(i, 1) for i in range(50)] and set(sizes) == {1}
 
 
 def test_ctrl_c_ends_the_loop_in_the_main_thread_alone():

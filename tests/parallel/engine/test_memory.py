@@ -45,16 +45,6 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_size_that_fits_is_kept() ->
     assert gpu.batches == [16, 8, *[4] * 16]
 
 
-def test_the_size_that_fits_is_kept_for_the_next_chunk() -> None:
-    """A later chunk of the same run begins with it."""
-    gpu = Gpu(4)
-    call = gpu.call()
-    run_items(range(16), call, batches(16), "w")
-    gpu.batches.clear()
-    run_items(range(16, 32), call, batches(16), "w")
-    assert gpu.batches == [4] * 4
-
-
 def test_an_item_that_fits_with_no_other_fails_alone_and_does_not_make_all_batches_small() -> None:
     """An item too large for the room fails with its own error, its neighbours do not, and batches stay as they fit."""
     gpu = Gpu(8, {5: 99})
@@ -66,14 +56,6 @@ def test_an_item_that_fits_with_no_other_fails_alone_and_does_not_make_all_batch
         i * 10 for i in range(32) if i != 5
     ]
     assert gpu.batches[-1] == 4
-
-
-def test_with_raise_the_item_that_does_not_fit_alone_stops_the_run() -> None:
-    """The run ends at that very item."""
-    block = run_items(range(32), Gpu(8, {5: 99}).call(), batches(8), "w")
-    assert block.values == [item * 10 for item in range(5)]
-    assert block.stop is not None and block.stop.index == 5
-    assert isinstance(block.error, OutOfMemoryError)
 
 
 def test_another_error_in_a_half_is_its_item_s_alone() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from unittest.mock import ANY
-
-import pytest
 
 from espnet3.parallel.engine.work import BUDGET, MAX_BYTES, Sizer
 
@@ -20,28 +17,6 @@ def test_chunk_lengths_follow_the_measured_speed():
         sizes.append(n)
     assert all(b <= 8 * a for a, b in itertools.pairwise(sizes))
     assert abs(sizes[-1] - BUDGET / 1e-5) / sizes[-1] < 0.05
-
-
-def test_where_there_is_much_to_do_chunks_are_longer():
-    """A chunk is six times the budget at most, a fifth of what a slot has to do, and the budget at the end."""
-    sizer = Sizer(lambda: 2)
-    assert sizer.next(10**9, window=2)[2] == BUDGET  # nothing measured yet
-    for _ in range(9):
-        sizer.seen(1000, 1000, 1.0, 0)
-    assert sizer.next(10**9, window=2) == (pytest.approx(300), ANY, pytest.approx(6 * BUDGET))
-    assert sizer.next(2000, window=2) == (pytest.approx(200), ANY, pytest.approx(1.0 / 5))
-    assert sizer.next(500, window=2)[::2] == (pytest.approx(50), BUDGET)
-    assert sizer.next(float("inf"), window=2)[::2] == (pytest.approx(50), BUDGET)
-
-
-def test_the_end_is_cut_by_how_well_the_speed_is_known():
-    """Of what is left to a slot a chunk takes half where all ran at one speed, a quarter where speeds varied."""
-    steady, varied = Sizer(lambda: 2), Sizer(lambda: 2)
-    for turn in range(40):
-        steady.seen(100, 100, 0.1, 0)
-        varied.seen(100, 100, 0.1 if turn % 2 else 0.3, 0)
-    assert steady.next(400, window=1)[0] == pytest.approx(100, rel=0.02)
-    assert varied.next(400, window=1)[0] == pytest.approx(50, rel=0.02)
 
 
 def test_items_over_ten_milliseconds_travel_alone_where_they_are_kept():
@@ -72,11 +47,3 @@ def test_large_results_make_short_runs():
     sizer = Sizer(lambda: 2)
     sizer.seen(10, 10, 1e-6, 10 * 2**20)
     assert sizer.next(10**9)[1] <= MAX_BYTES / 2**20 + 1
-
-
-def test_near_the_end_chunks_get_short_and_are_not_queued():
-    """With little left a slot gets a fraction of it, and no second chunk that nobody else could take."""
-    sizer = Sizer(lambda: 4)
-    sizer.seen(1000, 1000, 1.0, 0)
-    assert sizer.window(1e6) == 2 and sizer.window(100) == 1
-    assert sizer.next(32)[0] <= 2

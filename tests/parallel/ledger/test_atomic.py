@@ -19,7 +19,6 @@ from espnet3.parallel.ledger.files import (
     Draft,
     create_whole,
     leftovers,
-    write_plainly,
     write_whole,
 )
 
@@ -55,18 +54,6 @@ def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path, durable: boo
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_draft_that_is_not_committed_changes_nothing(tmp_path: Path) -> None:
-    """An error between two pieces leaves the old content and no draft."""
-    path = tmp_path / "file"
-    write_whole(path, b"old")
-    with pytest.raises(ZeroDivisionError), Draft(path) as draft:
-        draft.write(b"half")
-        assert path.read_bytes() == b"old"
-        raise ZeroDivisionError
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_writer_that_is_killed_leaves_the_old_content_and_a_draft(tmp_path: Path) -> None:
     """After kill -9 between two pieces the file is as it was, and its draft is found."""
     path = tmp_path / "file"
@@ -85,31 +72,6 @@ def test_a_writer_that_is_killed_leaves_the_old_content_and_a_draft(tmp_path: Pa
     assert leftovers(tmp_path, "fil") == leftovers(tmp_path, "le") == []
 
 
-def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
-    """Of two drafts of one file in one process, the one that is committed last is the file."""
-    path = tmp_path / "file"
-    with Draft(path) as one, Draft(path) as other:
-        one.write(b"one")
-        other.write(b"other")
-        one.commit()
-        assert path.read_bytes() == b"one"
-        other.commit(durable=False)
-    assert path.read_bytes() == b"other"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_an_opened_draft_takes_what_libraries_write(tmp_path: Path) -> None:
-    """Through the binary file a writer may go back and change what it has written."""
-    path = tmp_path / "file"
-    with Draft(path) as draft:
-        with draft.opened() as file:
-            file.write(b"....,data")
-            file.seek(0)
-            file.write(b"head")
-        draft.commit()
-    assert path.read_bytes() == b"head,data"
-
-
 @pytest.mark.parametrize(("mode", "umask", "seen"), [(PRIVATE, 0, 0o600), (BY_UMASK, 0o027, 0o640)])
 def test_who_may_read_it(tmp_path: Path, mode: int, umask: int, seen: int) -> None:
     """A file is its owner's alone, or as the umask has it, and so is a draft from its first moment."""
@@ -118,14 +80,6 @@ def test_who_may_read_it(tmp_path: Path, mode: int, umask: int, seen: int) -> No
         assert Path(draft.temporary).stat().st_mode & 0o777 == seen
         draft.commit()
     assert (tmp_path / "file").stat().st_mode & 0o777 == seen
-
-
-def test_the_other_forms_are_the_owners_alone(tmp_path: Path) -> None:
-    """Files that are created or written plainly are of mode 0600."""
-    create_whole(tmp_path / "created", b"x")
-    write_plainly(tmp_path / "plain", b"x")
-    for path in tmp_path.iterdir():
-        assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("links", [True, False])

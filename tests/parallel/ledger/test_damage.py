@@ -123,31 +123,26 @@ def test_a_run_file_of_a_newer_version_is_refused_under_any_resume(tmp_path: Pat
             begin(tmp_path, resume=resume)
 
 
-def test_a_done_mark_without_results_is_said_and_computed_again(tmp_path: Path) -> None:
-    """A split that claims more than it has is repaired by computing the rest."""
+@pytest.mark.parametrize(
+    ("name", "content", "left", "said"),
+    [
+        ("results.jsonl", None, N, "says 6 results and 0 whole ones"),
+        ("done", "{", N - len(SOME), "split.0/done is damaged"),
+        ("spec.json", None, N - len(SOME), "looked up by its index"),
+        ("spec.json", "{", N - len(SOME), "looked up by its index"),
+    ],
+)
+def test_a_file_of_a_split_that_is_lost_or_damaged_costs_what_it_held(
+    tmp_path: Path, name: str, content: str | None, left: int, said: str
+) -> None:
+    """What has whole lines is kept, the rest is computed again, and a note says which file it was."""
     partial(tmp_path, SOME)
-    (tmp_path / "split.0/results.jsonl").unlink()
-    assert finished(tmp_path) == expected()
-    assert "says 6 results and 0 whole ones" in repaired(tmp_path)[0]
-
-
-def test_a_damaged_done_mark_is_said(tmp_path: Path) -> None:
-    """The lines of the split count, not the mark."""
-    partial(tmp_path, SOME)
-    (tmp_path / "split.0/done").write_text("{")
+    file = tmp_path / "split.0" / name
+    file.unlink() if content is None else file.write_text(content)
     with begin(tmp_path) as run:
-        assert run.ok == len(SOME)
-    assert "split.0/done is damaged" in repaired(tmp_path)[0]
-
-
-@pytest.mark.parametrize("content", [None, "{"])
-def test_a_split_without_its_spec_is_looked_up_by_index(tmp_path: Path, content: str | None) -> None:
-    """A lost spec.json costs nothing but a note."""
-    partial(tmp_path, SOME)
-    spec = tmp_path / "split.0/spec.json"
-    spec.unlink() if content is None else spec.write_text(content)
+        assert len(run.left()) == left
+    assert said in repaired(tmp_path)[0]
     assert finished(tmp_path) == expected()
-    assert "looked up by its index" in repaired(tmp_path)[0]
 
 
 @pytest.mark.parametrize(

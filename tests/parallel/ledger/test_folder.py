@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +16,11 @@ from tests.parallel.ledger.making import (
     begin,
     events,
     expected,
-    failure,
     finished,
     lines_of,
     partial,
     value_of,
 )
-
-
-def test_a_new_run_says_nothing_and_has_all_left(tmp_path: Path) -> None:
-    """A new folder's positions are the range itself; a finished one's are none."""
-    with begin(tmp_path / "run") as run:
-        assert (run.resuming(N), run.left()) == ("", range(N))
-    finished(tmp_path / "run")
-    with begin(tmp_path / "run") as run:
-        assert list(run.left()) == []
 
 
 def test_each_session_writes_to_a_split_of_its_own(tmp_path: Path) -> None:
@@ -59,39 +47,6 @@ def test_a_session_that_ends_in_an_error_leaves_no_mark(tmp_path: Path) -> None:
     assert not (tmp_path / "split.0/done").exists()
     with begin(tmp_path) as run:
         assert run.ok == 1
-
-
-def test_folders_and_files_are_private_to_their_owner(tmp_path: Path) -> None:
-    """Every folder is 0700 and every file 0600, also those of parents that had to be created."""
-    finished(tmp_path / "a/b")
-    for path in (tmp_path / "a").rglob("*"):
-        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
-    assert not list((tmp_path / "a").rglob("*.tmp"))
-
-
-def test_failures_are_kept_and_tried_again_on_request(tmp_path: Path) -> None:
-    """A failed item counts as done, unless failed ones are wanted again; then its result replaces it."""
-    with begin(tmp_path) as run:
-        run.append(lines_of(range(N), range(2, N)))
-        run.append_failures([(0, replace(failure(0), seconds=0.5)), (1, failure(1, "poison"))])
-        receipt = run.merge()
-        assert receipt.failed == {"error": 1, "poison": 1}
-        assert (receipt.planned, receipt.ok) == (N, N - 2)
-        assert run.results()[:2] == [replace(failure(0), seconds=0.5), failure(1, "poison")]
-    errors = [json.loads(line) for line in (tmp_path / "errors.jsonl").read_text().splitlines()]
-    assert [(e["n"], e["index"], e["cause"], e.get("seconds")) for e in errors] == [
-        (0, 0, "error", 0.5),
-        (1, 1, "poison", None),
-    ]
-    with begin(tmp_path) as run:
-        assert run.resuming(0) == f"resuming: {N} done, 0 left (2 failed before)"
-        assert list(run.left()) == []
-        assert list(run.left(retry_failed=True)) == [0, 1]
-        run.append(lines_of(range(N), [0]))
-        run.append_failures([(1, failure(1, "timeout"))])
-        assert run.merge().failed == {"timeout": 1}
-        assert run.results()[0] == value_of(0)
 
 
 @pytest.mark.parametrize(

@@ -102,29 +102,6 @@ def test_a_changed_secret_is_said_without_it() -> None:
     ]
 
 
-def test_a_class_without_a_file_is_described_by_its_compiled_code() -> None:
-    """One that was made in a terminal has a hash of what it does, which changes with that."""
-
-    def made(source: str) -> type:
-        names: dict[str, Any] = {"__name__": "nowhere"}
-        exec(source, names)
-        return names["Made"]  # type: ignore[no-any-return]  # a class
-
-    first = identify(made("class Made:\n    def f(x): return x + 1"), Provider, None, [])
-    same = identify(
-        made("class Made:\n    # a comment\n    def f(x):\n        'text'\n        return x + 1"),
-        Provider,
-        None,
-        [],
-    )
-    other = identify(made("class Made:\n    def f(x): return x + 2"), Provider, None, [])
-    assert first.runner == {"path": "nowhere:Made", "file": None}
-    assert changes(json.loads(json.dumps(first.to_json())), same) == []
-    assert changes(json.loads(json.dumps(first.to_json())), other) == [
-        "code: module nowhere, which has no file: Made.f has changed"
-    ]
-
-
 class Mute:
     """Has no text."""
 

@@ -47,14 +47,6 @@ def test_a_line_that_was_cut_or_changed_is_damaged() -> None:
             assert check_line(changed) == DAMAGED, changed
 
 
-@pytest.mark.parametrize(
-    "line", [b"", b"\n", b"{}\n", b"\0" * 50, b',"crc":0}\n', b'{"n":1,"crc":1}', b'x,"crc":0}']
-)
-def test_what_is_no_line_at_all_is_damaged(line: bytes) -> None:
-    """Nothing that is not a line raises."""
-    assert read_line(line) is None
-
-
 def test_numpy_indices_are_numbers() -> None:
     """An index from `np.arange` is written as the number it is."""
     assert encode_line(0, np.int64(7), 1) == encode_line(0, 7, 1)

@@ -15,7 +15,7 @@ from espnet3.parallel.ledger import Results, check_receipt
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
 from espnet3.parallel.ledger.lines import encode_line, hash_indices
 from espnet3.parallel.ledger.split import SplitWriter
-from tests.parallel.ledger.making import N, begin, expected, failure, finished, lines_of, partial, value_of
+from tests.parallel.ledger.making import N, begin, expected, failure, finished, lines_of, value_of
 from tests.parallel.ledger.programs import heard, program
 
 VALUES = [value_of(i) for i in range(N)]
@@ -53,15 +53,6 @@ def test_the_receipt_is_true(tmp_path: Path) -> None:
             check_receipt(tmp_path)
     with pytest.raises(DamagedFolderError, match="its receipt says"):
         Results(tmp_path)
-
-
-def test_equal_runs_give_equal_bytes(tmp_path: Path) -> None:
-    """However the work was cut into sessions and ordered, the merged file is the same."""
-    orders = [[range(N)], [reversed(range(N))], [[p] for p in (3, 19, 0)], [range(0, N, 2), range(1, N, 2)]]
-    for number, sessions in enumerate(orders):
-        for positions in sessions:
-            partial(tmp_path / str(number), positions)
-        assert finished(tmp_path / str(number)) == expected()
 
 
 def test_outcomes_before_their_turn_change_no_byte(tmp_path: Path) -> None:
@@ -235,20 +226,6 @@ def test_results_are_a_sequence(tmp_path: Path) -> None:
     assert repr(results) == f"<100 results in {str(tmp_path)!r}>"
 
 
-def test_failures_stand_in_their_places(tmp_path: Path) -> None:
-    """An item that failed is its record in the sequence, by index, slice and iteration."""
-    bad = [0, 33, 34, 99]
-    with begin(tmp_path, range(100)) as run:
-        run.append(lines_of(range(100), [p for p in range(100) if p not in bad]))
-        run.append_failures([(p, failure(p)) for p in reversed(bad)])
-        run.merge()
-        results = run.results()
-    values = [failure(p) if p in bad else value_of(p) for p in range(100)]
-    assert results == values
-    assert [results[p] for p in bad] == [failure(p) for p in bad] == list(results.failures())
-    assert "4 failed" in repr(results)
-
-
 def test_results_travel_and_keep_no_file_open(tmp_path: Path) -> None:
     """A pickled sequence is small and reads the same elsewhere; after reading no file is open."""
     finished(tmp_path)
@@ -275,11 +252,3 @@ def test_results_of_a_file_that_was_merged_again_are_an_error(tmp_path: Path) ->
     with pytest.raises(DamagedFolderError, match="merged again"):
         results[0]
     assert len(Results(tmp_path)) == N + 1
-
-
-def test_an_empty_run_is_merged(tmp_path: Path) -> None:
-    """No indices, no results, and a true receipt."""
-    with begin(tmp_path, []) as run:
-        assert run.merge().planned == 0
-        assert run.results() == [] and list(run.results()) == []
-    assert (tmp_path / "results.jsonl").read_bytes() == b""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import signal
@@ -16,18 +15,9 @@ from tests.waiting import wait_until
 SEEN: list[int] = []
 
 
-class Model:
-    """What an env holds."""
-
-
 def pid(x: int) -> int:
     """Return the process."""
     return os.getpid()
-
-
-def go_to(folder: str) -> None:
-    """Change the process's folder."""
-    os.chdir(folder)
 
 
 def set_variable(x: int) -> None:
@@ -60,22 +50,6 @@ def remember(x: int, folder: str) -> None:
 def remembers(x: int) -> bool:
     """Whether the module has kept any."""
     return bool(SEEN)
-
-
-def build_env() -> dict[str, Any]:
-    """Return an env."""
-    return {"model": Model()}
-
-
-def has_env(x: int, model: Model) -> bool:
-    """Whether the env came."""
-    return isinstance(model, Model)
-
-
-def envs_alive(x: int) -> int:
-    """Return how many models are in memory."""
-    gc.collect()
-    return sum(isinstance(each, Model) for each in gc.get_objects())
 
 
 def thread(x: int, folder: str) -> tuple[int, int]:

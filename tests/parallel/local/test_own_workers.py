@@ -18,7 +18,6 @@ import pytest
 from espnet3.parallel import NoWorkersError, parallel_map, set_parallel
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.local import memory_limit, workers
-from espnet3.parallel.local.alone import without_dask
 from espnet3.parallel.local.workers import borrowed, end_idle
 from tests.habits import rows
 from tests.parallel.local import items
@@ -155,11 +154,6 @@ def changed_block(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     set_parallel({**TWO, "options": {"memory_limit": "8GB"}})
 
 
-def item_that_goes_elsewhere(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Run items that change the folder of their process."""
-    parallel_map(items.go_to, [str(folder)] * 100)
-
-
 def item_that_sets_a_variable(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Run items that change their process's environment."""
     parallel_map(items.set_variable, range(100))
@@ -176,7 +170,6 @@ CHANGES = [
     changed_folder,
     changed_path,
     changed_block,
-    item_that_goes_elsewhere,
     item_that_sets_a_variable,
     failing_item,
 ]
@@ -209,12 +202,6 @@ def test_what_a_module_keeps_lasts_as_long_as_the_processes(idle_timeout: float,
     set_parallel({**TWO, "idle_timeout": idle_timeout})
     parallel_map(items.remember, range(200), folder=str(tmp_path))
     assert any(parallel_map(items.remembers, range(200))) is (idle_timeout > 0)
-
-
-def test_the_env_of_a_call_is_gone_after_it() -> None:
-    """A process that stays holds no env: the objects of the call before are collected."""
-    assert all(parallel_map(items.has_env, range(20), setup_fn=items.build_env))
-    assert set(parallel_map(items.envs_alive, range(200))) == {0}
 
 
 @pytest.mark.parametrize("seconds", [0.2, 0])
@@ -295,41 +282,6 @@ def test_a_process_that_cannot_start_is_an_error_with_its_traceback(monkeypatch:
     monkeypatch.setattr(workers, "boot_of", lambda *args, **more: right(*args, **{**more, "threads": "two"}))
     with pytest.raises(NoWorkersError, match=r"(?s)worker \d did not start.*in _serve_slots.*TypeError"):
         parallel_map(abs, range(10))
-
-
-def test_a_process_killed_at_its_start_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What somebody kills before it is up is replaced, and the call has all its results."""
-    from espnet3.parallel.local import supervisor
-
-    sent, killed = supervisor.send_boot, []
-
-    def kill_first(sock: Any, boot: dict[str, Any]) -> None:
-        if len(killed) < 2:
-            killed.append(1)
-            sock.sendall(b"\xff\xff\xff\xff")  # the size of a boot message that never comes
-            sock.shutdown(1)
-        else:
-            sent(sock, boot)
-
-    monkeypatch.setattr(supervisor, "send_boot", kill_first)
-    assert parallel_map(abs, range(-10, 0)) == list(range(10, 0, -1))
-    assert len(killed) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "alone"),
-    [
-        ({}, True),
-        ({"threads_per_worker": 2, "memory_limit": "2GB", "env": {"A": "1"}}, True),
-        ({"dashboard_address": None}, True),
-        ({"dashboard_address": "127.0.0.1:0"}, False),
-        ({"processes": False}, False),
-        ({"local_directory": "here"}, False),
-    ],
-)
-def test_an_option_of_dask_takes_the_way_over_dask(options: dict[str, Any], alone: bool) -> None:
-    """Blocks with options that only Dask's cluster can keep to get that cluster."""
-    assert without_dask(ParallelConfig.parse({**TWO, "options": options})) is alone
 
 
 def test_options_are_kept(tmp_path: Path) -> None:

@@ -11,11 +11,6 @@ import pytest
 from espnet3.parallel import NoWorkersError, get_client, parallel_map, set_parallel
 from espnet3.parallel.local import fork_server, supervisor
 from espnet3.parallel.local.dask.cluster import ForkedCluster
-from espnet3.parallel.local.fork_server import ForkServer
-from espnet3.parallel.local.forking import kill_group
-from espnet3.parallel.local.supervisor import Supervisor
-from espnet3.parallel.local.workers import OwnWorkers, ProcessSettings
-from espnet3.parallel.records import ProcessEnd
 from tests.habits import rows
 from tests.parallel.local.items import dies_once
 from tests.waiting import wait_until
@@ -29,57 +24,6 @@ def cluster_of(client: Any) -> ForkedCluster:
     return client.cluster
 
 
-@pytest.mark.parametrize("kill", [False, True])
-def test_without_workers_it_ends_at_once(kill: bool) -> None:
-    """A supervisor that has never had a worker closes, and its server with it; a second time nothing happens."""
-    server = ForkServer(dask=False)
-    watching = Supervisor(server)
-    watching.start()
-    watching.close(kill)
-    assert server.process.returncode is not None
-    watching.close(kill)
-
-
-def test_who_leaves_starts_no_other_worker(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A program's end is not its workers': none is started in place of those that were told to stop."""
-    server = ForkServer(dask=False)
-    own = OwnWorkers(2, ProcessSettings(), server)
-    workers = list(own.supervisor.workers)
-    wait_until(lambda: all(worker.up for worker in workers))
-    leave = server.leave
-    # the server's word of their ends may come before its socket is closed
-    monkeypatch.setattr(
-        server,
-        "leave",
-        lambda: wait_until(lambda: any(worker.pid in own.supervisor.exits for worker in workers)),
-    )
-    with caplog.at_level("INFO"):
-        own.leave()
-        leave()
-        server.process.wait(600)
-    own.pool.close()
-    assert "starting another" not in caplog.text
-
-
-def test_a_kill_that_comes_too_early_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has only just been forked leads no group yet, and outlives its kill: the next one finds it."""
-    killed: list[int] = []
-
-    def second(pid: int) -> None:
-        killed.append(pid)
-        if killed.count(pid) > 1:
-            kill_group(pid)
-
-    monkeypatch.setattr(supervisor, "kill_group", second)
-    own = OwnWorkers(2, ProcessSettings(), ForkServer(dask=False))
-    wait_until(lambda: all(worker.pid for worker in own.supervisor.workers))
-    pids = [worker.pid for worker in own.supervisor.workers]
-    own.close(kill=True)
-    assert {pid: own.end_of(pid) for pid in pids} == dict.fromkeys(pids, ProcessEnd(signal=9))
-
-
 def test_a_cluster_that_shrinks_and_grows_keeps_no_worker_that_is_gone() -> None:
     """What Dask has closed leaves the supervisor, and its process ends; new workers are under it like the first."""
     with get_client(DASK) as client:
@@ -91,15 +35,6 @@ def test_a_cluster_that_shrinks_and_grows_keeps_no_worker_that_is_gone() -> None
             wait_until(lambda n=n: len(watching.workers) == n)  # type: ignore[misc]  # the n of now
             for pid in before - {worker.pid for worker in watching.workers}:
                 wait_until(lambda pid=pid: not psutil.pid_exists(pid))  # type: ignore[misc]  # the pid of now
-        assert parallel_map(abs, range(100)) == list(range(100))
-
-
-def test_a_worker_that_goes_may_be_missing_from_the_cluster_s_list() -> None:
-    """`wait_for_workers` reads that list anew, ahead of the news: no KeyError when the cluster is closed."""
-    with get_client(DASK) as client:
-        client.cluster.scheduler_info["workers"].clear()
-        client.cluster.scale(1)
-        wait_until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 1)
         assert parallel_map(abs, range(100)) == list(range(100))
 
 

@@ -3,7 +3,6 @@
 import io
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider
 from espnet3.parallel.pilots.log_records import MOST
-from tests.parallel.faults.signs import once
 
 # --- items that take long ------------------------------------------------------------------------
 
@@ -169,21 +167,7 @@ def forks(x):
     return x
 
 
-def bad_arguments(x):
-    """Log a text that its arguments do not fit."""
-    text = "%d and %d"
-    logging.getLogger(LOGGER).warning(text, x)
-    return x
-
-
 # --- others --------------------------------------------------------------------------------------
-
-
-def shot_once(x: int, at: int, where: str) -> int:
-    """Kill its process the first time that item `at` runs."""
-    if x == at and once(where):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return x
 
 
 def process_of(_: int) -> int:

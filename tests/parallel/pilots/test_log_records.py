@@ -27,7 +27,6 @@ from tests.parallel.pilots.items import (
     LOGGER,
     Provider,
     Speak,
-    bad_arguments,
     dies,
     floods,
     forks,
@@ -90,12 +89,6 @@ def test_a_batch_is_named_by_its_ends(client, seen):
     assert record.getMessage() == f"[worker {record.worker}, items 0 to 3] a batch"
 
 
-def test_a_thread_of_an_item_is_heard(client, seen):
-    """Records of threads that an item has started arrive too."""
-    parallel_map(speaks_from_a_thread, range(2))
-    assert [each.getMessage().partition("] ")[2] for each in seen] == ["from a thread"] * 2
-
-
 def test_a_fork_of_an_item_does_not_use_its_channel(client, seen):
     """A child process of an item logs where it always did; the item's own records arrive."""
     assert parallel_map(forks, range(3)) == [0, 1, 2]
@@ -125,17 +118,6 @@ def test_an_item_that_logs_does_not_wait_for_a_slow_consumer(tmp_path):
     assert list(results) == [1]
 
 
-def test_a_level_is_taken_back(client, caplog):
-    """A logger that was set to DEBUG for one run is as before in the next."""
-    with caplog.at_level(logging.DEBUG, LOGGER):
-        Speak(Provider({}), progress=False)(range(4))
-    assert "] debug" in caplog.text
-    caplog.clear()
-    Speak(Provider({}), progress=False)(range(4))
-    assert "] debug" not in caplog.text
-    assert "] error" in caplog.text
-
-
 # these two use up what their workers may send in a second: they come last
 
 
@@ -148,12 +130,6 @@ def test_too_many_records_are_cut_and_counted(client, seen):
     assert MOST // 2 < len(arrived) < 20 * MOST
     counted = sum(int(text.split()[3].replace(",", "")) for text in left_out)
     assert len(arrived) + counted == 20 * MOST
-
-
-def test_nothing_breaks_where_a_record_does(client, seen):
-    """A text that its arguments do not fit costs the record, not the item."""
-    assert parallel_map(bad_arguments, range(2)) == [0, 1]
-    assert [each for each in seen if each.name == LOGGER] == []
 
 
 def test_logging_that_a_provider_configures_stays_with_the_worker(tmp_path, monkeypatch):

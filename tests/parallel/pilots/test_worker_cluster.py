@@ -13,11 +13,9 @@ import pytest
 
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.pilots.worker_cluster import (
-    GivenUp,
     Missing,
     MissingWorker,
     PlainCluster,
-    StartFailure,
     WorkerCluster,
     cluster_of,
 )
@@ -77,25 +75,6 @@ def test_a_worker_of_another_host_is_left_alone(sleeper: subprocess.Popen[bytes]
     cluster.kill_worker(socket.gethostname(), sleeper.pid)
     assert sleeper.wait(600) == -signal.SIGKILL
     cluster.kill_worker(socket.gethostname(), sleeper.pid)
-
-
-@pytest.mark.parametrize(
-    ("given_up", "words"),
-    [
-        (
-            GivenUp(StartFailure.SUBMISSION, "no {such} queue", 5),
-            "a job could not be submitted, 5 times in a row: no {such} queue",
-        ),
-        (
-            GivenUp(StartFailure.EARLY_END, "job 7 failed", 3),
-            "3 jobs in a row ended at their start, so no more are submitted. job 7 failed",
-        ),
-        (GivenUp(StartFailure.WORKER, "worker 0 did not start"), "worker 0 did not start"),
-    ],
-)
-def test_why_no_worker_comes(given_up: GivenUp, words: str) -> None:
-    """Each kind of failure has one sentence, which holds what the last try left to read as it is."""
-    assert str(given_up) == words
 
 
 def test_what_keeps_workers() -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
 from tests.habits import rows
 from tests.parallel.runner.terminal import on_a_terminal
 
@@ -31,21 +30,6 @@ SPEAKS = """
 """
 
 
-class Provider(EnvironmentProvider):
-    def build_env_local(self):
-        return {}
-
-
-class Prints(BaseRunner):
-    """Item 3 prints two lines, the second without an end."""
-
-    @staticmethod
-    def forward(idx):
-        if idx == 3:
-            print("line of 3\nno end", end="")
-        return idx
-
-
 @pytest.mark.parametrize("workers", rows([1, 2], [2]))
 def test_lines_of_items_stand_above_the_bar(tmp_path, workers):
     """What items print and log stands on the screen in whole lines, by worker, and the bar below all of it."""
@@ -60,13 +44,3 @@ def test_lines_of_items_stand_above_the_bar(tmp_path, workers):
     last = [at for at, line in enumerate(screen) if line.startswith("Speaks: 500 items")]
     assert [at + 1 for at in bars] == last, "\n".join(screen)
     assert screen[last[0] + 1 :][-2:] == ["500 done", ""]
-
-
-def test_lines_arrive_where_the_program_has_replaced_its_output(capsys):
-    """As in a notebook: what items print on workers is printed by the driver, with the worker's name."""
-    set_parallel({"env": "local", "n_workers": 2})
-    Prints(Provider({}), progress=False)(range(20))
-    lines = capsys.readouterr().out.splitlines()
-    worker = lines[0].partition("]")[0]
-    assert worker in ("[worker 0", "[worker 1")
-    assert lines == [f"{worker}] line of 3", f"{worker}] no end"]

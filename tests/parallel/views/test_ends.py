@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import pytest
-
-from espnet3.parallel.detached.launch.handover import launcher
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.page import page_of
@@ -36,27 +32,6 @@ def test_a_job_that_met_its_walltime_is_in_the_report_also_after_its_retry(tmp_p
     assert facts.ends == (then,) and facts.state == "complete"
     page = page_of(facts)
     assert "Jobs that did not finish their shards" in page and "ended it at its walltime" in page
-
-
-def test_the_node_that_went_down_is_in_the_event_of_the_retry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A scheduler's answer is noted before it forgets: `retry` writes the states of shards."""
-    hold(tmp_path, 0)
-    with standin("pbs"):
-        run = submit("pbs", tmp_path, 2, 2, walltime="00:00:20")
-        held(tmp_path, 0)
-        wait_until(lambda: run.status().counts == {JobState.TIMEOUT: 1, JobState.DONE: 1}, said=run.status)
-        (run.path / "detached/shard.0/ended.json").unlink()  # as where the whole node went down
-        monkeypatch.setattr(type(launcher("pbs")), "query", lambda *_: {0: (JobState.NODE_FAIL, "n3")})
-        assert [end.state for end in read_facts(run.path).ends] == ["node_fail"]
-        let_go(tmp_path, 0, dead=True)
-        run.retry()
-        monkeypatch.undo()
-        assert run.wait(600).done
-    events = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
-    assert [e["ended"] for e in events if e["event"] == "retried"] == [{"node_fail": [0]}]
-    assert "its node went down" in page_of(read_facts(run.path))
 
 
 def test_a_report_of_jobs_that_cannot_be_known_has_all_the_rest(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import ConfigError
-from espnet3.parallel.views.replaying import _reference, failed_indices, index_of, outcome_of
+from espnet3.parallel.views.replaying import _reference
 from tests.parallel.detached.work import ROOT, espnet3, run_of, shut
 
 # without a main guard: a replay that ran it whole would start the run again
@@ -105,23 +105,6 @@ def test_an_item_of_a_detached_run(tmp_path: Path) -> None:
     assert "'square': 9" in done.stdout
     done = espnet3("replay", run.path, "17", cwd=tmp_path, ok=False)
     assert "17 is not among the run's 4 indices (0 to 3)" in done.stderr
-
-
-def test_what_the_folder_says_of_an_item(ran: Path) -> None:
-    """Result or failure of an index, and nothing for one that is none of the run."""
-    run = ran / "run"
-    found, failed = outcome_of(run, 0), outcome_of(run, 2)
-    assert found is not None and found.result["letters"] == 1
-    assert failed is not None and failed.failure is not None and failed.failure["type"] == "ValueError"
-    assert outcome_of(run, 9) is None and outcome_of(run, "0") is None
-    assert failed_indices(run) == [2]
-
-
-def test_an_index_that_a_whole_run_does_not_have_is_refused(ran: Path) -> None:
-    """Nothing is run for it; the message says which there are."""
-    with pytest.raises(ConfigError, match=r"^9 is not among the run's 4 indices \(0 to 3\)$"):
-        index_of(ran / "run", "9")
-    assert index_of(ran / "run", "2") == 2
 
 
 def test_a_run_from_a_notebook_cannot_be_made_again() -> None:

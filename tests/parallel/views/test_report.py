@@ -16,11 +16,10 @@ from click.testing import CliRunner
 from espnet3.cli.reports import report
 from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.ledger.merge import RECEIPT
-from espnet3.parallel.timing.reading import Arrival, RunTimes, Stint
+from espnet3.parallel.timing.reading import RunTimes, Stint
 from espnet3.parallel.views import facts as facts_module
 from espnet3.parallel.views.facts import RunFacts, read_facts
-from espnet3.parallel.views.page import binned, conclusions, page_of, rows_of
-from espnet3.parallel.views.sessions import Span
+from espnet3.parallel.views.page import conclusions, page_of
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 
 HELD = """
@@ -167,34 +166,6 @@ def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:
     assert Checked(page).labels and "they are not merged yet" in page
 
 
-def test_what_a_job_did_is_in_its_row_with_its_start_its_env_and_its_end(tmp_path: Path) -> None:
-    """Of a shard whose first job died: each job's start and env, its items, and the time of which nothing is known."""
-    facts = facts_of(tmp_path)
-    spans = [
-        Span("shard 0", "here", "5", 0.0, 10.0, "died"),
-        Span("shard 0", "here", "6", 11.0, 15.0, "released"),
-    ]
-    spans.append(Span("shard 1", "here", "7", 12.0, 14.0, "alive"))
-    times = RunTimes(
-        stints=(Stint("shard 0 on here", 2, 8, 6, 60), Stint("shard 0 on here", 12, 15, 3, 30)),
-        arrivals=(Arrival("shard 0 on here", 2, 0.0, 0.5), Arrival("shard 0 on here", 12, 0.0, 0.5)),
-    )
-    ((name, bars), other), left = rows_of(replace(facts, shards=tuple(spans), times=times))
-    assert not left
-    assert name == "shard 0" and [(bar.kind, bar.begin, bar.end) for bar in bars] == [
-        ("launch", 0.0, 1.5),
-        ("env", 1.5, 2),
-        ("work", 2, 8),
-        ("lost", 8, 10.0),
-        ("launch", 11.0, 11.5),
-        ("env", 11.5, 12),
-        ("work", 12, 15),
-    ]
-    assert [(bar.kind, bar.begin, bar.end) for bar in other[1]] == [("alive", 12.0, 14.0)], (
-        "nothing recorded yet"
-    )
-
-
 def test_retries_of_detached_jobs_are_counted(tmp_path: Path) -> None:
     """There is no driver to note them at a session's end: the jobs do, and the report says how many there were."""
     run = run_of(tmp_path, on_error="record", max_retries=2, config={"bad": [2, "raise"]})
@@ -228,15 +199,6 @@ def test_an_estimate_does_not_prove_that_no_item_is_missing(
     assert (
         conclusions(facts)[0].startswith("About 200 of 200 items") and "what is left" in conclusions(facts)[0]
     )
-
-
-def test_items_are_spread_evenly_over_their_stint() -> None:
-    """The rates of all moments add up to the items, whatever the stints' lengths and overlaps."""
-    spans = [(0.0, 10.0, 100), (5.0, 5.0, 7), (8.0, 20.0, 60)]
-    found = [Stint("a", begin, end, 1.0, items) for begin, end, items in spans]
-    begin, end, rates = binned(found, begin=-5.0)
-    assert (begin, end) == (-5.0, 20.0)
-    assert sum(rates) * (end - begin) / len(rates) == pytest.approx(167, rel=0.01)
 
 
 def test_texts_of_users_are_no_markup(tmp_path: Path) -> None:

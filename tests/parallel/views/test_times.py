@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,14 +14,12 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
-from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.split import TIMES
-from espnet3.parallel.timing.counts import ItemTimes, bin_of, edge_of, peak_memory
-from espnet3.parallel.timing.reading import Arrival, RunTimes, Stint, TimesReader, read_times
+from espnet3.parallel.timing.counts import ItemTimes, edge_of
+from espnet3.parallel.timing.reading import RunTimes, TimesReader, read_times
 from espnet3.parallel.timing.recorder import TimesRecorder
 from espnet3.parallel.views.charts import amount
 from espnet3.parallel.views.facts import read_facts
-from espnet3.parallel.views.live import workers_of
 from espnet3.parallel.views.page import page_of
 from tests.parallel.detached.work import Files, Provider, Squares, run_of, shut
 from tests.parallel.views.test_report import Checked
@@ -139,13 +135,6 @@ def test_a_slow_item_among_quick_ones_is_named_and_no_other(tmp_path: Path, work
     assert str(QUICK_SLOW) not in [name for _, _, name in others]
 
 
-def test_a_batch_counts_with_its_mean() -> None:
-    """A step of several items counts as so many of its mean, and names none of them as a sample."""
-    times = ItemTimes.of_steps([(4, 0.4), (0, 1.0), (1, 0.3)])
-    assert times.counts == {bin_of(0.1): 4, bin_of(0.3): 1}
-    assert times.slow == [(0.3, 4), (0.1, 0)] and times.some == [(0.3, 4)]
-
-
 def test_quantiles_are_right_to_a_bin() -> None:
     """Of drawn times each quantile lies within a bin (9 %) of the true one."""
     draw = random.Random(5)
@@ -157,18 +146,6 @@ def test_quantiles_are_right_to_a_bin() -> None:
     for share, found in RunTimes(counts=times.counts).quantiles([0.01, 0.5, 0.9, 0.99]):
         true = ordered[int(share * len(values)) - 1]
         assert edge_of(-1) <= found / true <= edge_of(1)
-
-
-def test_merging_is_counting_all_at_once() -> None:
-    """Times that are merged from parts are those of the whole."""
-    draw = random.Random(6)
-    steps = [(draw.randrange(1, 4), draw.random()) for _ in range(300)]
-    whole, merged, place = ItemTimes.of_steps(steps), ItemTimes(), 0
-    for at in range(0, 300, 7):
-        merged.merge(ItemTimes.of_steps(steps[at : at + 7]), place)
-        place += sum(n for n, _ in steps[at : at + 7])
-    merged.merge(ItemTimes())  # of a chunk whose items were all given up before they began
-    assert merged.counts == whole.counts and merged.slow == whole.slow
 
 
 @pytest.mark.parametrize(("workers", "hours"), [(1, 0.05), (2, 12), (200, 12), (1000, 2)])
@@ -188,50 +165,6 @@ def test_the_records_of_a_long_run_stay_few(workers: int, hours: float) -> None:
     assert sum(json.loads(line)["items"] for line in lines) == items
 
 
-def test_idle_time_is_not_smeared_over_the_work() -> None:
-    """A worker that waits for long between two chunks has two records, and the wait is in none."""
-    now, lines = 1e9, []
-    recorder = TimesRecorder(lines.extend, range(10), clock=lambda: now)
-    recorder.took("a", 0.1, 1, ItemTimes.of_steps([(1, 0.1)]), [0])
-    now += 60
-    recorder.took("a", 0.2, 1, ItemTimes.of_steps([(1, 0.2)]), [1])
-    recorder.flush()
-    said = [json.loads(line) for line in lines]
-    assert [round(one["end"] - one["begin"], 3) for one in said] == [0.1, 0.2]
-
-
-def test_a_full_disk_stops_a_run_with_its_own_error_first() -> None:
-    """An error of the run is not hidden by that of writing down its times; without one, that is raised."""
-
-    def full(_: Any) -> None:
-        raise FolderWriteError("the disk is full")
-
-    def end(error: BaseException | None) -> None:
-        with TimesRecorder(full, range(3)) as recorder:
-            recorder.took("a", 0.1, 1, ItemTimes.of_steps([(1, 0.1)]), [0])
-            if error is not None:
-                raise error
-
-    with pytest.raises(KeyError):
-        end(KeyError("its own"))
-    with pytest.raises(FolderWriteError):
-        end(None)
-
-
-def test_an_index_whose_repr_raises_costs_nobody_the_run() -> None:
-    """A slow item without a usable repr is named by its position."""
-
-    class Mute:
-        def __repr__(self) -> str:
-            raise RuntimeError("no")
-
-    lines: list[bytes] = []
-    recorder = TimesRecorder(lines.extend, [Mute()])
-    recorder.took("a", 0.1, 1, ItemTimes.of_steps([(1, 0.1)]), [0])
-    recorder.flush()
-    assert json.loads(lines[0])["slow"] == [[0.1, 0, "at position 0"]]
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_most_memory_of_each_worker_is_recorded(tmp_path: Path, workers: int) -> None:
     """The worker of an item that took 300 MB for a moment has recorded it, another one has not; the report says it."""
@@ -243,16 +176,6 @@ def test_the_most_memory_of_each_worker_is_recorded(tmp_path: Path, workers: int
         assert len(ran) == 2 and 10**7 < min(ran.values()) < times.memory - LARGE / 2
     page = page_of(read_facts(run))
     assert "of memory, the largest worker" in page and f"up to {amount(times.memory)} of memory" in page
-
-
-def test_peak_memory_is_of_this_program_alone() -> None:
-    """A program that a larger one started counts its own memory, not that of the one that forked."""
-    held = b"x" * LARGE
-    ask = "from espnet3.parallel.timing.counts import peak_memory; print(peak_memory())"
-    said = subprocess.run(
-        [sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=600
-    )
-    assert 10**6 < int(said.stdout) < len(held) < peak_memory()
 
 
 def test_a_worker_that_died_is_in_its_row(tmp_path: Path) -> None:
@@ -303,26 +226,6 @@ def test_what_is_torn_or_missing_is_passed_over(tmp_path: Path) -> None:
     facts = read_facts(run)
     assert facts.times == RunTimes() and facts.ok == 120
     Checked(page_of(facts))
-
-
-def test_the_workers_of_a_session_are_told_from_earlier_ones() -> None:
-    """Watching shows each worker of this session with its items, and the workers that died and did not come back."""
-    times = RunTimes(
-        stints=tuple(
-            Stint(name, when, when + 1, 1.0, 5, memory)
-            for name, when, memory in [("0", 1, 90), ("0", 11, 30), ("1", 11, 50), ("0", 12, 40)]
-        ),
-        arrivals=tuple(
-            Arrival(name, when, 0.0, 0.0) for name, when in [("0", 1), ("0", 10), ("1", 10), ("10", 10)]
-        ),
-        losses=(("0", 2.0), ("1", 15.0)),
-    )
-    seen = [(one.name, one.state, one.done, one.peak) for one in workers_of(times, since=9.0)]
-    assert seen == [
-        ("worker 0", "running", 10, 40),
-        ("worker 1", "died", 5, 50),
-        ("worker 10", "running", 0, 0),
-    ]
 
 
 def test_a_second_look_reads_only_what_is_new(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from espnet3.cli.main import main
 from espnet3.cli.runs import merge, retry, status, wait
-from espnet3.cli.showing import LiveLine, status_text
+from espnet3.cli.showing import LiveLine
 from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.detached.states import JobState, RunStatus, ShardStatus
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
@@ -118,19 +118,6 @@ def status_of(**changes: Any) -> RunStatus:
     ]
     facts: dict[str, Any] = {"run": "/a/" + "b" * 90, "env": "slurm", "shards": tuple(shards)}
     return RunStatus(**{**facts, "merged": False, "notes": ("one note " * 20,), **changes})
-
-
-def test_a_status_has_80_columns() -> None:
-    """Lines break between words at 80 columns; only a word that is longer by itself sticks out, whole."""
-    lines = status_text(status_of()).splitlines()
-    assert [line for line in lines if len(line) > 80 and "b" * 90 not in line] == []
-    assert "     1 not started" in status_text(status_of())
-    text = " ".join(" ".join(lines).split())
-    assert (
-        "b" * 90 in text
-        and "1 of them: shard 0 stopped the run: item 'a long name of an item' failed" in text
-    )
-    assert "shard 1 (7_1)" not in text
 
 
 def test_without_a_terminal_the_lines_are_few() -> None:

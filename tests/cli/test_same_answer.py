@@ -22,7 +22,7 @@ from espnet3.parallel import BaseRunner, EnvironmentProvider
 class Provider(EnvironmentProvider):
     def build_env_local(self):
         factor = (self.config or {}).get("factor", 2)
-        return {"counter": itertools.count(), "mean": [0.0], "factor": factor}
+        return {"counter": itertools.count(), "factor": factor}
 
 
 class Honest(BaseRunner):
@@ -41,13 +41,6 @@ class Counts(BaseRunner):
     @staticmethod
     def forward(idx, counter):
         return next(counter)
-
-
-class Listens(BaseRunner):
-    @staticmethod
-    def forward(idx, mean):
-        mean[0] = 0.5 * mean[0] + 0.5 * (idx % 5)
-        return "loud" if mean[0] > 1.6 else "soft"
 
 
 class Draws(BaseRunner):
@@ -80,16 +73,6 @@ class Turns(BaseRunner):
     @staticmethod
     def batch_forward(indices):
         return list(indices)[::-1]
-
-
-class Another(BaseRunner):
-    @staticmethod
-    def forward(idx):
-        return idx
-
-    @staticmethod
-    def batch_forward(indices):
-        return [idx + 100 for idx in indices]
 
 
 class Sums(BaseRunner):
@@ -146,7 +129,6 @@ def reasons(*cases: tuple[str, str]) -> list[object]:
             "Counts",
             "backwards; state is kept between items: item 0 gives 0 alone and 1 after itself",
         ),
-        ("Listens", "state is kept between items: item 1 gives 'soft' alone and 'loud' after"),
         (
             "Draws",
             "it draws random numbers: two runs of item 0 alone, each in a fresh env, differ as well, and agree",
@@ -154,10 +136,6 @@ def reasons(*cases: tuple[str, str]) -> list[object]:
         ("Clock", "it depends on something that changes by itself: two runs of item 0 alone"),
         ("Pads", "the items of a batch change each other: alone in a batch it is the same."),
         ("Turns", "batch_forward returns results in another order: this is another item's"),
-        (
-            "Another",
-            "batch_forward does not do what forward does: they differ for a batch of this item alone",
-        ),
         ("Sums", "floating-point numbers were summed in another order (they differ by 1e-06 of the largest)"),
         ("Process", "it depends on the process: an environment variable"),
         (

@@ -82,7 +82,6 @@ def test_three_workers_are_one_submission_and_each_is_replaced_alone(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three jobs come with one command and have their own names; another takes the place of one that is cancelled."""
-    monkeypatch.chdir(tmp_path)
     with standin(env) as queue:
         calls = count_submissions(env, tmp_path, monkeypatch)
         with get_client(block(env, 3)) as client:
@@ -105,7 +104,6 @@ def test_where_arrays_are_refused_each_job_is_submitted_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A site that allows no arrays is said once, in the scheduler's own words, and the workers come all the same."""
-    monkeypatch.chdir(tmp_path)
     with standin("pbs") as queue:
         refuse = 'grep -q "^#PBS -J" "$1" && { echo "qsub: job arrays are not allowed here" >&2; exit 1; }'
         calls = count_submissions("pbs", tmp_path, monkeypatch, refuse)
@@ -118,9 +116,8 @@ def test_where_arrays_are_refused_each_job_is_submitted_by_itself(
     assert "job arrays are not allowed here" in said[0]
 
 
-def test_the_number_of_workers_follows_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_workers_follows_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without work there is no job; with work there are as many as allowed; then none, until there is work again."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(keeper, "_IDLE", 1.0)
     with standin("pbs") as queue:
         with get_client({**block("pbs", 1), "adapt": {"minimum": 0, "maximum": 3}}):

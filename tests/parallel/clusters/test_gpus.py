@@ -84,8 +84,8 @@ def test_a_worker_sees_its_own_gpu_first():
 @pytest.mark.parametrize(
     "request_",
     [
-        *("--gres gpu:a100:2", "-G 2", "--gpus-per-node 4", "select=1:ncpus=8:ngpus=1", "-l gpu=1"),
-        *("-gpu num=1:mode=exclusive_process", "rusage[ngpus_excl_p=1]", "request_gpus", "/nodes=1/gpu=2"),
+        *("--gres gpu:a100:2", "select=1:ncpus=8:ngpus=1", "-l gpu=1", "rusage[ngpus_excl_p=1]"),
+        *("request_gpus", "/nodes=1/gpu=2"),
     ],
 )
 def test_a_request_for_gpus_is_known_in_each_scheduler_s_words(request_):

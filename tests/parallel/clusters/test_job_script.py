@@ -83,10 +83,9 @@ def test_words_with_half_a_quotation_are_refused() -> None:
     ids=["argument", "slip", "interface", "logs"],
 )
 def test_an_option_that_does_not_fit_is_refused_before_a_job_is_queued(
-    options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     """An argument that Dask's worker does not know, no such interface, a folder for logs that cannot be made."""
-    monkeypatch.chdir(tmp_path)
     with standin("moab") as queue:
         config = block("moab", **{"interface": "lo", **options})
         with pytest.raises(ConfigError, match=re.escape(said)), get_client(config):
@@ -112,11 +111,8 @@ def run_script(env: str, folder: Path, **options: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("env", SCRIPTS)
-def test_the_words_of_the_worker_command_are_quoted(
-    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_words_of_the_worker_command_are_quoted(env: str, tmp_path: Path) -> None:
     """Command substitution, separators and spaces stay text; `$NAME` is what the node has; quoted words stay whole."""
-    monkeypatch.chdir(tmp_path)
     python = tmp_path / "a b;touch by-python"
     python.write_text("#!/usr/bin/env python3\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
     python.chmod(0o755)

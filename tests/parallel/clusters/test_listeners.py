@@ -55,12 +55,6 @@ def connect(mark: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
         yield options
 
 
-@pytest.fixture(autouse=True)
-def _unset() -> Iterator[None]:
-    yield
-    set_parallel(None)
-
-
 def listeners(mark: str) -> set[Listener]:
     """Return what this process, and those that carry the mark, listen on."""
 
@@ -89,7 +83,6 @@ def local(tmp_path: Path, **options: Any) -> Iterator[Any]:
 @contextmanager
 def on_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Open jobs of a stand-in for PBS, with a nanny each."""
-    monkeypatch.chdir(tmp_path)
     options = {**ON_SCHEDULER, "nanny": True}
     with standin("pbs"), get_client({"env": "pbs", "n_workers": 1, "options": options}) as client:
         yield client
@@ -159,11 +152,8 @@ def test_the_link_of_a_run_opens_its_pages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("env", rows(["local", "pbs"], ("local",)))
-def test_a_detached_run_has_no_listener(
-    env: str, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_detached_run_has_no_listener(env: str, mark: str, tmp_path: Path) -> None:
     """Jobs that nobody waits for listen nowhere while they work, and neither does what supervises them."""
-    monkeypatch.chdir(tmp_path)
     hold(tmp_path, 0)
     with ExitStack() as stack:
         options = {"cores": 1, "memory": "1GB", "walltime": "10m"}
@@ -195,14 +185,9 @@ def test_a_detached_run_has_no_listener(
 
 @pytest.mark.parametrize("env", rows(["local", "pbs"], ("local",)))
 def test_security_off_opens_what_the_warning_names(
-    env: str,
-    other: Stranger,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    env: str, other: Stranger, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without security the other account is let in by the scheduler, and the warning names code and accounts."""
-    monkeypatch.chdir(tmp_path)
     with ExitStack() as stack:
         options = {}
         if env == "pbs":

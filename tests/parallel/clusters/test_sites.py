@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from espnet3.parallel import ConfigError, SubmissionError, get_client, parallel_map
+from espnet3.parallel.backends import row
 from espnet3.parallel.clusters import commands
+from espnet3.parallel.clusters.job_cluster import plan_jobs
+from espnet3.parallel.config import ParallelConfig
 from tests.habits import rows
 from tests.parallel.clusters.test_arrays import STANDINS, block
 from tests.sites import BANNER, BEFORE, CANCEL, SUBMIT, habit, somebody_elses
@@ -28,7 +34,6 @@ def test_numbers_around_the_answer_are_no_jobs(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the site's submit command prints lines with numbers, the run's own jobs end with it, and no other job."""
-    monkeypatch.chdir(tmp_path)
     with standin(env) as queue:
         somebody_elses(env, tmp_path)
         habit(SUBMIT[env], BANNER, tmp_path, monkeypatch)
@@ -43,7 +48,6 @@ def test_a_job_of_another_name_is_left_alone(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An id whose job the queue calls otherwise is not cancelled at the end of a run, and that is said."""
-    monkeypatch.chdir(tmp_path)
     with standin(env) as queue:
         somebody_elses(env, tmp_path)
         # an answer of the right form, with another job's number
@@ -58,7 +62,6 @@ def test_a_job_of_another_name_is_left_alone(
 @pytest.mark.parametrize("env", rows(STANDINS, ("lsf",)))
 def test_an_answer_without_an_id_is_shown(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has what the submit command printed, says that a job may be queued, and how to look for it."""
-    monkeypatch.chdir(tmp_path)
     with standin(env) as queue:
         habit(SUBMIT[env], f'"$OWN" "$@" >"$MINE/said"; {BEFORE}', tmp_path, monkeypatch)
         with pytest.raises(SubmissionError) as error, get_client(block(env, 2)):
@@ -81,7 +84,6 @@ def test_a_run_goes_on_with_the_jobs_that_a_site_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of four workers two are taken: the run works with them, and a warning says so and names n_workers."""
-    monkeypatch.chdir(tmp_path)
     with standin("pbs") as queue:
         habit("qsub", REFUSING, tmp_path, monkeypatch)
         with caplog.at_level(logging.WARNING), get_client(block("pbs", 4)) as client:
@@ -94,7 +96,6 @@ def test_a_run_goes_on_with_the_jobs_that_a_site_allows(
 
 def test_a_submit_command_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first submission has `start_timeout`; what the command has started ends with it."""
-    monkeypatch.chdir(tmp_path)
     with standin("pbs"):
         mine = habit("qsub", 'sleep 1000 & echo $! >"$MINE/pid"; wait', tmp_path, monkeypatch)
         with (
@@ -118,7 +119,6 @@ def test_a_cancel_command_that_does_nothing_keeps_no_call(
     code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A finished call returns its results though its jobs cannot be cancelled, and names them."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(commands, "AT_END", 3.0)
     with standin("pbs"), caplog.at_level(logging.WARNING), get_client(block("pbs", 1)) as client:
         assert parallel_map(abs, range(-10, 0), client=client) == list(range(10, 0, -1))
@@ -132,18 +132,14 @@ def test_a_cancel_command_that_does_nothing_keeps_no_call(
     ("env", "options"),
     [
         ("slurm", {"job_extra_directives": ["--hold --clusters=a,b"]}),
-        ("slurm", {"job_extra_directives": ["-Mother"]}),
         ("slurm", {"job_script_prologue": ["#SBATCH -M other"]}),
         ("pbs", {"queue": "gpu@elsewhere"}),
         ("htcondor", {"submit_command_extra": ["-name", "other"]}),
     ],
     ids=lambda each: str(next(iter(each.values()))) if isinstance(each, dict) else each,
 )
-def test_another_cluster_is_refused(
-    env: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_cluster_is_refused(env: str, options: dict[str, Any], tmp_path: Path) -> None:
     """An option that sends jobs where no other command looks for them is an error, before anything is submitted."""
-    monkeypatch.chdir(tmp_path)
     config = block(env, 2)
     config["options"].update(options)
     with pytest.raises(ConfigError, match="another cluster") as error, get_client(config):
@@ -157,10 +153,44 @@ def test_another_cluster_is_refused(
     [("SBATCH_CLUSTERS", "other"), ("SLURM_CLUSTERS", "a,b")],
 )
 def test_variables_that_scatter_jobs_are_refused(
-    variable: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A variable of sbatch alone, and several clusters at once, are refused as the directive is."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(variable, value)
     with pytest.raises(ConfigError, match=f"{variable}={value} sends jobs"), get_client(block("slurm", 2)):
         pass
+
+
+def test_a_job_that_is_cancelled_while_its_scheduler_is_gone_ends_at_once(tmp_path: Path) -> None:
+    """The worker takes the shell's place, gets its signal, and does not wait for the death-timeout of ten minutes."""
+    options = {"cores": 1, "memory": "1GB", "death_timeout": 600, "local_directory": str(tmp_path)}
+    script = plan_jobs(row("pbs"), ParallelConfig.parse({"env": "pbs", "options": options})).script
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with subprocess.Popen(["sh", "-c", script.replace("tcp://SCHEDULER:PORT", address)]) as job:
+            silent.accept()[0].close()  # the nanny is up
+            everybody = [job, *psutil.Process(job.pid).children(recursive=True)]
+            job.terminate()
+            job.wait(600)
+            assert not psutil.wait_procs(everybody[1:], timeout=600)[1]
+
+
+def test_jobs_write_their_own_output_and_pbs_delivers_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PBS would deliver after the end, into a folder that is gone by then; in a folder with a space it is there too."""
+    here = tmp_path / "my runs"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    with standin("pbs") as queue:
+        with get_client(block("pbs", 2)) as client:
+            client.wait_for_workers(2, timeout=600)
+            assert parallel_map(abs, [-1, -2]) == [1, 2]
+            (folder,) = here.glob("espnet3-pbs-*")
+            jobs = queue.jobs()
+            written = {path.name for path in folder.iterdir()}
+            assert written == {f"{each.job}[{each.index}].out" for each in jobs}
+            assert all("Start worker at" in (folder / name).read_text() for name in written)
+            assert {each.output for each in jobs} | {each.error for each in jobs} == {"/dev/null"}
+        wait_until(lambda: not queue.unfinished())
+        assert not list(here.iterdir())

@@ -58,12 +58,6 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
         yield options
 
 
-@pytest.fixture(autouse=True)
-def _unset() -> Iterator[None]:
-    yield
-    set_parallel(None)
-
-
 def pythons(folder: Path, n: int) -> list[str]:
     """Make interpreters that note their own names when they are started."""
     made = []

@@ -126,8 +126,6 @@ OVER = ProcessEnd(signal=signal.SIGKILL, reason="memory_limit", used=1 << 30, li
     [
         (poison(), 1, ["was killed by SIGSEGV", ALONE]),
         (poison(end=LEFT), 2, ["exited with code 3", ALONE, "; this is the 2nd worker lost to this item"]),
-        (poison(end=UNKNOWN), 22, ["ended", ALONE, "; this is the 22nd worker lost to this item"]),
-        (poison(begin=OUTSIDE), 1, ["was killed by SIGSEGV in a writer hook", IN_HOOK]),
         (
             poison(begin=OUTSIDE, hook="close_writers"),
             2,
@@ -137,7 +135,7 @@ OVER = ProcessEnd(signal=signal.SIGKILL, reason="memory_limit", used=1 << 30, li
             poison(end=OVER),
             1,
             [
-                "was killed by SIGKILL for using more than its memory_limit (1.00 GiB of 1.00 GiB) allows",
+                "was killed by SIGKILL for using more than its memory_limit (1.00 of 1.00 GiB) allows",
                 ALONE,
                 f". What to do: {OVER.advice}",
             ],

@@ -26,7 +26,6 @@ GRACE = 1.0  # seconds that a pod has, once it is told to end
 LIVING = ("Pending", "Running")
 INDEX = "batch.kubernetes.io/job-completion-index"
 PATH = re.compile(r"/apis?(?:/[a-z.]+)?/v1/namespaces/default/(jobs|pods|daskclusters)(?:/([^/]+))?(/log)?")
-GROUPS = {"kind": "APIGroupList", "groups": [{"name": "kubernetes.dask.org"}, {"name": "batch"}]}
 
 
 class Cluster:
@@ -42,6 +41,8 @@ class Cluster:
         asked: How often each path was asked for.
         refuses: An answer to the creation of Jobs, in place of creating them.
         allowed: Whether its user has every right.
+        groups: The kinds of resources that it knows.
+        forbids: What it says to every question but that for its version; "": it answers.
     """
 
     def __init__(self, version: tuple[int, int], folder: Path) -> None:
@@ -52,6 +53,7 @@ class Cluster:
         self.courses: dict[str, Course] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.runs, self.allowed = True, True
+        self.groups, self.forbids = ["kubernetes.dask.org", "batch"], ""
         self.refuses: tuple[int, str] | None = None
         self.asked: Counter[str] = Counter()
         self.lock = threading.RLock()
@@ -173,8 +175,10 @@ class Cluster:
         if path == "/version":
             major, minor = self.version
             return 200, {"major": str(major), "minor": f"{minor}+", "gitVersion": f"v{major}.{minor}.0"}
+        if self.forbids:
+            return 403, {"kind": "Status", "status": "Failure", "message": self.forbids, "code": 403}
         if path == "/apis":
-            return 200, GROUPS
+            return 200, {"kind": "APIGroupList", "groups": [{"name": name} for name in self.groups]}
         if path.endswith("selfsubjectaccessreviews"):
             return 201, {"status": {"allowed": self.allowed}}
         if method == "POST" and path.endswith("/jobs"):

@@ -118,21 +118,12 @@ DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionBy
 FAILED_INDEX = job(failedIndexes="0-2", completedIndexes="3")
 CASES = {
     "gone": (None, "", [], JobState.LOST, "its Job is gone"),
-    "job deleted": (None, "", [pod("Running")], JobState.RUNNING, "its pod is still there"),
-    "new": (job(), "", [], JobState.PENDING, "has not made its pod yet"),
     "no room": (
         job(),
         "",
         [pod("Pending", conditions=[UNSCHEDULABLE])],
         JobState.PENDING,
         "Unschedulable: no node",
-    ),
-    "no image": (
-        job(),
-        "",
-        [pod("Pending", {"waiting": {"reason": "ImagePullBackOff"}})],
-        JobState.PENDING,
-        "ImagePull",
     ),
     "runs": (job(), "", [pod("Running")], JobState.RUNNING, "pod p runs"),
     "replaced": (
@@ -151,7 +142,6 @@ CASES = {
         "143",
     ),
     "cut": (job(["Failed"]), "", [pod("Failed", ended(75))], JobState.UNFINISHED, "status 75"),
-    "crash": (job(["Failed"]), "", [pod("Failed", ended(139))], JobState.FAILED, "status 139"),
     "complete": (job(["Complete"]), "", [pod("Succeeded")], JobState.FAILED, "its worker wrote no outcome"),
     "index failed": (FAILED_INDEX, "1", [pod("Failed", ended(1))], JobState.FAILED, "FailedIndexes"),
     "index done": (FAILED_INDEX, "3", [pod("Succeeded")], JobState.FAILED, "is complete"),

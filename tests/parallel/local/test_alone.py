@@ -18,13 +18,6 @@ from espnet3.parallel.runner.execute import runs_here
 from tests.parallel.local.items import Shared, Wait, variable, where
 
 
-@pytest.fixture(autouse=True)
-def default_config():
-    """Take the default configuration back."""
-    yield
-    set_parallel(None)
-
-
 def one_worker(**options):
     """Register one local worker with options."""
     set_parallel({"env": "local", "n_workers": 1, "options": options})
@@ -82,15 +75,11 @@ def test_one_worker_without_more_is_this_process():
     ("options", "here"),
     [
         ({}, True),
-        ({"threads_per_worker": 1, "memory_limit": None}, True),
         ({"memory_limit": "auto", "silence_logs": 10}, True),
-        ({"processes": False}, True),
         ({"processes": True}, False),
         ({"processes": False, "threads_per_worker": 4}, False),
-        ({"threads_per_worker": None}, False),
         ({"memory_limit": "4GB"}, False),
         ({"dashboard_address": "127.0.0.1:0"}, False),
-        ({"local_directory": "scratch"}, False),
     ],
 )
 def test_every_option_is_kept_or_asks_for_a_process(options, here):

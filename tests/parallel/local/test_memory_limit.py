@@ -75,7 +75,6 @@ def test_workers_share_the_processors_that_may_be_used() -> None:
 
 # what /proc/self/cgroup says, the files of control groups, and the processors and bytes that may be used then
 GROUPS = {
-    "version-2": ("0::/", {"cpu.max": "150000 100000", "memory.max": "1000000"}, 2, 1_000_000),
     "without-a-limit": ("0::/", {"cpu.max": "max 100000", "memory.max": "max"}, 64, None),
     "one-around": (
         "0::/user/job/step",
@@ -92,16 +91,6 @@ GROUPS = {
         },
         3,
         3_000_000,
-    ),
-    "version-1-without-a-limit": (
-        "4:memory:/\n2:cpu,cpuacct:/",
-        {
-            "cpu/cpu.cfs_quota_us": "-1",
-            "cpu/cpu.cfs_period_us": "100000",
-            "memory/memory.limit_in_bytes": "9223372036854771712",
-        },
-        64,
-        None,
     ),
     "a-container-that-sees-its-own-group": (
         "4:memory:/docker/ab\n2:cpu:/docker/ab\n0::/docker/ab",

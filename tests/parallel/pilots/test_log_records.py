@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import re
+import sys
 import textwrap
 
 import pytest
@@ -16,6 +18,8 @@ from espnet3.parallel import (
     parallel_map,
     set_parallel,
 )
+from espnet3.parallel.engine import pickling
+from espnet3.parallel.engine.lines import LineStream
 from espnet3.parallel.pilots.dask.pools import replace_pool
 from espnet3.parallel.pilots.dask.tasks import TaskPool
 from espnet3.parallel.pilots.log_records import MOST
@@ -190,3 +194,12 @@ def test_a_line_that_an_item_prints_is_in_a_notebook_once(tmp_path):
         said = run(textwrap.dedent(cell), until="the last line")
     lines = sorted(re.sub(r"worker \d", "worker N", line) for line in said.splitlines())
     assert lines == [*(f"[worker N] printed {idx}" for idx in range(4)), "the last line"]
+
+
+def test_standard_streams_travel_by_name(monkeypatch):
+    """A function that holds standard output finds the worker's there, also while another stream stands in for it."""
+    stream = sys.stdout
+    assert pickle.loads(pickling.dumps(stream)) is stream
+    monkeypatch.setattr(sys, "stdout", LineStream(stream, lambda *_: False, prompts=True))
+    assert pickle.loads(pickling.dumps(stream)) is sys.stdout
+    assert pickle.loads(pickling.dumps(sys.stdout)) is sys.stdout

@@ -19,6 +19,7 @@ from espnet3.parallel.pilots.worker_cluster import (
     WorkerCluster,
     cluster_of,
 )
+from tests.parallel.pilots.items import process_of
 
 
 @pytest.fixture
@@ -89,3 +90,15 @@ def test_what_keeps_workers() -> None:
         "worker ssh-0 is not up\nnode7: no answer on port 22\n"
         "and 4 more"
     )
+
+
+def test_workers_that_come_and_go_leave_no_descriptor_in_a_client() -> None:
+    """A client that sees many workers come and go, as an autoscaled one does for days, keeps no channel of theirs."""
+    rounds, descriptors = 6, []
+    with get_client({"env": "local", "n_workers": 1, "start_timeout": 600}) as client:
+        for _ in range(rounds):
+            (worker,) = set(parallel_map(process_of, range(3), client=client))
+            descriptors.append(len(os.listdir("/dev/fd")))
+            os.kill(worker, signal.SIGKILL)
+    # a few belong to the worker that comes or goes just now
+    assert descriptors[-1] - descriptors[1] < rounds / 2, descriptors

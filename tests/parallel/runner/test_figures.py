@@ -34,8 +34,6 @@ TEN_SECONDS = RunSummary(
         (Tally(asked=2), 0, 100.2, "starting 2 workers"),
         (Tally(asked=2, joined=101.0), 0, 113.0, "loading the env, 12 s"),
         (Tally(asked=2, joined=101.0, ready=105.0, workers=2), 0, 109.0, "working, 4 s"),
-        # one worker has finished items, the other one has not: no rate yet
-        (Tally(asked=2, joined=101.0, ready=105.0, workers=2), 8, 109.0, "working, 4 s"),
         (
             Tally(asked=200, joined=101.0, ready=105.0, workers=37),
             0,
@@ -43,8 +41,6 @@ TEN_SECONDS = RunSummary(
             "working, 4 s, 37 of 200 workers",
         ),
         (Tally(joined=101.0, ready=105.0, warm=True), 8, 109.0, "2.0 items/s, 46 s left"),
-        # a worker that never finishes one does not keep it back for ever
-        (Tally(joined=101.0, ready=105.0), 10, 205.0, "0.1 items/s, 15:00 min left"),
     ],
 )
 def test_a_run_says_what_it_is_doing(tally: Tally, done: int, now: float, said: str) -> None:

@@ -160,10 +160,16 @@ def provider_arguments(provider: Any) -> dict[str, Any]:
 
 def make_provider(cls: Any, arguments: dict[str, Any]) -> Any:
     """Make a provider from the data of `provider_arguments`."""
-    kwargs = {name: _value(plain) for name, plain in arguments["kwargs"].items()}
-    provider = cls(*map(_value, arguments["args"]), **kwargs)
-    for name, plain in arguments["now"].items():
-        object.__setattr__(provider, name, _value(plain))
+    now = {name: _value(plain) for name, plain in arguments["now"].items()}
+
+    def given(plain: dict[str, Any]) -> Any:  # an argument that became an attribute is that very object again
+        same = next((name for name, other in arguments["now"].items() if other == plain), None)
+        return _value(plain) if same is None else now[same]
+
+    kwargs = {name: given(plain) for name, plain in arguments["kwargs"].items()}
+    provider = cls(*map(given, arguments["args"]), **kwargs)
+    for name, value in now.items():
+        object.__setattr__(provider, name, value)
     return provider
 
 

@@ -9,6 +9,7 @@ import ast
 import inspect
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -43,7 +44,7 @@ from espnet3.parallel.runner.inline import build_here
 
 _MASKED = "***"
 # The indices are not made again, and a note of its own names masked values.
-_KNOWN = ("indices:", "config: a masked value")
+_KNOWN = re.compile(r"indices:|\S+: a masked value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def remake(run: Path, own: bool = True) -> Remade:
     if SCRIPT in sys.modules:
         sys.modules[SCRIPT].__spec__ = None  # as a script has it that is run: its name is its file's
     now = identify(runner, cls, _plain(made_with(provider)), [], seed=said.get("seed"))
-    notes += [line for line in changes(said, now) if not line.startswith(_KNOWN)]
+    notes += [line for line in changes(said, now) if not _KNOWN.match(line)]
     notes += [f"package {line}" for line in changed_packages(said, now)]
     size = policy.get("batch_size")
     batched = size if size and runner.batch_forward is not BaseRunner.batch_forward else None

@@ -136,7 +136,7 @@ def test_a_job_that_is_asked_to_end_finishes_its_item(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
     hold(folder, 4)
-    run = run_of(folder)
+    run = run_of(folder, config={"bad": [0.1, "slow"]})
     pid = held(folder, 4)
     os.kill(pid, signal.SIGUSR1)
     let_go(folder, 4)

@@ -44,6 +44,8 @@ _ITEMS = {
     "BINARY_SLICE": 2,
     "STORE_SLICE": 2,
 }  # with keys
+_STORES = ("STORE_NAME", "STORE_FAST", "STORE_DEREF", "STORE_GLOBAL")
+_KEEP_CODE = ("staticmethod", "classmethod", "property")  # decorators that leave a function's code as it is
 _CHANGERS = frozenset(  # methods of containers that change them
     {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
     | {"reverse", "setdefault", "sort", "update"}
@@ -158,22 +160,38 @@ def _steady(value: Any, body: bool = False) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
-def functions_in(code: CodeType, inside: str = "") -> Iterator[tuple[str, CodeType]]:
-    """Yield the functions that code defines, at any depth, each with its qualified name."""
+def functions_in(
+    code: CodeType, inside: str = "", given: bool = False
+) -> Iterator[tuple[str, CodeType, bool]]:
+    """Yield the functions that code defines: qualified name, code, and whether a decorator is given them."""
+    decorated, begin = set(), 0
+    steps = [step for step in steps_of(code) if step.opname != "PRECALL"]
+    for at, step in enumerate(steps):
+        if step.opname in _STORES:
+            made = max(
+                [place for place in range(begin, at) if not steps[place].opname.startswith("CALL")],
+                default=at,
+            )
+            calls = at - made - 1
+            is_class = any(one.opname == "LOAD_BUILD_CLASS" for one in steps[begin:at])
+            if calls > is_class and not (calls == 1 and steps[begin].argval in _KEEP_CODE):
+                decorated.add(step.argval)
+            begin = at + 1
     for one in code.co_consts:
         if isinstance(one, CodeType) and one.co_name.startswith("<generic parameters"):
-            yield from functions_in(one, inside)
+            yield from functions_in(one, inside, given)
         elif isinstance(one, CodeType):
             name, is_function = inside + one.co_name, one.co_flags & _IS_FUNCTION
+            is_given = given or one.co_name in decorated
             if is_function:
-                yield name, one
-            yield from functions_in(one, f"{name}.<locals>." if is_function else f"{name}.")
+                yield name, one, is_given
+            yield from functions_in(one, f"{name}.<locals>." if is_function else f"{name}.", is_given)
 
 
 def hashes_in(code: CodeType) -> dict[str, set[str]]:
     """Return the hashes of a module's own statements and of the functions that it defines, by their names."""
     found = {BODY: {code_hash(code, True)}}
-    for name, function in functions_in(code):
+    for name, function, _ in functions_in(code):
         found.setdefault(name, set()).add(code_hash(function))
     return found
 

@@ -16,7 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from inspect import getattr_static
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, is_path, own_attribute
@@ -30,6 +30,7 @@ from espnet3.parallel.provenance.code import (
     constant_hash,
     constants_in,
     facts_of,
+    functions_in,
     hashes_in,
 )
 from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to
@@ -156,17 +157,31 @@ class Reach(Content):
         names = {name for met in self.functions.values() for name in facts_of(met.function.__code__).names}
         for name, live in list(sys.modules.items()):
             file = own_attribute(live, "__file__")
-            known = names & vars(live).keys() if isinstance(file, str) and is_own(file) else ()
-            written = constants_written(name, file) if known else {}
-            for one in known & written.keys():
+            if not isinstance(file, str) or not is_own(file) or names.isdisjoint(vars(live)):
+                continue
+            written = constants_written(name, file)
+            for one in (names & vars(live).keys() & written.keys()) - self.left_out(vars(live)):
                 if (said := constant_hash(vars(live)[one])) in written[one]:
                     self._entry(name, file).setdefault("constants", {})[one] = said
         for entry in self._entries.values():
+            self._add_written(entry)
             if is_translated(sys.modules.get(entry["module"])):
                 entry["translated"] = True
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
+
+    def _add_written(self, entry: dict[str, Any]) -> None:
+        """Add what the file says to functions that a decorator has compiled anew, as typeguard's does."""
+        name, file, known = entry["module"], entry["file"], entry["code"]
+        code = compiled(name, file) if file and known and "unloaded" not in entry else None
+        written: dict[str, list[tuple[CodeType, bool]]] = {}
+        for called, function, is_given in functions_in(code) if code is not None else ():
+            written.setdefault(called, []).append((function, is_given))
+        for called in written.keys() & known.keys():
+            (function, is_given), *rivals = written[called]
+            if is_given and not rivals and code_hash(function) not in known[called]:
+                known[called].add(code_hash(function))
 
     # --- notes ---
 

@@ -28,9 +28,17 @@ def changed_parts(old: Code, new: Code) -> list[str]:
         was = old.get(module, now)
         alike = bool(was.get("unloaded")) == bool(now.get("unloaded"))
         for kind in ("code", "values") if alike else ("code",):
-            changed = [name for name, one in now[kind].items() if was[kind].get(name, one) != one]
+            changed = [
+                name for name, one in now[kind].items() if not _is_same(was[kind].get(name, one), one, alike)
+            ]
             lines += [_line(module, now["file"], name) for name in changed]
     return lines
+
+
+def _is_same(was: str, now: str, alike: bool) -> bool:
+    """Tell whether hashes are the same; of code that only one process has loaded, its file's are among them."""
+    old, new = set(was.split()), set(now.split())
+    return old == new or (not alike and (old < new or new < old))
 
 
 def changed_files(old: Code) -> list[str]:
@@ -88,7 +96,8 @@ class LoadedCode:
                 del self._left[called]
                 now = _functions_of(module, os.path.basename(file))
                 if entry.get("unloaded") and (code := compiled(name, file)) is not None:
-                    now[BODY] = {code_hash(code, True)}
+                    for one, found in hashes_in(code).items():  # a decorator may have compiled it anew
+                        now[one] = now.get(one, set()) | found
                 known = vars(module).keys() & entry.get("constants", {}).keys()
                 held = {one: constant_hash(vars(module)[one]) for one in known}
                 lines += _differences(called, file, entry, now, held)

@@ -74,9 +74,9 @@ def program(body: str, main: str, imports: str = "import helper") -> str:
     return f"{imports}\n{HEAD}{RUN.format(body=body, main=main)}"
 
 
-def start(folder: Path, text: str, edited: str) -> str:
+def start(folder: Path, text: str, edited: str, helper: str = HELPER) -> str:
     """Run a program in a process of its own; return what it printed."""
-    (folder / "helper.py").write_text(HELPER)
+    (folder / "helper.py").write_text(helper)
     (folder / "program.py").write_text(text)
     done = subprocess.run(
         [sys.executable, "-B", "program.py"],
@@ -153,6 +153,42 @@ def test_a_process_with_other_code_is_refused(way: str, edit: str, tmp_path: Pat
     assert said.startswith("ConfigError") and f"{tmp_path / 'helper.py'}: " in said, said
     assert all(result == index + 1 for index, result in results(tmp_path / "out").items())
     assert all(result == index + 1 for index, result in results(tmp_path / "out2").items())
+
+
+REWRITTEN = """
+import ast, inspect, textwrap
+
+READY = False
+
+
+def checked(function):
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    tree.body[0].decorator_list = []
+    tree.body[0].body.insert(0, ast.parse("assert __name__").body[0])
+    made = {}
+    exec(compile(ast.fix_missing_locations(tree), __file__, "exec"), globals(), made)
+    return made[function.__name__]
+
+
+@checked
+def shift(x):
+    global READY
+    READY = READY or x >= 0
+    return x + 1
+"""
+IMPORTED_BY_ITEMS = "from helper import shift\nreturn shift(idx)"
+
+
+@pytest.mark.parametrize("imports", ["import helper", ""], ids=["imported before", "imported by items"])
+def test_code_that_its_own_decorators_and_items_change_is_accepted(imports: str, tmp_path: Path) -> None:
+    """A function that a decorator compiles anew, as typeguard does, and a flag that items set, are no edit."""
+    main = (
+        'print(run(range(4)))\nset_parallel({"env": "local", "n_workers": 2})\nprint(run(range(6), "out2"))'
+    )
+    text = program(IMPORTED_BY_ITEMS, main, imports)
+    expected = ["[1, 2, 3, 4]", "[1, 2, 3, 4, 5, 6]"]
+    for _ in range(2):  # the second one resumes
+        assert start(tmp_path, text, "", REWRITTEN).splitlines() == expected
 
 
 SUBMITTED = """

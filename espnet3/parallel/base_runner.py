@@ -28,6 +28,7 @@ from espnet3.parallel.runner.hooks import (
 )
 
 if TYPE_CHECKING:
+    from espnet3.parallel.config import ParallelConfig
     from espnet3.parallel.records import RunSummary
     from espnet3.parallel.runner.ranks import Rank
     from espnet3.parallel.runner.run import Run
@@ -231,11 +232,16 @@ class BaseRunner(ABC):
             LedgerError: The folder holds another run, is in use, is damaged or cannot be written to; or this is
                 another rank than 0 of a distributed program, and rank 0 has failed.
         """
-        with before_loading(here=self.async_mode):
-            return _call(self, indices)
+        return call_runner(self, indices)
 
 
-def _call(runner: BaseRunner, indices: Iterable[Any]) -> Any:
+def call_runner(runner: BaseRunner, indices: Iterable[Any], config: ParallelConfig | None = None) -> Any:
+    """Call a runner with a configuration of this call; None: the open client, or the registered one."""
+    with before_loading(here=runner.async_mode, config=config):
+        return _call(runner, indices, config)
+
+
+def _call(runner: BaseRunner, indices: Iterable[Any], config: ParallelConfig | None) -> Any:
     from espnet3.parallel.runner.ranks import results_of_rank_0, telling_other_ranks, waiting_rank
     from espnet3.parallel.runner.run import Run, compute
 
@@ -243,25 +249,27 @@ def _call(runner: BaseRunner, indices: Iterable[Any]) -> Any:
     rank = waiting_rank(run)
     with telling_other_ranks(run) if rank is None else nullcontext():
         if runner.async_mode:
-            return _detached(run, rank)
+            return _detached(run, rank, config or active_config())
         if rank is not None:
             return results_of_rank_0(run, rank)
         if run.folder is not None and (run.folder / "detached").is_dir():
             from espnet3.parallel.detached.looking.status import refuse_living
 
             refuse_living(run.folder)
-        result, runner.summary = compute(run, active_client(), active_config())
+        result, runner.summary = compute(
+            run, active_client() if config is None else None, config or active_config()
+        )
         if not run.merges:
             runner.write_outputs(run.items, result)
     return result
 
 
-def _detached(run: Run, rank: Rank | None) -> Any:
+def _detached(run: Run, rank: Rank | None, config: ParallelConfig) -> Any:
     """Submit a run, or open the one that rank 0 has submitted."""
     if rank is None or run.folder is None:
         from espnet3.parallel.detached.submission import submit_detached
 
-        return submit_detached(run, active_config())
+        return submit_detached(run, config)
     from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout
     from espnet3.parallel.detached.looking.detached_run import DetachedRun
     from espnet3.parallel.runner.ranks import wait_for_submission

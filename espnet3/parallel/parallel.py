@@ -218,14 +218,16 @@ def active_client(client: Any = None) -> Any:
     return [each for thread, each in opened if thread == main or main not in threads][-1]
 
 
-def before_loading(client: Any = None, *, here: bool = False) -> AbstractContextManager[None]:
+def before_loading(
+    client: Any = None, *, here: bool = False, config: ParallelConfig | None = None
+) -> AbstractContextManager[None]:
     """Start a run's processes while the block loads its modules; `here` starts none."""
     refuse_in_import()
-    if here or active_client(client) is not None:
+    if here or (config is None and active_client(client) is not None):
         return nullcontext()
     from espnet3.parallel.local.fork_server import head_start
 
-    return head_start(active_config())
+    return head_start(config or active_config())
 
 
 @explained

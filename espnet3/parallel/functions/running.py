@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.base_runner import BaseRunner, call_runner
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.engine.work import as_items
 from espnet3.parallel.env.calls import unwrapped
+from espnet3.parallel.env.injection import name_of
 from espnet3.parallel.env.store import SetupFn, check_setup
 from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.errors import ConfigError, SignatureError, explained
-from espnet3.parallel.messages import shown
+from espnet3.parallel.messages import did_you_mean, shown
+from espnet3.parallel.parallel import active_config
 from espnet3.parallel.provenance import FUNCTION
+from espnet3.parallel.runner.arguments import check_indices
 
 
 class Given(EnvironmentProvider):
@@ -23,50 +32,139 @@ class Given(EnvironmentProvider):
         return dict(self.config or {})
 
 
+_OPTIONS = list(inspect.signature(BaseRunner.__init__).parameters)[2:]  # without self and the provider
+
+
 @explained
-def run(
+def run(  # noqa: D417  BaseRunner describes the others
     fn: Callable[..., Any],
     items: Iterable[Any],
     *,
+    n_workers: int | str | None = None,
+    parallel: Any = None,
     env: Mapping[str, Any] | None = None,
     setup: SetupFn | None = None,
     item_cost: Callable[[Any], float] | None = None,
-    **options: Any,
+    output_dir: str | Path | None = None,
+    resume: bool | str = True,
+    on_error: str = "raise",
+    max_retries: int = 0,
+    max_failures: float | None = None,
+    retry_failed: bool = False,
+    item_timeout: float | None = None,
+    seed: int | None = None,
+    progress: bool = True,
+    async_mode: bool = False,
+    **more: Any,
 ) -> Any:
-    """Run `fn(item, **env)` for each item, as a runner runs its `forward`: progress, failures, run folder, jobs.
+    """Run `fn(item, **env)` for each item: in parallel, with progress, recorded failures, a run folder, detached jobs.
 
     Args:
-        fn: A function of one item; its other parameters are taken from the env by their names.
-        items: The items; a run folder stores them beside their results, so short ones (numbers, names) are best.
+        fn: A function of one item; its other parameters are taken from the env by their names. A class, a method, a
+            `functools.partial` or any other callable will do; detached jobs and `setup` need one that `def` has made.
+        items: Any iterable; a run folder stores the items beside their results, so short ones (numbers, names, paths)
+            are best.
+        n_workers: Workers of this call, in place of the registered number.
+        parallel: A `parallel` block for this call, in place of the registered one.
         env: The function's other arguments, ready to be sent to workers.
         setup: In place of `env`, a function without arguments that builds it, once in each process: models belong here.
         item_cost: A function from an item to its cost in any unit; the most expensive start first.
-        **options: Arguments of `BaseRunner`: `output_dir`, `on_error`, `max_retries`, `seed`, `async_mode`, ...
+        output_dir: As for `BaseRunner`, and so are the arguments below.
+        **more: Arguments of `fn`, as in `env`, and further ones of `BaseRunner`, which come first.
 
     Returns:
         The results in the order of the items, as a runner's call; with `async_mode` a `DetachedRun`.
 
     Raises:
-        ConfigError: Both `env` and `setup` were given, or an option is wrong.
-        SignatureError: `fn` is not a function, or does not fit its arguments.
+        ConfigError: An env and `setup` were given, or an option is wrong.
+        SignatureError: `fn` cannot be called, or does not fit its arguments.
+        TypeError: `more` has a name that neither `fn` nor `BaseRunner` takes, or the items are a text or a mapping.
         ItemError: The first failed item, unless `on_error="record"`.
     """
+    options = {name: value for name, value in locals().items() if name in _OPTIONS}
+    options |= {name: more.pop(name) for name in list(more) if name in _OPTIONS}
+    while isinstance(fn, functools.partial) and not fn.args:
+        more = {**fn.keywords, **more}
+        fn = fn.func
     fn = unwrapped(fn)
-    if not isinstance(fn, (FunctionType, BuiltinFunctionType)):
-        raise SignatureError(
-            f"run takes a function (def or lambda), and {shown(fn)} is of type {type(fn).__name__}: put the "
-            "content of a partial or an object into env={...}, so that a later run can compare it"
+    if setup is not None and (env is not None or more):
+        beside = "env and setup are" if env is not None else f"the keyword {', '.join(more)} and setup are"
+        raise ConfigError(
+            f"{beside} two ways to give the env: leave one out, and have setup return all of it"
         )
-    if env is not None and setup is not None:
-        raise ConfigError("env and setup are two ways to give the env: leave one of them out")
     if env is not None and not isinstance(env, Mapping):
         raise ConfigError(f"env must be a mapping from parameter names to values, not {shown(env)}")
     check_setup(setup)
-    provider = Given(dict(env or {})) if setup is None else _provider_of(setup)
-    return runner_of(fn, item_cost)(provider, **options)(items)
+    config = None if parallel is n_workers is None else _config(parallel, n_workers)
+    _check_names(fn, more)
+    given = {**more, **(env or {})}
+    found = _items_of(items, fn, given if setup is None else None)
+    if isinstance(fn, (FunctionType, BuiltinFunctionType)) or inspect.iscoroutinefunction(fn):
+        runner = runner_of(fn, item_cost)
+    elif setup is None and not async_mode:
+        runner = runner_of(called, item_cost)
+        # a name that no other process finds: a replay says so
+        runner.__name__, runner.__qualname__ = name_of(fn), f"{name_of(fn)}.<locals>.called"
+        given = {"function": fn, "arguments": given}
+    else:
+        kind = type(fn).__name__
+        raise SignatureError(
+            f"with {'setup' if setup is not None else 'async_mode'} run takes a function that def has made, and "
+            f"{shown(fn)} is of type {kind}: write a function that calls it"
+        )
+    provider = Given(given) if setup is None else _provider_of(setup)
+    return call_runner(runner(provider, **options), found, config)
 
 
-def runner_of(fn: Any, item_cost: Callable[[Any], float] | None = None) -> type[BaseRunner]:
+def called(item: Any, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call a class, a method or another object as a function; a run compares it by its content."""
+    return function(item, **arguments)
+
+
+def _config(parallel: Any, n_workers: Any) -> ParallelConfig:
+    config = active_config() if parallel is None else ParallelConfig.parse(parallel)
+    return config if n_workers is None else replace(config, n_workers=n_workers)
+
+
+def _check_names(fn: Any, more: Mapping[str, Any]) -> None:
+    """Raise for a keyword that is neither one of run nor one of its function."""
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # a builtin without a signature
+        return
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return
+    own = [*list(inspect.signature(run).parameters)[2:-1], *_OPTIONS]
+    for name in more.keys() - parameters:
+        raise TypeError(
+            f"neither run nor {name_of(fn)} has an argument {shown(name)}."
+            f"{did_you_mean(name, [*own, *parameters])} run takes {', '.join(dict.fromkeys(own))}"
+        )
+
+
+def _items_of(items: Any, fn: Any, env: Mapping[str, Any] | None) -> Sequence[Any]:
+    """Return the items as a sequence; raise where they are tuples for a function of as many arguments."""
+    if type(items).__name__ == "Series":  # of pandas or polars
+        items = list(items)
+    check_indices(items, "items")
+    found = as_items(items, "items")
+    if env is not None and found and type(found[0]) is tuple and isinstance(fn, FunctionType):
+        parameters = inspect.signature(fn).parameters.values()
+        open_ones = [
+            one.name
+            for one in parameters
+            if one.default is one.empty and one.kind <= 1 and one.name not in env
+        ]
+        if len(open_ones) == len(found[0]) > 1:
+            name = name_of(fn)
+            raise SignatureError(
+                f"{name} takes {', '.join(open_ones)}, and each item is one argument, such as {shown(found[0])}: "
+                f"write a function of the tuple, `def of_one(item): return {name}(*item)`, and run that"
+            )
+    return found
+
+
+def runner_of(fn: Any, item_cost: Callable[[Any], float] | None = None, name: str = "") -> type[BaseRunner]:
     """Return a runner's class under a function's name: the function's code identifies the run."""
     body: dict[str, Any] = {"forward": staticmethod(fn), FUNCTION: staticmethod(fn)}
     if item_cost is not None:

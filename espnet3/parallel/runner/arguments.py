@@ -86,7 +86,7 @@ def check_builds(provider: Any) -> None:
         )
 
 
-def check_indices(indices: Any) -> None:
+def check_indices(indices: Any, name: str) -> None:
     """Reject iterables that are almost certainly a mistake: a text, a mapping, a table."""
     kind = type(indices)
     if isinstance(indices, (str, bytes, bytearray, memoryview)):
@@ -98,7 +98,7 @@ def check_indices(indices: Any) -> None:
     else:
         return
     raise TypeError(
-        f"indices must be an iterable of the indices that forward gets, and this is of type {kind.__name__}: {fix}"
+        f"{name} must be an iterable of what one call gets each, and this is of type {kind.__name__}: {fix}"
     )
 
 

@@ -29,6 +29,7 @@ from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.errors import BatchLengthError, SignatureError
 from espnet3.parallel.ledger.files import BY_UMASK, Draft
+from espnet3.parallel.provenance import FUNCTION
 
 if TYPE_CHECKING:
     from espnet3.parallel.engine.steps import Call
@@ -78,14 +79,15 @@ def make_static(runner: type) -> None:
                 )
             setattr(runner, name, staticmethod(own))
         func = getattr(own, "__func__", own)
+        called = runner.__qualname__ if FUNCTION in vars(runner) else f"{runner.__qualname__}.{name}"
         if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
             raise SignatureError(
-                f"{runner.__qualname__}.{name} must be a plain function: nothing would await what an `async "
+                f"{called} must be a plain function: nothing would await what an `async "
                 "def` returns. Call asyncio.run(...) in it"
             )
         if inspect.isgeneratorfunction(func) and name not in _ITERATED:
             raise SignatureError(
-                f"{runner.__qualname__}.{name} must be a plain function: nothing would run what a function with "
+                f"{called} must be a plain function: nothing would run what a function with "
                 "`yield` returns. Return a list"
             )
 

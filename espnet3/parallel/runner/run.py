@@ -98,7 +98,7 @@ class Run:
     @classmethod
     def of(cls, runner: Any, indices: Iterable[Any]) -> Run:
         """Read a runner's arguments and the hooks it overrides."""
-        check_indices(indices)
+        check_indices(indices, "indices")
         check_builds(runner.provider)
         kind, size = type(runner), checked_batch_size(runner.batch_size)
         items = as_items(indices, "indices")

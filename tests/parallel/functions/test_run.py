@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from espnet3.parallel import (
     ItemError,
     ItemFailure,
     SignatureError,
+    get_parallel_config,
     run,
     set_parallel,
 )
@@ -50,6 +53,72 @@ def test_what_it_needs_is_given_by_name() -> None:
     """An env is given as it is, or built once by `setup`."""
     assert quietly(scaled, range(3), env={"scale": 2}) == [0, 2, 4]
     assert quietly(scaled, range(3), setup=setup) == [0, 3, 6]
+
+
+def test_arguments_of_the_function_are_keywords_too() -> None:
+    """A keyword that is not an argument of run is one of the function; a name of neither is an error."""
+    assert quietly(scaled, range(3), scale=2) == [0, 2, 4]
+    with pytest.raises(
+        TypeError, match="neither run nor scaled has an argument 'scal'. Did you mean 'scale'"
+    ):
+        quietly(scaled, range(3), scal=2)
+    with pytest.raises(ConfigError, match="have setup return all of it"):
+        quietly(scaled, range(3), scale=2, setup=setup)
+
+
+class Scale:
+    """A callable object, whose method is one too."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    def __call__(self, item: int) -> int:
+        """Scale an item."""
+        return self.k * item
+
+    times = __call__
+
+
+CALLABLES: dict[str, Any] = {
+    "partial": lambda k: partial(scaled, scale=k),
+    "partial by position": lambda k: partial(operator.mul, k),
+    "method": lambda k: Scale(k).times,
+    "object": Scale,
+}
+
+
+@pytest.mark.parametrize("made", CALLABLES.values(), ids=list(CALLABLES))
+def test_any_callable_is_run_and_compared_by_content(made: Any, tmp_path: Path) -> None:
+    """Partials, methods and objects run on workers, resume, and are another run when their content is another."""
+    out = tmp_path / "run"
+    assert list(quietly(made(2), range(3), n_workers=2, output_dir=out)) == [0, 2, 4]
+    assert list(quietly(made(2), range(3), output_dir=out)) == [0, 2, 4]
+    with pytest.raises(ChangedRunError):
+        quietly(made(3), range(3), output_dir=out)
+
+
+def test_any_iterable_gives_items(tmp_path: Path) -> None:
+    """A generator, the files of a folder and a column of a table do, with a class as the function."""
+    (tmp_path / "a.wav").touch()
+    assert quietly(float, (n for n in range(2))) == [0.0, 1.0]
+    assert quietly(str, tmp_path.glob("*.wav")) == [str(tmp_path / "a.wav")]
+    assert quietly(abs, pytest.importorskip("pandas").Series([-1, -2])) == [1, 2]
+
+
+def test_a_call_may_have_workers_of_its_own() -> None:
+    """`n_workers` and `parallel` are for one call, and what is registered stays."""
+    set_parallel({"env": "local", "n_workers": 1, "idle_timeout": 0})
+    assert len(set(quietly(lambda item: os.getpid(), range(2)))) == 1
+    block = {"env": "local", "n_workers": 1}
+    for own in (
+        {"n_workers": 2},
+        {"parallel": {**block, "n_workers": 2}},
+        {"parallel": block, "n_workers": 2},
+    ):
+        assert os.getpid() not in quietly(lambda item: os.getpid(), range(2), **own)
+    assert get_parallel_config().n_workers == 1
+    with pytest.raises(ConfigError, match="n_workers = 0: must be a positive integer"):
+        quietly(abs, range(2), n_workers=0)
 
 
 def test_on_workers_it_is_the_same() -> None:
@@ -111,11 +180,15 @@ def test_it_can_be_detached_and_replayed(tmp_path: Path) -> None:
 
 def test_what_is_no_function_or_no_env_is_refused() -> None:
     """Each mistake is an error that says what to give, before any item has run."""
-    with pytest.raises(SignatureError, match=r"into env=\{\.\.\.\}"):
-        quietly(partial(scaled, scale=2), range(3))
-    with pytest.raises(ConfigError, match="leave one of them out"):
+    with pytest.raises(ConfigError, match="two ways to give the env"):
         quietly(scaled, range(3), env={"scale": 2}, setup=setup)
     with pytest.raises(ConfigError, match="env must be a mapping"):
         quietly(scaled, range(3), env=[2])
     with pytest.raises(SignatureError, match="scale"):
         quietly(scaled, range(3))
+    with pytest.raises(SignatureError, match=r"def of_one\(item\): return scaled\(\*item\)"):
+        quietly(scaled, zip(range(3), range(3), strict=True))
+    with pytest.raises(SignatureError, match="write a function that calls it"):
+        quietly(Scale(2), range(3), setup=setup)
+    with pytest.raises(TypeError, match="items must be an iterable of what one call gets each"):
+        quietly(abs, {"a": 1})

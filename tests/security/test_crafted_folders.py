@@ -109,7 +109,7 @@ def test_a_crafted_failure_is_damage_in_words(facts: str, tmp_path: Path) -> Non
         run.append_failures([(0, failure(0))])
         run.merge()
     put(tmp_path, ERRORS, [facts.encode() + b"\n"])
-    read = "import sys; from espnet3.parallel.ledger import Results; list(Results(sys.argv[1]).failures())"
+    read = "import sys; from espnet3.parallel.ledger import Results; Results(sys.argv[1]).failures"
     for command in (["-c", read, tmp_path], [*COMMAND, "report", tmp_path, "-o", "-"]):
         done = called(*command)
         assert done.returncode == 1

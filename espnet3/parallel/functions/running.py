@@ -21,6 +21,7 @@ from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown
 from espnet3.parallel.parallel import active_config
 from espnet3.parallel.provenance import FUNCTION
+from espnet3.parallel.records import ItemFailure, RunSummary
 from espnet3.parallel.runner.arguments import check_indices
 
 
@@ -73,7 +74,8 @@ def run(  # noqa: D417  BaseRunner describes the others
         **more: Arguments of `fn`, as in `env`, and further ones of `BaseRunner`, which come first.
 
     Returns:
-        The results in the order of the items, as a runner's call; with `async_mode` a `DetachedRun`.
+        The results in the order of the items: a list, or with `output_dir` a sequence that reads the folder lazily.
+        Both have `ok`, `failures`, `summary` and `to_pandas()`. With `async_mode` a `DetachedRun`.
 
     Raises:
         ConfigError: An env and `setup` were given, or an option is wrong.
@@ -112,8 +114,44 @@ def run(  # noqa: D417  BaseRunner describes the others
             f"with {'setup' if setup is not None else 'async_mode'} run takes a function that def has made, and "
             f"{shown(fn)} is of type {kind}: write a function that calls it"
         )
-    provider = Given(given) if setup is None else _provider_of(setup)
-    return call_runner(runner(provider, **options), found, config)
+    made = runner(Given(given) if setup is None else _provider_of(setup), **options)
+    results = call_runner(made, found, config)
+    if type(results) is list:
+        results = ResultList(results, found)
+    if not async_mode:
+        results.summary = made.summary
+    return results
+
+
+class ResultList(list[Any]):
+    """The results of a run without a folder: a list with the attributes of `Results`.
+
+    Attributes:
+        items: What each result is of.
+        summary: The figures of the run (`RunSummary`).
+    """
+
+    summary: RunSummary | None = None
+
+    def __init__(self, values: Iterable[Any] = (), items: Sequence[Any] = ()) -> None:
+        super().__init__(values)
+        self.items = items
+
+    @property
+    def failures(self) -> list[ItemFailure]:
+        """The records of the failed items, in order."""
+        return [value for value in self if isinstance(value, ItemFailure)]
+
+    @property
+    def ok(self) -> list[Any]:
+        """The results of the other items, in order."""
+        return [value for value in self if not isinstance(value, ItemFailure)]
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame, as `Results.to_pandas` does."""
+        from espnet3.parallel.ledger.results import table  # only needed here
+
+        return table(zip(self.items, self, strict=True), bool(self.failures))
 
 
 def called(item: Any, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

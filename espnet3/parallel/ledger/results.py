@@ -16,7 +16,7 @@ from espnet3.parallel.ledger.lines import merged_failure, read_merged
 from espnet3.parallel.ledger.merge import read_receipt
 from espnet3.parallel.ledger.split import ERRORS, RESULTS
 from espnet3.parallel.messages import html_table
-from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.records import ItemFailure, RunSummary
 
 _STRIDE = 32  # lines between two offsets that are remembered: 2.5 MB for 10 million items
 _BUFFER = 1 << 20
@@ -34,10 +34,15 @@ class Results(Sequence[Any]):
     Args:
         path: The run's folder.
 
+    Attributes:
+        summary: The figures of the call of `run` that returned it (`RunSummary`); None: another way led to it.
+
     Raises:
         IncompleteRunError: The run has not been merged.
         DamagedFolderError: The merged file is not as long as its receipt says.
     """
+
+    summary: RunSummary | None = None
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -112,14 +117,19 @@ class Results(Sequence[Any]):
         Raises:
             MissingPackageError: pandas is not installed.
         """
-        return _table(self._records(0, self._length), bool(self._failures))
+        return table(self._records(0, self._length), bool(self._failures))
 
-    def failures(self) -> Iterator[ItemFailure]:
-        """Yield the records of the failed items, in order."""
+    @property
+    def failures(self) -> list[ItemFailure]:
+        """The records of the failed items, in order."""
         path = self.path / ERRORS
         with open_plain(path, _BUFFER) as file:
-            for number, line in enumerate(file, 1):
-                yield merged_failure(line, path, number)
+            return [merged_failure(line, path, number) for number, line in enumerate(file, 1)]
+
+    @property
+    def ok(self) -> list[Any]:
+        """The results of the other items, in order."""
+        return [value for value in self if not isinstance(value, ItemFailure)]
 
     # --- reading ---
 
@@ -194,7 +204,7 @@ class Results(Sequence[Any]):
         return status.st_size, status.st_mtime_ns
 
 
-def _table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:
+def table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:
     """Return indices and results as a DataFrame, as `Results.to_pandas` says."""
     try:
         import pandas

@@ -88,7 +88,7 @@ WAYS: list[tuple[Callable[..., Path], type]] = [
 
 def only_failure(run: Path) -> ItemFailure:
     """Return the one failure that a run has left on disk."""
-    (failure,) = Results(run).failures()
+    (failure,) = Results(run).failures
     return failure
 
 

@@ -144,6 +144,19 @@ def test_failures_and_options_are_those_of_a_runner() -> None:
         quietly(scaled, range(3), on_eror="record")
 
 
+@pytest.mark.parametrize("folder", ["", "run"])
+def test_results_are_one_kind_with_and_without_a_folder(folder: str, tmp_path: Path) -> None:
+    """A sequence that tells failures from the rest, has the run's figures, and becomes a table of the items."""
+    where = {"output_dir": tmp_path / folder} if folder else {}
+    found = quietly(scaled, [6, 7, 8], setup=setup, on_error="record", **where)
+    assert [len(found), found[0], found[:1], found.ok] == [3, 18, [18], [18, 24]]
+    assert [failure.index for failure in found.failures] == [7]
+    assert (found.summary.items, found.summary.failed) == (3, 1)
+    table = found.to_pandas()
+    assert list(table.index) == [6, 7, 8] and list(table["result"])[::2] == [18, 24]
+    assert table["error"][7] == "ValueError" and table["error"].count() == 1
+
+
 def test_a_folder_is_that_of_the_same_function_and_env(tmp_path: Path) -> None:
     """The same call resumes; another env, another function or another captured value is refused."""
     out = tmp_path / "run"

@@ -325,7 +325,7 @@ class DetachedRun(Sequence[JobRecord]):
             _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
         spec = layout.template()
         if receipt.failed and spec.policy.on_error == "raise":
-            failure = next(Results(layout.run).failures())
+            failure = Results(layout.run).failures[0]
             raise item_error(recorded_error(failure), failure)
         results = Results(layout.run)
         if not plan.hooks:

@@ -33,7 +33,21 @@ class Given(EnvironmentProvider):
         return dict(self.config or {})
 
 
-_OPTIONS = list(inspect.signature(BaseRunner.__init__).parameters)[2:]  # without self and the provider
+# those of runners, but for the batches that a function has none of
+_OPTIONS = [
+    name
+    for name in inspect.signature(BaseRunner.__init__).parameters
+    if name not in ("self", "provider", "batch_size", "split_batches")
+]
+# what other libraries call them
+_CALLED = {
+    **dict.fromkeys(("n_jobs", "nj", "jobs", "processes", "max_workers", "num_workers"), "n_workers"),
+    **dict.fromkeys(("timeout", "time_limit"), "item_timeout"),
+    **dict.fromkeys(("retries", "tries"), "max_retries"),
+    **dict.fromkeys(("initializer", "init", "setup_fn"), "setup"),
+    **dict.fromkeys(("folder", "out_dir", "logging_dir", "cache"), "output_dir"),
+    **dict.fromkeys(("config", "backend", "executor", "client"), "parallel"),
+}
 
 
 @explained
@@ -176,7 +190,7 @@ def _check_names(fn: Any, more: Mapping[str, Any]) -> None:
     for name in more.keys() - parameters:
         raise TypeError(
             f"neither run nor {name_of(fn)} has an argument {shown(name)}."
-            f"{did_you_mean(name, [*own, *parameters])} run takes {', '.join(dict.fromkeys(own))}"
+            f"{did_you_mean(_CALLED.get(name, name), [*own, *parameters])} run takes {', '.join(dict.fromkeys(own))}"
         )
 
 

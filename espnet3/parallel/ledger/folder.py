@@ -94,6 +94,11 @@ def _open(
     _remove_leftovers(path)
     is_run = (path / RUN).exists() or split_folders(path)  # else other files with the same names
     moved = set_aside(path) if resume is False or not is_run else None
+    if moved is not None and not is_run:
+        warnings.warn(
+            f"{path} held files called like those of a run, and no run: they are in {moved} now",
+            stacklevel=_CALLER,
+        )
     old, damage = _read_run(path)
     if damage is not None and resume is True:
         raise damage

@@ -15,7 +15,7 @@ from espnet3.parallel.ledger.files import open_plain
 from espnet3.parallel.ledger.lines import merged_failure, read_merged
 from espnet3.parallel.ledger.merge import read_receipt
 from espnet3.parallel.ledger.split import ERRORS, RESULTS
-from espnet3.parallel.messages import html_table
+from espnet3.parallel.messages import html_table, shown
 from espnet3.parallel.records import ItemFailure, RunSummary
 
 _STRIDE = 32  # lines between two offsets that are remembered: 2.5 MB for 10 million items
@@ -83,6 +83,10 @@ class Results(Sequence[Any]):
             if wanted.step == 1:
                 return [value for _, value in self._records(wanted.start, wanted.stop)]
             return [self._one(position) for position in wanted]
+        if not hasattr(index, "__index__"):
+            raise TypeError(
+                f"results have positions from 0 to {self._length - 1} and slices, not {shown(index)}"
+            )
         position = range(self._length)[index]  # negative indices count from the end; IndexError beyond it
         return self._one(position)
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -36,7 +36,7 @@ from espnet3.parallel.ledger.folder import read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
 from espnet3.parallel.ledger.lines import index_json, merged_failure, read_line, read_merged
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
-from espnet3.parallel.ledger.values import from_json
+from espnet3.parallel.ledger.values import decode, from_json
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.runner.hooks import writes_files
@@ -280,17 +280,16 @@ class Replay:
 
 def index_of(run: Path, text: str) -> Any:
     """Return the index that was typed: a number, a quoted or a bare text, a list; one of the run's own."""
-    candidates = [text]
-    for read in (json.loads, ast.literal_eval):
-        try:
+    candidates: list[Any] = [text, Path(text)]
+    for read in (lambda one: decode(json.loads(one)), ast.literal_eval):
+        with suppress(ValueError, SyntaxError):
             candidates.insert(0, read(text))
-        except (ValueError, SyntaxError):
-            continue
     if not (run / FOLDER / INDICES).exists():
         known = next((one for one in candidates if outcome_of(run, one) is not None), None)
         if known is None and (run / RESULTS).exists():  # the run is whole: each of its indices has an outcome
             said = read_run(run)["indices"]
-            ends = " to ".join(dict.fromkeys([*said["shown"][:1], *said["shown"][-1:]])) or "none"
+            shown = [str(decode(json.loads(one))) for one in (*said["shown"][:1], *said["shown"][-1:])]
+            ends = " to ".join(dict.fromkeys(shown)) or "none"
             raise ConfigError(f"{text} is not among the run's {said['count']:,} indices ({ends})")
         return candidates[0] if known is None else known
     items: Sequence[Any] = Layout(run).items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import os
 from functools import partial
@@ -20,7 +21,7 @@ from espnet3.parallel import (
     run,
     set_parallel,
 )
-from espnet3.parallel.views.replaying import Replay
+from espnet3.parallel.views.replaying import Replay, index_of
 from tests.parallel.functions.named import drawn, scaled, setup
 
 
@@ -140,8 +141,9 @@ def test_failures_and_options_are_those_of_a_runner() -> None:
     assert quietly(drawn, range(4), seed=1) == quietly(
         drawn, range(4), seed=1, item_cost=lambda item: -item + 4
     )
-    with pytest.raises(TypeError, match="on_error"):
-        quietly(scaled, range(3), on_eror="record")
+    for wrong, right in {"on_eror": "on_error", "n_jobs": "n_workers", "timeout": "item_timeout"}.items():
+        with pytest.raises(TypeError, match=f"Did you mean '{right}'"):
+            quietly(scaled, range(3), **{wrong: 1})
 
 
 @pytest.mark.parametrize("folder", ["", "run"])
@@ -172,6 +174,16 @@ def test_a_folder_is_that_of_the_same_function_and_env(tmp_path: Path) -> None:
     quietly(times(2), range(4), output_dir=tmp_path / "closed")
     with pytest.raises(ChangedRunError):
         quietly(times(3), range(4), output_dir=tmp_path / "closed")
+
+
+def test_an_item_that_is_a_path_is_replayed_by_it(tmp_path: Path) -> None:
+    """The path as it is typed will do, and so will the text that the run folder has."""
+    quietly(drawn, [tmp_path / "a", tmp_path / "b"], seed=1, output_dir=tmp_path / "run")
+    for text in (str(tmp_path / "b"), json.dumps({"__type__": "path", "value": str(tmp_path / "b")})):
+        assert index_of(tmp_path / "run", text) == tmp_path / "b"
+    with pytest.raises(ConfigError, match=f"not among the run's 2 indices .{tmp_path}/a to"):
+        index_of(tmp_path / "run", str(tmp_path / "c"))
+    assert Replay(tmp_path / "run")(tmp_path / "b").same
 
 
 def test_it_can_be_detached_and_replayed(tmp_path: Path) -> None:

@@ -18,6 +18,10 @@ JOBS   ?= 4
 N      ?= 200
 TORCH  ?=
 
+# files whose tests need no Dask
+LIGHT := $(addprefix parallel/, functions runner ledger engine durable/test_killed.py durable/test_resume.py \
+	detached/test_blame.py detached/test_late.py detached/test_submit.py) cli/test_runs.py cli/test_golden_run.py
+
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
@@ -25,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE # tests start thousands of processes, each of w
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-security test-clusters test-kube test-gpu test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs site recording screenshots clean
+.PHONY: help demo test test-light test-security test-clusters test-kube test-gpu test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs site recording screenshots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +39,9 @@ demo: $(VENV)/recipe.stamp ## decode speech with two workers; AUDIO=folder takes
 
 test: $(VENV)/dev.stamp ## run the default test suite, JOBS files at a time
 	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+test-light: $(VENV)-light/stamp ## runs in this process, on local workers and detached, with no package but those of `pip install .`
+	$(VENV)-light/bin/python -m pytest -n $(JOBS) --dist loadfile $(addprefix tests/, $(LIGHT)) $(ARGS)
 
 test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of Hugging Face and lhotse: with torch
 	ESPNET3_TEST_GPU=cpu $(RUN) -m pytest -m gpu tests/gpu
@@ -118,6 +125,15 @@ $(VENV)/dev.stamp: pyproject.toml | $(RUN)
 	@$(PIP) --editable '.[dev]'
 	@touch $(VENV)/recipe.stamp $@ # the recipe's packages are among them
 
+$(VENV)-light/stamp: pyproject.toml
+	@echo "installing the package alone, and what its tests need, into $(VENV)-light"
+	@$(PYTHON) -m venv $(VENV)-light
+	@$(VENV)-light/bin/python -m pip --disable-pip-version-check install --quiet --editable . \
+		numpy pandas pytest pytest-timeout pytest-xdist rich
+	@! $(VENV)-light/bin/python -c 'import distributed' 2>/dev/null
+	@echo '*' > $(VENV)-light/.gitignore
+	@touch $@
+
 $(VENV)/torch.stamp: pyproject.toml | $(RUN)
 	@echo "installing torch and what needs it into $(VENV)"
 	@$(PIP) $(TORCH) --editable '.[data,train,report,dev]'
@@ -145,5 +161,5 @@ $(VENV)/screenshots.stamp: pyproject.toml | $(RUN)
 
 $(VENV)/bench.stamp: pyproject.toml benchmarks/requirements.txt | $(RUN)
 	@echo "installing the libraries to compare with into $(VENV)"
-	@$(PIP) --editable . --requirement benchmarks/requirements.txt
+	@$(PIP) --editable '.[dask]' --requirement benchmarks/requirements.txt
 	@touch $@

@@ -29,10 +29,14 @@ def extras() -> list[str]:
 
 def lowest(extra: str) -> list[str]:
     """Return the lower bounds of an extra as versions: what pip takes where each package is the oldest allowed."""
-    found = []
-    for each in map(Requirement, metadata("espnet3-parallel").get_all("Requires-Dist") or []):
+    found, names = [], extra.split(",")
+    needs = list(map(Requirement, metadata("espnet3-parallel").get_all("Requires-Dist") or []))
+    for each in sorted(
+        needs, key=lambda one: one.name != "espnet3-parallel"
+    ):  # extras that bring extras first
         marker = str(each.marker or "")
-        if "extra" not in marker or any(f'extra == "{name}"' in marker for name in extra.split(",")):
+        if "extra" not in marker or any(f'extra == "{name}"' in marker for name in names):
+            names += each.extras
             of_python = [part for part in marker.split(" and ") if part.startswith("python_version")]
             bounds = [bound.version for bound in each.specifier if bound.operator == ">="]
             found += ["; ".join([f"{each.name}=={bound}", *of_python]) for bound in bounds]

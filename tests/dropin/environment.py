@@ -142,5 +142,5 @@ def _install_layer(scratch: Scratch) -> None:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, source / name)
-    _pip(scratch, "install", source)  # with what it needs
+    _pip(scratch, "install", f"{source}[dask]")  # with what it needs, and what ESPnet's tests ask of it
     _pip(scratch, "install", "--force-reinstall", "--no-deps", source)  # the same version, other files

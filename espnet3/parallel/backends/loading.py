@@ -153,5 +153,5 @@ _PACKAGE = "espnet3-parallel"
 
 
 def _missing(row: Backend, reason: str) -> MissingPackageError:
-    line = f"pip install {row.package}" if row.extra is None else pip_line(row.extra)
+    line = pip_line(row.extra or "dask")
     return MissingPackageError(f"{reason} Please install {row.package}: {line}", name=row.package)

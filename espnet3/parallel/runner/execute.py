@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.backends.loading import installed, interrupts_wait
+from espnet3.parallel.backends.loading import installed, interrupts_wait, pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.engine.settling import Block
@@ -44,7 +44,7 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
     if not installed("distributed"):
         raise MissingPackageError(
             f"a client, and env {config.env!r} with these options, need Dask, and distributed is not installed: "
-            "pip install 'distributed>=2024.8'",
+            f"{pip_line('dask')}",
             name="distributed",
         )
     server: ForkServer | None = None

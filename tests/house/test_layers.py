@@ -216,7 +216,8 @@ def test_what_is_imported_is_declared() -> None:
     rest = core | {
         _name(line) for extra in ("recipe", "train", "data", "demo", "report") for line in extras[extra]
     }
-    backends = {_name(line) for extra in ("jobqueue", "ssh", "kube", "gpu") for line in extras[extra]}
+    dask = {_name(line) for line in extras["dask"]}
+    backends = dask | {_name(line) for extra in ("jobqueue", "ssh", "kube", "gpu") for line in extras[extra]}
     used: set[str] = set()
     for module, found in IMPORTS.items():
         for one in found:
@@ -224,10 +225,10 @@ def test_what_is_imported_is_declared() -> None:
             if name in sys.stdlib_module_names or name in OWN or (name in OPTIONAL and not one.at_once):
                 continue
             used.add(name)
-            at_home = core if one.at_once else core | backends
+            at_home = core | ((dask if module in DASK_SIDE else set()) if one.at_once else backends)
             declared = at_home if module.split(".")[0] == "parallel" else rest
             assert DISTRIBUTION.get(name, name) in declared, f"espnet3.{module}:{one.line} imports {name}"
-    assert core <= {DISTRIBUTION.get(name, name) for name in used}, "a dependency is imported nowhere"
+    assert core | dask <= {DISTRIBUTION.get(name, name) for name in used}, "a dependency is imported nowhere"
 
 
 def _name(requirement: str) -> str:

@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import logging
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,6 @@ from urllib.parse import parse_qs
 
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.errors import MissingPackageError
-from espnet3.parallel.local.pages import link_with, new_secret
 from espnet3.systems.configs.mistakes import StageConfigError
 from espnet3.systems.demo.recognition import warm_recognition
 
@@ -54,7 +54,7 @@ def demo(config: Any) -> str:
 
     with warm_recognition(config) as recognise, _private_folder():
         page = build_page(recognise, ui)
-        secret = new_secret()
+        secret = secrets.token_urlsafe(24)
         try:
             page.launch(
                 server_name=ui["host"],
@@ -77,7 +77,7 @@ def demo(config: Any) -> str:
                     "demo: ui.host is %s: the link, and recordings, travel through the network in the clear",
                     ui["host"],
                 )
-            print(f"The demo is at {link_with(secret, address)} (Ctrl-C ends it)", flush=True)
+            print(f"The demo is at {address}?token={secret} (Ctrl-C ends it)", flush=True)
             threading.Event().wait()
         except KeyboardInterrupt:
             logger.info("demo: ended by Ctrl-C")

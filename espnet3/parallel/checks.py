@@ -29,15 +29,11 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Sort:
-    """A sort of value.
+    """A sort of value."""
 
-    Attributes:
-        must_be: Function that returns a description of right values for a wrong one, "" for a right one.
-        none: Name of None where None is allowed, such as "null".
-    """
-
+    # function that returns a description of right values for a wrong one, "" for a right one
     must_be: Callable[[Any], str]
-    none: str = ""
+    none: str = ""  # name of None where None is allowed, such as "null"
 
     def refusal(self, value: Any) -> str:
         """Return a refusal that begins with "must be", or "" for a right value."""

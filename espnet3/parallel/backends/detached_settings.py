@@ -12,23 +12,16 @@ from espnet3.parallel.messages import did_you_mean, shown
 
 @dataclass(frozen=True, slots=True)
 class DetachedSettings:
-    """How a detached run is cut and sent.
+    """How a detached run is cut and sent."""
 
-    Attributes:
-        shards: Number of shards; None: four for each worker, so that slow ones even out.
-        variables: Environment variables to record at submission and to set in the jobs.
-        snapshot: Copy the user's code at submission: later edits do not reach queued jobs.
-        array_limit: The largest index the site allows in a job array; None: the scheduler's own.
-        retry_memory_factor: Factor by which `retry` raises the memory after an out-of-memory kill.
-        requeue: Have the scheduler requeue a job that stops at its walltime or is preempted.
-    """
-
-    shards: int | None = None
-    variables: tuple[str, ...] = ()
-    snapshot: bool = False
+    shards: int | None = None  # number of shards; None: four for each worker, so that slow ones even out
+    variables: tuple[str, ...] = ()  # environment variables to record at submission and to set in the jobs
+    snapshot: bool = False  # copy the user's code at submission: later edits do not reach queued jobs
+    # the largest index the site allows in a job array; None: the scheduler's own
     array_limit: int | None = None
+    # factor by which `retry` raises the memory after an out-of-memory kill
     retry_memory_factor: float | None = None
-    requeue: bool = True
+    requeue: bool = True  # have the scheduler requeue a job that stops at its walltime or is preempted
 
     @classmethod
     def of(cls, block: Mapping[str, Any]) -> DetachedSettings:

@@ -23,17 +23,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, or a part of one that NVML lists as a device (MIG).
+    """One GPU, or a part of one that NVML lists as a device (MIG)."""
 
-    Attributes:
-        index: Its number among the GPUs of the machine, in the order of their PCI bus; a part has that of its GPU.
-        uuid: "GPU-..." or "MIG-...".
-        name: Model, such as "NVIDIA A100-SXM4-40GB".
-    """
-
+    # its number among the GPUs of the machine, in the order of their PCI bus; a part has that of its GPU
     index: int
-    uuid: str
-    name: str
+    uuid: str  # "GPU-..." or "MIG-..."
+    name: str  # model, such as "NVIDIA A100-SXM4-40GB"
 
     @property
     def is_part(self) -> bool:

@@ -149,18 +149,14 @@ def in_lists(items: Sequence[Any], size: int) -> list[list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """A runner's functions for a worker.
-
-    Attributes:
-        batch_forward: None where the items run one by one.
-        states: `init_state`, `reduce_state` and `finalize_state`, if the runner overrides one of them.
-    """
+    """A runner's functions for a worker."""
 
     forward: Callable[..., Any]
-    batch_forward: Callable[..., Any] | None
+    batch_forward: Callable[..., Any] | None  # None where the items run one by one
     open_writers: Callable[..., Any]
     write_record: Callable[..., Any]
     close_writers: Callable[..., Any]
+    # `init_state`, `reduce_state` and `finalize_state`, if the runner overrides one of them
     states: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]] | None = None
 
     @classmethod

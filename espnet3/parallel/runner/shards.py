@@ -57,24 +57,16 @@ Launch = Callable[["RunSpec", Work], Generator[tuple[Chunk, Block], None, None]]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard's work.
+    """One shard's work."""
 
-    Attributes:
-        number: Its place in the order; its folder is `split.<number>`.
-        folder: The folder of its writers.
-        items: Its indices.
-        begin: The position of the first one in the run's index list.
-        cost: Its cost, in the unit of the items' costs.
-        skip: Positions that earlier attempts failed by and that do not run, with their failures.
-        one_by_one: Whether its items run without batches: one of a batch ended a worker, or took too long.
-    """
-
-    number: int
-    folder: str
-    items: Sequence[Any]
-    begin: int = 0
-    cost: float = 1.0
+    number: int  # its place in the order; its folder is `split.<number>`
+    folder: str  # the folder of its writers
+    items: Sequence[Any]  # its indices
+    begin: int = 0  # the position of the first one in the run's index list
+    cost: float = 1.0  # its cost, in the unit of the items' costs
+    # positions that earlier attempts failed by and that do not run, with their failures
     skip: dict[int, ItemFailure] = field(default_factory=dict)
+    # whether its items run without batches: one of a batch ended a worker, or took too long
     one_by_one: bool = False
 
     def __repr__(self) -> str:
@@ -83,27 +75,17 @@ class Shard:
 
 @dataclass(slots=True)
 class ShardResult:
-    """The outcomes of a shard.
+    """The outcomes of a shard."""
 
-    Attributes:
-        values: One per item: its line for the run folder, or its `ItemFailure`.
-        failed: Positions of the failures.
-        retries: Times an item was tried again.
-        stop: The failure that stopped the shard; its cause is "runner" for a mistake in the runner's code.
-        error: Its exception, pickled, if possible.
-        halved: Times a batch was halved because it did not fit into memory.
-        seconds: Time spent on the shard and its hooks.
-        times: Times of its items.
-    """
-
-    values: list[Any]
-    failed: list[int]
-    retries: int = 0
+    values: list[Any]  # one per item: its line for the run folder, or its `ItemFailure`
+    failed: list[int]  # positions of the failures
+    retries: int = 0  # times an item was tried again
+    # the failure that stopped the shard; its cause is "runner" for a mistake in the runner's code
     stop: ItemFailure | None = None
-    error: bytes | None = None
-    halved: int = 0
-    seconds: float = 0.0
-    times: ItemTimes = field(default_factory=ItemTimes)
+    error: bytes | None = None  # its exception, pickled, if possible
+    halved: int = 0  # times a batch was halved because it did not fit into memory
+    seconds: float = 0.0  # time spent on the shard and its hooks
+    times: ItemTimes = field(default_factory=ItemTimes)  # times of its items
 
 
 def cut(n: int, cost: Sequence[float] | None, align: int, few: bool = False) -> list[int]:

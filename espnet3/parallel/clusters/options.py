@@ -15,10 +15,9 @@ from typing import Any
 import dask
 import psutil
 
-from espnet3.parallel.backends.amounts import walltime_seconds, walltime_text
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.gpus import asks_for_gpus
-from espnet3.parallel.backends.job_text import quoted_word, quoted_words
+from espnet3.parallel.backends.job_text import quoted_word, quoted_words, walltime_seconds, walltime_text
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.clusters.security import (
     PRELOAD,

@@ -28,12 +28,15 @@ from espnet3.parallel.engine.seeding import seeded, turn
 from espnet3.parallel.engine.settling import (
     Attempt,
     Block,
+    Call,
+    Fit,
+    Step,
     in_halves,
     is_the_runners,
     is_too_large,
     one_by_one,
+    stepper,
 )
-from espnet3.parallel.engine.steps import Call, Fit, Step, stepper
 from espnet3.parallel.engine.watch import Feed, KeepingFeed, Report, Watch
 from espnet3.parallel.records import Policy
 

@@ -21,7 +21,7 @@ import traceback
 from typing import Any
 
 from espnet3.parallel.checks import is_installed, own_attribute, surroundings
-from espnet3.parallel.env.worker_id import name_worker
+from espnet3.parallel.env.store import name_worker
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import STARTED, Slots
 

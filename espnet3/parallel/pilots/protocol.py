@@ -27,8 +27,7 @@ from espnet3.parallel.engine.exceptions import (
     load_error,
     pickle_error,
 )
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.settling import Block, Call
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.env_provider import carried_by

@@ -31,7 +31,7 @@ from espnet3.parallel.errors import BatchLengthError, SignatureError
 from espnet3.parallel.ledger.files import BY_UMASK, Draft
 
 if TYPE_CHECKING:
-    from espnet3.parallel.engine.steps import Call
+    from espnet3.parallel.engine.settling import Call
 
 WRITER_HOOKS = ("open_writers", "write_record", "close_writers")
 STATE_HOOKS = ("init_state", "reduce_state", "finalize_state")
@@ -185,7 +185,7 @@ class Hooks:
     def call(self, env: dict[str, Any], *, batches: bool) -> Call:
         """Return `forward`, and with `batches` also `batch_forward`, bound to the env."""
         many = self.batch_forward if batches else None
-        from espnet3.parallel.engine.steps import Call
+        from espnet3.parallel.engine.settling import Call
 
         return Call(bind(self.forward, env), bind(many, env) if many is not None else None)
 

@@ -24,8 +24,7 @@ from espnet3.parallel.engine.blame import OUTSIDE, Fate, History, Loss
 from espnet3.parallel.engine.exceptions import failure_of, item_error, load_error, pickle_error
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.seeding import turn
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.settling import Block, Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly, writing

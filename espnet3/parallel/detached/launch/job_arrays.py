@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
-from espnet3.parallel.backends.amounts import walltime_seconds, walltime_text
+from espnet3.parallel.backends.job_text import walltime_seconds, walltime_text
 from espnet3.parallel.backends.queue_answers import Known
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
 from espnet3.parallel.clusters.commands import (

@@ -16,12 +16,10 @@ from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.work import Chunk, Work, as_items, as_stream
 from espnet3.parallel.env.calls import call_text, unwrapped
 from espnet3.parallel.env.injection import bind, name_of
-from espnet3.parallel.env.store import SetupFn, check_setup
-from espnet3.parallel.env.worker_id import named_here
+from espnet3.parallel.env.store import SetupFn, check_setup, named_here
 from espnet3.parallel.errors import SignatureError, add_note, explained_items
 from espnet3.parallel.pilots.protocol import RunSpec
-from espnet3.parallel.runner.execute import config_of, outcomes, runs_here
-from espnet3.parallel.runner.inline import build_here
+from espnet3.parallel.runner.execute import build_here, config_of, outcomes, runs_here
 
 logger = logging.getLogger(__name__)
 

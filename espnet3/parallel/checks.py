@@ -21,8 +21,6 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
 MOST_SECONDS = 1e9  # thirty years; systems refuse to wait for some hundred
-_LONGEST_NAME = 255  # bytes, on nearly all systems
-_LONGEST_PATH = 4000  # bytes; a run folder's own files need some of 4096
 _STDLIB = os.path.dirname(os.__file__) + os.sep  # sysconfig would say it too, and takes a millisecond to load
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
@@ -126,22 +124,9 @@ class Location(Sort):
             path = os.fspath(value)
             if inside and (os.path.isabs(path) or os.pardir in path.split(os.sep)):
                 return f'a path inside {inside}, such as "dev"'
-            return _usable_path(path)
+            return ""
 
         super().__init__(must_be=must_be, none=none)
-
-
-def _usable_path(path: str) -> str:
-    """Return the reason why no file system takes a path, or ""."""
-    if "\0" in path:
-        return "a path without the character NUL"
-    try:
-        longest = max(len(os.fsencode(name)) for name in path.split(os.sep))
-    except UnicodeEncodeError:
-        return "a path in this system's encoding of file names"
-    if longest > _LONGEST_NAME:
-        return f"a path whose names have {_LONGEST_NAME} bytes at most (one has {longest})"
-    return f"a path of {_LONGEST_PATH} bytes at most" if len(os.fsencode(path)) > _LONGEST_PATH else ""
 
 
 def argument(name: str, value: Any, kind: Sort) -> Any:

@@ -146,18 +146,13 @@ def _joined(given: Any) -> str:
     return ",".join(map(str, given)) if isinstance(given, (list, tuple)) else str(given)
 
 
-def pinned(gpus: Sequence[str], worker: int) -> str:
-    """Return a worker's CUDA_VISIBLE_DEVICES: its own GPU first, which is its `cuda:0`, then the others.
+def gpu_env(gpus: Sequence[str], worker: int) -> dict[str, str]:
+    """Return a worker's CUDA_VISIBLE_DEVICES: its own GPU first, as `cuda:0`; nothing where none are shared.
 
     As dask-cuda pins its workers: the others stay visible, so that GPUs can copy to each other.
     """
-    first = worker % len(gpus)
-    return ",".join([*gpus[first:], *gpus[:first]])
-
-
-def gpu_env(gpus: Sequence[str], worker: int) -> dict[str, str]:
-    """Return the environment variable that gives a worker its GPU; nothing where none are shared out."""
-    return {GPU_VARIABLE: pinned(gpus, worker)} if gpus else {}
+    first = worker % max(1, len(gpus))
+    return {GPU_VARIABLE: ",".join([*gpus[first:], *gpus[:first]])} if gpus else {}
 
 
 def only_dask_cuda(options: Mapping[str, Any]) -> list[str]:

@@ -265,9 +265,7 @@ def close_all(writers: Any) -> None:
 
     A writer has a method `close`; other values (a path, a number) stay as they are. Each is closed once, in order, also
     after one that raises.
-
-    Raises:
-        Exception: The first that a `close` raised.
+    The first exception is raised then.
     """
     first: BaseException | None = None
     for writer in _found(writers, set()):

@@ -152,11 +152,7 @@ class _Calls(Work):
 
 
 class _Host:
-    """The calls of one configuration, and the thread that drives them.
-
-    Args:
-        before: The host that is ending, if any: wait for its processes in place of starting others.
-    """
+    """The calls of one configuration, and their thread; with `before`, in the processes of that ending host."""
 
     def __init__(self, config: ParallelConfig, before: _Host | None) -> None:
         self.config = config

@@ -129,7 +129,9 @@ def outcomes(
             yield from run_inline(spec, work, here or spec.setup, ready, tally)
         return
     spec = replace(spec, env_key=f"run-{uuid.uuid4().hex}" if spec.setup is not None else env)
-    tally.asked = config.n_workers if client is None else _asked_of(client)
+    # of a client that is not ours, or adapts, the number is unknown
+    known = client is None or (hasattr(client, "espnet3_config") and config.adapt is None)
+    tally.asked = config.n_workers if known else 0
     if client is not None:
         yield from _on_client(spec, work, client, config, may_take, tally, True, show_dashboard)
     elif without_dask(config):
@@ -183,12 +185,6 @@ def _has_threads(client: Any) -> bool:
 
     check_client(client)
     return str(client.scheduler.address).startswith("inproc")
-
-
-def _asked_of(client: Any) -> int:
-    """Return the wanted number of workers of an open client; 0 if that varies, or the client is not ours."""
-    config = getattr(client, "espnet3_config", None)
-    return config.n_workers if config is not None and config.adapt is None else 0
 
 
 if TYPE_CHECKING:

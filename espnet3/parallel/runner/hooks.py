@@ -38,7 +38,7 @@ STATE_HOOKS = ("init_state", "reduce_state", "finalize_state")
 _STATIC = ("forward", "batch_forward", *WRITER_HOOKS, *STATE_HOOKS)
 _ITERATED = ("batch_forward", "open_writers")  # results of the others are not iterated over
 _DEFAULT = "_espnet3_default"
-_MADE = "_espnet3_in_batches_of_one"
+MADE = "_espnet3_in_batches_of_one"  # on a `forward` that calls `batch_forward`
 _ESPNET3 = ("espnet3.systems.", "espnet3.components.")  # ours, of the same names, have a `batch_forward`
 _LISTS = ("batch", "batch_indices", "idxs", "indices")
 _LIST = re.compile(r"\b([Ll]ist|Sequence|Iterable|Collection)\b")
@@ -119,13 +119,8 @@ def in_batches_of_one(runner: Any) -> Callable[..., Any]:
 
     forward.__module__, forward.__qualname__ = runner.__module__, f"{runner.__qualname__}.forward"
     forward.__signature__ = inspect.signature(batch_forward)  # type: ignore[attr-defined]  # what `inspect` reads
-    setattr(forward, _MADE, True)
+    setattr(forward, MADE, True)
     return forward
-
-
-def is_in_batches_of_one(forward: Any) -> bool:
-    """Whether a `forward` comes from `in_batches_of_one`."""
-    return getattr(forward, _MADE, False)
 
 
 def takes_lists(runner: type, batch_size: int | None) -> bool:

@@ -62,7 +62,7 @@ def first_difference(
     detached: bool,
 ) -> tuple[list[Any], str | None]:
     """Return the results of the first way of running, and a sentence about the first that another way has not."""
-    with Trials(runner) as trials:
+    with _Trials(runner) as trials:
         ways = _ways(trials, items, n_workers, batch_sizes, detached)
         where, reference, _ = next(ways)
         for here, results, batched in ways:
@@ -76,18 +76,18 @@ def first_difference(
 
 
 def _ways(
-    trials: Trials,
+    trials: _Trials,
     items: list[Any],
     n_workers: Sequence[int],
     batch_sizes: Sequence[int | None],
     detached: bool,
 ) -> Iterator[tuple[str, list[Any], bool]]:
     """Run the items in one way after the other: how, the results, and whether by `batch_forward`."""
-    first = True
+    first, has_batches = True, type(trials.runner).batch_forward is not BaseRunner.batch_forward
     for n in n_workers:
         for size in batch_sizes:
             here = f"{n} worker{'s' if n > 1 else ''}, batch_size={size}"
-            batched = size is not None and trials.has_batches
+            batched = size is not None and has_batches
             yield here, trials.run(items, n, size), batched
             if first:
                 yield f"{here}, again", trials.run(items, n, size), batched
@@ -100,14 +100,14 @@ def _ways(
 # --- the ways of running ---
 
 
-class Trials:
+class _Trials:
     """Runs a runner; at the end of the block the runner is as it was."""
 
     def __init__(self, runner: Any) -> None:
         self.runner = runner
         self._before = {name: getattr(runner, name) for name in _CHANGED}
 
-    def __enter__(self) -> Trials:
+    def __enter__(self) -> _Trials:
         self.runner.progress = False
         return self
 
@@ -115,11 +115,6 @@ class Trials:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         vars(self.runner).update(self._before)
-
-    @property
-    def has_batches(self) -> bool:
-        """Return whether the runner has a `batch_forward` of its own."""
-        return type(self.runner).batch_forward is not BaseRunner.batch_forward
 
     def run(
         self, items: list[Any], n_workers: int = 1, batch_size: int | None = None, seed: Any = None
@@ -213,7 +208,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def why(
-    trials: Trials, items: list[Any], at: int, one: Any, other: Any, unbatched: list[Any] | None = None
+    trials: _Trials, items: list[Any], at: int, one: Any, other: Any, unbatched: list[Any] | None = None
 ) -> str:
     """Return the likely reason for the two results of `items[at]`, in a sentence or two, with what was tried.
 
@@ -230,7 +225,7 @@ def why(
     )
 
 
-def _draws(trials: Trials, item: Any) -> str:
+def _draws(trials: _Trials, item: Any) -> str:
     alone = f"two runs of item {item!r} alone, each in a fresh env, differ as well"
     if trials.runner.seed is None:
         (one,), (other,) = (trials.run([item], seed=_SEED) for _ in range(2))
@@ -243,7 +238,7 @@ def _draws(trials: Trials, item: Any) -> str:
     )
 
 
-def _keeps_state(trials: Trials, items: list[Any], at: int, alone: Any) -> str:
+def _keeps_state(trials: _Trials, items: list[Any], at: int, alone: Any) -> str:
     item = items[at]
     advice = (
         "What the env holds (a model, a decoder, a generator, a counter) must be as new for each item: reset it at the "
@@ -260,7 +255,7 @@ def _keeps_state(trials: Trials, items: list[Any], at: int, alone: Any) -> str:
     return ""
 
 
-def _batches(trials: Trials, item: Any, one: Any, other: Any, unbatched: list[Any]) -> str:
+def _batches(trials: _Trials, item: Any, one: Any, other: Any, unbatched: list[Any]) -> str:
     if any(equal(other, each) for each in unbatched):
         return "batch_forward returns results in another order: this is another item's"
     if rounding := _rounding(one, other):

@@ -315,7 +315,6 @@ class DetachedSettings:
 
 
 def _detached_problems(block: Any) -> list[str]:
-    """Return the mistakes in a `detached` block, one string each: place, value, reason and fix."""
     if not isinstance(block, dict):
         return [f"detached = {shown(block)}: must be a mapping, such as {{shards: 100}}"]
     known = [each.name for each in fields(DetachedSettings)]

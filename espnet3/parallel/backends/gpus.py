@@ -73,7 +73,6 @@ def _unanswered(error: Exception) -> ConfigError:
 
 
 def _parts(pynvml: Any, handle: Any, index: int) -> list[Gpu]:
-    """Return the parts of a GPU that MIG has cut."""
     try:
         current, _ = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError_NotSupported:  # a GPU that cannot be cut

@@ -134,8 +134,6 @@ os.register_at_fork(after_in_child=_forked)
 
 @dataclass(slots=True)
 class _Loop:
-    """One call of `run_items`, with its arguments."""
-
     items: Sequence[Any]
     block: Block
     policy: Policy
@@ -196,7 +194,6 @@ class _Loop:
         return [(n, took)]
 
     def _next_step(self, step: int, took: float) -> int:
-        """Choose the next step's number of items from the last one's seconds."""
         if took < self.budget * _QUICK:
             # no more than the chunk holds: where many items fail, steps would double without end
             return step if self.singly else min(2 * step, -(-len(self.items) // self.unit) * self.unit)

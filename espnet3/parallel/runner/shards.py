@@ -131,8 +131,6 @@ def run_shard(
 
 
 class _Attempt:
-    """One attempt at a shard."""
-
     def __init__(
         self, shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool, mark: Mark
     ) -> None:
@@ -190,7 +188,6 @@ class _Attempt:
             at = end
 
     def _run_step(self, at: int, end: int, call: Call, writers: ShardWriters) -> None:
-        """Run the items of one step, and write and keep what they return."""
         items = self.shard.items[at:end]
         self.mark((at, end))
         block = run_items(items, call, self.policy, self.name)
@@ -379,7 +376,6 @@ class _Driver:
 
 
 def _note_times(recorder: TimesRecorder, chunk: Chunk, block: Block) -> None:
-    """Record the times of a chunk's shards, the last of which has just ended."""
     ago = 0.0
     for shard, result in reversed(list(zip(chunk.items, block.values, strict=False))):
         if isinstance(result, ShardResult) and result.values:

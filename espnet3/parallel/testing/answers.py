@@ -131,7 +131,6 @@ class _Trials:
                 return list(self.runner(items))
 
     def detached(self, items: list[Any]) -> list[Any]:
-        """Run items as two detached jobs of this machine and return their results."""
         self.runner.batch_size, self.runner.seed = self._before["batch_size"], self._before["seed"]
         block = {"env": "local", "n_workers": _SHARDS, "detached": {"shards": _SHARDS}}
         with TemporaryDirectory(prefix="espnet3-same-answer-") as folder, _registered(block):

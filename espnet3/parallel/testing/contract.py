@@ -35,8 +35,6 @@ class _Provider(EnvironmentProvider):
 
 
 class _BrokenProvider(EnvironmentProvider):
-    """An env that cannot be built."""
-
     def build_env_local(self) -> dict[str, Any]:
         raise FileNotFoundError("no model at that place")
 
@@ -58,8 +56,6 @@ class _Batched(_Scale):
 
 
 class _Where(BaseRunner):
-    """The process that ran the item, and its env."""
-
     @staticmethod
     def forward(idx: int, pid: int, built: int) -> tuple[int, int, int]:
         time.sleep(0.02)  # long enough for every worker to get some
@@ -67,8 +63,6 @@ class _Where(BaseRunner):
 
 
 class _Fails(BaseRunner):
-    """One index raises."""
-
     @staticmethod
     def forward(idx: int) -> int:
         if idx == 5:
@@ -85,8 +79,6 @@ class _Draws(BaseRunner):
 
 
 class _Crashes(BaseRunner):
-    """One index ends its process."""
-
     @staticmethod
     def forward(idx: int) -> int:
         if idx == 7:

@@ -129,7 +129,6 @@ class TimesReader:
                 self._slow = {one[1]: one for one in _longest(self._slow.values())}
 
     def _new_lines(self, file: Path) -> Iterator[dict[str, Any]]:
-        """Yield the whole lines that were not read before."""
         try:
             stream = open_plain(file)
         except OSError:  # nothing is recorded there

@@ -123,7 +123,6 @@ class TimesRecorder:
         self._write()
 
     def _period(self, now: float) -> float:
-        """Return the seconds that a record covers."""
         share = max(1.0, max(self._workers, len(self._open)) / _MANY)
         return max(_LEAST, (now - self._begin) * share / _RECORDS)
 

@@ -250,7 +250,6 @@ class _Host:
         self._calls.close()
 
     def end_with_program(self) -> None:
-        """Kill the workers of calls without a result yet."""
         if self._client is not None:
             from espnet3.parallel.clusters.client import abort
 
@@ -285,8 +284,6 @@ def _exception_of(raised: Raised, text: str, worker: str) -> BaseException:
 
 
 class _Hosts:
-    """The host that new calls go to."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._host: _Host | None = None

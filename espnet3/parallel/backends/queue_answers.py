@@ -51,7 +51,7 @@ NEW = JobView(WAITING)
 
 
 class Known(Enum):
-    """The knowledge of a job; the value completes the sentence "the scheduler ..."."""
+    """The knowledge of a job, the surest first; the value completes the sentence "the scheduler ..."."""
 
     LISTED = "lists it as waiting or running"
     ENDED = "says how it ended"
@@ -161,11 +161,7 @@ def submitter() -> str:
 
 def together(answers: Sequence[JobAnswer]) -> JobAnswer:
     """Combine the answers to several questions: life before an end, an end before "no such job"."""
-    for known in (Known.LISTED, Known.ENDED, Known.NO_SUCH_JOB):
-        for answer in answers:
-            if answer.known is known:
-                return answer
-    return NOT_KNOWN
+    return min(answers, key=lambda answer: list(Known).index(answer.known), default=NOT_KNOWN)
 
 
 Answered = tuple[int, str]  # a command's exit status, and its output on both streams

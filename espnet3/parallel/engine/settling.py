@@ -139,9 +139,8 @@ def is_the_runners(error: BaseException, block: Block) -> bool:
     """
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
-    if isinstance(
-        error, WrongBatch
-    ):  # not its BatchLengthError: a run inside an item raises that, or the user
+    # not its BatchLengthError: a run inside an item raises that, or the user
+    if isinstance(error, WrongBatch):
         block.error = error.mistake
         return True
     return False

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -63,9 +63,8 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
             "pip install 'distributed>=2024.8'",
             name="distributed",
         )
-    server: ForkServer | None = None
-    if own_processes(config) and config.options.get("processes", True):
-        server = ForkServer()
+    forks = own_processes(config) and config.options.get("processes", True)
+    server = ForkServer() if forks else None
     try:
         with interrupts_wait():
             from espnet3.parallel.clusters.client import open_client
@@ -116,9 +115,7 @@ def outcomes(
     """
     tally = tally if tally is not None else Tally()
     config = config_of(client, config)
-    env = (
-        getattr(client, "espnet3_env", None) or ""
-    )  # the key of the client's env; "" means its workers' default
+    env = getattr(client, "espnet3_env", None) or ""  # its key; "" means the default of the client's workers
     if spec.setup_timeout is None:
         spec = replace(spec, setup_timeout=config.setup_timeout)
     killable = killable or spec.policy.item_timeout is not None
@@ -132,13 +129,12 @@ def outcomes(
     # of a client that is not ours, or adapts, the number is unknown
     known = client is None or (hasattr(client, "espnet3_config") and config.adapt is None)
     tally.asked = config.n_workers if known else 0
-    if client is not None:
-        yield from _on_client(spec, work, client, config, may_take, tally, True, show_dashboard)
-    elif without_dask(config):
+    if client is None and without_dask(config):
         yield from _on_own_workers(spec, work, config, may_take, tally)
-    else:
-        with owned_client(config) as opened:
-            yield from _on_client(spec, work, opened, config, may_take, tally, False, show_dashboard)
+        return
+    shared = client is not None
+    with nullcontext(client) if shared else owned_client(config) as opened:
+        yield from _on_client(spec, work, opened, config, may_take, tally, shared, show_dashboard)
 
 
 def _on_client(

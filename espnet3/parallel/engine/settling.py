@@ -19,7 +19,7 @@ from espnet3.parallel.engine.watch import Feed, Watch
 from espnet3.parallel.errors import BatchLengthError, add_note
 from espnet3.parallel.messages import brief, counted
 from espnet3.parallel.records import ItemFailure, Policy
-from espnet3.parallel.timing.counts import ItemTimes
+from espnet3.parallel.timing.recorder import ItemTimes
 
 # torch.OutOfMemoryError and cupy's, tensorflow's
 _NO_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}

@@ -33,7 +33,7 @@ from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.env_provider import carried_by
 from espnet3.parallel.errors import ParallelError, WorkerSetupError, say_where
 from espnet3.parallel.records import ItemFailure, Policy
-from espnet3.parallel.timing.counts import ItemTimes
+from espnet3.parallel.timing.recorder import ItemTimes
 
 if TYPE_CHECKING:
     from espnet3.parallel.provenance.record import LoadedCode

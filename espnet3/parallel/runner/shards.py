@@ -33,8 +33,7 @@ from espnet3.parallel.ledger.scan import FAILED
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
 from espnet3.parallel.runner.hooks import Hooks, ShardWriters, folder_entries
 from espnet3.parallel.runner.progress import Report
-from espnet3.parallel.timing.counts import ItemTimes
-from espnet3.parallel.timing.recorder import TimesRecorder
+from espnet3.parallel.timing.recorder import ItemTimes, TimesRecorder
 
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.session import OpenRun

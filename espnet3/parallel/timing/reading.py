@@ -11,7 +11,7 @@ from typing import Any
 
 from espnet3.parallel.ledger.files import open_plain
 from espnet3.parallel.ledger.split import SESSION, SPLIT, TIMES, split_folders
-from espnet3.parallel.timing.counts import edge_of
+from espnet3.parallel.timing.recorder import edge_of
 
 _SLOWEST = 20
 
@@ -45,7 +45,7 @@ class RunTimes:
     stints: tuple[Stint, ...] = ()  # by time, as the next two
     arrivals: tuple[Arrival, ...] = ()
     losses: tuple[tuple[str, float], ...] = ()  # workers that died, and when
-    counts: dict[int, int] = field(default_factory=dict)  # items by the bin of their time (`counts.edge_of`)
+    counts: dict[int, int] = field(default_factory=dict)  # items by the bin of their time (`edge_of`)
     slow: tuple[tuple[float, int, str], ...] = ()  # the slowest: seconds, position, index as text
     costs: tuple[tuple[float, float], ...] = ()  # seconds and cost of a sample, where there is `item_cost`
     retries: int = 0

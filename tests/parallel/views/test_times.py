@@ -15,9 +15,8 @@ import pytest
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
 from espnet3.parallel.ledger.split import TIMES
-from espnet3.parallel.timing.counts import ItemTimes, edge_of
 from espnet3.parallel.timing.reading import RunTimes, TimesReader
-from espnet3.parallel.timing.recorder import TimesRecorder
+from espnet3.parallel.timing.recorder import ItemTimes, TimesRecorder, edge_of
 from espnet3.parallel.views.charts import amount
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.page import page_of

@@ -48,7 +48,6 @@ from espnet3.parallel.runner.shards import (
     Shard,
     cut,
     failed_elsewhere,
-    left_of,
     make_shard_function,
     run_shards,
     shards_of,
@@ -218,7 +217,7 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
     identity = run.identity()
     with open_run(path, identity, run.items, run.runner.resume) as folder:
         shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path) if run.writes else []
-        again = left_of(folder, shards, retry)
+        again = [shard for shard in shards if not folder.has_shard(shard.marked, retry)]
         if run.writes:
             left, failed = sum(len(shard.items) for shard in again), failed_elsewhere(folder, again)
         else:

@@ -67,6 +67,11 @@ class Shard:
     # whether its items run without batches: one of a batch ended a worker, or took too long
     one_by_one: bool = False
 
+    @property
+    def marked(self) -> tuple[Path, range]:
+        """The folder that gets a mark when it is done, and its positions."""
+        return Path(self.folder), range(self.begin, self.begin + len(self.items))
+
     def __repr__(self) -> str:
         return f"shard {self.number} (items {self.begin} to {self.begin + len(self.items) - 1})"
 
@@ -272,11 +277,6 @@ def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items
 # --- the driver -------------------------------------------------------------------------------------
 
 
-def left_of(folder: OpenRun, shards: Sequence[Shard], retry_failed: bool) -> list[Shard]:
-    """Return the shards that are not done, or hold a failed item to retry; they run from their beginning."""
-    return [shard for shard in shards if not folder.has_shard(_marked(shard), retry_failed)]
-
-
 def failed_elsewhere(folder: OpenRun, left: Sequence[Shard]) -> int:
     """Return the number of failed items outside of these shards, which run again."""
     return folder.failed - sum(
@@ -337,7 +337,7 @@ class _Driver:
             raise self._stopped(shard, result)
         values, failed = result.values, set(result.failed)
         self._folder.shard_done(
-            *_marked(shard),
+            *shard.marked,
             {shard.begin + k: line for k, line in enumerate(values) if k not in failed},
             {shard.begin + k: values[k] for k in result.failed},
         )
@@ -378,11 +378,6 @@ def _note_times(recorder: TimesRecorder, chunk: Chunk, block: Block) -> None:
     ago = 0.0
     for shard, result in reversed(list(zip(chunk.items, block.values, strict=False))):
         if isinstance(result, ShardResult) and result.values:
-            positions = range(shard.begin, shard.begin + len(shard.items))
             n, retries = len(result.values), result.retries
-            recorder.took(block.worker, result.seconds, n, result.times, positions, ago, retries)
+            recorder.took(block.worker, result.seconds, n, result.times, shard.marked[1], ago, retries)
             ago += result.seconds
-
-
-def _marked(shard: Shard) -> tuple[Path, range]:
-    return Path(shard.folder), range(shard.begin, shard.begin + len(shard.items))

@@ -68,7 +68,7 @@ def first_difference(
         for here, results, batched in ways:
             for at, (one, other) in enumerate(zip(reference, results, strict=True)):
                 if not equal(one, other):
-                    reason = why(trials, items, at, one, other, reference if batched else None)
+                    reason = _why(trials, items, at, one, other, reference if batched else None)
                     return reference, (
                         f"item {items[at]!r} differs: {one!r:.300} with {where}, {other!r:.300} with {here}; {reason}"
                     )
@@ -206,7 +206,7 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def why(
+def _why(
     trials: _Trials, items: list[Any], at: int, one: Any, other: Any, unbatched: list[Any] | None = None
 ) -> str:
     """Return the likely reason for the two results of `items[at]`, in a sentence or two, with what was tried.

@@ -22,8 +22,7 @@ from benchmarks import OUT, machine
 from benchmarks.tables import grid
 from benchmarks.work import spin_1ms
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
-from espnet3.parallel.timing.counts import ItemTimes
-from espnet3.parallel.timing.recorder import TimesRecorder
+from espnet3.parallel.timing.recorder import ItemTimes, TimesRecorder
 
 _WARM = 100  # items of a run before the measured ones
 

@@ -32,8 +32,7 @@ from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import get_client, parallel_map
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.hooks import writes_files
-from espnet3.parallel.testing.answers import first_difference
-from espnet3.parallel.testing.trials import unused_batches
+from espnet3.parallel.testing.answers import first_difference, unused_batches
 from espnet3_parallel import layer
 from espnet3_parallel.layer import Finding
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from espnet3.cli.output import Tell
 from espnet3.parallel.backends import BACKENDS, load_cluster_class
-from espnet3.parallel.backends.detached_settings import DetachedSettings
-from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.kube.manifests import INDEXED, PER_INDEX, JobFacts, is_mounted, manifests
 from espnet3.parallel.kube.server import RefusedError, Server

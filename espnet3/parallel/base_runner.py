@@ -265,7 +265,6 @@ def _call(runner: BaseRunner, indices: Iterable[Any], config: ParallelConfig | N
 
 
 def _detached(run: Run, rank: Rank | None, config: ParallelConfig) -> Any:
-    """Submit a run, or open the one that rank 0 has submitted."""
     if rank is None or run.folder is None:
         from espnet3.parallel.detached.submission import submit_detached
 

@@ -21,23 +21,17 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
 MOST_SECONDS = 1e9  # thirty years; systems refuse to wait for some hundred
-_LONGEST_NAME = 255  # bytes, on nearly all systems
-_LONGEST_PATH = 4000  # bytes; a run folder's own files need some of 4096
 _STDLIB = os.path.dirname(os.__file__) + os.sep  # sysconfig would say it too, and takes a millisecond to load
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Sort:
-    """A sort of value.
+    """A sort of value."""
 
-    Attributes:
-        must_be: Function that returns a description of right values for a wrong one, "" for a right one.
-        none: Name of None where None is allowed, such as "null".
-    """
-
+    # function that returns a description of right values for a wrong one, "" for a right one
     must_be: Callable[[Any], str]
-    none: str = ""
+    none: str = ""  # name of None where None is allowed, such as "null"
 
     def refusal(self, value: Any) -> str:
         """Return a refusal that begins with "must be", or "" for a right value."""
@@ -130,22 +124,9 @@ class Location(Sort):
             path = os.fspath(value)
             if inside and (os.path.isabs(path) or os.pardir in path.split(os.sep)):
                 return f'a path inside {inside}, such as "dev"'
-            return _usable_path(path)
+            return ""
 
         super().__init__(must_be=must_be, none=none)
-
-
-def _usable_path(path: str) -> str:
-    """Return the reason why no file system takes a path, or ""."""
-    if "\0" in path:
-        return "a path without the character NUL"
-    try:
-        longest = max(len(os.fsencode(name)) for name in path.split(os.sep))
-    except UnicodeEncodeError:
-        return "a path in this system's encoding of file names"
-    if longest > _LONGEST_NAME:
-        return f"a path whose names have {_LONGEST_NAME} bytes at most (one has {longest})"
-    return f"a path of {_LONGEST_PATH} bytes at most" if len(os.fsencode(path)) > _LONGEST_PATH else ""
 
 
 def argument(name: str, value: Any, kind: Sort) -> Any:

@@ -15,9 +15,9 @@ from espnet3.parallel.backends.check import (
     option_problems,
     unknown_key,
 )
-from espnet3.parallel.backends.detached_settings import settings_problems
 from espnet3.parallel.backends.table import BACKENDS, unknown_env
 from espnet3.parallel.checks import (
+    FLAG,
     MOST_SECONDS,
     Choice,
     Fits,
@@ -27,10 +27,11 @@ from espnet3.parallel.checks import (
     as_python,
     is_number,
     is_whole,
+    names_of,
     problem,
 )
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import masked, named, shown, warn_caller
+from espnet3.parallel.messages import did_you_mean, masked, named, shown, warn_caller
 
 _MOST_WORKERS = 1_000_000
 # Keys of ESPnet3 without an effect here, and the reason.
@@ -172,7 +173,7 @@ def _checked(config: Any) -> dict[str, Any]:
                 problems.append(problem(name, given, refusal))
     for name in ("options", "detached"):
         raw[name] = {} if raw.get(name) is None else raw[name]  # a line `options:` with nothing after it
-    problems += option_problems(backend, raw["options"]) + settings_problems(raw["detached"])
+    problems += option_problems(backend, raw["options"]) + _detached_problems(raw["detached"])
     if problems:
         raise _wrong(problems)
     return raw
@@ -289,6 +290,55 @@ _KINDS: dict[str, Sort] = {
     "idle_timeout": _seconds("a number of seconds, 0 or more", least=0),
     "security": Choice(("auto", "on", "off")),
 }
+
+
+# --- the block `detached` ---
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedSettings:
+    """How a detached run is cut and sent."""
+
+    shards: int | None = None  # number of shards; None: four for each worker, so that slow ones even out
+    variables: tuple[str, ...] = ()  # environment variables to record at submission and to set in the jobs
+    snapshot: bool = False  # copy the user's code at submission: later edits do not reach queued jobs
+    # the largest index the site allows in a job array; None: the scheduler's own
+    array_limit: int | None = None
+    # factor by which `retry` raises the memory after an out-of-memory kill
+    retry_memory_factor: float | None = None
+    requeue: bool = True  # have the scheduler requeue a job that stops at its walltime or is preempted
+
+    @classmethod
+    def of(cls, block: Mapping[str, Any]) -> DetachedSettings:
+        """Return the settings of a block without problems."""
+        return cls(**{**block, "variables": tuple(block.get("variables") or ())})
+
+
+def _detached_problems(block: Any) -> list[str]:
+    if not isinstance(block, dict):
+        return [f"detached = {shown(block)}: must be a mapping, such as {{shards: 100}}"]
+    known = [each.name for each in fields(DetachedSettings)]
+    problems = []
+    for name, value in block.items():
+        if name not in known:
+            guess = did_you_mean(name, known)
+            problems.append(f"detached.{name}: unknown key.{guess} Known: {', '.join(known)}")
+        elif refusal := _DETACHED_KINDS[name].refusal(value):
+            problems.append(problem(f"detached.{name}", value, refusal))
+    return problems
+
+
+_DETACHED_KINDS: dict[str, Sort] = {
+    "shards": Whole(least=1, none="null"),
+    "variables": names_of("environment variables", none="null"),
+    "snapshot": FLAG,
+    "array_limit": Whole(least=1, none="null"),
+    "retry_memory_factor": Number(above=1, none="null", example="1.5"),
+    "requeue": FLAG,
+}
+
+
+# --- plain values ---
 
 
 def _plain(value: Any, where: str, problems: list[str]) -> Any:

@@ -204,7 +204,6 @@ def _is_its_own(cls: type, code: CodeType, value: Any) -> bool:
 
 
 def _functions(member: Any) -> list[CodeType]:
-    """Return the code of a class's attribute that is a method or a property."""
     found = [member]
     if isinstance(member, property):
         found = [member.fget, member.fset]

@@ -257,7 +257,6 @@ def _fields(error: BaseException) -> dict[str, Any]:
 def _rebuilt(
     kind: type[Any], failure: ItemFailure, fields: dict[str, Any], attributes: dict[str, Any]
 ) -> ItemError:
-    """Make the error of an item, also from a pickle."""
     error: ItemError = _combined(kind)(failure)  # type: ignore[arg-type]  # mypy takes a class for an instance
     for name, value in fields.items():
         with suppress(AttributeError, TypeError):  # a read-only field, or one that refuses None

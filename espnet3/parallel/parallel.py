@@ -137,8 +137,6 @@ make_local_gpu_cluster = build_local_gpu_cluster
 
 
 class _WithBlock(AbstractContextManager["EnvClient"]):
-    """Opens the client of `get_client` for a `with` block."""
-
     def __init__(self, opened: AbstractContextManager[EnvClient]) -> None:
         self._opened = opened
 

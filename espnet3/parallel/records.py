@@ -19,28 +19,23 @@ MEMORY_LIMIT = "memory_limit"  # a reason of `ProcessEnd`
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Rules for the items of a run, wherever they run.
+    """Rules for the items of a run, wherever they run."""
 
-    Attributes:
-        on_error: "raise" stops at the first failed item, "record" puts an `ItemFailure` in its place.
-        max_retries: Further tries of an item that raised, in place.
-        seed: Seeds `random`, numpy and torch before each item from (seed, index); None leaves them.
-        batch_size: Items handed to `batch_forward` at once; None calls `forward` per item.
-        item_timeout: Seconds that one call of `forward` (or of `batch_forward`) may take before its
-            worker is killed; None waits for ever.
-        poison_after: Deaths of workers with this item alone in progress after which it has failed as poison. With 1,
-            one death is enough if the process ended by itself (a segmentation fault, an exit); another one may have
-            been killed from outside, and takes two. 0 is for items that are runs themselves (a shard): each death is
-            reported to their driver.
-        split_batches: Whether a batch that does not fit into memory is halved, and the size that fits kept.
-    """
-
+    # "raise" stops at the first failed item, "record" puts an `ItemFailure` in its place
     on_error: str = "raise"
-    max_retries: int = 0
+    max_retries: int = 0  # further tries of an item that raised, in place
+    # seeds `random`, numpy and torch before each item from (seed, index); None leaves them
     seed: int | None = None
-    batch_size: int | None = None
+    batch_size: int | None = None  # items handed to `batch_forward` at once; None calls `forward` per item
+    # seconds that one call of `forward` (or of `batch_forward`) may take before its worker is killed; None waits for
+    # ever
     item_timeout: float | None = None
+    # deaths of workers with this item alone in progress after which it has failed as poison. With 1, one death is
+    # enough if the process ended by itself (a segmentation fault, an exit); another one may have been killed from
+    # outside, and takes two. 0 is for items that are runs themselves (a shard): each death is reported to their
+    # driver
     poison_after: int = 2
+    # whether a batch that does not fit into memory is halved, and the size that fits kept
     split_batches: bool = True
 
 
@@ -122,22 +117,16 @@ def place_of(worker: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """The end of a worker process, as far as its cluster knows; `str()` words it, to follow "the process".
+    """The end of a worker process, as far as its cluster knows; `str()` words it, to follow "the process"."""
 
-    Attributes:
-        exit_code: Its exit code; None if it was killed, or its status is unknown.
-        signal: Number of the signal that killed it; None if it exited, or its status is unknown.
-        reason: Why it was killed, if known: `MEMORY_LIMIT`, or words that follow "was killed by SIGKILL"; of a process
-            that goes on, words that follow "the process"; else "".
-        used: Bytes in use then; 0 if unknown.
-        limit: Bytes allowed; 0 if unknown.
-    """
-
-    exit_code: int | None = None
+    exit_code: int | None = None  # its exit code; None if it was killed, or its status is unknown
+    # number of the signal that killed it; None if it exited, or its status is unknown
     signal: int | None = None
+    # why it was killed, if known: `MEMORY_LIMIT`, or words that follow "was killed by SIGKILL"; of a process that
+    # goes on, words that follow "the process"; else ""
     reason: str = ""
-    used: int = 0
-    limit: int = 0
+    used: int = 0  # bytes in use then; 0 if unknown
+    limit: int = 0  # bytes allowed; 0 if unknown
 
     @classmethod
     def from_wait_status(cls, status: int, reason: str = "", used: int = 0, limit: int = 0) -> ProcessEnd:
@@ -188,40 +177,25 @@ def signal_name(number: int) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a run, updated while it goes on.
+    """Counts of a run, updated while it goes on."""
 
-    Attributes:
-        deaths: Worker processes lost while they held items.
-        busy: Seconds spent inside chunks of items, over all slots.
-        cpu: Seconds of processor time of the worker processes themselves meanwhile.
-        slots: The most worker slots that took part at once.
-        workers: The most workers (processes, unless the user asked for threads) of these slots.
-        asked: Workers started for this run, or for its client; 0 if unknown.
-        joined: Time of `time.perf_counter` at which the first slot came, and began imports and env; None before.
-        ready: Time at which the first slot had finished them; None before.
-        imports: Longest import of a slot, in seconds.
-        env: Longest build of an env, in seconds.
-        present: Seconds from a slot's readiness to its end, over all slots.
-        halved: Batches halved because they did not fit into memory.
-        warm: Whether every worker has finished an item, so that the rate is meaningful.
-        came: For each ready worker its name, its time in seconds since the epoch, seconds of imports and of its env.
-        went: For each worker lost with items in progress its name and time.
-    """
-
-    deaths: int = 0
-    busy: float = 0.0
-    cpu: float = 0.0
-    slots: int = 1
-    workers: int = 1
-    asked: int = 0
+    deaths: int = 0  # worker processes lost while they held items
+    busy: float = 0.0  # seconds spent inside chunks of items, over all slots
+    cpu: float = 0.0  # seconds of processor time of the worker processes themselves meanwhile
+    slots: int = 1  # the most worker slots that took part at once
+    workers: int = 1  # the most workers (processes, unless the user asked for threads) of these slots
+    asked: int = 0  # workers started for this run, or for its client; 0 if unknown
+    # time of `time.perf_counter` at which the first slot came, and began imports and env; None before
     joined: float | None = None
-    ready: float | None = None
-    imports: float = 0.0
-    env: float = 0.0
-    present: float = 0.0
-    halved: int = 0
-    warm: bool = False
+    ready: float | None = None  # time at which the first slot had finished them; None before
+    imports: float = 0.0  # longest import of a slot, in seconds
+    env: float = 0.0  # longest build of an env, in seconds
+    present: float = 0.0  # seconds from a slot's readiness to its end, over all slots
+    halved: int = 0  # batches halved because they did not fit into memory
+    warm: bool = False  # whether every worker has finished an item, so that the rate is meaningful
+    # for each ready worker its name, its time in seconds since the epoch, seconds of imports and of its env
     came: list[tuple[str, float, float, float]] = field(default_factory=list)
+    # for each worker lost with items in progress its name and time
     went: list[tuple[str, float]] = field(default_factory=list)
 
 

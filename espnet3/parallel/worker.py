@@ -60,7 +60,6 @@ class Tasks:
 
 
 def _element(file: Path, index: int, option: str, value: str) -> int:
-    """Run an element of a job array, with its output in the shard's log."""
     own = option != "--final"
     try:
         tasks = read_record(file, Tasks, own=own)

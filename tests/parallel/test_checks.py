@@ -181,21 +181,3 @@ def test_a_grace_that_would_never_be_over_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="^grace must be a number, 0 or more, not"):
         DetachedRun.open(tmp_path).cancel(math.nan)
     assert layout.stopped() is None
-
-
-@pytest.mark.parametrize(
-    ("path", "why"),
-    [
-        ("exp/a\0b", "without the character NUL"),
-        ("exp/" + "x" * 256, "whose names have 255 bytes at most (one has 256)"),
-        ("/".join(["d" * 200] * 30), "of 4000 bytes at most"),
-        ("exp/\ud800", "this system's encoding"),
-    ],
-)
-@pytest.mark.parametrize("name", ["output_dir", "shard_subdir"])
-def test_a_path_that_no_file_system_takes_is_refused(name: str, path: str, why: str) -> None:
-    """A name that is too long, or has a character that no file name may have, is refused when the runner is made."""
-    with pytest.raises(ConfigError) as caught:
-        Double(Nothing({}), **{name: path})
-    assert f"{name} must be a path" in str(caught.value) and why in str(caught.value)
-    assert len(str(caught.value)) < 250

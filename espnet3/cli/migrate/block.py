@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from espnet3.cli.migrate.kaldi import Entry, by_flag
-from espnet3.parallel.backends.amounts import clock, walltime_seconds
+from espnet3.parallel.backends.job_text import clock, walltime_seconds
 from espnet3.parallel.errors import ConfigError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)

@@ -1,13 +1,5 @@
 """One table of records, a row for each `env`, and its readers.
 
-In: the name of an `env` and its options. Out: its row, and all mistakes in the options.
-
-`backend.py` is the record of a row and `scheduler.py` that of a batch scheduler, with `queue_states.py` for states of
-jobs. `schedulers.py` holds the rows of the batch schedulers, `table.py` the others and those of other packages.
-`loading.py` imports a cluster class and reads its options, `check.py` finds mistakes and the right place of a name,
-`ssh_hosts.py` reads the hosts of `env: ssh`, `detached_settings.py` the block `detached`, `amounts.py` times and sizes,
-`gpus.py` counts the GPUs of this machine.
-
 Modules about batch schedulers are imported when a block names one: a run on this machine starts sooner without them.
 """
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.backends.amounts import clock, is_memory_limit, is_size, walltime_seconds
 from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.job_text import BREAKS, breaks_lines, word_problem
+from espnet3.parallel.backends.job_text import (
+    BREAKS,
+    breaks_lines,
+    clock,
+    is_memory_limit,
+    is_size,
+    walltime_seconds,
+    word_problem,
+)
 from espnet3.parallel.backends.loading import allowed_options, has_option, installed
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, names_of, problem

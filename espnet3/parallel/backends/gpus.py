@@ -23,17 +23,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, or a part of one that NVML lists as a device (MIG).
+    """One GPU, or a part of one that NVML lists as a device (MIG)."""
 
-    Attributes:
-        index: Its number among the GPUs of the machine, in the order of their PCI bus; a part has that of its GPU.
-        uuid: "GPU-..." or "MIG-...".
-        name: Model, such as "NVIDIA A100-SXM4-40GB".
-    """
-
+    # its number among the GPUs of the machine, in the order of their PCI bus; a part has that of its GPU
     index: int
-    uuid: str
-    name: str
+    uuid: str  # "GPU-..." or "MIG-..."
+    name: str  # model, such as "NVIDIA A100-SXM4-40GB"
 
     @property
     def is_part(self) -> bool:
@@ -78,7 +73,6 @@ def _unanswered(error: Exception) -> ConfigError:
 
 
 def _parts(pynvml: Any, handle: Any, index: int) -> list[Gpu]:
-    """Return the parts of a GPU that MIG has cut."""
     try:
         current, _ = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError_NotSupported:  # a GPU that cannot be cut
@@ -151,18 +145,13 @@ def _joined(given: Any) -> str:
     return ",".join(map(str, given)) if isinstance(given, (list, tuple)) else str(given)
 
 
-def pinned(gpus: Sequence[str], worker: int) -> str:
-    """Return a worker's CUDA_VISIBLE_DEVICES: its own GPU first, which is its `cuda:0`, then the others.
+def gpu_env(gpus: Sequence[str], worker: int) -> dict[str, str]:
+    """Return a worker's CUDA_VISIBLE_DEVICES: its own GPU first, as `cuda:0`; nothing where none are shared.
 
     As dask-cuda pins its workers: the others stay visible, so that GPUs can copy to each other.
     """
-    first = worker % len(gpus)
-    return ",".join([*gpus[first:], *gpus[:first]])
-
-
-def gpu_env(gpus: Sequence[str], worker: int) -> dict[str, str]:
-    """Return the environment variable that gives a worker its GPU; nothing where none are shared out."""
-    return {GPU_VARIABLE: pinned(gpus, worker)} if gpus else {}
+    first = worker % max(1, len(gpus))
+    return {GPU_VARIABLE: ",".join([*gpus[first:], *gpus[:first]])} if gpus else {}
 
 
 def only_dask_cuda(options: Mapping[str, Any]) -> list[str]:

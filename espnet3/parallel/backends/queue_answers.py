@@ -21,19 +21,13 @@ _AT_ONCE = 200  # ids in one command: the length of a command line has a limit
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job, or one element of a job array, as the queue lists it.
+    """One job, or one element of a job array, as the queue lists it."""
 
-    Attributes:
-        meaning: Meaning of its state.
-        word: The scheduler's own word for the state, such as "PENDING"; empty if the job is no longer listed.
-        reason: Why it waits or is held, where the scheduler gives a reason.
-        node: Where it runs or ran, where the scheduler names a node.
-    """
-
-    meaning: Meaning
+    meaning: Meaning  # meaning of its state
+    # the scheduler's own word for the state, such as "PENDING"; empty if the job is no longer listed
     word: str = ""
-    reason: str = ""
-    node: str = ""
+    reason: str = ""  # why it waits or is held, where the scheduler gives a reason
+    node: str = ""  # where it runs or ran, where the scheduler names a node
 
     @property
     def state(self) -> QueueState:
@@ -57,7 +51,7 @@ NEW = JobView(WAITING)
 
 
 class Known(Enum):
-    """The knowledge of a job; the value completes the sentence "the scheduler ..."."""
+    """The knowledge of a job, the surest first; the value completes the sentence "the scheduler ..."."""
 
     LISTED = "lists it as waiting or running"
     ENDED = "says how it ended"
@@ -67,15 +61,10 @@ class Known(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobAnswer:
-    """A scheduler's answer about one job.
+    """A scheduler's answer about one job."""
 
-    Attributes:
-        known: Kind of answer.
-        view: The job in the scheduler's words, where it has words for it.
-    """
-
-    known: Known
-    view: JobView | None = None
+    known: Known  # kind of answer
+    view: JobView | None = None  # the job in the scheduler's words, where it has words for it
 
 
 NOT_KNOWN = JobAnswer(Known.NOT_KNOWN)
@@ -172,11 +161,7 @@ def submitter() -> str:
 
 def together(answers: Sequence[JobAnswer]) -> JobAnswer:
     """Combine the answers to several questions: life before an end, an end before "no such job"."""
-    for known in (Known.LISTED, Known.ENDED, Known.NO_SUCH_JOB):
-        for answer in answers:
-            if answer.known is known:
-                return answer
-    return NOT_KNOWN
+    return min(answers, key=lambda answer: list(Known).index(answer.known), default=NOT_KNOWN)
 
 
 Answered = tuple[int, str]  # a command's exit status, and its output on both streams

@@ -29,15 +29,10 @@ class QueueState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The meaning of a scheduler's word for a state.
+    """The meaning of a scheduler's word for a state."""
 
-    Attributes:
-        job: For a job that holds workers of a driver.
-        shard: For a job that runs a shard of a detached run: the value of its `JobState`.
-    """
-
-    job: QueueState
-    shard: str
+    job: QueueState  # for a job that holds workers of a driver
+    shard: str  # for a job that runs a shard of a detached run: the value of its `JobState`
 
     @property
     def is_alive(self) -> bool:

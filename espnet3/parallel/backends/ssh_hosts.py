@@ -14,17 +14,11 @@ PER_HOST = ("connect_options", "remote_python")
 
 @dataclass(frozen=True, slots=True)
 class SshHost:
-    """A machine that is reached over SSH.
+    """A machine that is reached over SSH."""
 
-    Attributes:
-        name: Its name or address.
-        connect_options: Arguments of `asyncssh.connect` for it.
-        python: The interpreter there; None: the path of this process's interpreter.
-    """
-
-    name: str
-    connect_options: Mapping[str, Any]
-    python: str | None
+    name: str  # its name or address
+    connect_options: Mapping[str, Any]  # arguments of `asyncssh.connect` for it
+    python: str | None  # the interpreter there; None: the path of this process's interpreter
 
 
 def ssh_hosts(options: Mapping[str, Any]) -> tuple[SshHost, ...]:

@@ -23,11 +23,14 @@ from espnet3.parallel.clusters.options import scratch_base
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, local_security
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, sockets_of
-from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, WhenAwaited, ignore_errors_of_loop
-from espnet3.parallel.dask_compat.servers import guard_listeners
+from espnet3.parallel.dask_compat.clusters import (
+    ClosesAtCtrlC,
+    WhenAwaited,
+    guard_listeners,
+    ignore_errors_of_loop,
+)
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
-from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
-from espnet3.parallel.env.worker_id import name_worker
+from espnet3.parallel.env.store import ENVS, SetupFn, check_setup, name_worker
 from espnet3.parallel.errors import ConfigError, WorkerSetupError, explained
 from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster

@@ -350,7 +350,6 @@ class JobsToCancel:
 def _cancel_in_time(
     scheduler: Scheduler, command: Sequence[str], jobs: Mapping[str, Sequence[str]]
 ) -> NotCancelled:
-    """Cancel jobs; return the objections for those that may not have ended."""
     end = time.monotonic() + AT_END
 
     def ask(words: list[str]) -> Said:

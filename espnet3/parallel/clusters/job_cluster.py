@@ -43,11 +43,11 @@ from espnet3.parallel.dask_compat.clusters import (
     LostWorkersStay,
     OwnCertificate,
     OwnCommands,
+    ask_for_certificate,
     log_folder_of,
     processes_per_job,
     submission_of,
 )
-from espnet3.parallel.dask_compat.servers import ask_for_certificate
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.local.pages import GuardedCluster
 from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, WorkerCluster

@@ -347,7 +347,6 @@ class JobKeeper:
                     self._jobs.setdefault(name, Watched(job))
 
     def _avoid_bad_nodes(self) -> None:
-        """Ask the queue not to use nodes where a job has died at its start."""
         options = self._cluster.new_spec["options"]  # of further jobs
         if not self._bad_nodes or not self._scheduler.avoid:
             return

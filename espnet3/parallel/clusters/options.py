@@ -15,10 +15,9 @@ from typing import Any
 import dask
 import psutil
 
-from espnet3.parallel.backends.amounts import walltime_seconds, walltime_text
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.gpus import asks_for_gpus
-from espnet3.parallel.backends.job_text import quoted_word, quoted_words
+from espnet3.parallel.backends.job_text import quoted_word, quoted_words, walltime_seconds, walltime_text
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.clusters.security import (
     PRELOAD,
@@ -41,13 +40,11 @@ _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker ha
 
 
 def _site(row: Backend, options: dict[str, Any], name: str, default: Any = None) -> Any:
-    """Return an option's value in the site's configuration of dask-jobqueue."""
     section = options.get("config_name") or row.name
     return dask.config.get(f"jobqueue.{section}.{name.replace('_', '-')}", default)
 
 
 def _asked(row: Backend, options: dict[str, Any], name: str, default: Any = None) -> Any:
-    """Return an option, else the site's value."""
     given = options.get(name)
     return _site(row, options, name, default) if given is None else given
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from distributed import Nanny
 
-from espnet3.parallel.dask_compat.servers import ask_for_certificate, guard_listeners, kill_starting_worker
+from espnet3.parallel.dask_compat.clusters import ask_for_certificate, guard_listeners, kill_starting_worker
 
 guard_listeners()  # when this is imported: the server that does it listens later
 

@@ -218,7 +218,6 @@ def _tied(command: str) -> str:
 
 
 def _reason(error: BaseException, options: Mapping[str, Any]) -> str:
-    """Return what went wrong with a connection, and which option to look at."""
     import asyncssh
 
     port = options.get("port", 22)

@@ -1,11 +1,9 @@
 """Undocumented names of Dask's packages, cloudpickle and tornado that this package needs.
 
 A new version of theirs may change any of them without notice. They stand in this folder
-and nowhere else, those of servers (TLS, pages, listeners) in `servers.py`, each behind a function
+and nowhere else, those of servers (TLS, pages, listeners) in `clusters.py`, each behind a function
 or a class that says what it is for; `tests/house/test_dask_compat.py` touches each on the installed versions and names
 the one that broke. Of dask-cuda and asyncssh nothing undocumented is used. Loading this package loads none of them.
-
-In: objects of theirs. Out: facts about them, in our own types.
 """
 
 from __future__ import annotations

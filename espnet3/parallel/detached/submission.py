@@ -19,9 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from espnet3.parallel.backends import Kind, row
-from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.checks import own_attribute
-from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.job_spec import (
     CHECKED,
     ClassRef,

@@ -111,7 +111,6 @@ def after_loss(charges: Charges, loss: Loss, policy: Policy) -> Verdict:
 
 
 def _deadly(loss: Loss, policy: Policy) -> int:
-    """Count the deaths that make an item poison, this one included."""
     if policy.poison_after == 0:
         return 1
     least = policy.poison_after

@@ -263,7 +263,6 @@ def show_remote(error: BaseException, failure: ItemFailure) -> None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """List an exception and its causes or contexts."""
     chain: list[BaseException] = []
     each: BaseException | None = error
     while each is not None and all(each is not known for known in chain):

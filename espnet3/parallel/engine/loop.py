@@ -28,12 +28,15 @@ from espnet3.parallel.engine.seeding import seeded, turn
 from espnet3.parallel.engine.settling import (
     Attempt,
     Block,
+    Call,
+    Fit,
+    Step,
     in_halves,
     is_the_runners,
     is_too_large,
     one_by_one,
+    stepper,
 )
-from espnet3.parallel.engine.steps import Call, Fit, Step, stepper
 from espnet3.parallel.engine.watch import Feed, KeepingFeed, Report, Watch
 from espnet3.parallel.records import Policy
 
@@ -131,8 +134,6 @@ os.register_at_fork(after_in_child=_forked)
 
 @dataclass(slots=True)
 class _Loop:
-    """One call of `run_items`, with its arguments."""
-
     items: Sequence[Any]
     block: Block
     policy: Policy
@@ -193,7 +194,6 @@ class _Loop:
         return [(n, took)]
 
     def _next_step(self, step: int, took: float) -> int:
-        """Choose the next step's number of items from the last one's seconds."""
         if took < self.budget * _QUICK:
             # no more than the chunk holds: where many items fail, steps would double without end
             return step if self.singly else min(2 * step, -(-len(self.items) // self.unit) * self.unit)

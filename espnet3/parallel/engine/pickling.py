@@ -161,7 +161,6 @@ def _property(func: Callable[[Any], Any], name: str | None) -> Any:
 
 
 def _with_slots(cls: type, args: Any) -> Any:
-    """Add a class's `__slots__` to the arguments that it is made from."""
     slots = vars(cls).get("__slots__")
     if slots is None or issubclass(cls, tuple):  # a tuple's are empty, and NamedTuple writes its own
         return args

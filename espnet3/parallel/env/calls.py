@@ -26,11 +26,8 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 class EnvCall:
     """A function that finds its env where it runs; what `wrap_func_with_worker_env` returns.
 
-    Args:
-        key: Env to use; None means the one registered last in the process it runs in.
-        build: Builds that env in a process where no plugin has registered it.
-        timeout: Seconds that may take, or None.
-        given: Keywords for `func` that must not be taken for options of Dask's own `submit`.
+    Without a `key` it is the env registered last in that process; `build` makes it where no plugin has registered it.
+    `given`: keywords for `func` that must not be taken for options of Dask's own `submit`.
     """
 
     def __init__(

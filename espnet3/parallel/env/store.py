@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -280,3 +282,45 @@ def setup_timeout_message(timeout: float, stack: str) -> str:
         f"the env was not built within setup_timeout = {timeout:g} s (raise it in the `parallel` block "
         f"if loading really takes longer); at {time.strftime('%H:%M:%S')} the provider was here:\n\n{stack}"
     )
+
+
+# --- the variable by which code tells the workers apart, wherever it runs ---
+
+# in a Dask worker its id, in a detached job the shard, and a name of this process while that runs items itself
+_NAME = "DASK_WORKER_ID"
+
+
+def name_worker(worker: object) -> None:
+    """Set the variable in a worker's process; of several workers in one process the last one's is there."""
+    os.environ[_NAME] = str(worker)
+
+
+def forget_worker(worker: object) -> None:
+    """Remove the variable where it is this worker's: its process goes on without it."""
+    if os.environ.get(_NAME) == str(worker):
+        del os.environ[_NAME]
+
+
+class _Here:
+    """Runs of this process that are under way in this process, each perhaps in a thread of its own."""
+
+    lock = threading.Lock()
+    count = 0
+
+
+@contextmanager
+def named_here() -> Iterator[None]:
+    """Have the variable name this process for a block of code, unless it names a worker already."""
+    with _Here.lock:
+        mine = _Here.count > 0 or _NAME not in os.environ
+        if mine:
+            os.environ[_NAME] = f"driver-{os.getpid()}"
+            _Here.count += 1
+    try:
+        yield
+    finally:
+        with _Here.lock:
+            if mine:
+                _Here.count -= 1
+            if mine and not _Here.count:
+                os.environ.pop(_NAME, None)

@@ -236,7 +236,6 @@ def _provider_of(setup: SetupFn) -> EnvironmentProvider:
 
 
 def _place(fn: Any) -> dict[str, Any]:
-    """Return where a function stands, for a class that stands for it."""
     return {
         "__module__": getattr(fn, "__module__", None) or "builtins",
         "__qualname__": getattr(fn, "__qualname__", type(fn).__qualname__),

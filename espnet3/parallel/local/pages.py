@@ -16,7 +16,7 @@ from distributed.deploy.spec import SpecCluster
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, HTTPServerRequest, ResponseStartLine
 from tornado.routing import Router
 
-from espnet3.parallel.dask_compat.servers import guarded, put_before_pages
+from espnet3.parallel.dask_compat.clusters import guarded, put_before_pages
 
 _FIELD = "token"
 _REFUSAL = b"These pages are open to those who have the link that the run has printed.\n"

@@ -21,7 +21,7 @@ import traceback
 from typing import Any
 
 from espnet3.parallel.checks import is_installed, own_attribute, surroundings
-from espnet3.parallel.env.worker_id import name_worker
+from espnet3.parallel.env.store import name_worker
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import STARTED, Slots
 
@@ -120,7 +120,7 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
     from distributed import Worker
 
     from espnet3.parallel.dask_compat import slow_heartbeats
-    from espnet3.parallel.dask_compat.servers import guard_listeners, guarded
+    from espnet3.parallel.dask_compat.clusters import guard_listeners, guarded
     from espnet3.parallel.local.pages import ask_for_secret
 
     guard_listeners()

@@ -27,14 +27,13 @@ from espnet3.parallel.engine.exceptions import (
     load_error,
     pickle_error,
 )
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.settling import Block, Call
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.env_provider import carried_by
 from espnet3.parallel.errors import ParallelError, WorkerSetupError, say_where
 from espnet3.parallel.records import ItemFailure, Policy
-from espnet3.parallel.timing.counts import ItemTimes
+from espnet3.parallel.timing.recorder import ItemTimes
 
 if TYPE_CHECKING:
     from espnet3.parallel.provenance.record import LoadedCode

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler
-from espnet3.parallel.engine.settling import Block, to_lines
-from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.settling import Block, Call, to_lines
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.store import SetupWatch

@@ -26,7 +26,7 @@ from espnet3.parallel.checks import (
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown, warn_caller
-from espnet3.parallel.runner.hooks import is_default, is_in_batches_of_one, takes_lists
+from espnet3.parallel.runner.hooks import MADE, is_default, takes_lists
 
 _TABLES = ("pandas", "polars", "cudf", "modin")
 
@@ -132,7 +132,7 @@ def check_batches(runner: Any) -> None:
             "**env), which returns one result per index, or leave batch_size out"
         )
     elif size is None and not is_default(kind, "batch_forward") and not own.__module__.startswith("espnet3."):
-        only = is_in_batches_of_one(kind.forward)
+        only = getattr(kind.forward, MADE, False)
         now = "it is called for one index at a time" if only else "it is not called: forward is"
         warn_caller(f"{own.__qualname__} is there and batch_size is not, so {now}; give a batch_size")
 

@@ -1,26 +1,42 @@
-"""The one way from a call to a launcher: chooses where the items run, and yields their outcomes."""
+"""The one way from a call to a launcher: chooses where the items run, and yields their outcomes.
+
+Items of this process go through the loop of a worker, without Dask and other processes.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends.loading import installed, interrupts_wait, pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.env.store import ENVS, SetupFn
-from espnet3.parallel.env.worker_id import named_here
-from espnet3.parallel.errors import MissingPackageError
+from espnet3.parallel.engine.loop import run_items
+from espnet3.parallel.engine.settling import Block, Call, to_lines
+from espnet3.parallel.engine.work import KEEP, Chunk, Work
+from espnet3.parallel.env.injection import bind
+from espnet3.parallel.env.store import (
+    ENVS,
+    SetupFn,
+    SetupWatch,
+    TimeUp,
+    build_env,
+    named_here,
+    setup_stack,
+    setup_timeout_message,
+)
+from espnet3.parallel.errors import MissingPackageError, WorkerSetupError
 from espnet3.parallel.local.alone import alone, own_processes, without_dask
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.pilots.protocol import RunSpec
-from espnet3.parallel.records import Tally
-from espnet3.parallel.runner.inline import run_inline
+from espnet3.parallel.records import THIS_PROCESS, Tally
 from espnet3.parallel.runner.progress import say
 
 if TYPE_CHECKING:
@@ -47,9 +63,8 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
             f"{pip_line('dask')}",
             name="distributed",
         )
-    server: ForkServer | None = None
-    if own_processes(config) and config.options.get("processes", True):
-        server = ForkServer()
+    forks = own_processes(config) and config.options.get("processes", True)
+    server = ForkServer() if forks else None
     try:
         with interrupts_wait():
             from espnet3.parallel.clusters.client import open_client
@@ -100,9 +115,7 @@ def outcomes(
     """
     tally = tally if tally is not None else Tally()
     config = config_of(client, config)
-    env = (
-        getattr(client, "espnet3_env", None) or ""
-    )  # the key of the client's env; "" means its workers' default
+    env = getattr(client, "espnet3_env", None) or ""  # its key; "" means the default of the client's workers
     if spec.setup_timeout is None:
         spec = replace(spec, setup_timeout=config.setup_timeout)
     killable = killable or spec.policy.item_timeout is not None
@@ -113,14 +126,15 @@ def outcomes(
             yield from run_inline(spec, work, here or spec.setup, ready, tally)
         return
     spec = replace(spec, env_key=f"run-{uuid.uuid4().hex}" if spec.setup is not None else env)
-    tally.asked = config.n_workers if client is None else _asked_of(client)
-    if client is not None:
-        yield from _on_client(spec, work, client, config, may_take, tally, True, show_dashboard)
-    elif without_dask(config):
+    # of a client that is not ours, or adapts, the number is unknown
+    known = client is None or (hasattr(client, "espnet3_config") and config.adapt is None)
+    tally.asked = config.n_workers if known else 0
+    if client is None and without_dask(config):
         yield from _on_own_workers(spec, work, config, may_take, tally)
-    else:
-        with owned_client(config) as opened:
-            yield from _on_client(spec, work, opened, config, may_take, tally, False, show_dashboard)
+        return
+    shared = client is not None
+    with nullcontext(client) if shared else owned_client(config) as opened:
+        yield from _on_client(spec, work, opened, config, may_take, tally, shared, show_dashboard)
 
 
 def _on_client(
@@ -169,7 +183,69 @@ def _has_threads(client: Any) -> bool:
     return str(client.scheduler.address).startswith("inproc")
 
 
-def _asked_of(client: Any) -> int:
-    """Return the wanted number of workers of an open client; 0 if that varies, or the client is not ours."""
-    config = getattr(client, "espnet3_config", None)
-    return config.n_workers if config is not None and config.adapt is None else 0
+if TYPE_CHECKING:
+    from espnet3.parallel.pilots.protocol import RunSpec
+
+_SLICE = 0.1  # seconds of work between two looks at the progress bar
+_MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's memory
+
+
+def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
+    """Build an env in this process, within `timeout` seconds if given."""
+    try:
+        with _alarm(timeout):
+            return build_env(build)
+    except TimeUp as late:
+        raise WorkerSetupError(setup_timeout_message(timeout or 0.0, late.stack)) from None
+
+
+@contextmanager
+def _alarm(timeout: float | None) -> Iterator[None]:
+    """Raise in the main thread after `timeout` seconds; no other thread can be interrupted."""
+    if timeout is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_alarm(signum: int, frame: FrameType | None) -> None:
+        raise TimeUp(setup_stack(frame))
+
+    before, here = signal.signal(signal.SIGALRM, on_alarm), threading.get_ident()
+    try:
+        with SetupWatch(timeout, lambda _: signal.pthread_kill(here, signal.SIGALRM)):
+            yield
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def run_inline(
+    spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, Any], tally: Tally
+) -> Generator[tuple[Chunk, Block], None, None]:
+    """Run all work in this thread; `build` makes the env, without it `env` is taken."""
+    tally.joined = time.perf_counter()
+    if build is not None:
+        env = build_here(build, spec.setup_timeout)
+    if spec.check is not None:
+        spec.check(env)
+    many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
+    call = Call(bind(spec.one, env, spec.kwargs), many)
+    tally.ready = ready = time.perf_counter()
+    tally.env = ready - tally.joined
+    tally.came.append((THIS_PROCESS, time.time(), 0.0, tally.env))
+    size = 1
+    seconds, keep = (KEEP, KEEP) if spec.as_lines else (_SLICE, float("inf"))
+    while (chunk := work.take(float(size), work.cap(_MOST_ITEMS, 1))) is not None:
+        block = run_items(chunk.items, call, spec.policy, THIS_PROCESS, seconds, keep=keep)
+        if spec.as_lines:
+            to_lines(block, work.positions(chunk), chunk.items, spec.policy, THIS_PROCESS)
+        done = len(block.values)
+        if done < len(chunk.items) and block.error is None:
+            work.put_back(Chunk(chunk.start + done, chunk.items[done:]))
+        size = min(_MOST_ITEMS, size * 2) if block.seconds < seconds / 2 else max(1, done)
+        tally.busy += block.seconds
+        tally.cpu += block.cpu
+        tally.halved += block.halved
+        tally.present = time.perf_counter() - ready
+        tally.warm = True
+        spec.check_loaded("this process")  # of modules that the items have imported
+        yield chunk, block
+    work.raise_broken()

@@ -32,14 +32,14 @@ from espnet3.parallel.ledger.files import BY_UMASK, Draft
 from espnet3.parallel.provenance import FUNCTION
 
 if TYPE_CHECKING:
-    from espnet3.parallel.engine.steps import Call
+    from espnet3.parallel.engine.settling import Call
 
 WRITER_HOOKS = ("open_writers", "write_record", "close_writers")
 STATE_HOOKS = ("init_state", "reduce_state", "finalize_state")
 _STATIC = ("forward", "batch_forward", *WRITER_HOOKS, *STATE_HOOKS)
 _ITERATED = ("batch_forward", "open_writers")  # results of the others are not iterated over
 _DEFAULT = "_espnet3_default"
-_MADE = "_espnet3_in_batches_of_one"
+MADE = "_espnet3_in_batches_of_one"  # on a `forward` that calls `batch_forward`
 _ESPNET3 = ("espnet3.systems.", "espnet3.components.")  # ours, of the same names, have a `batch_forward`
 _LISTS = ("batch", "batch_indices", "idxs", "indices")
 _LIST = re.compile(r"\b([Ll]ist|Sequence|Iterable|Collection)\b")
@@ -121,13 +121,8 @@ def in_batches_of_one(runner: Any) -> Callable[..., Any]:
 
     forward.__module__, forward.__qualname__ = runner.__module__, f"{runner.__qualname__}.forward"
     forward.__signature__ = inspect.signature(batch_forward)  # type: ignore[attr-defined]  # what `inspect` reads
-    setattr(forward, _MADE, True)
+    setattr(forward, MADE, True)
     return forward
-
-
-def is_in_batches_of_one(forward: Any) -> bool:
-    """Whether a `forward` comes from `in_batches_of_one`."""
-    return getattr(forward, _MADE, False)
 
 
 def takes_lists(runner: type, batch_size: int | None) -> bool:
@@ -151,18 +146,14 @@ def in_lists(items: Sequence[Any], size: int) -> list[list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """A runner's functions for a worker.
-
-    Attributes:
-        batch_forward: None where the items run one by one.
-        states: `init_state`, `reduce_state` and `finalize_state`, if the runner overrides one of them.
-    """
+    """A runner's functions for a worker."""
 
     forward: Callable[..., Any]
-    batch_forward: Callable[..., Any] | None
+    batch_forward: Callable[..., Any] | None  # None where the items run one by one
     open_writers: Callable[..., Any]
     write_record: Callable[..., Any]
     close_writers: Callable[..., Any]
+    # `init_state`, `reduce_state` and `finalize_state`, if the runner overrides one of them
     states: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]] | None = None
 
     @classmethod
@@ -191,7 +182,7 @@ class Hooks:
     def call(self, env: dict[str, Any], *, batches: bool) -> Call:
         """Return `forward`, and with `batches` also `batch_forward`, bound to the env."""
         many = self.batch_forward if batches else None
-        from espnet3.parallel.engine.steps import Call
+        from espnet3.parallel.engine.settling import Call
 
         return Call(bind(self.forward, env), bind(many, env) if many is not None else None)
 
@@ -271,9 +262,7 @@ def close_all(writers: Any) -> None:
 
     A writer has a method `close`; other values (a path, a number) stay as they are. Each is closed once, in order, also
     after one that raises.
-
-    Raises:
-        Exception: The first that a `close` raised.
+    The first exception is raised then.
     """
     first: BaseException | None = None
     for writer in _found(writers, set()):

@@ -41,22 +41,12 @@ _STOPS = (KeyboardInterrupt, ItemError, TooManyFailuresError, NoWorkersError)
 class Report:
     """Counts the outcomes of one session of a run, shows them, and stops a hopeless run.
 
-    A thread looks at the run once a second: while workers start or models load, no item ends.
-
-    Args:
-        runner: The runner; its name stands before the bar.
-        called: The name of its function that runs the items.
-        total: Items of the run.
-        folder: The run folder, or None.
-        in_shards: Whether the runner writes files of its own, and whole shards are kept.
-
-    Attributes:
-        tally: Counts of the workers, updated by the launcher.
-        retries: Times an item was tried again.
+    A thread looks at the run once a second: while workers start or models load, no item ends. `called`: the name of the
+    runner's function that runs the items. `in_shards`: the runner writes files of its own, and whole shards are kept.
     """
 
     def __init__(self, runner: Any, called: str, total: int, folder: Path | None, in_shards: bool) -> None:
-        self.tally = Tally()
+        self.tally = Tally()  # of the workers, updated by the launcher
         self.retries = 0
         self._name = printable(type(runner).__name__)
         self._total = total

@@ -138,8 +138,6 @@ def wait_for_submission(run: Run, rank: Rank, plan: Path) -> None:
 
 
 class _Wait:
-    """A wait for rank 0 at a run folder."""
-
     def __init__(self, run: Run, folder: Path, rank: Rank) -> None:
         from espnet3.parallel.ledger.lease import Lease
 
@@ -150,7 +148,6 @@ class _Wait:
         self._lease = Lease(folder)
 
     def until(self, done: Callable[[_Wait], bool]) -> None:
-        """Return once it is done."""
         parent, heard, said = os.getppid(), time.monotonic(), False
         while not done(self):
             self._raise_failure()
@@ -172,7 +169,6 @@ class _Wait:
             time.sleep(_LOOK)
 
     def is_held(self) -> bool:
-        """Whether a driver works in the folder."""
         return self._folder.is_dir() and self._lease.is_held()
 
     def is_complete(self) -> bool:

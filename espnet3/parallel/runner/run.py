@@ -48,7 +48,6 @@ from espnet3.parallel.runner.shards import (
     Shard,
     cut,
     failed_elsewhere,
-    left_of,
     make_shard_function,
     run_shards,
     shards_of,
@@ -67,33 +66,20 @@ _AT_RISK = 0.005  # of a run's items may be in flight at once: a killed driver c
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One call of a runner over all its items.
+    """One call of a runner over all its items."""
 
-    Attributes:
-        runner: The runner, with the settings that hold for all its runs: provider, limits, folders.
-        items: The indices; lists of them where `forward` takes lists.
-        cost: The cost of each, or None.
-        policy: Errors, retries, seed, batch size and time limit.
-        batch_forward: The runner's own, if it has one and a batch size; else None.
-        align: The batch size, or 1: chunks and shards begin at multiples of it.
-        writes: Whether the runner writes files of its own (writer hooks or `merge`), so that whole shards run.
-        merges: Whether its `merge` makes the result of the call.
-        outputs: Whether it writes more files from the whole results (`write_outputs`).
-        retry_failed: Whether items that failed in an earlier session of the folder run again.
-        folder: The run folder, or None. Absolute: an item may change the working directory.
-    """
-
-    runner: Any
-    items: Sequence[Any]
-    cost: Sequence[float] | None
-    policy: Policy
-    batch_forward: Callable[..., Any] | None
-    align: int
+    runner: Any  # the runner, with the settings that hold for all its runs: provider, limits, folders
+    items: Sequence[Any]  # the indices; lists of them where `forward` takes lists
+    cost: Sequence[float] | None  # the cost of each, or None
+    policy: Policy  # errors, retries, seed, batch size and time limit
+    batch_forward: Callable[..., Any] | None  # the runner's own, if it has one and a batch size; else None
+    align: int  # the batch size, or 1: chunks and shards begin at multiples of it
+    # whether the runner writes files of its own (writer hooks or `merge`), so that whole shards run
     writes: bool
-    merges: bool
-    outputs: bool
-    retry_failed: bool
-    folder: Path | None
+    merges: bool  # whether its `merge` makes the result of the call
+    outputs: bool  # whether it writes more files from the whole results (`write_outputs`)
+    retry_failed: bool  # whether items that failed in an earlier session of the folder run again
+    folder: Path | None  # the run folder, or None. Absolute: an item may change the working directory
 
     @classmethod
     def of(cls, runner: Any, indices: Iterable[Any]) -> Run:
@@ -231,7 +217,7 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
     identity = run.identity()
     with open_run(path, identity, run.items, run.runner.resume) as folder:
         shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path) if run.writes else []
-        again = left_of(folder, shards, retry)
+        again = [shard for shard in shards if not folder.has_shard(shard.marked, retry)]
         if run.writes:
             left, failed = sum(len(shard.items) for shard in again), failed_elsewhere(folder, again)
         else:

@@ -24,8 +24,7 @@ from espnet3.parallel.engine.blame import OUTSIDE, Fate, History, Loss
 from espnet3.parallel.engine.exceptions import failure_of, item_error, load_error, pickle_error
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.seeding import turn
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.settling import Block, Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly, writing
@@ -34,8 +33,7 @@ from espnet3.parallel.ledger.scan import FAILED
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
 from espnet3.parallel.runner.hooks import Hooks, ShardWriters, folder_entries
 from espnet3.parallel.runner.progress import Report
-from espnet3.parallel.timing.counts import ItemTimes
-from espnet3.parallel.timing.recorder import TimesRecorder
+from espnet3.parallel.timing.recorder import ItemTimes, TimesRecorder
 
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.session import OpenRun
@@ -57,25 +55,22 @@ Launch = Callable[["RunSpec", Work], Generator[tuple[Chunk, Block], None, None]]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard's work.
+    """One shard's work."""
 
-    Attributes:
-        number: Its place in the order; its folder is `split.<number>`.
-        folder: The folder of its writers.
-        items: Its indices.
-        begin: The position of the first one in the run's index list.
-        cost: Its cost, in the unit of the items' costs.
-        skip: Positions that earlier attempts failed by and that do not run, with their failures.
-        one_by_one: Whether its items run without batches: one of a batch ended a worker, or took too long.
-    """
-
-    number: int
-    folder: str
-    items: Sequence[Any]
-    begin: int = 0
-    cost: float = 1.0
+    number: int  # its place in the order; its folder is `split.<number>`
+    folder: str  # the folder of its writers
+    items: Sequence[Any]  # its indices
+    begin: int = 0  # the position of the first one in the run's index list
+    cost: float = 1.0  # its cost, in the unit of the items' costs
+    # positions that earlier attempts failed by and that do not run, with their failures
     skip: dict[int, ItemFailure] = field(default_factory=dict)
+    # whether its items run without batches: one of a batch ended a worker, or took too long
     one_by_one: bool = False
+
+    @property
+    def marked(self) -> tuple[Path, range]:
+        """The folder that gets a mark when it is done, and its positions."""
+        return Path(self.folder), range(self.begin, self.begin + len(self.items))
 
     def __repr__(self) -> str:
         return f"shard {self.number} (items {self.begin} to {self.begin + len(self.items) - 1})"
@@ -83,27 +78,17 @@ class Shard:
 
 @dataclass(slots=True)
 class ShardResult:
-    """The outcomes of a shard.
+    """The outcomes of a shard."""
 
-    Attributes:
-        values: One per item: its line for the run folder, or its `ItemFailure`.
-        failed: Positions of the failures.
-        retries: Times an item was tried again.
-        stop: The failure that stopped the shard; its cause is "runner" for a mistake in the runner's code.
-        error: Its exception, pickled, if possible.
-        halved: Times a batch was halved because it did not fit into memory.
-        seconds: Time spent on the shard and its hooks.
-        times: Times of its items.
-    """
-
-    values: list[Any]
-    failed: list[int]
-    retries: int = 0
+    values: list[Any]  # one per item: its line for the run folder, or its `ItemFailure`
+    failed: list[int]  # positions of the failures
+    retries: int = 0  # times an item was tried again
+    # the failure that stopped the shard; its cause is "runner" for a mistake in the runner's code
     stop: ItemFailure | None = None
-    error: bytes | None = None
-    halved: int = 0
-    seconds: float = 0.0
-    times: ItemTimes = field(default_factory=ItemTimes)
+    error: bytes | None = None  # its exception, pickled, if possible
+    halved: int = 0  # times a batch was halved because it did not fit into memory
+    seconds: float = 0.0  # time spent on the shard and its hooks
+    times: ItemTimes = field(default_factory=ItemTimes)  # times of its items
 
 
 def cut(n: int, cost: Sequence[float] | None, align: int, few: bool = False) -> list[int]:
@@ -150,8 +135,6 @@ def run_shard(
 
 
 class _Attempt:
-    """One attempt at a shard."""
-
     def __init__(
         self, shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool, mark: Mark
     ) -> None:
@@ -209,7 +192,6 @@ class _Attempt:
             at = end
 
     def _run_step(self, at: int, end: int, call: Call, writers: ShardWriters) -> None:
-        """Run the items of one step, and write and keep what they return."""
         items = self.shard.items[at:end]
         self.mark((at, end))
         block = run_items(items, call, self.policy, self.name)
@@ -295,11 +277,6 @@ def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items
 # --- the driver -------------------------------------------------------------------------------------
 
 
-def left_of(folder: OpenRun, shards: Sequence[Shard], retry_failed: bool) -> list[Shard]:
-    """Return the shards that are not done, or hold a failed item to retry; they run from their beginning."""
-    return [shard for shard in shards if not folder.has_shard(_marked(shard), retry_failed)]
-
-
 def failed_elsewhere(folder: OpenRun, left: Sequence[Shard]) -> int:
     """Return the number of failed items outside of these shards, which run again."""
     return folder.failed - sum(
@@ -360,7 +337,7 @@ class _Driver:
             raise self._stopped(shard, result)
         values, failed = result.values, set(result.failed)
         self._folder.shard_done(
-            *_marked(shard),
+            *shard.marked,
             {shard.begin + k: line for k, line in enumerate(values) if k not in failed},
             {shard.begin + k: values[k] for k in result.failed},
         )
@@ -398,15 +375,9 @@ class _Driver:
 
 
 def _note_times(recorder: TimesRecorder, chunk: Chunk, block: Block) -> None:
-    """Record the times of a chunk's shards, the last of which has just ended."""
     ago = 0.0
     for shard, result in reversed(list(zip(chunk.items, block.values, strict=False))):
         if isinstance(result, ShardResult) and result.values:
-            positions = range(shard.begin, shard.begin + len(shard.items))
             n, retries = len(result.values), result.retries
-            recorder.took(block.worker, result.seconds, n, result.times, positions, ago, retries)
+            recorder.took(block.worker, result.seconds, n, result.times, shard.marked[1], ago, retries)
             ago += result.seconds
-
-
-def _marked(shard: Shard) -> tuple[Path, range]:
-    return Path(shard.folder), range(shard.begin, shard.begin + len(shard.items))

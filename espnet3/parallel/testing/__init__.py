@@ -3,8 +3,7 @@
 `same_answer` checks a runner, `BackendContract` a backend.
 """
 
-from espnet3.parallel.testing.answers import same_answer
+from espnet3.parallel.testing.answers import equal, same_answer
 from espnet3.parallel.testing.contract import BackendContract
-from espnet3.parallel.testing.reasons import equal
 
 __all__ = ["BackendContract", "equal", "same_answer"]

@@ -1,12 +1,26 @@
-"""`same_answer`: run a runner in several ways and compare the results."""
+"""`same_answer`: run a runner in several ways, compare the results, and find the reason of a difference.
+
+The reason is found by running the item alone, again, after others, and in batches.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
 from typing import Any
 
-from espnet3.parallel.testing.reasons import equal, why
-from espnet3.parallel.testing.trials import Trials
+from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.parallel import get_client, get_parallel_config, set_parallel
+from espnet3.parallel.records import ItemFailure
+
+_ROUNDING = 1e-3  # a difference below this share of the largest number is taken for one of rounding
+_SEED = 0
+_CHANGED = ("batch_size", "progress", "output_dir", "seed", "async_mode", "async_specs_dir")
+_SHARDS = 2
 
 
 def same_answer(
@@ -48,13 +62,13 @@ def first_difference(
     detached: bool,
 ) -> tuple[list[Any], str | None]:
     """Return the results of the first way of running, and a sentence about the first that another way has not."""
-    with Trials(runner) as trials:
+    with _Trials(runner) as trials:
         ways = _ways(trials, items, n_workers, batch_sizes, detached)
         where, reference, _ = next(ways)
         for here, results, batched in ways:
             for at, (one, other) in enumerate(zip(reference, results, strict=True)):
                 if not equal(one, other):
-                    reason = why(trials, items, at, one, other, reference if batched else None)
+                    reason = _why(trials, items, at, one, other, reference if batched else None)
                     return reference, (
                         f"item {items[at]!r} differs: {one!r:.300} with {where}, {other!r:.300} with {here}; {reason}"
                     )
@@ -62,18 +76,18 @@ def first_difference(
 
 
 def _ways(
-    trials: Trials,
+    trials: _Trials,
     items: list[Any],
     n_workers: Sequence[int],
     batch_sizes: Sequence[int | None],
     detached: bool,
 ) -> Iterator[tuple[str, list[Any], bool]]:
     """Run the items in one way after the other: how, the results, and whether by `batch_forward`."""
-    first = True
+    first, has_batches = True, type(trials.runner).batch_forward is not BaseRunner.batch_forward
     for n in n_workers:
         for size in batch_sizes:
             here = f"{n} worker{'s' if n > 1 else ''}, batch_size={size}"
-            batched = size is not None and trials.has_batches
+            batched = size is not None and has_batches
             yield here, trials.run(items, n, size), batched
             if first:
                 yield f"{here}, again", trials.run(items, n, size), batched
@@ -81,3 +95,207 @@ def _ways(
             first = False
     if detached:
         yield "detached jobs", trials.detached(items), False
+
+
+# --- the ways of running ---
+
+
+class _Trials:
+    """Runs a runner; at the end of the block the runner is as it was."""
+
+    def __init__(self, runner: Any) -> None:
+        self.runner = runner
+        self._before = {name: getattr(runner, name) for name in _CHANGED}
+
+    def __enter__(self) -> _Trials:
+        self.runner.progress = False
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        vars(self.runner).update(self._before)
+
+    def run(
+        self, items: list[Any], n_workers: int = 1, batch_size: int | None = None, seed: Any = None
+    ) -> list[Any]:
+        """Run items in this process (1 worker) or on local workers; without `batch_size` by `forward` if possible."""
+        alone = type(self.runner).forward is not BaseRunner.forward
+        self.runner.batch_size = batch_size or (None if alone else 1)
+        self.runner.seed = self._before["seed"] if seed is None else seed
+        with self._folder(), unused_batches():
+            if n_workers > 1:
+                with get_client({"env": "local", "n_workers": n_workers}):
+                    return list(self.runner(items))
+            with _registered(None):
+                return list(self.runner(items))
+
+    def detached(self, items: list[Any]) -> list[Any]:
+        self.runner.batch_size, self.runner.seed = self._before["batch_size"], self._before["seed"]
+        block = {"env": "local", "n_workers": _SHARDS, "detached": {"shards": _SHARDS}}
+        with TemporaryDirectory(prefix="espnet3-same-answer-") as folder, _registered(block):
+            self.runner.output_dir = Path(folder) / "run"
+            self.runner.async_specs_dir, self.runner.async_mode = Path(folder) / "specs", True
+            try:
+                run = self.runner(items)
+                try:
+                    run.wait()
+                    return list(run.merge())
+                finally:
+                    run.cancel()
+            finally:
+                vars(self.runner).update(
+                    {name: self._before[name] for name in ("output_dir", "async_specs_dir", "async_mode")}
+                )
+
+    @contextmanager
+    def _folder(self) -> Iterator[None]:
+        if self._before["output_dir"] is None:
+            yield
+            return
+        with TemporaryDirectory(prefix="espnet3-same-answer-") as folder:
+            self.runner.output_dir = Path(folder)
+            try:
+                yield
+            finally:
+                self.runner.output_dir = self._before["output_dir"]
+
+
+@contextmanager
+def unused_batches() -> Iterator[None]:
+    """Do not warn of a `batch_forward` that is there and not used: that is meant here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*batch_forward", UserWarning)
+        yield
+
+
+@contextmanager
+def _registered(block: Any) -> Iterator[None]:
+    before = get_parallel_config()
+    set_parallel(block)
+    try:
+        yield
+    finally:
+        set_parallel(before)
+
+
+# --- comparisons and reasons ---
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Compare two results: arrays, tensors and tables by value, nan equal to nan, failures by index and type."""
+    if isinstance(one, ItemFailure) and isinstance(other, ItemFailure):
+        return (one.index, one.error_type) == (other.index, other.error_type)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(v, other[k]) for k, v in one.items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if hasattr(one, "dtype") and hasattr(one, "shape"):  # numpy and torch, without importing them
+        same_kind = one.dtype == other.dtype and one.shape == other.shape
+        if hasattr(one, "tobytes"):
+            return bool(
+                same_kind and (one.tobytes() == other.tobytes() or equal(one.tolist(), other.tolist()))
+            )
+        return bool(same_kind and equal(one.tolist(), other.tolist()))
+    if callable(getattr(one, "equals", None)):  # a table: its == is a table, too
+        return bool(one.equals(other))
+    if isinstance(one, float) and one != one:
+        return bool(other != other)
+    return bool(one == other)
+
+
+def _why(
+    trials: _Trials, items: list[Any], at: int, one: Any, other: Any, unbatched: list[Any] | None = None
+) -> str:
+    """Return the likely reason for the two results of `items[at]`, in a sentence or two, with what was tried.
+
+    `unbatched` are the results of all items without batches, if the other result came from `batch_forward`.
+    """
+    item = items[at]
+    (alone,), (again,) = trials.run([item]), trials.run([item])
+    if not equal(alone, again):
+        return _draws(trials, item)
+    return (
+        _keeps_state(trials, items, at, alone)
+        or (unbatched is not None and _batches(trials, item, one, other, unbatched))
+        or _process(one, other)
+    )
+
+
+def _draws(trials: _Trials, item: Any) -> str:
+    alone = f"two runs of item {item!r} alone, each in a fresh env, differ as well"
+    if trials.runner.seed is None:
+        (one,), (other,) = (trials.run([item], seed=_SEED) for _ in range(2))
+        if equal(one, other):
+            return f"it draws random numbers: {alone}, and agree with seed=0. Give the runner a seed"
+    return (
+        f"it depends on something that changes by itself: {alone}, with a seed too. Look for the time, a file that is "
+        "written, an address or a hash in the result, or random numbers where the env is built (weights that are not "
+        "loaded)"
+    )
+
+
+def _keeps_state(trials: _Trials, items: list[Any], at: int, alone: Any) -> str:
+    item = items[at]
+    advice = (
+        "What the env holds (a model, a decoder, a generator, a counter) must be as new for each item: reset it at the "
+        "beginning of forward"
+    )
+    tried = [([item], "in the same env"), (items[:at], "before it"), (items[:at:-1], "behind it, backwards")]
+    for others, order in tried:
+        after = trials.run([*others, item])[-1]
+        if not equal(alone, after):
+            return (
+                f"state is kept between items: item {item!r} gives {alone!r:.200} alone and {after!r:.200} after "
+                f"{'itself' if others == [item] else 'all those'} {order}. {advice}"
+            )
+    return ""
+
+
+def _batches(trials: _Trials, item: Any, one: Any, other: Any, unbatched: list[Any]) -> str:
+    if any(equal(other, each) for each in unbatched):
+        return "batch_forward returns results in another order: this is another item's"
+    if rounding := _rounding(one, other):
+        return f"{rounding}, which batches of another shape bring: compare with a tolerance"
+    if not equal(one, trials.run([item], batch_size=1)[0]):
+        return "batch_forward does not do what forward does: they differ for a batch of this item alone"
+    return (
+        "the items of a batch change each other: alone in a batch it is the same. Look at padding that is not masked, "
+        "and at a normalisation over the batch"
+    )
+
+
+def _process(one: Any, other: Any) -> str:
+    if rounding := _rounding(one, other):
+        return (
+            f"{rounding}: other processes may use another number of threads. Compare with a tolerance, or set "
+            "OMP_NUM_THREADS and torch.set_num_threads"
+        )
+    return (
+        "in this process it is the same alone, again and after others, so it depends on the process: an environment "
+        "variable, the hash of a text (PYTHONHASHSEED), the working directory, or what was set in a module after its "
+        "import"
+    )
+
+
+def _rounding(one: Any, other: Any) -> str:
+    pairs = list(zip(_numbers(one), _numbers(other), strict=False))
+    largest = max((abs(a) + abs(b) for a, b in pairs), default=0.0) / 2
+    share = max((abs(a - b) for a, b in pairs), default=0.0) / (largest or 1.0)
+    if not 0 < share < _ROUNDING:
+        return ""
+    return f"floating-point numbers were summed in another order (they differ by {share:.1g} of the largest)"
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, dict):
+        yield from _numbers(list(value.values()))
+    elif hasattr(value, "tolist"):  # numpy and torch
+        yield from _numbers(value.tolist())
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _numbers(each)

@@ -24,118 +24,97 @@ E = TypeVar("E", bound=Exception)
 LOGGER = "espnet3_contract"
 
 
-class Provider(EnvironmentProvider):
+class _Provider(EnvironmentProvider):
     """An env that records which process built it, and how often."""
 
     built = 0
 
     def build_env_local(self) -> dict[str, Any]:
-        """Return the env."""
-        Provider.built += 1
-        return {"factor": 3, "pid": os.getpid(), "built": Provider.built}
+        _Provider.built += 1
+        return {"factor": 3, "pid": os.getpid(), "built": _Provider.built}
 
 
-class BrokenProvider(EnvironmentProvider):
-    """An env that cannot be built."""
-
+class _BrokenProvider(EnvironmentProvider):
     def build_env_local(self) -> dict[str, Any]:
-        """Raise."""
         raise FileNotFoundError("no model at that place")
 
 
-class Scale(BaseRunner):
+class _Scale(BaseRunner):
     """A value, a text and a list for each index; deterministic."""
 
     @staticmethod
     def forward(idx: int, factor: int) -> dict[str, Any]:
-        """Return values of the index and the env."""
         return {"index": idx, "value": idx * factor, "text": f"item {idx} é", "list": [idx / 7] * 3}
 
 
-class Batched(Scale):
+class _Batched(_Scale):
     """The same, by batches."""
 
     @staticmethod
     def batch_forward(indices: Sequence[int], factor: int) -> list[dict[str, Any]]:
-        """Return one result for each index."""
-        return [Scale.forward(idx, factor) for idx in indices]
+        return [_Scale.forward(idx, factor) for idx in indices]
 
 
-class Where(BaseRunner):
-    """The process that ran the item, and its env."""
-
+class _Where(BaseRunner):
     @staticmethod
     def forward(idx: int, pid: int, built: int) -> tuple[int, int, int]:
-        """Return this process, the one that built the env, and how many it had built."""
         time.sleep(0.02)  # long enough for every worker to get some
         return os.getpid(), pid, built
 
 
-class Fails(BaseRunner):
-    """One index raises."""
-
+class _Fails(BaseRunner):
     @staticmethod
     def forward(idx: int) -> int:
-        """Raise for index 5."""
         if idx == 5:
             raise LookupError("index 5 has no audio")
         return idx
 
 
-class Draws(BaseRunner):
+class _Draws(BaseRunner):
     """Random numbers: the same anywhere with `seed`."""
 
     @staticmethod
     def forward(idx: int) -> float:
-        """Return a random number."""
         return random.random()  # noqa: S311  # no secret
 
 
-class Crashes(BaseRunner):
-    """One index ends its process."""
-
+class _Crashes(BaseRunner):
     @staticmethod
     def forward(idx: int) -> int:
-        """End the process for index 7."""
         if idx == 7:
             os._exit(3)
         return idx
 
 
-class Logs(BaseRunner):
+class _Logs(BaseRunner):
     """One index logs a message, by a logger as a user has it."""
 
     @staticmethod
     def forward(idx: int) -> int:
-        """Log for index 7."""
         if idx == 7:
             logging.getLogger(LOGGER).info("seven of %d", 20)
         return idx
 
 
-def square(x: int) -> int:
-    """Return the square."""
+def _square(x: int) -> int:
     return x * x
 
 
-def add(x: int, factor: int) -> int:
-    """Return the sum with an entry of the env."""
+def _add(x: int, factor: int) -> int:
     return x + factor
 
 
-def refuse(x: int) -> int:
-    """Raise for 3."""
+def _refuse(x: int) -> int:
     if x == 3:
         raise LookupError("three")
     return x
 
 
-def env() -> dict[str, Any]:
-    """Return an env for `parallel_map`."""
+def _env() -> dict[str, Any]:
     return {"factor": 10}
 
 
-def raised(kind: type[E], call: Callable[[], Any]) -> E:
+def _raised(kind: type[E], call: Callable[[], Any]) -> E:
     """Return the exception that a call must raise; pytest is not needed for it."""
     try:
         call()
@@ -182,7 +161,7 @@ class BackendContract:
         began = time.monotonic()
         cls._espnet3_client = cls._espnet3_stack.enter_context(get_client(cls.config))
         try:
-            assert parallel_map(square, [3]) == [9]
+            assert parallel_map(_square, [3]) == [9]
         except BaseException:
             cls._espnet3_stack.close()
             raise
@@ -201,16 +180,16 @@ class BackendContract:
     def test_same_results_as_in_this_process(self) -> None:
         """A runner returns the same list, in the same order, as in this process."""
         indices = [5, 3, 11, *range(20, 60)]
-        assert Scale(Provider(None), progress=False)(indices) == [Scale.forward(idx, 3) for idx in indices]
+        assert _Scale(_Provider(None), progress=False)(indices) == [_Scale.forward(idx, 3) for idx in indices]
 
     def test_batches_change_nothing(self) -> None:
         """Whatever the batch size, there is one result for each index, the same."""
-        expected = [Scale.forward(idx, 3) for idx in range(23)]
-        assert Batched(Provider(None), batch_size=4, progress=False)(range(23)) == expected
+        expected = [_Scale.forward(idx, 3) for idx in range(23)]
+        assert _Batched(_Provider(None), batch_size=4, progress=False)(range(23)) == expected
 
     def test_env_is_built_where_it_is_used_and_once(self) -> None:
         """Each worker process builds the env itself, once for a run."""
-        seen = Where(Provider(None), progress=False)(range(60))
+        seen = _Where(_Provider(None), progress=False)(range(60))
         assert {ran == built for ran, built, _ in seen} == {True}
         built = {(pid, times) for pid, _, times in seen}
         assert len(built) == len({pid for pid, _ in built})
@@ -220,19 +199,19 @@ class BackendContract:
         self._espnet3_client.wait_for_workers(int(self.config["n_workers"]), timeout=60)
         deadline = time.monotonic() + 30
         while True:
-            pids = {pid for pid, _, _ in Where(Provider(None), progress=False)(range(60))}
+            pids = {pid for pid, _, _ in _Where(_Provider(None), progress=False)(range(60))}
             if len(pids) >= int(self.config["n_workers"]) or time.monotonic() > deadline:
                 break
         assert len(pids) == int(self.config["n_workers"])
 
     def test_an_items_exception_names_the_item(self) -> None:
         """A runner stops with an `ItemError` that names the index and carries the original exception."""
-        error = raised(ItemError, lambda: Fails(Provider(None), progress=False)(range(10)))
+        error = _raised(ItemError, lambda: _Fails(_Provider(None), progress=False)(range(10)))
         assert error.index == 5 and isinstance(error.__cause__, LookupError)
 
     def test_failures_can_be_recorded(self) -> None:
         """With `on_error="record"` the other items keep their results."""
-        results = Fails(Provider(None), on_error="record", progress=False)(range(10))
+        results = _Fails(_Provider(None), on_error="record", progress=False)(range(10))
         assert [r for r in results if not isinstance(r, ItemFailure)] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert results[5].error_type.endswith("LookupError")
 
@@ -244,7 +223,7 @@ class BackendContract:
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         try:
-            Logs(Provider(None), progress=False)(range(20))
+            _Logs(_Provider(None), progress=False)(range(20))
         finally:
             logger.removeHandler(handler)
             logger.setLevel(logging.NOTSET)
@@ -255,28 +234,28 @@ class BackendContract:
 
     def test_a_broken_env_is_reported_at_once(self) -> None:
         """An env that cannot be built raises `WorkerSetupError` with the reason."""
-        error = raised(WorkerSetupError, lambda: Scale(BrokenProvider(None), progress=False)(range(4)))
+        error = _raised(WorkerSetupError, lambda: _Scale(_BrokenProvider(None), progress=False)(range(4)))
         assert "no model at that place" in str(error)
 
     def test_seeded_random_numbers(self) -> None:
         """With `seed`, random numbers are those of this process."""
-        drawn = Draws(Provider(None), seed=7, progress=False)(range(12))
+        drawn = _Draws(_Provider(None), seed=7, progress=False)(range(12))
         assert drawn == [random.Random(item_seed(7, idx)).random() for idx in range(12)]  # noqa: S311  # no secret
 
     def test_functions_get_the_env(self) -> None:
         """`parallel_map`, `parallel_for` and `parallel_submit` inject the env by name."""
-        assert parallel_map(add, range(30), setup_fn=env) == [x + 10 for x in range(30)]
-        assert sorted(parallel_for(add, range(30), setup_fn=env)) == [x + 10 for x in range(30)]
-        assert parallel_submit(square, 12).result(timeout=60) == 144
+        assert parallel_map(_add, range(30), setup_fn=_env) == [x + 10 for x in range(30)]
+        assert sorted(parallel_for(_add, range(30), setup_fn=_env)) == [x + 10 for x in range(30)]
+        assert parallel_submit(_square, 12).result(timeout=60) == 144
 
     def test_a_functions_exception_arrives_as_itself(self) -> None:
         """`parallel_map` raises the item's own exception."""
-        assert "three" in str(raised(LookupError, lambda: parallel_map(refuse, range(8))))
+        assert "three" in str(_raised(LookupError, lambda: parallel_map(_refuse, range(8))))
 
     def test_an_item_that_kills_its_worker_is_named(self) -> None:
         """The others keep their results, and the worker process is replaced."""
         if not self.survives_crashes:
             return
-        results = Crashes(Provider(None), on_error="record", progress=False)(range(20))
+        results = _Crashes(_Provider(None), on_error="record", progress=False)(range(20))
         assert results[7].cause == "poison"
         assert [r for at, r in enumerate(results) if at != 7] == [n for n in range(20) if n != 7]

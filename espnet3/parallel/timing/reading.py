@@ -11,9 +11,8 @@ from typing import Any
 
 from espnet3.parallel.ledger.files import open_plain
 from espnet3.parallel.ledger.split import SESSION, SPLIT, TIMES, split_folders
-from espnet3.parallel.timing.counts import edge_of
+from espnet3.parallel.timing.recorder import edge_of
 
-_MOST = 256 << 20  # bytes that are read of all files
 _SLOWEST = 20
 
 
@@ -46,11 +45,10 @@ class RunTimes:
     stints: tuple[Stint, ...] = ()  # by time, as the next two
     arrivals: tuple[Arrival, ...] = ()
     losses: tuple[tuple[str, float], ...] = ()  # workers that died, and when
-    counts: dict[int, int] = field(default_factory=dict)  # items by the bin of their time (`counts.edge_of`)
+    counts: dict[int, int] = field(default_factory=dict)  # items by the bin of their time (`edge_of`)
     slow: tuple[tuple[float, int, str], ...] = ()  # the slowest: seconds, position, index as text
     costs: tuple[tuple[float, float], ...] = ()  # seconds and cost of a sample, where there is `item_cost`
     retries: int = 0
-    unread: int = 0  # bytes of further records, which are too many
 
     @property
     def items(self) -> int:
@@ -81,19 +79,13 @@ class RunTimes:
         return found
 
 
-def read_times(run: Path) -> RunTimes:
-    """Read what the folder of a run, and of its shards' jobs, says of its items' times; torn lines are passed over."""
-    return TimesReader(run).look()
-
-
 class TimesReader:
-    """Reads the times of one run's folder, again and again: a second look goes on where the first one ended."""
+    """Reads the times of a run's folder, its shards' jobs included; a second look goes on where the first one ended."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
         self._read: dict[Path, int] = {}
-        self._left = _MOST
-        self._unread = self._retries = 0
+        self._retries = 0
         self._stints: list[Stint] = []
         self._arrivals: list[Arrival] = []
         self._losses: list[tuple[str, float]] = []
@@ -115,7 +107,6 @@ class TimesReader:
             tuple(_longest(self._slow.values())),
             tuple(self._costs),
             self._retries,
-            self._unread,
         )
 
     def _take(self, said: dict[str, Any]) -> None:
@@ -138,7 +129,6 @@ class TimesReader:
                 self._slow = {one[1]: one for one in _longest(self._slow.values())}
 
     def _new_lines(self, file: Path) -> Iterator[dict[str, Any]]:
-        """Yield the whole lines that were not read before, up to a limit of bytes for all files."""
         try:
             stream = open_plain(file)
         except OSError:  # nothing is recorded there
@@ -150,10 +140,6 @@ class TimesReader:
                 if line[-1:] != b"\n":  # torn: its writer is at it, or was killed there
                     break
                 at += len(line)
-                if len(line) > self._left:
-                    self._unread += len(line)
-                    continue
-                self._left -= len(line)
                 try:
                     said = json.loads(line)
                 except (ValueError, RecursionError):  # damaged: the others say what they say

@@ -1,4 +1,6 @@
-"""Writes `times.jsonl`: what each worker did, in records that get longer as a run does, so that they stay few.
+"""Times and memory of items in a few numbers; `times.jsonl`, which says what each worker did.
+
+Its records get longer as a run does, so that they stay few.
 
 A record sums up what one worker did between two moments. They are some 30,000 in a run, of any length and on any
 number of workers, and are not synced to the disk: a kill costs the last of each worker, and no outcome.
@@ -7,20 +9,107 @@ number of workers, and are not synced to the disk: a kill costs the last of each
 from __future__ import annotations
 
 import json
+import math
+import os
+import resource
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from espnet3.parallel.ledger.errors import LedgerError
 from espnet3.parallel.records import Tally
-from espnet3.parallel.timing.counts import ItemTimes
 
 _LEAST = 0.5  # seconds that a record is about, at least
 _RECORDS = 200  # of a worker, in the time in which the run gets e times as long; fewer where workers are many
 _MANY = 20  # workers
 _SHOWN = 60  # characters of an index
+_STATUS = "/proc/self/status"
+# of the program that runs now; getrusage also counts the one that started it, up to its exec
+_PEAK = b"VmHWM:"
+_EVERY = 0.02  # seconds between two looks: one takes some 10 us, and a peak stays to be seen by the next one
+_seen: dict[int, tuple[float, int]] = {}  # the last look and what it saw, by process: a fork has its own
+PER_OCTAVE = 8  # bins of the histogram for each doubling of the time: a bin is 9 % wide
+SHORTEST = 1e-7  # seconds; what took less counts as this
+_SLOW, _SOME = 3, 4  # items that are named, of those that one record is about
+
+
+def bin_of(seconds: float) -> int:
+    """Return the number of the bin that a time falls into."""
+    return math.floor(PER_OCTAVE * math.log2(max(seconds, SHORTEST)))
+
+
+def edge_of(number: float) -> float:
+    """Return where a bin begins, in seconds; the next one begins where it ends."""
+    return float(2.0 ** (number / PER_OCTAVE))
+
+
+@dataclass(slots=True)
+class ItemTimes:
+    """Times of some items. A step of several items counts as so many of its mean."""
+
+    counts: dict[int, int] = field(default_factory=dict)  # items by bin
+    slow: list[tuple[float, int]] = field(default_factory=list)  # seconds and place of the slowest
+    some: list[tuple[float, int]] = field(default_factory=list)  # the same of a few others
+    memory: int = 0  # bytes that their process had used at most by then; 0 where that is not known
+
+    @classmethod
+    def of_steps(cls, steps: Iterable[tuple[int, float]], place: int = 0) -> ItemTimes:
+        """Count steps of this process that follow each other, and look at its memory."""
+        found = cls(memory=recent_peak())
+        for n, seconds in steps:
+            if n:
+                found.add(place, n, seconds)
+            place += n
+        return found
+
+    def add(self, place: int, n: int, seconds: float) -> None:
+        """Count one step of `n` items, the first of which stands at `place`."""
+        each = seconds / n
+        number = bin_of(each)
+        self.counts[number] = self.counts.get(number, 0) + n
+        self._name([(each, place)], [(each, place)] if n == 1 else [])
+
+    def merge(self, other: ItemTimes, move: int = 0) -> None:
+        """Add another one's counts, with places moved by `move`."""
+        for number, n in other.counts.items():
+            self.counts[number] = self.counts.get(number, 0) + n
+        self._name([(s, p + move) for s, p in other.slow], [(s, p + move) for s, p in other.some])
+        self.memory = max(self.memory, other.memory)
+
+    def _name(self, slow: list[tuple[float, int]], some: list[tuple[float, int]]) -> None:
+        if slow and (len(self.slow) < _SLOW or slow[0][0] > self.slow[-1][0]):
+            self.slow = sorted([*self.slow, *slow], reverse=True)[:_SLOW]
+        if len(self.some) < _SOME:
+            self.some = [*self.some, *some][:_SOME]
+
+    def fields(self) -> tuple[Any, ...]:
+        """Return what travels: plain data."""
+        return self.counts, self.slow, self.some, self.memory
+
+
+def recent_peak() -> int:
+    """Return what `peak_memory` has returned within the last 20 ms, or does now."""
+    process, now = os.getpid(), time.monotonic()
+    when, peak = _seen.get(process, (-_EVERY, 0))
+    if now - when >= _EVERY:
+        peak = peak_memory()
+        _seen[process] = now, peak
+    return peak
+
+
+def peak_memory() -> int:
+    """Return the most memory that this process has held so far, in bytes, as `VmHWM` of proc(5) or `ru_maxrss`."""
+    try:
+        with open(_STATUS, "rb", buffering=0) as stream:
+            said = stream.read(4096)
+        begin = said.index(_PEAK) + len(_PEAK)
+        return int(said[begin : said.index(b"kB", begin)]) * 1024
+    except (OSError, ValueError):  # not Linux, or a kernel that does not say it
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
 
 @dataclass(slots=True)
@@ -123,7 +212,6 @@ class TimesRecorder:
         self._write()
 
     def _period(self, now: float) -> float:
-        """Return the seconds that a record covers."""
         share = max(1.0, max(self._workers, len(self._open)) / _MANY)
         return max(_LEAST, (now - self._begin) * share / _RECORDS)
 

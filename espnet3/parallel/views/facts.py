@@ -16,7 +16,7 @@ from espnet3.parallel.ledger.folder import read_run
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, split_folders
 from espnet3.parallel.messages import masked
-from espnet3.parallel.timing.reading import RunTimes, read_times
+from espnet3.parallel.timing.reading import RunTimes, TimesReader
 from espnet3.parallel.views.outcomes import FailureGroup, Failures, Outcomes, merged_failures, slowest_of
 from espnet3.parallel.views.sessions import (
     JobEnds,
@@ -93,7 +93,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         raise ConfigError(no_run(run)) from None
     items = said.get("indices", {}).get("count", 0)
     sessions, drivers, shards = read_sessions(run), spans(run, "driver"), shard_spans(run)
-    counts, times = _counts(run, said, items), read_times(run)
+    counts, times = _counts(run, said, items), TimesReader(run).look()
     found, unknown = read_ends(run) if ends else ([], [])
     # the driver lives, or one of the jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)

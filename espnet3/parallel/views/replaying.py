@@ -39,8 +39,8 @@ from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split
 from espnet3.parallel.ledger.values import decode, from_json
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance import FUNCTION
+from espnet3.parallel.runner.execute import build_here
 from espnet3.parallel.runner.hooks import writes_files
-from espnet3.parallel.runner.inline import build_here
 
 _MASKED = "***"
 # The indices are not made again, and a note of its own names masked values.

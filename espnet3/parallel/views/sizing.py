@@ -17,8 +17,8 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.local.memory_limit import processors
 from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
-from espnet3.parallel.timing.counts import peak_memory
 from espnet3.parallel.timing.reading import RunTimes, shard_of
+from espnet3.parallel.timing.recorder import peak_memory
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.replaying import Replay, first_indices
 from espnet3.parallel.views.sessions import Span

@@ -11,8 +11,8 @@ from espnet3.parallel.backends.gpus import (
     asks_for_gpus,
     check_gpus,
     devices,
+    gpu_env,
     gpus_of_machine,
-    pinned,
     visible_gpus,
 )
 from espnet3.parallel.backends.loading import pip_line
@@ -78,7 +78,9 @@ def test_dask_cuda_is_given_gpus_in_one_way():
 
 def test_a_worker_sees_its_own_gpu_first():
     """The list is turned by the worker's number, and round again where there are more workers."""
-    assert [pinned(["2", "0", "5"], worker) for worker in range(4)] == ["2,0,5", "0,5,2", "5,2,0", "2,0,5"]
+    seen = [gpu_env(["2", "0", "5"], worker)["CUDA_VISIBLE_DEVICES"] for worker in range(4)]
+    assert seen == ["2,0,5", "0,5,2", "5,2,0", "2,0,5"]
+    assert gpu_env([], 1) == {}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from espnet3.parallel import (
     EnvTypeError,
     InferenceProvider,
     SignatureError,
-    parallel_for,
     parallel_map,
     set_parallel,
 )
@@ -360,15 +359,3 @@ def test_a_hook_that_takes_too_little_is_told_what_it_is_given(tmp_path):
         SignatureError, match=r"called with 3 arguments by position \(writers, result, state\), and takes 2"
     ):
         Writes(work.Whole(), output_dir=tmp_path / "run", progress=False)(range(3))
-
-
-def test_results_that_nobody_asks_for_are_a_warning(caplog):
-    """`parallel_for` runs what is asked for: a call whose results nobody reads says that nothing has run."""
-    parallel_for(abs, [-1])
-    (record,) = caplog.records
-    assert "parallel_for(abs, ...) was called and no result was asked for" in record.message
-    assert record.message.endswith("call parallel_map")
-    caplog.clear()
-    assert next(parallel_for(abs, [-1, -2], ordered=True)) == 1  # also where two workers are registered
-    assert list(parallel_for(abs, [])) == []
-    assert not caplog.records

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from espnet3.parallel.engine.loop import run_items
-from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.settling import Call
 from espnet3.parallel.records import ItemFailure, Policy
 
 RECORD = Policy(on_error="record")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from espnet3.parallel.engine.loop import run_items
-from espnet3.parallel.engine.settling import is_too_large
-from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.settling import Call, is_too_large
 from espnet3.parallel.records import ItemFailure, Policy
 
 

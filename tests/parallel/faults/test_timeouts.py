@@ -10,7 +10,7 @@ import pytest
 
 from espnet3.parallel import ConfigError, ItemFailure, get_client, parallel_map
 from espnet3.parallel.engine.loop import on_a_worker, run_items
-from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.settling import Call
 from espnet3.parallel.pilots.dask.pools import replace_pool
 from espnet3.parallel.pilots.dask.tasks import TaskPool
 from espnet3.parallel.records import Policy

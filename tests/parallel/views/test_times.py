@@ -15,9 +15,8 @@ import pytest
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
 from espnet3.parallel.ledger.split import TIMES
-from espnet3.parallel.timing.counts import ItemTimes, edge_of
-from espnet3.parallel.timing.reading import RunTimes, TimesReader, read_times
-from espnet3.parallel.timing.recorder import TimesRecorder
+from espnet3.parallel.timing.reading import RunTimes, TimesReader
+from espnet3.parallel.timing.recorder import ItemTimes, TimesRecorder, edge_of
 from espnet3.parallel.views.charts import amount
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.page import page_of
@@ -169,7 +168,7 @@ def test_the_records_of_a_long_run_stay_few(workers: int, hours: float) -> None:
 def test_the_most_memory_of_each_worker_is_recorded(tmp_path: Path, workers: int) -> None:
     """The worker of an item that took 300 MB for a moment has recorded it, another one has not; the report says it."""
     run = naps(tmp_path, workers, Large)
-    times = read_times(run)
+    times = TimesReader(run).look()
     ran = {one.worker: max(s.memory for s in times.stints if s.worker == one.worker) for one in times.stints}
     assert times.memory == max(ran.values()) > LARGE
     if workers > 1:  # one process gives memory back, and its peak stays; the other one never had it
@@ -194,7 +193,7 @@ def test_detached_jobs_record_the_same(tmp_path: Path, cls: Any) -> None:
         run.wait(timeout=600)
     finally:
         shut(run)
-    times = read_times(Path(run.path))
+    times = TimesReader(Path(run.path)).look()
     assert (
         times.memory > 10**7
         and times.items == 12
@@ -220,7 +219,7 @@ def test_what_is_torn_or_missing_is_passed_over(tmp_path: Path) -> None:
     (file,) = run.glob(f"*/{TIMES}")
     whole = file.read_bytes()
     file.write_bytes(whole + b'{"worker": "0", "beg')
-    assert read_times(run).items == 120
+    assert TimesReader(run).look().items == 120
     Checked(page_of(read_facts(run)))
     file.unlink()
     facts = read_facts(run)
@@ -237,4 +236,4 @@ def test_a_second_look_reads_only_what_is_new(tmp_path: Path) -> None:
     reader = TimesReader(run)
     reader.look()
     file.write_bytes(whole)
-    assert reader.look() == read_times(run) == reader.look()
+    assert reader.look() == TimesReader(run).look() == reader.look()

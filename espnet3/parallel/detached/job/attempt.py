@@ -30,13 +30,11 @@ from espnet3.parallel.detached.marks import Budget, LossFile, Marks
 from espnet3.parallel.detached.states import BEAT, STALE, JobState, acquire
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.loop import on_a_worker, run_items
-from espnet3.parallel.engine.settling import Block, to_lines
-from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.settling import Block, Call, to_lines
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.injection import bind
-from espnet3.parallel.env.store import adding
-from espnet3.parallel.env.worker_id import name_worker
+from espnet3.parallel.env.store import adding, name_worker
 from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
@@ -48,8 +46,8 @@ from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SplitWrit
 from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.records import ItemFailure, ProcessEnd
 from espnet3.parallel.runner import shards
+from espnet3.parallel.runner.execute import build_here
 from espnet3.parallel.runner.hooks import Hooks
-from espnet3.parallel.runner.inline import build_here
 from espnet3.parallel.timing.recorder import TimesRecorder
 
 _SLICE = 0.05  # seconds of items between two writes: what a kill may cost

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
-from espnet3.parallel.backends.amounts import walltime_seconds, walltime_text
-from espnet3.parallel.backends.detached_settings import DetachedSettings
+from espnet3.parallel.backends.job_text import walltime_seconds, walltime_text
 from espnet3.parallel.backends.queue_answers import Known
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
 from espnet3.parallel.clusters.commands import (
@@ -28,7 +27,7 @@ from espnet3.parallel.clusters.commands import (
     submitting,
 )
 from espnet3.parallel.clusters.commands import cancel as cancel_jobs
-from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import prologue_of
 from espnet3.parallel.detached.job_spec import import_path, interpreter
 from espnet3.parallel.detached.launch.asking import (

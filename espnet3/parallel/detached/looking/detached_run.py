@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
-from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
+from espnet3.parallel.config import DetachedSettings
 from espnet3.parallel.detached.job_spec import load
 from espnet3.parallel.detached.launch.handover import cancel_all, hand_over, launcher, put_specs, settle_in
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, Layout, Plan, tail, write_quickly

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from espnet3.parallel.backends.detached_settings import DetachedSettings
+from espnet3.parallel.config import DetachedSettings
 from espnet3.parallel.detached.launch.handover import Queue, launcher
 from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan, positions
 from espnet3.parallel.detached.states import (

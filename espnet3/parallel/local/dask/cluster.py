@@ -27,8 +27,7 @@ from espnet3.parallel.dask_compat import (
     import_dashboard,
     interrupted_before_start,
 )
-from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, give_up_cluster
-from espnet3.parallel.dask_compat.servers import guarded
+from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, give_up_cluster, guarded
 from espnet3.parallel.local.fork_server import ForkServer, boot_of
 from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes, processors
 from espnet3.parallel.local.pages import PrivatePages, new_secret

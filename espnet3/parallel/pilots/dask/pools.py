@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from distributed import WorkerPlugin
 
 from espnet3.parallel.dask_compat import is_lost_connection, loop_runs_here
-from espnet3.parallel.env.worker_id import forget_worker, name_worker
+from espnet3.parallel.env.store import forget_worker, name_worker
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.pilots.forks import let_go
 from espnet3.parallel.pilots.pool import BACKLOG, Pool, private_listener

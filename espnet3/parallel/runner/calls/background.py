@@ -152,11 +152,7 @@ class _Calls(Work):
 
 
 class _Host:
-    """The calls of one configuration, and the thread that drives them.
-
-    Args:
-        before: The host that is ending, if any: wait for its processes in place of starting others.
-    """
+    """The calls of one configuration, and their thread; with `before`, in the processes of that ending host."""
 
     def __init__(self, config: ParallelConfig, before: _Host | None) -> None:
         self.config = config
@@ -254,7 +250,6 @@ class _Host:
         self._calls.close()
 
     def end_with_program(self) -> None:
-        """Kill the workers of calls without a result yet."""
         if self._client is not None:
             from espnet3.parallel.clusters.client import abort
 
@@ -289,8 +284,6 @@ def _exception_of(raised: Raised, text: str, worker: str) -> BaseException:
 
 
 class _Hosts:
-    """The host that new calls go to."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._host: _Host | None = None

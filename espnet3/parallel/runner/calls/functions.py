@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
-import weakref
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from contextlib import closing
@@ -16,14 +14,10 @@ from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.work import Chunk, Work, as_items, as_stream
 from espnet3.parallel.env.calls import call_text, unwrapped
 from espnet3.parallel.env.injection import bind, name_of
-from espnet3.parallel.env.store import SetupFn, check_setup
-from espnet3.parallel.env.worker_id import named_here
+from espnet3.parallel.env.store import SetupFn, check_setup, named_here
 from espnet3.parallel.errors import SignatureError, add_note, explained_items
 from espnet3.parallel.pilots.protocol import RunSpec
-from espnet3.parallel.runner.execute import config_of, outcomes, runs_here
-from espnet3.parallel.runner.inline import build_here
-
-logger = logging.getLogger(__name__)
+from espnet3.parallel.runner.execute import build_here, config_of, outcomes, runs_here
 
 # chunks (at most 8 MB each) that an ordered parallel_for holds back behind a slow one
 _MAX_BUFFERED = 32
@@ -63,25 +57,12 @@ def stream(
 ) -> Generator[Any, None, None]:
     """Yield the results as they come, or in order; wrong arguments raise at once."""
     spec, work = _spec(func, setup_fn, kwargs), Work(as_stream(args, "args"))
-    asked: list[bool] = []
-    results = explained_items(_results(spec, work, client, config, ordered, asked))
-    weakref.finalize(results, _warn_of_none_asked, name_of(func), asked)
-    return results
-
-
-def _warn_of_none_asked(name: str, asked: list[bool]) -> None:
-    if not asked:
-        logger.warning(
-            "parallel_for(%s, ...) was called and no result was asked for, so that nothing has run: iterate over it, "
-            "or call parallel_map",
-            name,
-        )
+    return explained_items(_results(spec, work, client, config, ordered))
 
 
 def _results(
-    spec: RunSpec, work: Work, client: Any, config: ParallelConfig, ordered: bool, asked: list[bool]
+    spec: RunSpec, work: Work, client: Any, config: ParallelConfig, ordered: bool
 ) -> Generator[Any, None, None]:
-    asked.append(True)
     if work.empty:
         return
     waiting: dict[int, tuple[Chunk, Block]] = {}

@@ -24,7 +24,7 @@ from typing import Any
 from espnet3.parallel.local.fork_server import ForkServer, send_boot
 from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import MemoryWatch
-from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
+from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ProcessEnd
 
 logger = logging.getLogger(__name__)
@@ -390,12 +390,10 @@ class SupervisedCluster(WorkerCluster):
         """Return how a process ended, once that is known."""
         return self.supervisor.exits.get(pid)
 
-    def given_up(self) -> GivenUp | None:
+    def given_up(self) -> str | None:
         """Return why processes could not be replaced, once every one of them is given up."""
         workers = list(self.supervisor.workers)
-        if not workers or not all(worker.given_up for worker in workers):
-            return None
-        return GivenUp(StartFailure.WORKER, workers[0].failure)
+        return workers[0].failure if workers and all(worker.given_up for worker in workers) else None
 
     def kill_worker(self, host: str, pid: int) -> None:
         """SIGKILL one process and what it started; another takes its place."""

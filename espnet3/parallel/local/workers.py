@@ -24,8 +24,7 @@ from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import ForkServer, boot_of, take_server
 from espnet3.parallel.local.memory_limit import MemoryWatch, processors
 from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
-from espnet3.parallel.pilots.pool import Pool, private_listener
-from espnet3.parallel.pilots.slot import RunSlots, SlotClaim
+from espnet3.parallel.pilots.pool import Pool, RunSlots, SlotClaim, private_listener
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,19 @@ from espnet3.parallel.engine.watch import AwakeClock
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, say_where
 from espnet3.parallel.messages import brief
-from espnet3.parallel.pilots.abandon import SignsOfLife, abandon_run, find_late_item
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
-from espnet3.parallel.pilots.losses import Losses, PendingLosses, SetupLosses
+from espnet3.parallel.pilots.losses import (
+    Losses,
+    PendingLosses,
+    SetupLosses,
+    SignsOfLife,
+    abandon_run,
+    find_late_item,
+)
+from espnet3.parallel.pilots.pool import RunSlots, Slot, SlotClaim
 from espnet3.parallel.pilots.protocol import Done, RunSpec, block_of, pack, setup_error
-from espnet3.parallel.pilots.slot import RunSlots, Slot, SlotClaim
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
 

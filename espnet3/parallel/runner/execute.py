@@ -16,8 +16,7 @@ from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.env.worker_id import named_here
 from espnet3.parallel.errors import MissingPackageError
-from espnet3.parallel.local.alone import alone, own_processes, without_dask
-from espnet3.parallel.local.fork_server import ForkServer
+from espnet3.parallel.local.fork_server import ForkServer, alone, own_processes, without_dask
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import Tally
 from espnet3.parallel.runner.inline import run_inline

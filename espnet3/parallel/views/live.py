@@ -12,13 +12,12 @@ from typing import Any
 from espnet3.parallel.detached.layout import FOLDER, INDICES, MARK, PLAN, Layout
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, folder_status
-from espnet3.parallel.detached.marks import read_mark
-from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, living_pid
+from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, living_pid, read_mark
 from espnet3.parallel.ledger.folder import RUN, read_run
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
+from espnet3.parallel.views.facts import seconds_of
 from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures, slowest_of
-from espnet3.parallel.views.sessions import seconds_of
 
 _SPAN = 60.0  # seconds of the rate
 _DEPTH = ("*/", "*/*/")  # levels at which runs are looked for

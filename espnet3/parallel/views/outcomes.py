@@ -12,10 +12,9 @@ from typing import Any
 
 from espnet3.parallel.ledger.errors import DamagedFolderError, damaged
 from espnet3.parallel.ledger.files import open_plain, read_json
-from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.ledger.folder import RUN, SHARDS
 from espnet3.parallel.ledger.lines import check_line, failure_of, merged_failure
 from espnet3.parallel.ledger.scan import FAILED, OK, Counted
-from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.timing.reading import RunTimes

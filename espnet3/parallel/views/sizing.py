@@ -19,9 +19,8 @@ from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
 from espnet3.parallel.timing.counts import peak_memory
 from espnet3.parallel.timing.reading import RunTimes, shard_of
-from espnet3.parallel.views.facts import read_facts
+from espnet3.parallel.views.facts import Span, read_facts
 from espnet3.parallel.views.replaying import Replay, first_indices
-from espnet3.parallel.views.sessions import Span
 
 START_SHARE = 0.1  # of the workers' time that start-up may take where nothing else decides
 _MARGIN = 1.5  # on the walltime, and on memory: the next items are not the last ones

@@ -27,8 +27,18 @@ from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
 from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
-from espnet3.parallel.detached.marks import excuse_dead, hook_of_death, job_name, note_end
-from espnet3.parallel.detached.states import GRACE, JobState, acquire, disk_now, holder_lives, progress
+from espnet3.parallel.detached.states import (
+    GRACE,
+    JobState,
+    acquire,
+    disk_now,
+    excuse_dead,
+    holder_lives,
+    hook_of_death,
+    job_name,
+    note_end,
+    progress,
+)
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json

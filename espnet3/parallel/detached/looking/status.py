@@ -23,10 +23,9 @@ from espnet3.parallel.detached.states import (
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import DamagedFolderError, FolderInUseError
 from espnet3.parallel.ledger.files import read_json
-from espnet3.parallel.ledger.folder import RUN, read_run
+from espnet3.parallel.ledger.folder import RUN, SHARDS, read_run
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.scan import FAILED, OK
-from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
 from espnet3.parallel.provenance.record import changed_files, shortened
 

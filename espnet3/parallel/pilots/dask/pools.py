@@ -18,9 +18,8 @@ from espnet3.parallel.dask_compat import is_lost_connection, loop_runs_here
 from espnet3.parallel.env.worker_id import forget_worker, name_worker
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.pilots.forks import let_go
-from espnet3.parallel.pilots.pool import BACKLOG, Pool, private_listener
+from espnet3.parallel.pilots.pool import BACKLOG, Pool, SlotClaim, SlotSource, private_listener
 from espnet3.parallel.pilots.protocol import Hello
-from espnet3.parallel.pilots.slot import SlotClaim, SlotSource
 from espnet3.parallel.pilots.worker import Slots
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 

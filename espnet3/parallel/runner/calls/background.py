@@ -36,7 +36,7 @@ from espnet3.parallel.env.calls import EnvCall, call_text, portable_setup_error,
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.errors import WorkerSetupError, add_note, say_where
-from espnet3.parallel.local.alone import without_dask
+from espnet3.parallel.local.fork_server import without_dask
 from espnet3.parallel.local.workers import borrowed, wanted_by
 from espnet3.parallel.pilots.driver import PilotRun  # here: a program may fork while a thread would import it
 from espnet3.parallel.pilots.forks import OwnFuture

@@ -32,8 +32,14 @@ from espnet3.parallel.errors import ConfigError, WorkerSetupError, explained
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer, own_processes
 from espnet3.parallel.local.pages import PrivatePages, new_secret
-from espnet3.parallel.pilots.dask.pools import PilotHost, check_client, close_pool, has_work, of_the_parent
-from espnet3.parallel.pilots.forks import let_go
+from espnet3.parallel.pilots.dask.pools import (
+    PilotHost,
+    check_client,
+    close_pool,
+    has_work,
+    let_go,
+    of_the_parent,
+)
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from espnet3.parallel.detached.layout import DONE, ENDED, LOSSES, MARK, Done, En
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, read_or_none, write_json
-from espnet3.parallel.ledger.lease import Lease, is_alive, is_copied
+from espnet3.parallel.ledger.lease import Lease, is_alive, is_copied, lease_numbers
 from espnet3.parallel.records import ProcessEnd
 
 _WIDTH = 320  # bytes: each mark covers the one before in one write
@@ -420,26 +419,9 @@ def holder_of(folder: Path) -> dict[str, Any] | None:
 
 
 def _newest_lease(folder: Path) -> tuple[Path | None, dict[str, Any] | None]:
-    newest, number = None, 0
     try:
-        names = os.listdir(folder)
+        number = max(lease_numbers(folder), default=0)
     except FileNotFoundError:
-        return None, None
-    for name in names:
-        parts = name.split(".")
-        if len(parts) == 3 and parts[0] == "lease" and parts[1].isdigit() and int(parts[1]) > number:
-            newest, number = folder / name, int(parts[1])
-    return newest, None if newest is None else read_or_none(newest)
-
-
-def disk_now(folder: Path) -> int:
-    """Return the time in nanoseconds by the clock of a folder's disk, or this host's where it is read-only."""
-    probe = folder / f".now.{uuid.uuid4().hex}.tmp"
-    try:
-        probe.touch(0o600)
-    except OSError:
-        return time.time_ns()
-    try:
-        return probe.stat().st_mtime_ns
-    finally:
-        probe.unlink(missing_ok=True)
+        number = 0
+    newest = folder / f"lease.{number}.json"
+    return (newest, read_or_none(newest)) if number else (None, None)

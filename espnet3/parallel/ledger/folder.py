@@ -165,10 +165,7 @@ class OpenRun(Counted):
 
     def event(self, kind: str, **facts: Any) -> None:
         """Note in `events.jsonl` that something happened now."""
-        # escaped to ASCII: a message may hold lone surrogates
-        self._events.append(
-            [json.dumps({"time": now(), "event": kind, **masked(facts)}, default=str).encode() + b"\n"]
-        )
+        note_event(self._events, kind, facts)
 
     def merge(self) -> Receipt:
         """Write the merged, ordered files and the receipt that proves them."""
@@ -219,6 +216,12 @@ class OpenRun(Counted):
             gone = isinstance(error, DamagedFolderError)
             if error is not None and not gone and hasattr(error, "add_note"):
                 error.add_note(f"closing the run folder failed as well: {second}")
+
+
+def note_event(events: Appender, kind: str, facts: dict[str, Any]) -> None:
+    """Append to `events.jsonl` that something happened now."""
+    # escaped to ASCII: a message may hold lone surrogates
+    events.append([json.dumps({"time": now(), "event": kind, **masked(facts)}, default=str).encode() + b"\n"])
 
 
 def _spaced(number: int) -> str:

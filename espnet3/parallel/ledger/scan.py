@@ -18,7 +18,6 @@ from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.lines import (
     FAILURE,
     RESULT,
-    check_line,
     checked,
     failure_of,
     index_json,
@@ -263,16 +262,9 @@ class _Reader:
         )
 
     def _two_results(self, position: int, number: int, at: int) -> DamagedFolderError:
-        first = "another line"
-        for other, own in zip(self.scan.splits[: number + 1], self.own, strict=False):
-            if own and (other / RESULTS).exists():
-                with open_plain(other / RESULTS) as stream:
-                    hit = next((k for k, line in enumerate(stream, 1) if check_line(line) == position), None)
-                if hit is not None:
-                    first = f"{other / RESULTS}, line {hit}"
-                    break
+        file = self.scan.splits[number] / RESULTS
         return DamagedFolderError(
-            f"item {self.items[position]!r} (position {position}) has two different results: {first}, "
-            f"and {self.scan.splits[number] / RESULTS}, line {at}. Remove the wrong line, or start anew with "
-            "resume=False"
+            f"item {self.items[position]!r} (position {position}) has two different results, the second one in {file}, "
+            f"line {at}; `grep '\"n\":{position},' {file.parent.parent}/*/{RESULTS}` shows both. Remove the "
+            "wrong line, or start anew with resume=False"
         )

@@ -12,10 +12,11 @@ from typing import Any
 
 from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout, Plan
 from espnet3.parallel.detached.looking.status import driver_of, no_run, run_status
-from espnet3.parallel.detached.states import JobState, LossFile, disk_now, holder_lives
+from espnet3.parallel.detached.states import JobState, LossFile, holder_lives
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.files import open_plain, read_or_none
 from espnet3.parallel.ledger.folder import EVENTS, read_run
+from espnet3.parallel.ledger.lease import disk_now, lease_numbers
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, split_folders
 from espnet3.parallel.messages import masked
@@ -141,11 +142,7 @@ def losses_of(run: Path) -> int:
 
 def spans(folder: Path, name: str, done: Path | None = None) -> Iterator[Span]:
     """Yield the spans of a folder's last leases; the mark `done` ends a shard, even if its job lives on."""
-    numbers = sorted(
-        int(file.name.split(".")[1])
-        for file in folder.glob("lease.*.json")
-        if file.name.split(".")[1].isdigit()
-    )
+    numbers = sorted(lease_numbers(folder))
     for number in numbers:
         file = folder / f"lease.{number}.json"
         held = read_or_none(file) or {}

@@ -10,12 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger.errors import DamagedFolderError, damaged
-from espnet3.parallel.ledger.files import open_plain, read_json
+from espnet3.parallel.ledger.errors import damaged
+from espnet3.parallel.ledger.files import open_plain
 from espnet3.parallel.ledger.folder import RUN, SHARDS
 from espnet3.parallel.ledger.lines import check_line, failure_of, merged_failure
 from espnet3.parallel.ledger.scan import FAILED, OK, Counted
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, is_of, split_folders
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.timing.reading import RunTimes
 
@@ -105,7 +105,7 @@ class Outcomes(Counted):
         """Read the lines since the last look."""
         for split in split_folders(self.run, self.kind):
             if split not in self._own and split.name not in self.foreign and not _begins(split):
-                if self._is_of(split):
+                if is_of(split, self._sha256):
                     self._own.add(split)
                 else:
                     self.foreign.append(split.name)
@@ -122,12 +122,6 @@ class Outcomes(Counted):
         for split in split_folders(self.run, self.kind):
             for line, number, position in islice(self._new_lines(split / ERRORS), MOST_FAILURES):
                 self.failures.add(position, failure_of(line, split / ERRORS, number))
-
-    def _is_of(self, split: Path) -> bool:
-        try:
-            return bool(read_json(split / SPEC).get("indices") == self._sha256)
-        except (OSError, DamagedFolderError):
-            return False
 
     def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int, int]]:
         """Yield whole lines not read before, with their number and position; a torn end waits for the next look."""

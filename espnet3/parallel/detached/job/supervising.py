@@ -31,7 +31,6 @@ from espnet3.parallel.detached.states import (
     GRACE,
     JobState,
     acquire,
-    disk_now,
     excuse_dead,
     holder_lives,
     hook_of_death,
@@ -42,7 +41,7 @@ from espnet3.parallel.detached.states import (
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
-from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.lease import Lease, disk_now
 from espnet3.parallel.local.forking import fresh_signals
 from espnet3.parallel.records import ProcessEnd
 

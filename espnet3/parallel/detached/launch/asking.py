@@ -30,9 +30,10 @@ from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.clusters.commands import SECONDS, Said, answers, comment, run
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
-from espnet3.parallel.detached.states import JobState, disk_now, said_its_end
+from espnet3.parallel.detached.states import JobState, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
+from espnet3.parallel.ledger.lease import disk_now
 
 FOLDER = "scheduler"  # scripts, task lists, the arrays that were submitted, and what the scheduler prints
 _PLACE = "place.json"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import datetime
-import json
 import os
 import socket
 import sys
@@ -35,7 +33,6 @@ from espnet3.parallel.detached.states import (
     JobState,
     RunStatus,
     acquire,
-    disk_now,
     holder_lives,
     progress,
 )
@@ -44,14 +41,14 @@ from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ConfigError, ParallelError, explained
 from espnet3.parallel.ledger.errors import ChangedRunError, IncompleteRunError, LedgerError
 from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json
-from espnet3.parallel.ledger.folder import EVENTS, resumed
-from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.folder import EVENTS, note_event, resumed
+from espnet3.parallel.ledger.lease import Lease, disk_now
 from espnet3.parallel.ledger.merge import merge_splits
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import FAILED, LEFT, scan_splits
 from espnet3.parallel.ledger.split import RESULTS
 from espnet3.parallel.ledger.values import decode, encode
-from espnet3.parallel.messages import counted, html_table, masked
+from espnet3.parallel.messages import counted, html_table
 from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.runner.hooks import folder_entries
 from espnet3.parallel.runner.progress import look_for_nones
@@ -353,12 +350,8 @@ def _driving(layout: Layout, verb: str, patience: float = 0.0) -> Iterator[str]:
 
 
 def _event(layout: Layout, kind: str, **facts: Any) -> None:
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-    events = Appender(layout.run / EVENTS)
-    try:
-        events.append([json.dumps({"time": now, "event": kind, **masked(facts)}).encode() + b"\n"])
-    finally:
-        events.close()
+    with contextlib.closing(Appender(layout.run / EVENTS)) as events:
+        note_event(events, kind, facts)
 
 
 def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:

@@ -15,18 +15,17 @@ from espnet3.parallel.detached.states import (
     JobState,
     RunStatus,
     ShardStatus,
-    disk_now,
     holder_lives,
     holder_of,
     shard_status,
 )
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.errors import DamagedFolderError, FolderInUseError
-from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.folder import RUN, SHARDS, read_run
+from espnet3.parallel.ledger.lease import disk_now
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.scan import FAILED, OK
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, is_of, split_folders
 from espnet3.parallel.provenance.record import changed_files, shortened
 
 _SHOWN = 5  # folders with a run that are named where there is none
@@ -172,7 +171,7 @@ def folder_status(path: Path) -> FolderStatus:
     state = bytearray(indices.get("count", 0))
     notes = []
     for split in split_folders(path, kind):
-        if not _is_of(split, indices.get("sha256")):
+        if not is_of(split, indices.get("sha256")):
             notes.append(f"{split.name} is of another index list and is not counted")
             continue
         for name, outcome in ((ERRORS, FAILED), (RESULTS, OK)):
@@ -189,13 +188,6 @@ def no_run(path: Path) -> str:
     more = ", ..." if len(below) > _SHOWN else ""
     there = f" (there are runs in {', '.join(below[:_SHOWN])}{more})" if below else ""
     return f"{path} holds no run{there}: give the runner's output_dir, with its shard_subdir"
-
-
-def _is_of(split: Path, indices_sha256: Any) -> bool:
-    try:
-        return bool(read_json(split / SPEC).get("indices") == indices_sha256)
-    except (FileNotFoundError, DamagedFolderError):  # the run itself looks these up by their index
-        return False
 
 
 S = TypeVar("S", bound=RunStatus | FolderStatus)

@@ -313,7 +313,12 @@ def _open(
     if plan is None and differs:
         moved = set_aside(path) or moved
     plan = identity.plan if plan is None else plan
-    _warn_of_versions(path, changed_packages(old, identity))
+    if updated := changed_packages(old, identity):
+        warnings.warn(
+            f"{path} has results of other versions ({', '.join(updated)}); what is left is computed with these. "
+            "resume=False starts anew",
+            stacklevel=_CALLER,
+        )
     if differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
         _write_run(path, run_id, replace(identity, plan=plan), items, old, differs)
     run = OpenRun(path, run_id, identity, items, lease, plan)
@@ -328,15 +333,6 @@ def _open(
     kind = "resumed" if old or damage else "started"
     run.event(kind, run_id=run_id, ok=run.ok, failed=run.failed)
     return run
-
-
-def _warn_of_versions(path: Path, updated: list[str]) -> None:
-    if updated:
-        warnings.warn(
-            f"{path} has results of other versions ({', '.join(updated)}); what is left is computed with these. "
-            "resume=False starts anew",
-            stacklevel=_CALLER + 1,
-        )
 
 
 def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | None:

@@ -10,10 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, no_run
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import damaged
 from espnet3.parallel.ledger.files import open_plain
-from espnet3.parallel.ledger.folder import RUN, SHARDS
+from espnet3.parallel.ledger.folder import RUN, SHARDS, read_run
 from espnet3.parallel.ledger.lines import check_line, failure_of, merged_failure
+from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.scan import FAILED, OK, Counted
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, is_of, split_folders
 from espnet3.parallel.records import ItemFailure
@@ -101,6 +104,11 @@ class Outcomes(Counted):
         self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
         self._own: set[Path] = set()
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence for each split that is not counted."""
+        return tuple(f"{name} is of another index list and is not counted" for name in self.foreign)
+
     def look(self) -> None:
         """Read the lines since the last look."""
         for split in split_folders(self.run, self.kind):
@@ -116,12 +124,6 @@ class Outcomes(Counted):
                         self.failures.add(position, failure_of(line, split / ERRORS, number))
                 for _, _, position in self._new_lines(split / RESULTS):
                     self.state[position] = OK
-
-    def look_at_failures(self) -> None:
-        """Read the first failed items alone, up to `MOST_FAILURES`: of a run that is too large to be counted."""
-        for split in split_folders(self.run, self.kind):
-            for line, number, position in islice(self._new_lines(split / ERRORS), MOST_FAILURES):
-                self.failures.add(position, failure_of(line, split / ERRORS, number))
 
     def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int, int]]:
         """Yield whole lines not read before, with their number and position; a torn end waits for the next look."""
@@ -140,6 +142,23 @@ class Outcomes(Counted):
                 if 0 <= position < n:
                     yield line, number, position
         self._read[file] = at, number
+
+
+def folder_status(path: Path, outcomes: Outcomes | None = None) -> FolderStatus:
+    """Return how the run of a folder is; `outcomes` are those of an earlier look."""
+    try:
+        run = read_run(path)
+    except FileNotFoundError:
+        raise ConfigError(no_run(path)) from None
+    driver = driver_of(path)
+    if (path / RECEIPT).exists():
+        receipt = read_receipt(path)
+        failed = sum(receipt.failed.values())
+        return FolderStatus(str(path), receipt.planned, receipt.ok, failed, bool(driver), True, driver)
+    seen = outcomes or Outcomes(path, run)
+    seen.look()
+    counts = len(seen.state), seen.ok, seen.failed
+    return FolderStatus(str(path), *counts, bool(driver), False, driver, seen.notes)
 
 
 def _begins(split: Path) -> bool:

@@ -277,7 +277,9 @@ class DetachedRun(Sequence[JobRecord]):
             raised = _raised(layout, plan, before)
             settle_in(layout, plan)
             if on_error is not None:
-                _change_policy(layout, on_error)
+                template = layout.template()
+                layout.write_template(replace(template, policy=replace(template.policy, on_error=on_error)))
+                write_json(layout.folder / RUNNER, {**layout.read(RUNNER), "on_error": on_error})
             items = layout.items()
             if changed:
                 layout.write_plan(replace(plan, code={}))
@@ -369,13 +371,6 @@ def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
 
 def _noted(status: RunStatus, note: str) -> RunStatus:
     return replace(status, notes=(*status.notes, note)) if note else status
-
-
-def _change_policy(layout: Layout, on_error: str) -> None:
-    template = layout.template()
-    layout.write_template(replace(template, policy=replace(template.policy, on_error=on_error)))
-    runner = layout.read(RUNNER)
-    write_json(layout.folder / RUNNER, {**runner, "on_error": on_error})
 
 
 def _raised(layout: Layout, plan: Plan, status: RunStatus) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.detached.launch.handover import Queue, launcher
-from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan, positions
+from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan
 from espnet3.parallel.detached.states import (
     JobState,
     RunStatus,
@@ -19,13 +19,10 @@ from espnet3.parallel.detached.states import (
     holder_of,
     shard_status,
 )
-from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import FolderInUseError
-from espnet3.parallel.ledger.folder import RUN, SHARDS, read_run
+from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.lease import disk_now
-from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
-from espnet3.parallel.ledger.scan import FAILED, OK
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, is_of, split_folders
+from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.provenance.record import changed_files, shortened
 
 _SHOWN = 5  # folders with a run that are named where there is none
@@ -152,34 +149,6 @@ class FolderStatus:
         """Return the status as plain JSON data."""
         plain = {name: getattr(self, name) for name in self.__slots__}
         return {**plain, "done": self.done, "notes": list(self.notes)}
-
-
-def folder_status(path: Path) -> FolderStatus:
-    """Return how the run of a folder is."""
-    try:
-        run = read_run(path)
-    except FileNotFoundError:
-        raise ConfigError(no_run(path)) from None
-    driver = driver_of(path)
-    alive = bool(driver)
-    if (path / RECEIPT).exists():
-        receipt = read_receipt(path)
-        failed = sum(receipt.failed.values())
-        return FolderStatus(str(path), receipt.planned, receipt.ok, failed, alive, True, driver)
-    indices = run.get("indices", {})
-    kind = SESSION if SHARDS in run.get("plan", {}) else SPLIT
-    state = bytearray(indices.get("count", 0))
-    notes = []
-    for split in split_folders(path, kind):
-        if not is_of(split, indices.get("sha256")):
-            notes.append(f"{split.name} is of another index list and is not counted")
-            continue
-        for name, outcome in ((ERRORS, FAILED), (RESULTS, OK)):
-            for position in positions(split / name):
-                if position < len(state) and state[position] != OK:
-                    state[position] = outcome
-    ok, failed = state.count(OK), state.count(FAILED)
-    return FolderStatus(str(path), len(state), ok, failed, alive, False, driver, tuple(notes))
 
 
 def no_run(path: Path) -> str:

@@ -21,7 +21,7 @@ from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, StartsInTime, g
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
 from espnet3.parallel.kube.server import Server, events_of, is_going, log_of, sentence
-from espnet3.parallel.kube.spec import cluster_spec, owner_of, pods_of, with_run
+from espnet3.parallel.kube.spec import cluster_spec, owner_of, with_run
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster, listed, not_there
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,8 @@ class Place:
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the cluster's pods."""
-        return self.server.items(self.server.path("v1", "pods"), labelSelector=pods_of(self.name))
+        selector = f"dask.org/cluster-name={self.name}"
+        return self.server.items(self.server.path("v1", "pods"), labelSelector=selector)
 
     def missing(self) -> str:
         """Return the pods that do not run, or run without being ready, with their events and logs."""

@@ -82,12 +82,6 @@ def excuse_dead(folder: Path) -> None:
         write_json(folder / MARK, {**mark, "stopping": True})
 
 
-def hook_of_death(folder: Path) -> str:
-    """Return the writer hook that a dead worker was in, by its mark; "" where it was in none."""
-    mark = read_mark(folder)
-    return "" if mark.get("stopping") else mark.get("hook", "")
-
-
 def _died_over_items(mark: dict[str, Any]) -> bool:
     return bool(mark.get("in_flight")) and not mark.get("stopping")
 

@@ -54,16 +54,9 @@ _SHOWN = 500  # characters of an error in an event
 
 
 class OpenRun(Counted):
-    """A run folder in the hands of the one driver that holds its lease.
+    """A run folder in the hands of the one driver that holds its lease; its methods are for one thread at a time.
 
-    Its methods are for one thread at a time. Made by `open_run`; a context manager that marks the
-    session as done when it is left without an error.
-
-    Attributes:
-        path: The folder.
-        state: As it was when the folder was opened, like `ok` and `failed`, which count it.
-        plan: How the work was cut when the folder was new; a resumed run keeps to it.
-        repaired: Sentences about damage and its repair.
+    A context manager that marks the session as done when it is left without an error.
     """
 
     def __init__(
@@ -78,7 +71,7 @@ class OpenRun(Counted):
         self.path = path
         self.run_id = run_id
         self.lease = lease
-        self.plan = plan
+        self.plan = plan  # how the work was cut when the folder was new
         self._kind = SESSION if SHARDS in plan else SPLIT
         self._items = items
         self._hash: str = identity.indices["sha256"]
@@ -87,8 +80,8 @@ class OpenRun(Counted):
         self._split = SplitWriter(path, {**spec, "plan": plan} if SHARDS in plan else spec, self._kind)
         scan = scan_splits(path, self._items, self._hash, kind=self._kind)
         self._events = Appender(path / EVENTS)
-        self.state = scan.state
-        self.repaired = scan.repaired
+        self.state = scan.state  # when the folder was opened, like `ok` and `failed`, which count it
+        self.repaired = scan.repaired  # sentences about damage and its repair
         self._noted = set(scan.repaired)
         for sentence in scan.repaired:
             self.event("repaired", what=sentence)

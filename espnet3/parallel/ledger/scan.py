@@ -53,23 +53,15 @@ class Counted:
 
 @dataclass(slots=True)
 class Scan(Counted):
-    """The content of a run's splits.
-
-    Attributes:
-        where: By position, the place of its line (`locate`), of a span that of its first line; empty unless asked for.
-        spans: Spans that were taken whole, by their first position; empty unless `where` was asked for.
-        sums: By position, the checksum of the line that was taken, to tell whether another result is the same.
-        repaired: A sentence for each damage, with its repair.
-        repeated: Lines that repeat an earlier one.
-    """
+    """The content of a run's splits; `where` and `spans` are empty unless they were asked for."""
 
     state: bytearray
-    where: array[int]
-    sums: array[int]
+    where: array[int]  # by position, the place of its line (`locate`); of a span, that of its first line
+    sums: array[int]  # by position, the checksum of its line, to tell whether another result is the same
     splits: list[Path]
-    spans: dict[int, Span] = field(default_factory=dict)
-    repaired: list[str] = field(default_factory=list)
-    repeated: int = 0
+    spans: dict[int, Span] = field(default_factory=dict)  # those taken whole, by their first position
+    repaired: list[str] = field(default_factory=list)  # a sentence for each damage, with its repair
+    repeated: int = 0  # lines that repeat an earlier one
 
     def locate(self, position: int) -> tuple[int, int]:
         """Return the number of the split and the offset in its file of a position's line."""

@@ -83,12 +83,7 @@ class Failures:
 
 
 class Outcomes(Counted):
-    """The outcomes that the splits of a run hold so far.
-
-    Attributes:
-        failures: The failed items.
-        foreign: Names of splits of another index list, which are not counted.
-    """
+    """The outcomes that the splits of a run hold so far."""
 
     def __init__(self, run: Path, said: dict[str, Any]) -> None:
         self.run = run
@@ -99,7 +94,7 @@ class Outcomes(Counted):
         except (TypeError, ValueError, OverflowError, MemoryError) as error:
             raise damaged(run / RUN, 0, error) from error
         self.failures = Failures()
-        self.foreign: list[str] = []
+        self.foreign: list[str] = []  # names of splits of another index list, which are not counted
         self._sha256 = indices.get("sha256")
         self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
         self._own: set[Path] = set()

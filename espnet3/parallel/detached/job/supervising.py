@@ -33,10 +33,10 @@ from espnet3.parallel.detached.states import (
     acquire,
     excuse_dead,
     holder_lives,
-    hook_of_death,
     job_name,
     note_end,
     progress,
+    read_mark,
 )
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError
@@ -174,8 +174,8 @@ class Supervisor:
             self.todo.appendleft(shard)
             return
         end = ProcessEnd.from_returncode(status)
-        hook = hook_of_death(folder)
-        where = f" in {hook}" if hook else ""
+        mark = read_mark(folder)
+        where = f" in {mark['hook']}" if mark.get("hook") and not mark.get("stopping") else ""
         why = f"its process {end}{where} {deaths} times in a row without an outcome; see its log"
         write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
 

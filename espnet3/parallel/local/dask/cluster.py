@@ -97,14 +97,7 @@ class ThreadCluster(LocalCluster, PrivatePages):
 
 
 class ForkedWorker(ProcessInterface):
-    """One local worker process, replaced when it dies; a `SpecCluster` worker, and the owner of what is supervised.
-
-    Args:
-        lost: Makes the scheduler forget a worker, given its address.
-        pages: The secret that its HTTP pages ask for; None leaves them open.
-        gpus: The GPUs that the workers share out; this one's own is the one of its number.
-        options: All others, for `distributed.Worker`.
-    """
+    """One local worker process, replaced when it dies; a `SpecCluster` worker, and the owner of what is supervised."""
 
     def __init__(
         self,
@@ -112,9 +105,9 @@ class ForkedWorker(ProcessInterface):
         *,
         name: Any,
         supervisor: Supervisor,
-        lost: Callable[[str], Awaitable[None]],
-        pages: str | None = None,
-        gpus: Sequence[str] = (),
+        lost: Callable[[str], Awaitable[None]],  # has the scheduler forget a worker, given its address
+        pages: str | None = None,  # the secret that its HTTP pages ask for; None leaves them open
+        gpus: Sequence[str] = (),  # the workers share them out: this one's is that of its number
         memory_limit: Any = "auto",
         env: Mapping[str, str] | None = None,
         **options: Any,

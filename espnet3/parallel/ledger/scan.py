@@ -18,6 +18,7 @@ from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.lines import (
     FAILURE,
     RESULT,
+    check_line,
     checked,
     failure_of,
     index_json,
@@ -145,7 +146,12 @@ class _Reader:
                 else:
                     stream.seek(at)
         if damage:
-            self._note_damage(file, damage)
+            shown = ", ".join(map(str, damage[:_SHOWN])) + (", ..." if len(damage) > _SHOWN else "")
+            count = f"{len(damage)} damaged or torn line{'s' if len(damage) > 1 else ''}"
+            self.scan.repaired.append(
+                f"{file.parent.name}/{file.name}: {count} left out (line {shown}); "
+                "items without another outcome are computed again"
+            )
         return lines - len(damage)
 
     def _line(self, line: bytes, at: int, begin: int, number: int, outcome: int, place: Place) -> bool:
@@ -245,18 +251,17 @@ class _Reader:
                     "items without another outcome are computed again"
                 )
 
-    def _note_damage(self, file: Path, damage: list[int]) -> None:
-        lines = ", ".join(map(str, damage[:_SHOWN])) + (", ..." if len(damage) > _SHOWN else "")
-        count = f"{len(damage)} damaged or torn line{'s' if len(damage) > 1 else ''}"
-        self.scan.repaired.append(
-            f"{file.parent.name}/{file.name}: {count} left out (line {lines}); "
-            "items without another outcome are computed again"
-        )
-
     def _two_results(self, position: int, number: int, at: int) -> DamagedFolderError:
-        file = self.scan.splits[number] / RESULTS
+        first = "another line"
+        for other, own in zip(self.scan.splits[: number + 1], self.own, strict=False):
+            if own and (other / RESULTS).exists():
+                with open_plain(other / RESULTS) as stream:
+                    hit = next((k for k, line in enumerate(stream, 1) if check_line(line) == position), None)
+                if hit is not None:
+                    first = f"{other / RESULTS}, line {hit}"
+                    break
         return DamagedFolderError(
-            f"item {self.items[position]!r} (position {position}) has two different results, the second one in {file}, "
-            f"line {at}; `grep '\"n\":{position},' {file.parent.parent}/*/{RESULTS}` shows both. Remove the "
-            "wrong line, or start anew with resume=False"
+            f"item {self.items[position]!r} (position {position}) has two different results: {first}, "
+            f"and {self.scan.splits[number] / RESULTS}, line {at}. Remove the wrong line, or start anew with "
+            "resume=False"
         )

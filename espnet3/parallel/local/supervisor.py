@@ -239,7 +239,10 @@ class Supervisor:
         elif source is self.server.sock:
             if not self.server.read_events():
                 self._selector.unregister(self.server.sock)
-                self._server_gone()
+                self._without_server = True
+                for one in self.workers:  # those that live are kept: their sockets still tell of their end
+                    if one.sock is None or not one.pid:
+                        self._lost(one)
         elif worker is not None and worker.sock is source:  # not closed by an event of the same round
             self._read(worker)
 
@@ -343,13 +346,6 @@ class Supervisor:
                 "worker %s is given up after %d failed starts: %s", worker.name, failed, worker.failure
             )
         worker.tell_owner()
-
-    def _server_gone(self) -> None:
-        """Keep the processes that live: their sockets still tell of their end."""
-        self._without_server = True
-        for worker in self.workers:
-            if worker.sock is None or not worker.pid:
-                self._lost(worker)
 
     def _lost(self, worker: Supervised) -> None:
         """Note the end of a process without a server that reports its end or could start another."""

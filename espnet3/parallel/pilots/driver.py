@@ -342,7 +342,10 @@ class PilotRun:
         self.tally.halved += done.halved
         if done.worker or not self.tally.warm:
             self._answered |= {done.worker or slot.hello.address, slot.hello.address}
-            self.tally.warm = self._is_warm()
+            # every worker has answered: those that are connected and, of this machine, those to come
+            expected = self.tally.asked if self.cluster.owns_processes else 0
+            here = _workers_of(self._claim.slots)
+            self.tally.warm = len(self._answered) >= expected and self._answered >= here
         if done.worker:  # of a task, whose slot, a place in a queue, is one of those that have answered
             self.tally.workers = len(self._answered) - 1
         block = block_of(done, values, slot.hello.worker)
@@ -355,11 +358,6 @@ class PilotRun:
                 self.work.units(chunk), n, done.seconds, max(chunk.n_bytes, slot.channel.received)
             )
         self._out.append((chunk, block))
-
-    def _is_warm(self) -> bool:
-        """Whether every worker has answered: those that are connected and, of this machine, those to come."""
-        expected = self.tally.asked if self.cluster.owns_processes else 0
-        return len(self._answered) >= expected and self._answered >= _workers_of(self._claim.slots)
 
     def _not_sent(self, chunk: Chunk, error: BaseException) -> None:
         self._not_travelled(chunk, "sent to a worker", error, failure_of(error, None, 1, THIS_PROCESS))

@@ -105,7 +105,9 @@ class Watcher:
         if self._detached is None:
             folder_status(run, self._outcomes)  # raises for a damaged folder
         self._times = TimesReader(run)
-        self._items = None if self._detached is None else _indices(run)
+        self._items: Sequence[Any] | None = None  # of a detached run, where there are few enough to be named
+        if self._detached is not None and (run / FOLDER / INDICES).stat().st_size <= _MOST_INDICES:
+            self._items = Layout(run).items()
 
     def look(self) -> LiveFacts:
         """Return how the run is now."""
@@ -198,12 +200,6 @@ def _named(position: int, items: Sequence[Any] | None) -> str:
     if items is None or position >= len(items):
         return f"at position {position}"
     return f"{items[position]!r:.60}"
-
-
-def _indices(run: Path) -> Sequence[Any] | None:
-    """Return the indices of a detached run; None where there are too many to read them for their names."""
-    layout = Layout(run)
-    return layout.items() if (layout.folder / INDICES).stat().st_size <= _MOST_INDICES else None
 
 
 def workers_of(times: RunTimes, since: float) -> list[Worker]:

@@ -107,7 +107,9 @@ class Outcomes(Counted):
     def look(self) -> None:
         """Read the lines since the last look."""
         for split in split_folders(self.run, self.kind):
-            if split not in self._own and split.name not in self.foreign and not _begins(split):
+            known = split in self._own or split.name in self.foreign
+            # a folder that was just made has no file yet: its spec is the first one
+            if not known and any((split / name).exists() for name in (SPEC, RESULTS, ERRORS)):
                 if is_of(split, self._sha256):
                     self._own.add(split)
                 else:
@@ -119,6 +121,12 @@ class Outcomes(Counted):
                         self.failures.add(position, failure_of(line, split / ERRORS, number))
                 for _, _, position in self._new_lines(split / RESULTS):
                     self.state[position] = OK
+
+    def look_at_failures(self) -> None:
+        """Read the first failed items alone, up to `MOST_FAILURES`: of a run that is too large to be counted."""
+        for split in split_folders(self.run, self.kind):
+            for line, number, position in islice(self._new_lines(split / ERRORS), MOST_FAILURES):
+                self.failures.add(position, failure_of(line, split / ERRORS, number))
 
     def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int, int]]:
         """Yield whole lines not read before, with their number and position; a torn end waits for the next look."""
@@ -154,11 +162,6 @@ def folder_status(path: Path, outcomes: Outcomes | None = None) -> FolderStatus:
     seen.look()
     counts = len(seen.state), seen.ok, seen.failed
     return FolderStatus(str(path), *counts, bool(driver), False, driver, seen.notes)
-
-
-def _begins(split: Path) -> bool:
-    """Tell a folder that was just made: its spec is its first file."""
-    return not any((split / name).exists() for name in (SPEC, RESULTS, ERRORS))
 
 
 def merged_failures(run: Path, failed: int) -> Failures:

@@ -63,7 +63,7 @@ def page_of(facts: RunFacts) -> str:
         + "".join(f"<li>{_inline(one)}</li>" for one in found)
         + "</ol></section>",
         _tiles(facts),
-        *(f'<p class="note">{escape(note)}</p>' for note in facts.notes),
+        *(f'<p class="note">{escape(note)}</p>' for note in (facts.sampled, *facts.notes) if note),
         _section("Throughput", _throughput(facts)),
         _section("Who worked when", _timeline(facts)),
         _section("How long items took", _times(facts)),
@@ -238,15 +238,12 @@ def _sessions(facts: RunFacts) -> str:
         for sentence in one.repaired
     ]
     if facts.ends:
-        unfinished = [
-            (
-                charts.clock(one.noticed) if one.noticed else "now",
-                one.state.replace("_", " "),
-                _numbers(one.shards),
-                one.sentence,
-            )
-            for one in facts.ends
-        ]
+        unfinished = []
+        for end in facts.ends:
+            shards, more = ", ".join(map(str, end.shards[:_MOST_GROUPS])), len(end.shards)
+            shards += f", … ({more:,})" if more > _MOST_GROUPS else ""
+            seen = charts.clock(end.noticed) if end.noticed else "now"
+            unfinished.append((seen, end.state.replace("_", " "), shards, end.sentence))
         found.append("<h3>Jobs that did not finish their shards</h3>")
         found.append(_table(("seen", "how", "shards", "which means"), unfinished))
     lost = sum(span.ended == "died" for span in (*facts.drivers, *facts.shards))
@@ -319,11 +316,6 @@ def _pairs(values: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
-def _numbers(values: Sequence[int]) -> str:
-    shown = ", ".join(map(str, values[:_MOST_GROUPS]))
-    return f"{shown}, … ({len(values):,})" if len(values) > _MOST_GROUPS else shown
-
-
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 300 else f"{text[:300]}…"
@@ -348,13 +340,15 @@ def _state(facts: RunFacts) -> str:
                 f"{duration(last.figure('seconds'))} on {counted(int(last.figure('workers')), 'worker')}."
             )
         return f"All {counted(facts.items, 'item')} have an outcome{failed}.{how}"
-    have = f"{facts.ok + facts.failed:,} of {counted(facts.items, 'item')} have an outcome{failed}"
+    about = "" if facts.exact else "About "
+    have = f"{about}{facts.ok + facts.failed:,} of {counted(facts.items, 'item')} have an outcome{failed}"
     if facts.state == "at work":
         return f"{have}; the run is at work."
     ended = facts.sessions[-1] if facts.sessions else None
     why = f" It stopped at {ended.error.splitlines()[0]:.120}." if ended is not None and ended.error else ""
     again = f"`espnet3 retry {facts.run}`" if facts.shards else "the same call of the runner"
-    return f"{have}, and no process works on it.{why} To compute the {facts.left:,} that are left: {again}."
+    left = f"the {facts.left:,} that are left" if facts.exact else "what is left, and to count"
+    return f"{have}, and no process works on it.{why} To compute {left}: {again}."
 
 
 def _trouble(facts: RunFacts) -> str:

@@ -9,6 +9,7 @@ import ast
 import inspect
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -43,7 +44,7 @@ from espnet3.parallel.runner.inline import build_here
 
 _MASKED = "***"
 # The indices are not made again, and a note of its own names masked values.
-_KNOWN = ("indices:", "config: a masked value")
+_KNOWN = re.compile(r"indices:|\S+: a masked value")
 
 
 def _classes(said: dict[str, Any], notes: list[str]) -> tuple[Any, Any]:
@@ -156,10 +157,7 @@ class Replay:
     """A run whose items can be run again in this process; nothing is written to its folder.
 
     This process takes over the run's working directory and search path. With `trust` others may own the folder or
-    write to it.
-
-    Attributes:
-        differences: A line for each thing that has changed.
+    write to it. `differences` has a line for each thing that has changed.
     """
 
     def __init__(self, run: Path, trust: bool = False) -> None:
@@ -190,7 +188,7 @@ class Replay:
         self.runner = runner
         self._seed = said.get("seed")
         now = identify(runner, cls, _plain(made_with(provider)), [], seed=self._seed)
-        notes += [line for line in changes(said, now) if not line.startswith(_KNOWN)]
+        notes += [line for line in changes(said, now) if not _KNOWN.match(line)]
         self.differences = (*notes, *(f"package {line}" for line in changed_packages(said, now)))
         size = (said.get("policy") or {}).get("batch_size")
         # its batch size, where its items went through `batch_forward`

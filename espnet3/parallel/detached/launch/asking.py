@@ -83,15 +83,12 @@ class Submitted:
         return [*shlex.split(cluster.job_cls.cancel_command), *map(str, words), *self.whole]
 
 
-def folder_of(layout: Layout) -> Path:
-    """Return the folder of a run's scripts and arrays."""
-    return layout.folder / FOLDER
-
-
 def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
     """Return all arrays of a run in the order of their submission, or those of one backend."""
     found = []
-    for file in sorted(folder_of(layout).glob("array.*.json"), key=lambda file: int(file.suffixes[-2][1:])):
+    for file in sorted(
+        (layout.folder / FOLDER).glob("array.*.json"), key=lambda file: int(file.suffixes[-2][1:])
+    ):
         array = read_record(file, Submitted, own=layout.own)
         if array.env not in BACKENDS or BACKENDS[array.env].scheduler is None:
             raise ConfigError(f"{file} is damaged: {array.env!r} is not a batch scheduler")
@@ -189,7 +186,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     """Return what the scheduler knows about silent shards, by shard."""
     env = layout.plan().env
     scheduler = scheduler_of(env)
-    folder = folder_of(layout)
+    folder = layout.folder / FOLDER
     check_ids(jobs)
     ever = ids_of(submitted(layout, env))
     try:

@@ -274,7 +274,10 @@ class DetachedRun(Sequence[JobRecord]):
             changed = changed_sources(plan)
             if changed and resumed(True) != "force":
                 raise ChangedRunError(str(layout.run), [f"code: {line}" for line in changed])
-            raised = _raised(layout, plan, before)
+            factor = DetachedSettings.of(plan.settings).retry_memory_factor
+            killed = before.ended_early().get(JobState.OUT_OF_MEMORY.value, [])
+            had = layout.jobs().get("raised", {})
+            raised = {str(one): had.get(str(one), 1.0) * factor for one in killed} if factor else {}
             settle_in(layout, plan)
             if on_error is not None:
                 template = layout.template()
@@ -371,16 +374,6 @@ def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
 
 def _noted(status: RunStatus, note: str) -> RunStatus:
     return replace(status, notes=(*status.notes, note)) if note else status
-
-
-def _raised(layout: Layout, plan: Plan, status: RunStatus) -> dict[str, float]:
-    """Return the memory factors of shards that were killed for want of memory."""
-    factor = DetachedSettings.of(plan.settings).retry_memory_factor
-    if factor is None:
-        return {}
-    before = layout.jobs().get("raised", {})
-    killed = [s.shard for s in status.shards if s.state is JobState.OUT_OF_MEMORY]
-    return {str(shard): before.get(str(shard), 1.0) * factor for shard in killed}
 
 
 def _waiting(status: RunStatus) -> str:

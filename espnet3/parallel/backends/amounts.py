@@ -11,7 +11,7 @@ _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _WORDS = re.compile(
     r"(\d+(?:\.\d+)?)\s*(d(?:ays?)?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)(?![a-z])"
 )
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]i?)?b?", re.IGNORECASE)
+_SIZE = re.compile(r"\d+(\.\d+)?\s*([kmgtp]i?)?b?", re.IGNORECASE)
 
 
 def walltime_seconds(value: Any, *, minutes_last: bool = False) -> int | None:
@@ -53,22 +53,15 @@ def walltime_text(value: Any, *, minutes_last: bool, writes_seconds: bool) -> st
     return clock(seconds, writes_seconds=writes_seconds)
 
 
-def size_of(text: str) -> int | None:
-    """Return the bytes of a size such as "4GB" or "512 MiB"; None for any other text."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        return None
-    unit = (found[2] or "").lower()
-    return int(float(found[1]) * (1024 if unit.endswith("i") else 1000) ** " kmgtp".index(unit[:1] or " "))
-
-
 def is_size(value: Any) -> bool:
     """Return whether it is a size in bytes, such as "32GB" or 34359738368."""
     if isinstance(value, bool):
         return False
     if isinstance(value, (int, float)):
         return value >= 1 << 20  # "memory: 32" means 32 bytes to Dask alone
-    return isinstance(value, str) and size_of(value) is not None and not value.strip().isdigit()
+    return (
+        isinstance(value, str) and _SIZE.fullmatch(value.strip()) is not None and not value.strip().isdigit()
+    )
 
 
 def is_memory_limit(value: Any) -> bool:

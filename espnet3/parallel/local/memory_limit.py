@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from espnet3.parallel.backends.amounts import size_of
 from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.records import MEMORY_LIMIT, ProcessEnd
 
@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 _SHARE = 0.95  # of memory_limit, as Dask's nanny has it
 _EVERY = 0.5  # seconds between looks at a worker's memory
 
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgtp]i?)?b?", re.IGNORECASE)
 # control groups: of version 2, and in a folder for each controller those of version 1
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
@@ -85,8 +88,17 @@ def limit_in_bytes(value: Any, threads: int) -> int | None:
         return int(all_memory() * min(1.0, threads / processors()))
     if isinstance(value, float) and value <= 1.0:
         return int(value * all_memory())
-    asked = size_of(value) if isinstance(value, str) else int(value)
-    return min(asked or 0, all_memory())  # the config was checked before: a text is a size
+    asked = _size(value) if isinstance(value, str) else int(value)
+    return min(asked, all_memory())
+
+
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        # the config was checked before, so this is never a user's own mistake
+        raise ValueError(f"memory_limit: {text!r} is not a size such as 4GB")
+    number, unit = found.groups()
+    return int(float(number) * {**_UNITS, **_BINARY}[(unit or "").lower()])
 
 
 def processors() -> int:

@@ -20,7 +20,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, load_error, pickle_error
+from espnet3.parallel.engine.exceptions import (
+    ANYTHING,
+    describe_error,
+    failure_of,
+    load_error,
+    pickle_error,
+)
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.env.injection import bind, name_of

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import BaseRunner, ConfigError, ParallelError, PoisonItemError, SignatureError
+from espnet3.parallel import (
+    BaseRunner,
+    ConfigError,
+    ParallelError,
+    PoisonItemError,
+    SignatureError,
+)
 from tests.parallel.faults.workloads import BadHook, FailsThenEnds, Provider, SquareFiles, TouchFile
 
 

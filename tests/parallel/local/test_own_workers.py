@@ -293,7 +293,7 @@ def test_options_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["auto", "4GB", "4 GiB", "512MB", 0.5, 0, None, 3 << 30, "1TB", "2000000000"]
+    "value", ["auto", "4GB", "4 GiB", "512MB", "1e9", 0.5, 0, None, 3 << 30, "1TB", "2000000000"]
 )
 @pytest.mark.parametrize("threads", [1, 2])
 def test_memory_limit_is_read_as_dask_reads_it(value: Any, threads: int) -> None:

@@ -261,9 +261,8 @@ class RunStatus:
     env: str
     shards: tuple[ShardStatus, ...]
     merged: bool  # the merged files are there
-    notes: tuple[
-        str, ...
-    ] = ()  # other remarks: the scheduler does not answer, a source file has changed, ...
+    # other remarks: the scheduler does not answer, a source file has changed, ...
+    notes: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[JobState, int]:

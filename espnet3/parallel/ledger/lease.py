@@ -162,10 +162,9 @@ class Lease:
         if alive and held.get("pid") == os.getpid():
             alive = held.get("token") in _HELD  # of this process, and maybe given back without a note
         if alive is None or (alive and copied):
-            said = held.get("beat")
-            beat = (
-                said if isinstance(said, (int, float)) and 0 < said <= self.stale else self.beat
-            )  # else damaged
+            said: Any = held.get("beat")
+            is_whole = isinstance(said, (int, float)) and 0 < said <= self.stale
+            beat = said if is_whole else self.beat
             alive = self._is_touched(file, beat, at_once=not copied)
         if alive:
             pid, host, since, run = (held.get(k, "(unknown)") for k in ("pid", "host", "since", "run_id"))

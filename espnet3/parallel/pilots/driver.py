@@ -288,7 +288,12 @@ class PilotRun:
             self._process_lost(slot)
             return
         except ANYTHING as error:  # a result that cannot be loaded here; its frame was read whole
-            self._unreadable(slot, error)
+            chunk = self._feeder.came_back(slot)
+            if len(chunk.items) > 1:
+                self.work.put_back_alone(chunk, chunk.deaths)
+                return
+            failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
+            self._finish(chunk, failure, error=error)
             return
         if message[1] == self._id:  # not from a run that is over
             self._take(slot, message)
@@ -376,14 +381,6 @@ class PilotRun:
         error = error or RuntimeError(f"{failure.error_type}: {failure.message}")
         say_where(error, note)
         failure = replace(failure, index=index, message=f"{failure.message}\n{note}")
-        self._finish(chunk, failure, error=error)
-
-    def _unreadable(self, slot: Slot, error: BaseException) -> None:
-        chunk = self._feeder.came_back(slot)
-        if len(chunk.items) > 1:
-            self.work.put_back_alone(chunk, chunk.deaths)
-            return
-        failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
         self._finish(chunk, failure, error=error)
 
 

@@ -20,7 +20,7 @@ from espnet3.parallel.ledger.lease import disk_now, lease_numbers
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, split_folders
 from espnet3.parallel.messages import masked
-from espnet3.parallel.timing.reading import RunTimes, read_times
+from espnet3.parallel.timing.reading import RunTimes, TimesReader
 from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, folder_status, merged_failures, slowest_of
 
 _MOST_BYTES = 512 << 20  # of outcomes that are read line by line: some seconds
@@ -266,7 +266,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         raise ConfigError(no_run(run)) from None
     items = said.get("indices", {}).get("count", 0)
     sessions, drivers, shards = read_sessions(run), spans(run, "driver"), shard_spans(run)
-    outcomes, times = Outcomes(run, said), read_times(run)
+    outcomes, times = Outcomes(run, said), TimesReader(run).look()
     counts, sampled = _counts(run, outcomes)
     exact = not sampled
     failures = merged_failures(run, counts.failed) if counts.merged else outcomes.failures

@@ -62,9 +62,8 @@ class Supervisor:
     ) -> None:
         self.layout = layout
         self.plan = plan
-        self.gpus = (
-            gpus  # shared out among the jobs that run at a time; none: they see what this process sees
-        )
+        # shared out among the jobs that run at a time; none: they see what this process sees
+        self.gpus = gpus
         self.todo = deque(shards)
         self.shared = shared  # supervisors of other hosts run some of them
         self.stopping = threading.Event()

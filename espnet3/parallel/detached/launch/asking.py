@@ -37,9 +37,8 @@ from espnet3.parallel.ledger.lease import disk_now
 
 FOLDER = "scheduler"  # scripts, task lists, the arrays that were submitted, and what the scheduler prints
 _PLACE = "place.json"
-_OF_FILES = re.compile(
-    r"(CONF|CONFIG|ROOT|DIR)$"
-)  # variables that name a file or folder, not a cluster or host
+# variables that name a file or folder, not a cluster or host
+_OF_FILES = re.compile(r"(CONF|CONFIG|ROOT|DIR)$")
 LATE_FILES = 60.0  # seconds for which NFS, as it is mounted by default, may hide what a job wrote at its end
 SILENCE = 60.0  # seconds without a sign of life, after which "no such job" is believed: servers start, disks are late
 

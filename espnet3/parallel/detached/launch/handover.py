@@ -128,9 +128,8 @@ def put_specs(
         }
         lines = {**texts, **{key: json.dumps(value) for key, value in own.items()}}.items()
         text = ",\n".join([f'"{key}": {value}' for key, value in lines])
-        write_plainly(
-            layout.spec(shard), f"{{\n{text}\n}}\n".encode()
-        )  # no job reads it before all are written
+        # no job reads it before all are written
+        write_plainly(layout.spec(shard), f"{{\n{text}\n}}\n".encode())
         if not new:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")

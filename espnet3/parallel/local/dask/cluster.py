@@ -290,9 +290,7 @@ def local_cluster(
     }
     if merged["threads_per_worker"] is None:
         merged["threads_per_worker"] = max(1, processors() // n_workers)
-    if (
-        merged["dashboard_address"] is None
-    ):  # none is wanted, and Dask would listen on :8787 of every interface
+    if merged["dashboard_address"] is None:  # for Dask that is :8787 of every interface
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
     shown = (merged["scheduler_kwargs"] or {}).get("dashboard", True)

@@ -73,9 +73,8 @@ def measure(workers: int, item_s: float) -> Point:
     """Run enough items on so many simulated workers."""
     from espnet3.parallel.engine.work import Work
     from espnet3.parallel.pilots.driver import PilotRun
-    from espnet3.parallel.pilots.pool import BACKLOG, Pool
+    from espnet3.parallel.pilots.pool import BACKLOG, Pool, SlotClaim
     from espnet3.parallel.pilots.protocol import RunSpec
-    from espnet3.parallel.pilots.slot import SlotClaim
     from espnet3.parallel.pilots.worker_cluster import PlainCluster
 
     class Slots:

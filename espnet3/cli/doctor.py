@@ -27,7 +27,7 @@ from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.local.alone import own_processes
+from espnet3.parallel.local.fork_server import own_processes
 from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import get_client, parallel_map
 from espnet3.parallel.records import ItemFailure

@@ -89,7 +89,7 @@ class Files(Items):
 def watch(pipe: int) -> None:
     """Have the driver report how many items it hands out at a time, and when it merges."""
     from espnet3.parallel.engine.work import Chunk, Work
-    from espnet3.parallel.ledger.session import OpenRun
+    from espnet3.parallel.ledger.folder import OpenRun
 
     take, merge = Work.take, OpenRun.merge
 

@@ -9,7 +9,6 @@ import pytest
 
 from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_for, parallel_map
 from espnet3.parallel.clusters import keeper
-from espnet3.parallel.testing.contract import square
 from tests.habits import pairs, rows
 from tests.standins import Habit, standin
 from tests.standins.place import NAMES
@@ -178,6 +177,11 @@ def test_work_begins_while_most_jobs_are_still_to_be_submitted(monkeypatch, tmp_
             assert len(client.scheduler_info()["workers"]) == 1
         wait_until(lambda: not queue.unfinished())
         assert [each.ended_by for each in queue.jobs()] == ["cancel"] * 12
+
+
+def square(x):
+    """Return the square."""
+    return x * x
 
 
 def slow_square(x):

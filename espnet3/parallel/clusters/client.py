@@ -32,18 +32,17 @@ from espnet3.parallel.dask_compat.clusters import (
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup, name_worker
 from espnet3.parallel.errors import ConfigError, WorkerSetupError, explained
-from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
-from espnet3.parallel.local.fork_server import ForkServer
+from espnet3.parallel.local.fork_server import ForkServer, own_processes
 from espnet3.parallel.local.pages import PrivatePages, new_secret
 from espnet3.parallel.pilots.dask.pools import (
     PilotHost,
     check_client,
     close_pool,
     has_work,
+    let_go,
     of_the_parent,
 )
-from espnet3.parallel.pilots.forks import let_go
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 logger = logging.getLogger(__name__)

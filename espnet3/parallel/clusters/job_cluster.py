@@ -50,7 +50,7 @@ from espnet3.parallel.dask_compat.clusters import (
 )
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.local.pages import GuardedCluster
-from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, WorkerCluster
+from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class KeptCluster(WorkerCluster):
         """Whether its dashboard is encrypted."""
         return self.certificate is not None
 
-    def given_up(self) -> GivenUp | None:
+    def given_up(self) -> str | None:
         """Return why no worker will come, once that is known."""
         return None if self.keeper is None else self.keeper.broken
 
@@ -151,9 +151,9 @@ class KeptCluster(WorkerCluster):
             return False  # its nanny has started it again: the job goes on
         return None if self.keeper is None else self.keeper.has_left(worker)
 
-    def missing(self) -> Missing:
+    def missing(self) -> str:
         """Return the jobs whose workers have not come, with their states and what to look at."""
-        return Missing() if self.keeper is None else self.keeper.missing()
+        return "" if self.keeper is None else self.keeper.missing()
 
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
         """Replace jobs only while there is work for them; with `adapt`, have workers only then."""

@@ -30,7 +30,7 @@ from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.clusters.commands import AT_END, answers, comment, end_task, in_thread, run
 from espnet3.parallel.dask_compat.clusters import add_specs, processes_per_job, start_missing
 from espnet3.parallel.errors import SubmissionError
-from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, MissingWorker, StartFailure
+from espnet3.parallel.pilots.worker_cluster import listed, not_there
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class JobKeeper:
 
     def __init__(self, cluster: Any, row: Backend, logs: str | None, arrays: Arrays) -> None:
         assert row.scheduler is not None
-        self.broken: GivenUp | None = None  # why no more jobs are submitted
+        self.broken: str | None = None  # why no more jobs are submitted
         self.kept_logs = False  # logs are worth keeping when the cluster closes
         self.wanted: Callable[[], bool] = lambda: True  # is there work for a worker?
         self._cluster = cluster
@@ -147,17 +147,17 @@ class JobKeeper:
         if self._task is not None:
             await end_task(self._task)
 
-    def missing(self) -> Missing:
+    def missing(self) -> str:
         """Return the jobs whose workers have not come, with their states and what to look at."""
         jobs = [each for each in list(self._jobs.values()) if not each.up]
-        shown = tuple(self._missing_worker(each) for each in jobs[:_SHOWN])
-        self.kept_logs = self.kept_logs or any(each.detail for each in shown)
-        return Missing(shown, len(jobs) - len(shown), self._no_answer)
+        shown = [self._not_there(each) for each in jobs[:_SHOWN]]
+        return listed(shown, len(jobs) - len(shown), self._no_answer)
 
-    def _missing_worker(self, each: Watched) -> MissingWorker:
+    def _not_there(self, each: Watched) -> str:
         number = str(each.job.job_id)
-        look = self._scheduler.look.format(id=number)
-        return MissingWorker(f"job {number}", str(each.explained), look, self._log_tail(number))
+        tail = self._log_tail(number)
+        self.kept_logs = self.kept_logs or bool(tail)
+        return not_there(f"job {number}", str(each.explained), self._scheduler.look.format(id=number), tail)
 
     def _log_tail(self, number: str) -> str:
         return log_tail(self._logs, self._scheduler.parts_of(number))
@@ -277,7 +277,7 @@ class JobKeeper:
             self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
             # while some work or wait, the site may limit the jobs of a user
             if self._refused >= _REFUSED and not self._jobs:
-                self.broken = GivenUp(StartFailure.SUBMISSION, str(error), self._refused)
+                self.broken = f"a job could not be submitted, {self._refused} times in a row: {error}"
         else:
             self._refused = 0
         self._missing = max(0, self._missing - (len(self._jobs) - before))
@@ -325,7 +325,9 @@ class JobKeeper:
             self._bad_nodes.append(node)
         logger.warning("%s", text)
         if self._early >= _EARLY:
-            self.broken = GivenUp(StartFailure.EARLY_END, text, self._early)
+            self.broken = (
+                f"{self._early} jobs in a row ended at their start, so no more are submitted. {text}"
+            )
             logger.error("%s", self.broken)
 
     # --- submission ---

@@ -21,8 +21,8 @@ from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, StartsInTime, g
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
 from espnet3.parallel.kube.server import Server, events_of, is_going, log_of, sentence
-from espnet3.parallel.kube.spec import cluster_spec, owner_of, pods_of, with_run
-from espnet3.parallel.pilots.worker_cluster import Missing, MissingWorker, WorkerCluster
+from espnet3.parallel.kube.spec import cluster_spec, owner_of, with_run
+from espnet3.parallel.pilots.worker_cluster import WorkerCluster, listed, not_there
 
 logger = logging.getLogger(__name__)
 
@@ -119,26 +119,27 @@ class Place:
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the cluster's pods."""
-        return self.server.items(self.server.path("v1", "pods"), labelSelector=pods_of(self.name))
+        selector = f"dask.org/cluster-name={self.name}"
+        return self.server.items(self.server.path("v1", "pods"), labelSelector=selector)
 
-    def missing(self) -> Missing:
+    def missing(self) -> str:
         """Return the pods that do not run, or run without being ready, with their events and logs."""
         try:
             waiting = [pod for pod in self.pods() if not _is_ready(pod)]
-            shown = tuple(self._described(pod) for pod in waiting[:_SHOWN])
+            shown = [self._described(pod) for pod in waiting[:_SHOWN]]
         except ParallelError as error:
-            return Missing(no_answer=str(error))
+            return listed([], no_answer=str(error))
         if not waiting:
             look = f"kubectl -n {self.server.namespace} get events"
-            none = MissingWorker(f"DaskCluster {self.name}", "has no pod: a quota may be used up", look)
-            return Missing() if self.pods() else Missing((none,))
-        return Missing(shown, len(waiting) - len(shown))
+            none = not_there(f"DaskCluster {self.name}", "has no pod: a quota may be used up", look)
+            return "" if self.pods() else none
+        return listed(shown, len(waiting) - len(shown))
 
-    def _described(self, pod: dict[str, Any]) -> MissingWorker:
+    def _described(self, pod: dict[str, Any]) -> str:
         name = pod["metadata"]["name"]
         look = f"kubectl -n {self.server.namespace} describe pod {name}"
         detail = "\n".join([*events_of(self.server, name), log_of(self.server, pod)]).strip()
-        return MissingWorker(f"pod {name}", sentence(pod), look, detail)
+        return not_there(f"pod {name}", sentence(pod), look, detail)
 
     def went(self, address: str) -> bool:
         """Whether the pod of a worker is gone or going, rather than its process alone."""
@@ -183,7 +184,7 @@ def pod_cluster(make: Any) -> Any:
             self.place.server.close()
             return closed
 
-        def missing(self) -> Missing:
+        def missing(self) -> str:
             return self.place.missing()
 
         def went_with_job(self, worker: str, address: str) -> bool | None:

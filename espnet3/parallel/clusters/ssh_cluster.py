@@ -37,13 +37,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import INHERITED, SPEC_MODULE, inherited_config
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay
 from espnet3.parallel.errors import NoWorkersError
-from espnet3.parallel.pilots.worker_cluster import (
-    GivenUp,
-    Missing,
-    MissingWorker,
-    StartFailure,
-    WorkerCluster,
-)
+from espnet3.parallel.pilots.worker_cluster import WorkerCluster, listed, not_there
 
 logger = logging.getLogger(__name__)
 
@@ -249,12 +243,11 @@ class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster, WorkerCluster):
         """Whether its dashboard is encrypted."""
         return self.certificate is not None
 
-    def given_up(self) -> GivenUp | None:
+    def given_up(self) -> str | None:
         """Return why no worker will come, once every host is given up."""
         workers: list[Any] = list(self.workers.values())
         if workers and all(worker.failure for worker in workers):
-            detail = "\n".join(str(worker.failure) for worker in workers)
-            return GivenUp(StartFailure.WORKER, detail)
+            return "\n".join(str(worker.failure) for worker in workers)
         return None
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
@@ -270,16 +263,11 @@ class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster, WorkerCluster):
         )
         return False if restarted else None
 
-    def missing(self) -> Missing:
+    def missing(self) -> str:
         """Return what is wrong with each host whose worker has not come."""
         workers: list[Any] = list(self.workers.values())
-        return Missing(
-            tuple(
-                MissingWorker(f"worker {each.name}", "is not up", detail=each.trying)
-                for each in workers
-                if each.trying
-            )
-        )
+        tried = [each for each in workers if each.trying]
+        return listed(not_there(f"worker {each.name}", "is not up", detail=each.trying) for each in tried)
 
 
 def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:

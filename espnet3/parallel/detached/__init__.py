@@ -7,5 +7,5 @@
 In: a runner and its indices (`submission`), or a run folder (`looking`). Out: a `DetachedRun`.
 
 Read by submitter, job and onlooker alike: where things are in the run folder (`layout`), what a job is told
-(`job_spec`), what a shard's files say (`states`, `marks`).
+(`job_spec`), what a shard's files say (`states`).
 """

@@ -100,9 +100,8 @@ class InFlight(Done, total=False):
     hook: str  # the writer hook that the worker is in; its death there blames no item
     job: str
     pid: int
-    since: (
-        float | None
-    )  # when the step of these items began, by the worker's clock; None: no limit watches it
+    # when the step of these items began, by the worker's clock; None: no limit watches it
+    since: float | None
     stopping: bool  # the worker was told to stop: its death blames no item
     end: ProcessEnd
 

@@ -38,9 +38,8 @@ from espnet3.parallel.detached.looking.detached_run import DetachedRun, runner_a
 from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.files import make_folder, refuse_others, write_json
-from espnet3.parallel.ledger.folder import open_run, resumed
+from espnet3.parallel.ledger.folder import SHARDS, open_run, resumed
 from espnet3.parallel.ledger.identity import Identity
-from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
 from espnet3.parallel.messages import counted
 from espnet3.parallel.provenance.record import changed_files, shortened

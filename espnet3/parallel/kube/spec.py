@@ -22,11 +22,6 @@ _EXAMPLE = "`espnet3 plan` prints one that is made of options"
 _SERVICE_ACCOUNT = Path(os.sep, "var", "run", "secrets", "kubernetes.io", "serviceaccount", "namespace")
 
 
-def pods_of(name: str) -> str:
-    """Return the selector of a cluster's pods."""
-    return f"dask.org/cluster-name={name}"
-
-
 def cluster_spec(options: dict[str, Any], config: ParallelConfig) -> dict[str, Any]:
     """Move the DaskCluster's part out of the options, and return it as a spec."""
     pod, container = pod_fields(**{name: options.pop(name, None) for name in OPTIONS})

@@ -3,7 +3,7 @@
 In: an index list, and lines of outcomes. Out: a folder, and the merged results read from it.
 
 `values.py` and `lines.py` hold the format of a result, `identity.py` the sameness of two runs; `folder.py` opens a
-folder, `session.py` serves the driver in it, `split.py` has the driver's own files; `scan.py` reads the files of all
+folder and serves the driver in it, `split.py` has the driver's own files; `scan.py` reads the files of all
 sessions, `merge.py` puts them in order and proves them, `results.py` reads the merged ones lazily; `lease.py` keeps a
 second driver out. Nothing here knows how the items are run.
 """

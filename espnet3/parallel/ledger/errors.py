@@ -27,18 +27,13 @@ class LedgerError(ParallelError, RuntimeError):
 
 
 class ValueTypeError(LedgerError, TypeError):
-    """A value that the declared JSON encoding does not hold.
-
-    Attributes:
-        where: The place inside the result, such as `result["a"][3]`.
-        index: The item's index, where it is known; None otherwise.
-    """
+    """A value that the declared JSON encoding does not hold."""
 
     def __init__(self, where: str, problem: str, index: Any = None) -> None:
         super().__init__(where, problem, index)
-        self.where = where
+        self.where = where  # the place inside the result, such as `result["a"][3]`
         self.problem = problem
-        self.index = index
+        self.index = index  # the item's, where it is known; None otherwise
 
     def _espnet3_text(self) -> str:
         item = "" if self.index is None else f"item {brief(self.index)}: "
@@ -64,16 +59,12 @@ def damaged(file: object, line: int, why: Exception) -> DamagedFolderError:
 
 
 class ChangedRunError(LedgerError):
-    """The folder belongs to another runner, config or index list; the message shows the difference.
-
-    Attributes:
-        differences: One line for each, "what: old -> new".
-    """
+    """The folder belongs to another runner, config or index list; the message shows the difference."""
 
     def __init__(self, folder: str, differences: list[str]) -> None:
         super().__init__(folder, differences)
         self.folder = folder
-        self.differences = differences
+        self.differences = differences  # a line for each, "what: old -> new"
 
     def _espnet3_text(self) -> str:
         more = len(self.differences) - _MOST_SHOWN
@@ -88,17 +79,12 @@ class ChangedRunError(LedgerError):
 
 
 class IncompleteRunError(LedgerError):
-    """Some planned indices have neither a result nor a failure.
-
-    Attributes:
-        problem: The missing indices and their run folder.
-        advice: The fix.
-    """
+    """Some planned indices have neither a result nor a failure."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(problem, advice)
-        self.problem = problem
-        self.advice = advice
+        self.problem = problem  # the missing indices and their run folder
+        self.advice = advice  # the fix
 
     def _espnet3_text(self) -> str:
         return f"{self.problem}. {self.advice}"

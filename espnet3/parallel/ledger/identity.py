@@ -27,28 +27,21 @@ _DEVICE = re.compile(r"(auto|cpu|cuda|gpu|mps|xpu|hip)(:\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A run, as `run.json` holds it and as a later call is compared with it.
-
-    Attributes:
-        config: The provider's, secrets masked.
-        config_sha256: The hash of its content, secrets included, without the places in `not_compared`.
-        contents: A hash of each value of the config, to name one that differs but is shown alike.
-        code: The user's own code that runner, provider and config depend on (`provenance.reach.code_of`).
-        packages: Versions of Python and of the packages that this code imports.
-    """
+    """A run, as `run.json` holds it and as a later call is compared with it."""
 
     runner: dict[str, Any]
     provider: dict[str, Any]
-    config: Any
-    config_sha256: str
+    config: Any  # the provider's, secrets masked
+    config_sha256: str  # of its content, secrets included, without the places in `not_compared`
     indices: dict[str, Any]
     seed: int | None = None
     policy: dict[str, Any] = field(default_factory=dict)  # on_error, max_retries, batch_size: not compared
     plan: dict[str, Any] = field(default_factory=dict)  # how the work is cut: not compared
+    # a hash of each value of the config, to name one that differs but is shown alike
     contents: dict[str, str] = field(default_factory=dict)
     not_compared: list[str] = field(default_factory=list)
-    code: dict[str, Any] = field(default_factory=dict)
-    packages: dict[str, str] = field(default_factory=dict)
+    code: dict[str, Any] = field(default_factory=dict)  # the user's own, of runner, provider and config
+    packages: dict[str, str] = field(default_factory=dict)  # versions, of those that this code imports
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain data, in the order of `run.json`."""

@@ -63,7 +63,7 @@ class Lease:
     def acquire(self, who: str) -> None:
         """Take the lease."""
         for _ in range(_ATTEMPTS):
-            number = max(self._numbers(), default=0)
+            number = max(lease_numbers(self.path), default=0)
             self._refuse_if_alive(number)
             if self._take(number + 1, who):
                 break
@@ -76,7 +76,7 @@ class Lease:
     def is_held(self) -> bool:
         """Tell whether the folder's lease has a living holder; take nothing."""
         try:
-            self._refuse_if_alive(max(self._numbers(), default=0))
+            self._refuse_if_alive(max(lease_numbers(self.path), default=0))
         except FolderInUseError:
             return True
         return False
@@ -109,9 +109,6 @@ class Lease:
     def _file(self, number: int) -> Path:
         return self.path / f"lease.{number}.json"
 
-    def _numbers(self) -> list[int]:
-        return [int(found[1]) for name in os.listdir(self.path) if (found := _NAME.fullmatch(name))]
-
     def _take(self, number: int, who: str) -> bool:
         """Create the lease of a number; False if another process was faster."""
         token = uuid.uuid4().hex
@@ -141,7 +138,7 @@ class Lease:
             except FileExistsError:
                 return False
             self._number = number
-            numbers = self._numbers()
+            numbers = lease_numbers(self.path)
             if max(numbers) > number:  # all of this number's time went by since it was looked for
                 self._file(number).unlink(missing_ok=True)
                 return False
@@ -165,10 +162,9 @@ class Lease:
         if alive and held.get("pid") == os.getpid():
             alive = held.get("token") in _HELD  # of this process, and maybe given back without a note
         if alive is None or (alive and copied):
-            said = held.get("beat")
-            beat = (
-                said if isinstance(said, (int, float)) and 0 < said <= self.stale else self.beat
-            )  # else damaged
+            said: Any = held.get("beat")
+            is_whole = isinstance(said, (int, float)) and 0 < said <= self.stale
+            beat = said if is_whole else self.beat
             alive = self._is_touched(file, beat, at_once=not copied)
         if alive:
             pid, host, since, run = (held.get(k, "(unknown)") for k in ("pid", "host", "since", "run_id"))
@@ -182,7 +178,7 @@ class Lease:
         touched = _touched(file)
         if touched is None:
             return False
-        if at_once and abs(self._file_system_now() - touched) < self.stale * 1e9:
+        if at_once and abs(disk_now(self.path) - touched) < self.stale * 1e9:
             return True
         # long ago, or in the future: its holder is dead, or a clock has jumped
         end = time.monotonic() + 2.5 * beat
@@ -191,15 +187,6 @@ class Lease:
             if _touched(file) != touched:
                 return True
         return False
-
-    def _file_system_now(self) -> int:
-        probe = self.path / f".lease.{uuid.uuid4().hex}.tmp"
-        with writing(probe):
-            try:
-                os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-                return os.stat(probe).st_mtime_ns
-            finally:
-                probe.unlink(missing_ok=True)
 
     # --- keeping ---
 
@@ -211,7 +198,7 @@ class Lease:
         """Give a sign of life, and see whether another driver has taken the lease over."""
         try:
             os.utime(self._file(self._number))  # without times: the file system's clock, not this host's
-            newest = max(self._numbers(), default=0)
+            newest = max(lease_numbers(self.path), default=0)
         except OSError as error:  # the run goes on; the missed beats are in its events
             self.missed += 1
             self.last_error = error
@@ -222,6 +209,24 @@ class Lease:
                 f"{self.path} was taken over by another driver ({self._file(newest).name}), because this "
                 "process gave no sign of life for too long. What it has written stays valid"
             )
+
+
+def lease_numbers(folder: Path) -> list[int]:
+    """Return the numbers of a folder's leases, in any order; the highest holds."""
+    return [int(found[1]) for name in os.listdir(folder) if (found := _NAME.fullmatch(name))]
+
+
+def disk_now(folder: Path) -> int:
+    """Return the time in nanoseconds by the clock of a folder's disk, or this host's where it is read-only."""
+    probe = folder / f".now.{uuid.uuid4().hex}.tmp"
+    try:
+        probe.touch(0o600)
+    except OSError:
+        return time.time_ns()
+    try:
+        return probe.stat().st_mtime_ns
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def _place(folder: Path) -> dict[str, Any]:

@@ -35,29 +35,17 @@ _OPEN = 100  # files that stay open
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The proof of a merge: `planned` is `ok` plus all of `failed`, and the hashes are those of the merged files.
+    """The proof of a merge: `planned` is `ok` plus all of `failed`, and the hashes are those of the merged files."""
 
-    Attributes:
-        planned: Indices of the run.
-        ok: Those with a result.
-        failed: Those with a failure, by cause ("error", "poison", "timeout", ...).
-        indices_sha256: The hash of the index list.
-        results_sha256: The hash of the merged results.jsonl.
-        errors_sha256: The hash of the merged errors.jsonl.
-        results_bytes: Its size.
-        repeated: Lines that repeated an earlier one, and were left out.
-        schema: The version of this file.
-    """
-
-    planned: int
-    ok: int
-    failed: dict[str, int]
-    indices_sha256: str
-    results_sha256: str
-    errors_sha256: str
-    results_bytes: int
-    repeated: int = 0
-    schema: int = SCHEMA
+    planned: int  # indices of the run
+    ok: int  # those with a result
+    failed: dict[str, int]  # those with a failure, by cause ("error", "poison", "timeout", ...)
+    indices_sha256: str  # of the index list
+    results_sha256: str  # of the merged results.jsonl
+    errors_sha256: str  # of the merged errors.jsonl
+    results_bytes: int  # the size of results.jsonl
+    repeated: int = 0  # lines that repeated an earlier one, and were left out
+    schema: int = SCHEMA  # the version of this file
 
 
 def read_receipt(path: Path) -> Receipt:

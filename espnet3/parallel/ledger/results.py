@@ -82,13 +82,13 @@ class Results(Sequence[Any]):
                 return []
             if wanted.step == 1:
                 return [value for _, value in self._records(wanted.start, wanted.stop)]
-            return [self._one(position) for position in wanted]
+            return [next(self._records(at, at + 1))[1] for at in wanted]
         if not hasattr(index, "__index__"):
             raise TypeError(
                 f"results have positions from 0 to {self._length - 1} and slices, not {shown(index)}"
             )
         position = range(self._length)[index]  # negative indices count from the end; IndexError beyond it
-        return self._one(position)
+        return next(self._records(position, position + 1))[1]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (Results, list)):
@@ -136,9 +136,6 @@ class Results(Sequence[Any]):
         return [value for value in self if not isinstance(value, ItemFailure)]
 
     # --- reading ---
-
-    def _one(self, position: int) -> Any:
-        return next(self._records(position, position + 1))[1]
 
     def _records(self, start: int, stop: int) -> Iterator[tuple[Any, Any]]:
         """Yield index and value of the positions from `start` up to `stop`."""

@@ -54,23 +54,15 @@ class Counted:
 
 @dataclass(slots=True)
 class Scan(Counted):
-    """The content of a run's splits.
-
-    Attributes:
-        where: By position, the place of its line (`locate`), of a span that of its first line; empty unless asked for.
-        spans: Spans that were taken whole, by their first position; empty unless `where` was asked for.
-        sums: By position, the checksum of the line that was taken, to tell whether another result is the same.
-        repaired: A sentence for each damage, with its repair.
-        repeated: Lines that repeat an earlier one.
-    """
+    """The content of a run's splits; `where` and `spans` are empty unless they were asked for."""
 
     state: bytearray
-    where: array[int]
-    sums: array[int]
+    where: array[int]  # by position, the place of its line (`locate`); of a span, that of its first line
+    sums: array[int]  # by position, the checksum of its line, to tell whether another result is the same
     splits: list[Path]
-    spans: dict[int, Span] = field(default_factory=dict)
-    repaired: list[str] = field(default_factory=list)
-    repeated: int = 0
+    spans: dict[int, Span] = field(default_factory=dict)  # those taken whole, by their first position
+    repaired: list[str] = field(default_factory=list)  # a sentence for each damage, with its repair
+    repeated: int = 0  # lines that repeat an earlier one
 
     def locate(self, position: int) -> tuple[int, int]:
         """Return the number of the split and the offset in its file of a position's line."""
@@ -154,7 +146,12 @@ class _Reader:
                 else:
                     stream.seek(at)
         if damage:
-            self._note_damage(file, damage)
+            shown = ", ".join(map(str, damage[:_SHOWN])) + (", ..." if len(damage) > _SHOWN else "")
+            count = f"{len(damage)} damaged or torn line{'s' if len(damage) > 1 else ''}"
+            self.scan.repaired.append(
+                f"{file.parent.name}/{file.name}: {count} left out (line {shown}); "
+                "items without another outcome are computed again"
+            )
         return lines - len(damage)
 
     def _line(self, line: bytes, at: int, begin: int, number: int, outcome: int, place: Place) -> bool:
@@ -253,14 +250,6 @@ class _Reader:
                     f"{split.name}/{DONE} says {said.get(kind)} {kind} and {count} whole ones are there: "
                     "items without another outcome are computed again"
                 )
-
-    def _note_damage(self, file: Path, damage: list[int]) -> None:
-        lines = ", ".join(map(str, damage[:_SHOWN])) + (", ..." if len(damage) > _SHOWN else "")
-        count = f"{len(damage)} damaged or torn line{'s' if len(damage) > 1 else ''}"
-        self.scan.repaired.append(
-            f"{file.parent.name}/{file.name}: {count} left out (line {lines}); "
-            "items without another outcome are computed again"
-        )
 
     def _two_results(self, position: int, number: int, at: int) -> DamagedFolderError:
         first = "another line"

@@ -24,7 +24,7 @@ from typing import Any
 from espnet3.parallel.local.fork_server import ForkServer, send_boot
 from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import MemoryWatch
-from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
+from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ProcessEnd
 
 logger = logging.getLogger(__name__)
@@ -239,7 +239,10 @@ class Supervisor:
         elif source is self.server.sock:
             if not self.server.read_events():
                 self._selector.unregister(self.server.sock)
-                self._server_gone()
+                self._without_server = True
+                for one in self.workers:  # those that live are kept: their sockets still tell of their end
+                    if one.sock is None or not one.pid:
+                        self._lost(one)
         elif worker is not None and worker.sock is source:  # not closed by an event of the same round
             self._read(worker)
 
@@ -344,13 +347,6 @@ class Supervisor:
             )
         worker.tell_owner()
 
-    def _server_gone(self) -> None:
-        """Keep the processes that live: their sockets still tell of their end."""
-        self._without_server = True
-        for worker in self.workers:
-            if worker.sock is None or not worker.pid:
-                self._lost(worker)
-
     def _lost(self, worker: Supervised) -> None:
         """Note the end of a process without a server that reports its end or could start another."""
         if worker.pid and not worker.ended:
@@ -390,12 +386,10 @@ class SupervisedCluster(WorkerCluster):
         """Return how a process ended, once that is known."""
         return self.supervisor.exits.get(pid)
 
-    def given_up(self) -> GivenUp | None:
+    def given_up(self) -> str | None:
         """Return why processes could not be replaced, once every one of them is given up."""
         workers = list(self.supervisor.workers)
-        if not workers or not all(worker.given_up for worker in workers):
-            return None
-        return GivenUp(StartFailure.WORKER, workers[0].failure)
+        return workers[0].failure if workers and all(worker.given_up for worker in workers) else None
 
     def kill_worker(self, host: str, pid: int) -> None:
         """SIGKILL one process and what it started; another takes its place."""

@@ -11,10 +11,9 @@ import atexit
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
@@ -24,33 +23,28 @@ from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import ForkServer, boot_of, take_server
 from espnet3.parallel.local.memory_limit import MemoryWatch, processors
 from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
-from espnet3.parallel.pilots.pool import Pool, private_listener
-from espnet3.parallel.pilots.slot import RunSlots, SlotClaim
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessSettings:
-    """Settings of the processes, from a `parallel` block."""
-
-    threads: int = 1  # items that each works on at once
-    memory_limit: Any = "auto"  # as `LocalCluster` takes it
-    env: Mapping[str, str] = field(default_factory=dict)
-    gpus: Sequence[str] = ()  # one each; none: they see what this process sees
+from espnet3.parallel.pilots.pool import Pool, RunSlots, SlotClaim, private_listener
 
 
 class OwnWorkers(SupervisedCluster, RunSlots):
     """`n` worker processes of a server, watched and replaced, and the slots that they have opened."""
 
-    def __init__(self, n: int, settings: ProcessSettings, server: ForkServer) -> None:
+    def __init__(self, n: int, config: ParallelConfig, server: ForkServer) -> None:
         self._pid = os.getpid()
         self._closed = False
         listener, folder = private_listener(server.remove_at_end)
         self.pool = Pool(listener, folder)
         try:
-            self._settings = settings
+            options = config.options
+            is_gpu = BACKENDS[config.env].kind is Kind.GPU
+            self._gpus = chosen_gpus(options, config.n_workers) if is_gpu else []
+            self._memory_limit = options.get("memory_limit", "auto")
+            threads = options.get("threads_per_worker", 1)
+            # None: as Dask does
+            self._threads = max(1, processors() // config.n_workers) if threads is None else int(threads)
             self._boot = boot_of(
-                settings.env,
-                threads=settings.threads,
+                {str(name): str(value) for name, value in (options.get("env") or {}).items()},
+                threads=self._threads,
                 address=self.pool.address,
                 key=self.pool.key,
                 driver=(socket.gethostname(), self._pid),
@@ -90,12 +84,11 @@ class OwnWorkers(SupervisedCluster, RunSlots):
 
     def grow(self, n: int) -> None:
         """Have `n` processes at least."""
-        settings = self._settings
         with self._growing:
             for number in range(len(self), n):
-                env = {**self._boot["env"], **gpu_env(settings.gpus, number)}
+                env = {**self._boot["env"], **gpu_env(self._gpus, number)}
                 boot = {**self._boot, "name": str(number), "env": env}
-                memory = MemoryWatch(settings.memory_limit, settings.threads)
+                memory = MemoryWatch(self._memory_limit, self._threads)
                 self.supervisor.add(str(number), boot, memory)
 
     def close(self, kill: bool = False) -> None:
@@ -161,13 +154,13 @@ def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
 
     After an error they are killed; else they stay for `config.idle_timeout` seconds.
     """
-    settings, wanted = _settings(config), wanted_by(config)
+    wanted = wanted_by(config)
     n = config.n_workers if most is None else max(1, min(config.n_workers, most))
     workers = _take(wanted)
     if workers is None:
         server = take_server() or ForkServer(dask=False)
         try:
-            workers = OwnWorkers(n, settings, server)
+            workers = OwnWorkers(n, config, server)
         except BaseException:
             server.close()
             raise
@@ -184,22 +177,16 @@ def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
         workers.close()
 
 
-def _settings(config: ParallelConfig) -> ProcessSettings:
-    options = config.options
-    gpus: list[str] = []
-    if BACKENDS[config.env].kind is Kind.GPU:
-        gpus = chosen_gpus(options, config.n_workers)
-    env = {str(name): str(value) for name, value in (options.get("env") or {}).items()}
-    limit = options.get("memory_limit", "auto")
-    threads = options.get("threads_per_worker", 1)
-    if threads is None:  # as Dask does
-        threads = max(1, processors() // config.n_workers)
-    return ProcessSettings(int(threads), limit, env, tuple(gpus))
-
-
 def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
-    """Return the settings and surroundings that processes would have now: with the same ones they can be used again."""
-    return config.n_workers, repr(_settings(config)), working_folder(), search_path(), dict(os.environ)
+    """Return the options and surroundings that processes would have now: with the same ones they can be used again."""
+    return (
+        config.env,
+        config.n_workers,
+        repr(config.options),
+        working_folder(),
+        search_path(),
+        dict(os.environ),
+    )
 
 
 def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:

@@ -27,13 +27,19 @@ from espnet3.parallel.engine.watch import AwakeClock
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, say_where
 from espnet3.parallel.messages import brief
-from espnet3.parallel.pilots.abandon import SignsOfLife, abandon_run, find_late_item
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
-from espnet3.parallel.pilots.losses import Losses, PendingLosses, SetupLosses
+from espnet3.parallel.pilots.losses import (
+    Losses,
+    PendingLosses,
+    SetupLosses,
+    SignsOfLife,
+    abandon_run,
+    find_late_item,
+)
+from espnet3.parallel.pilots.pool import RunSlots, Slot, SlotClaim
 from espnet3.parallel.pilots.protocol import Done, RunSpec, block_of, pack, setup_error
-from espnet3.parallel.pilots.slot import RunSlots, Slot, SlotClaim
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
 
@@ -282,7 +288,12 @@ class PilotRun:
             self._process_lost(slot)
             return
         except ANYTHING as error:  # a result that cannot be loaded here; its frame was read whole
-            self._unreadable(slot, error)
+            chunk = self._feeder.came_back(slot)
+            if len(chunk.items) > 1:
+                self.work.put_back_alone(chunk, chunk.deaths)
+                return
+            failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
+            self._finish(chunk, failure, error=error)
             return
         if message[1] == self._id:  # not from a run that is over
             self._take(slot, message)
@@ -336,7 +347,10 @@ class PilotRun:
         self.tally.halved += done.halved
         if done.worker or not self.tally.warm:
             self._answered |= {done.worker or slot.hello.address, slot.hello.address}
-            self.tally.warm = self._is_warm()
+            # every worker has answered: those that are connected and, of this machine, those to come
+            expected = self.tally.asked if self.cluster.owns_processes else 0
+            here = _workers_of(self._claim.slots)
+            self.tally.warm = len(self._answered) >= expected and self._answered >= here
         if done.worker:  # of a task, whose slot, a place in a queue, is one of those that have answered
             self.tally.workers = len(self._answered) - 1
         block = block_of(done, values, slot.hello.worker)
@@ -349,11 +363,6 @@ class PilotRun:
                 self.work.units(chunk), n, done.seconds, max(chunk.n_bytes, slot.channel.received)
             )
         self._out.append((chunk, block))
-
-    def _is_warm(self) -> bool:
-        """Whether every worker has answered: those that are connected and, of this machine, those to come."""
-        expected = self.tally.asked if self.cluster.owns_processes else 0
-        return len(self._answered) >= expected and self._answered >= _workers_of(self._claim.slots)
 
     def _not_sent(self, chunk: Chunk, error: BaseException) -> None:
         self._not_travelled(chunk, "sent to a worker", error, failure_of(error, None, 1, THIS_PROCESS))
@@ -372,14 +381,6 @@ class PilotRun:
         error = error or RuntimeError(f"{failure.error_type}: {failure.message}")
         say_where(error, note)
         failure = replace(failure, index=index, message=f"{failure.message}\n{note}")
-        self._finish(chunk, failure, error=error)
-
-    def _unreadable(self, slot: Slot, error: BaseException) -> None:
-        chunk = self._feeder.came_back(slot)
-        if len(chunk.items) > 1:
-            self.work.put_back_alone(chunk, chunk.deaths)
-            return
-        failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
         self._finish(chunk, failure, error=error)
 
 

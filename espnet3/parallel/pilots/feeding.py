@@ -10,7 +10,7 @@ from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.engine.work import BUDGET, SLACK, Chunk, Sizer, Work
 from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
-from espnet3.parallel.pilots.slot import Slot
+from espnet3.parallel.pilots.pool import Slot
 
 _AHEAD = 48 << 10  # bytes of a chunk sent to a busy worker: must fit in the socket's buffer (see _send)
 

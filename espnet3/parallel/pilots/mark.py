@@ -21,7 +21,7 @@ _PAGE = struct.Struct("=qqqqd")
 _CHUNK, _STEP = struct.Struct("=qq"), struct.Struct("=qqd")
 _pack_step, _monotonic = _STEP.pack_into, time.monotonic
 _ALL = -1  # items: the whole chunk, on its way in or out
-_SETUP = -1  # start of the chunk: none yet, the run's env is being built
+SETUP = -1  # start of the chunk: none yet, the run's env is being built
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,6 @@ class Mark:
         _CHUNK.pack_into(self._memory, 0, run, start)
         self._write(_ALL)
 
-    def set_up(self, run: int) -> None:
-        """Note that the env of a run is being built."""
-        self.begin(run, _SETUP)
-
     def step(self, at: int, items: int) -> None:
         """Note that a step of items begins."""
         _pack_step(self._memory, _CHUNK.size, at, items, _monotonic())
@@ -103,7 +99,7 @@ class Window:
     def in_setup(self, run: int) -> bool:
         """Whether the slot is building the env of a run."""
         seen = self.read()
-        return (seen.run, seen.start) == (run, _SETUP) and seen.items != 0
+        return (seen.run, seen.start) == (run, SETUP) and seen.items != 0
 
     def within(self, run: int, start: int, items: Sequence[Any]) -> tuple[int, int] | None:
         """Return a chunk's items in progress, as (first, how many); None if it has not begun."""

@@ -27,7 +27,7 @@ from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
 from espnet3.parallel.pilots.log_records import Hearing, Outlet
-from espnet3.parallel.pilots.mark import Mark
+from espnet3.parallel.pilots.mark import SETUP, Mark
 from espnet3.parallel.pilots.protocol import (
     Hello,
     Report,
@@ -240,7 +240,7 @@ class Pilot:
         late = SetupWatch(timeout, lambda text: give_up((f"on worker {self.worker}: {text}", None)))
         sys.path.extend(entry for entry in path if entry not in sys.path)
         with self.permits, late, self._listening(run_id):
-            self.mark.set_up(run_id)
+            self.mark.begin(run_id, SETUP)
             begin = time.perf_counter()
             try:
                 if self.alone:

@@ -5,65 +5,26 @@ Clusters of ours are `WorkerCluster`s. Of any other, the user's own, nothing is 
 
 from __future__ import annotations
 
-import enum
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from espnet3.parallel.records import ProcessEnd
 
 
-class StartFailure(enum.Enum):
-    """The repeated failure after which a cluster starts no more workers, and its words."""
-
-    SUBMISSION = "a job could not be submitted, {tries} times in a row: {detail}"
-    EARLY_END = "{tries} jobs in a row ended at their start, so no more are submitted. {detail}"
-    WORKER = "{detail}"
+def not_there(name: str, state: str, look: str = "", detail: str = "") -> str:
+    """Word a worker or a job that has not come; `look` is a command that shows more, `detail` the end of its log."""
+    see = f" (see: {look})" if look else ""
+    return f"{name} {state}{see}\n{detail}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """Why a cluster starts no more workers; `str()` words it."""
-
-    failure: StartFailure
-    detail: str  # what the last try left to read: an error, the end of a log
-    tries: int = 0  # that failed in a row; 0 where each worker's own were counted
-
-    def __str__(self) -> str:
-        return self.failure.value.format(tries=self.tries, detail=self.detail)
-
-
-@dataclass(frozen=True, slots=True)
-class MissingWorker:
-    """A worker, or a job of several, that has not come."""
-
-    name: str  # "job 123", "worker ssh-0"
-    state: str  # to follow the name: "pending (PD): Resources"
-    look: str = ""  # a command that shows more
-    detail: str = ""  # the end of its log, or the last error
-
-    def __str__(self) -> str:
-        see = f" (see: {self.look})" if self.look else ""
-        return f"{self.name} {self.state}{see}\n{self.detail}".rstrip()
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """The reasons why workers have not come; `str()` words them, "" where nothing is known."""
-
-    workers: tuple[MissingWorker, ...] = ()  # the first of them
-    more: int = 0
-    no_answer: str = ""  # why the scheduler cannot be asked
-
-    def __str__(self) -> str:
-        lines = [f"no answer from the queue: {self.no_answer}"] if self.no_answer else []
-        lines += [str(worker) for worker in self.workers]
-        lines += [f"and {self.more} more"] if self.more else []
-        return "\n".join(lines)
+def listed(workers: Iterable[str], more: int = 0, no_answer: str = "") -> str:
+    """List the first workers that have not come, how many more there are, and why the scheduler cannot be asked."""
+    lines = [f"no answer from the queue: {no_answer}"] if no_answer else []
+    return "\n".join([*lines, *workers, *([f"and {more} more"] if more else [])])
 
 
 @runtime_checkable
@@ -82,13 +43,13 @@ class WorkerCluster(Protocol):
         """Return how a worker process ended, once that is known."""
         return None
 
-    def given_up(self) -> GivenUp | None:
+    def given_up(self) -> str | None:
         """Return why no worker will come any more, once that is known."""
         return None
 
-    def missing(self) -> Missing:
-        """Return the reasons why workers have not come."""
-        return Missing()
+    def missing(self) -> str:
+        """Return the reasons why workers have not come, a line or more for each; "" where nothing is known."""
+        return ""
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
         """Whether a lost worker went with its job or session, not by its item; None: not known yet."""

@@ -33,8 +33,7 @@ from espnet3.parallel.env.store import (
     setup_timeout_message,
 )
 from espnet3.parallel.errors import MissingPackageError, WorkerSetupError
-from espnet3.parallel.local.alone import alone, own_processes, without_dask
-from espnet3.parallel.local.fork_server import ForkServer
+from espnet3.parallel.local.fork_server import ForkServer, alone, own_processes, without_dask
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import THIS_PROCESS, Tally
 from espnet3.parallel.runner.progress import say

@@ -115,8 +115,7 @@ def telling_other_ranks(run: Run) -> Iterator[None]:
 def results_of_rank_0(run: Run, rank: Rank) -> Any:
     """Wait for rank 0, and return its result."""
     from espnet3.parallel.ledger import Results
-    from espnet3.parallel.ledger.folder import read_run
-    from espnet3.parallel.ledger.session import SHARDS
+    from espnet3.parallel.ledger.folder import SHARDS, read_run
 
     assert run.folder is not None
     folder = run.folder

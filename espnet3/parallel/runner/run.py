@@ -56,8 +56,8 @@ from espnet3.parallel.runner.shards import (
 from espnet3.parallel.timing.recorder import TimesRecorder
 
 if TYPE_CHECKING:
+    from espnet3.parallel.ledger.folder import OpenRun
     from espnet3.parallel.ledger.identity import Identity
-    from espnet3.parallel.ledger.session import OpenRun
 
 # Methods called when all items are done, with their arguments
 _FINISHING = {"merge": ("shard_dirs",), "write_outputs": ("indices", "results")}

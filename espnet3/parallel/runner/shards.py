@@ -36,7 +36,7 @@ from espnet3.parallel.runner.progress import Report
 from espnet3.parallel.timing.recorder import ItemTimes, TimesRecorder
 
 if TYPE_CHECKING:
-    from espnet3.parallel.ledger.session import OpenRun
+    from espnet3.parallel.ledger.folder import OpenRun
     from espnet3.parallel.pilots.protocol import RunSpec
 
 SHARDS = 64  # per run: enough to keep 8 workers busy, few enough to look at

@@ -2,36 +2,209 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.detached.looking.status import driver_of, no_run
-from espnet3.parallel.detached.states import disk_now, holder_lives
-from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.files import open_plain
-from espnet3.parallel.ledger.folder import read_run
-from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
+from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout, Plan
+from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, no_run, run_status
+from espnet3.parallel.detached.states import JobState, LossFile, holder_lives
+from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.ledger.files import open_plain, read_or_none
+from espnet3.parallel.ledger.folder import EVENTS, read_run
+from espnet3.parallel.ledger.lease import disk_now, lease_numbers
+from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, split_folders
 from espnet3.parallel.messages import masked
 from espnet3.parallel.timing.reading import RunTimes, TimesReader
-from espnet3.parallel.views.outcomes import FailureGroup, Failures, Outcomes, merged_failures, slowest_of
-from espnet3.parallel.views.sessions import (
-    JobEnds,
-    Session,
-    Span,
-    losses_of,
-    read_ends,
-    read_sessions,
-    shard_spans,
-    spans,
-)
+from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, folder_status, merged_failures, slowest_of
 
 _MOST_BYTES = 512 << 20  # of outcomes that are read line by line: some seconds
 _SAMPLE = 1 << 18  # bytes that are read of a larger file at a time, at so many places
 _PLACES = 64
+_MOST_REPAIRS = 20  # sentences that are kept of a session: a disk that fails writes thousands
+
+
+@dataclass(slots=True)
+class Session:
+    """One call that opened the run's folder, in seconds since the epoch."""
+
+    begin: float
+    resumed: bool
+    ok_before: int  # items that had a result when it began
+    failed_before: int
+    ended: str = ""  # "computed", "submitted" to detached jobs, "stopped", "merged" where it did no more; "": not noted
+    error: str = ""  # type and message of the error that stopped it
+    figures: dict[str, Any] = field(default_factory=dict)  # its `RunSummary`, of one that "computed"
+    repaired: list[str] = field(default_factory=list)  # damage that it found, and the repair
+
+    def figure(self, name: str) -> float:
+        """Return one of the figures; 0 where it is not recorded."""
+        return float(self.figures.get(name, 0.0))
+
+
+def read_sessions(run: Path) -> list[Session]:
+    """Return the sessions of a run's folder in their order; a damaged line of its events is passed over."""
+    sessions: list[Session] = []
+    repairs: list[str] = []  # of a folder that is being opened: they are noted before the session itself
+    for event in events_of(run):
+        begin, kind = seconds_of(event.pop("time", None)), str(event.pop("event", ""))
+        if begin is None:
+            continue
+        if kind == "repaired":
+            repairs.append(str(event.get("what")))
+            continue
+        if kind in ("started", "resumed") or not sessions:
+            have = (_number(event, "ok"), _number(event, "failed"))
+            sessions.append(Session(begin, kind == "resumed", *have))
+        last = sessions[-1]
+        last.repaired, repairs = [*last.repaired, *repairs][:_MOST_REPAIRS], []
+        _take(last, kind, event)
+    return sessions
+
+
+def _take(session: Session, kind: str, facts: dict[str, Any]) -> None:
+    if kind == "computed":
+        session.figures = facts
+    elif kind == "stopped":
+        session.error = f"{facts.get('error')}: {facts.get('message')}"
+    if kind in ("computed", "submitted", "stopped"):
+        session.ended = kind
+    elif kind not in ("started", "resumed", "missed_beats"):
+        session.ended = session.ended or kind
+
+
+def seconds_of(text: Any) -> float | None:
+    """Return a time in ISO form as seconds since the epoch; None for anything else."""
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (TypeError, ValueError):
+        return None
+
+
+def _number(facts: dict[str, Any], name: str) -> int:
+    value = facts.get(name, 0)
+    return value if isinstance(value, int) else 0
+
+
+def events_of(run: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run's folder in their order; a damaged line is passed over."""
+    try:
+        stream = open_plain(run / EVENTS)
+    except OSError:  # not written yet, or not for this user
+        return
+    with stream:
+        for line in stream:
+            try:
+                event = json.loads(line)
+            except (ValueError, RecursionError):  # torn: its writer is at it, or was killed there
+                continue
+            if isinstance(event, dict):
+                yield event
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time in which one process held a lease."""
+
+    name: str  # "shard 3", or "driver"
+    host: str
+    pid: str
+    begin: float  # in seconds since the epoch
+    end: float  # the return of the lease, or the last sign of life; now for a living process
+    ended: str  # "released" (it left in order), "died" (it gave no more sign of life) or "alive"
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end - self.begin
+
+
+def shard_spans(run: Path) -> list[Span]:
+    """Return the spans of the jobs of a detached run, by shard and then by time; empty where it has none."""
+    plan = read_or_none(run / FOLDER / PLAN, Plan)
+    if plan is None:
+        return []
+    layout = Layout(run)
+    found: list[Span] = []
+    for number in range(len(plan.get("bounds", [0])) - 1):
+        folder = layout.shard(number)
+        if folder.is_dir():
+            found += spans(folder, f"shard {number}", folder / DONE)
+    return found
+
+
+def losses_of(run: Path) -> int:
+    """Return how many processes of detached jobs ended while they had items in progress."""
+    return sum(len(LossFile(folder).losses) for folder in (run / FOLDER).glob("shard.*"))
+
+
+def spans(folder: Path, name: str, done: Path | None = None) -> Iterator[Span]:
+    """Yield the spans of a folder's last leases; the mark `done` ends a shard, even if its job lives on."""
+    numbers = sorted(lease_numbers(folder))
+    for number in numbers:
+        file = folder / f"lease.{number}.json"
+        held = read_or_none(file) or {}
+        begin = seconds_of(held.get("since"))
+        if begin is None:
+            continue
+        newest = number == numbers[-1]
+        released = seconds_of(held.get("released"))
+        now = disk_now(folder) if released is None and newest else 0
+        if released is not None:
+            end, how = released, "released"
+        elif newest and done is not None and done.exists():
+            end, how = done.stat().st_mtime, "released"
+        elif newest and holder_lives(folder, now):
+            end, how = now / 1e9, "alive"
+        else:
+            end, how = file.stat().st_mtime, "died"
+        yield Span(name, str(held.get("host")), str(held.get("pid")), begin, max(begin, end), how)
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnds:
+    """Shards whose jobs ended in one way."""
+
+    state: str  # as `espnet3 status` calls it
+    shards: tuple[int, ...]
+    noticed: float | None  # when a retry found them so, in seconds since the epoch; None: they are so now
+    sentence: str  # the meaning of the state
+
+
+def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
+    """Return how jobs of a run ended, the earliest first, and a note if their present state is not known.
+
+    The scheduler is not asked about a run that is merged, or has no detached jobs.
+    """
+    ends = [
+        ends
+        for event in events_of(run)
+        if event.get("event") == "retried"
+        for ends in _ends(event.get("ended"), seconds_of(event.get("time")))
+    ]
+    if not (run / FOLDER / PLAN).exists() or (run / RECEIPT).exists():
+        return ends, []
+    layout = Layout(run)
+    try:
+        status = run_status(layout, layout.plan())
+    except (ParallelError, OSError) as error:  # a damaged list of jobs: the folder still says all the rest
+        return ends, [f"how its jobs are now is not known here: {error}"]
+    return [*ends, *_ends(status.ended_early(), None)], []
+
+
+def _ends(found: Any, noticed: float | None) -> list[JobEnds]:
+    """Return the ends noticed at one moment, without those of a newer version."""
+    states = {state.value: state for state in JobState}
+    return [
+        JobEnds(name, tuple(shards), noticed, states[name].sentence)
+        for name, shards in (found.items() if isinstance(found, dict) else ())
+        if name in states and isinstance(shards, list)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +266,17 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         raise ConfigError(no_run(run)) from None
     items = said.get("indices", {}).get("count", 0)
     sessions, drivers, shards = read_sessions(run), spans(run, "driver"), shard_spans(run)
-    counts, times = _counts(run, said, items), TimesReader(run).look()
+    outcomes, times = Outcomes(run, said), TimesReader(run).look()
+    counts, sampled = _counts(run, outcomes)
+    exact = not sampled
+    failures = merged_failures(run, counts.failed) if counts.merged else outcomes.failures
     found, unknown = read_ends(run) if ends else ([], [])
     # the driver lives, or one of the jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
-    complete = counts.merged or (not alive and not counts.estimated and counts.ok + counts.failed == items)
-    unread = ""
-    if counts.failures.unread:
-        first = counts.failed - counts.failures.unread
-        unread = f"{counts.failed:,} items failed: the causes are counted over the first {first:,} of them"
+    complete = counts.merged or (not alive and exact and counts.ok + counts.failed == items)
+    if failures.unread and exact:
+        first = counts.failed - failures.unread
+        sampled = f"{counts.failed:,} items failed: the causes are counted over the first {first:,} of them"
     notes = [*counts.notes, *unknown]
     if complete and not counts.merged:
         notes.append("every item has an outcome; they are not merged yet")
@@ -114,13 +289,13 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         ok=counts.ok,
         failed=counts.failed,
         state="at work" if alive else "complete" if complete else "unfinished",
-        driver=driver_of(run),
-        sampled=counts.estimated or unread,
+        driver=counts.driver,
+        sampled=sampled,
         sessions=tuple(sessions),
         drivers=tuple(drivers),
         shards=tuple(shards),
-        failures=tuple(counts.failures.groups(counts.state)),
-        slowest=tuple(slowest_of(counts.failures, times)),
+        failures=tuple(failures.groups(outcomes.state if exact and not counts.merged else None)),
+        slowest=tuple(slowest_of(failures, times)),
         times=times,
         losses=losses_of(run),
         ends=tuple(found),
@@ -129,42 +304,25 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
             for name in ("config", "seed", "policy", "origin", "packages", "history", "indices")
         },
         notes=tuple(notes),
-        exact=not counts.estimated,
+        exact=exact,
     )
 
 
-@dataclass(slots=True)
-class _Counts:
-    ok: int
-    failed: int
-    failures: Failures
-    merged: bool = False
-    state: bytearray | None = None  # by position; None: all failures count
-    estimated: str = ""  # why `ok` and `failed` are estimates; "" where they are counted
-    notes: Sequence[str] = ()
-
-
-def _counts(run: Path, said: dict[str, Any], items: int) -> _Counts:
-    """Count the outcomes: from the receipt, line by line, or by samples where that would take too long."""
-    if (run / RECEIPT).exists():
-        receipt = read_receipt(run)
-        failed = sum(receipt.failed.values())
-        return _Counts(receipt.ok, failed, merged_failures(run, failed), merged=True)
-    outcomes = Outcomes(run, said)
+def _counts(run: Path, outcomes: Outcomes) -> tuple[FolderStatus, str]:
+    """Count the outcomes, or estimate them where reading each line would take too long, with a sentence on that."""
     splits = split_folders(run, outcomes.kind)
     n_bytes = sum(_size(split / name) for split in splits for name in (RESULTS, ERRORS))
-    if n_bytes > _MOST_BYTES:
-        ok = min(items, sum(lines_estimated(split / RESULTS) for split in splits))
-        failed = min(items - ok, sum(lines_estimated(split / ERRORS) for split in splits))
-        outcomes.look_at_failures()
-        why = (
-            f"the outcomes are {n_bytes >> 20:,} MB and not merged yet: how many there are is estimated from "
-            f"{_PLACES} samples of each file"
-        )
-        return _Counts(ok, failed, outcomes.failures, estimated=why)
-    outcomes.look()
-    notes = [f"{name} is of another index list and is not counted" for name in outcomes.foreign]
-    return _Counts(outcomes.ok, outcomes.failed, outcomes.failures, state=outcomes.state, notes=notes)
+    if n_bytes <= _MOST_BYTES or (run / RECEIPT).exists():
+        return folder_status(run, outcomes), ""
+    items, driver = len(outcomes.state), driver_of(run)
+    ok = min(items, sum(lines_estimated(split / RESULTS) for split in splits))
+    failed = min(items - ok, sum(lines_estimated(split / ERRORS) for split in splits))
+    outcomes.look_at_failures()
+    why = (
+        f"the outcomes are {n_bytes >> 20:,} MB and not merged yet: how many there are is estimated from "
+        f"{_PLACES} samples of each file"
+    )
+    return FolderStatus(str(run), items, ok, failed, bool(driver), False, driver), why
 
 
 def lines_estimated(file: Path) -> int:

@@ -11,14 +11,13 @@ from typing import Any
 
 from espnet3.parallel.detached.layout import FOLDER, INDICES, MARK, PLAN, Layout
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
-from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, folder_status
-from espnet3.parallel.detached.marks import read_mark
-from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, living_pid
+from espnet3.parallel.detached.looking.status import FolderStatus
+from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, living_pid, read_mark
 from espnet3.parallel.ledger.folder import RUN, read_run
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
-from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures, slowest_of
-from espnet3.parallel.views.sessions import seconds_of
+from espnet3.parallel.views.facts import seconds_of
+from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, folder_status, merged_failures, slowest_of
 
 _SPAN = 60.0  # seconds of the rate
 _DEPTH = ("*/", "*/*/")  # levels at which runs are looked for
@@ -102,11 +101,13 @@ class Watcher:
         self._rate = Rate()
         self._longest: dict[str, float] = {}
         self._detached = DetachedRun.open(run) if is_detached(run) else None
-        if self._detached is None:
-            folder_status(run)  # raises for a damaged folder
         self._outcomes = Outcomes(run, read_run(run) if (run / RUN).exists() else {})
+        if self._detached is None:
+            folder_status(run, self._outcomes)  # raises for a damaged folder
         self._times = TimesReader(run)
-        self._items = None if self._detached is None else _indices(run)
+        self._items: Sequence[Any] | None = None  # of a detached run, where there are few enough to be named
+        if self._detached is not None and (run / FOLDER / INDICES).stat().st_size <= _MOST_INDICES:
+            self._items = Layout(run).items()
 
     def look(self) -> LiveFacts:
         """Return how the run is now."""
@@ -141,12 +142,7 @@ class Watcher:
     def _status(self, merged: bool) -> RunStatus | FolderStatus:
         if self._detached is not None:
             return self._detached.status()
-        if merged:
-            return folder_status(self.run)
-        driver, seen = driver_of(self.run), self._outcomes
-        notes = tuple(f"{name} is of another index list and is not counted" for name in seen.foreign)
-        counts = len(seen.state), seen.ok, seen.failed
-        return FolderStatus(str(self.run), *counts, bool(driver), False, driver, notes)
+        return folder_status(self.run, self._outcomes)
 
     def _jobs(self, status: RunStatus, times: RunTimes) -> list[Worker]:
         layout, found = Layout(self.run), []
@@ -204,12 +200,6 @@ def _named(position: int, items: Sequence[Any] | None) -> str:
     if items is None or position >= len(items):
         return f"at position {position}"
     return f"{items[position]!r:.60}"
-
-
-def _indices(run: Path) -> Sequence[Any] | None:
-    """Return the indices of a detached run; None where there are too many to read them for their names."""
-    layout = Layout(run)
-    return layout.items() if (layout.folder / INDICES).stat().st_size <= _MOST_INDICES else None
 
 
 def workers_of(times: RunTimes, since: float) -> list[Worker]:

@@ -10,13 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger.errors import DamagedFolderError, damaged
-from espnet3.parallel.ledger.files import open_plain, read_json
-from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, no_run
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.ledger.errors import damaged
+from espnet3.parallel.ledger.files import open_plain
+from espnet3.parallel.ledger.folder import RUN, SHARDS, read_run
 from espnet3.parallel.ledger.lines import check_line, failure_of, merged_failure
+from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.scan import FAILED, OK, Counted
-from espnet3.parallel.ledger.session import SHARDS
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, is_of, split_folders
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.timing.reading import RunTimes
 
@@ -81,12 +83,7 @@ class Failures:
 
 
 class Outcomes(Counted):
-    """The outcomes that the splits of a run hold so far.
-
-    Attributes:
-        failures: The failed items.
-        foreign: Names of splits of another index list, which are not counted.
-    """
+    """The outcomes that the splits of a run hold so far."""
 
     def __init__(self, run: Path, said: dict[str, Any]) -> None:
         self.run = run
@@ -97,16 +94,23 @@ class Outcomes(Counted):
         except (TypeError, ValueError, OverflowError, MemoryError) as error:
             raise damaged(run / RUN, 0, error) from error
         self.failures = Failures()
-        self.foreign: list[str] = []
+        self.foreign: list[str] = []  # names of splits of another index list, which are not counted
         self._sha256 = indices.get("sha256")
         self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
         self._own: set[Path] = set()
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence for each split that is not counted."""
+        return tuple(f"{name} is of another index list and is not counted" for name in self.foreign)
+
     def look(self) -> None:
         """Read the lines since the last look."""
         for split in split_folders(self.run, self.kind):
-            if split not in self._own and split.name not in self.foreign and not _begins(split):
-                if self._is_of(split):
+            known = split in self._own or split.name in self.foreign
+            # a folder that was just made has no file yet: its spec is the first one
+            if not known and any((split / name).exists() for name in (SPEC, RESULTS, ERRORS)):
+                if is_of(split, self._sha256):
                     self._own.add(split)
                 else:
                     self.foreign.append(split.name)
@@ -123,12 +127,6 @@ class Outcomes(Counted):
         for split in split_folders(self.run, self.kind):
             for line, number, position in islice(self._new_lines(split / ERRORS), MOST_FAILURES):
                 self.failures.add(position, failure_of(line, split / ERRORS, number))
-
-    def _is_of(self, split: Path) -> bool:
-        try:
-            return bool(read_json(split / SPEC).get("indices") == self._sha256)
-        except (OSError, DamagedFolderError):
-            return False
 
     def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int, int]]:
         """Yield whole lines not read before, with their number and position; a torn end waits for the next look."""
@@ -149,9 +147,21 @@ class Outcomes(Counted):
         self._read[file] = at, number
 
 
-def _begins(split: Path) -> bool:
-    """Tell a folder that was just made: its spec is its first file."""
-    return not any((split / name).exists() for name in (SPEC, RESULTS, ERRORS))
+def folder_status(path: Path, outcomes: Outcomes | None = None) -> FolderStatus:
+    """Return how the run of a folder is; `outcomes` are those of an earlier look."""
+    try:
+        run = read_run(path)
+    except FileNotFoundError:
+        raise ConfigError(no_run(path)) from None
+    driver = driver_of(path)
+    if (path / RECEIPT).exists():
+        receipt = read_receipt(path)
+        failed = sum(receipt.failed.values())
+        return FolderStatus(str(path), receipt.planned, receipt.ok, failed, bool(driver), True, driver)
+    seen = outcomes or Outcomes(path, run)
+    seen.look()
+    counts = len(seen.state), seen.ok, seen.failed
+    return FolderStatus(str(path), *counts, bool(driver), False, driver, seen.notes)
 
 
 def merged_failures(run: Path, failed: int) -> Failures:

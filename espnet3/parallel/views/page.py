@@ -238,15 +238,12 @@ def _sessions(facts: RunFacts) -> str:
         for sentence in one.repaired
     ]
     if facts.ends:
-        unfinished = [
-            (
-                charts.clock(one.noticed) if one.noticed else "now",
-                one.state.replace("_", " "),
-                _numbers(one.shards),
-                one.sentence,
-            )
-            for one in facts.ends
-        ]
+        unfinished = []
+        for end in facts.ends:
+            shards, more = ", ".join(map(str, end.shards[:_MOST_GROUPS])), len(end.shards)
+            shards += f", … ({more:,})" if more > _MOST_GROUPS else ""
+            seen = charts.clock(end.noticed) if end.noticed else "now"
+            unfinished.append((seen, end.state.replace("_", " "), shards, end.sentence))
         found.append("<h3>Jobs that did not finish their shards</h3>")
         found.append(_table(("seen", "how", "shards", "which means"), unfinished))
     lost = sum(span.ended == "died" for span in (*facts.drivers, *facts.shards))
@@ -317,11 +314,6 @@ def _inline(sentence: str) -> str:
 
 def _pairs(values: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
-
-
-def _numbers(values: Sequence[int]) -> str:
-    shown = ", ".join(map(str, values[:_MOST_GROUPS]))
-    return f"{shown}, … ({len(values):,})" if len(values) > _MOST_GROUPS else shown
 
 
 def _short(value: Any) -> str:

@@ -47,50 +47,6 @@ _MASKED = "***"
 _KNOWN = re.compile(r"indices:|\S+: a masked value")
 
 
-@dataclass(frozen=True, slots=True)
-class Remade:
-    """Runner, provider and settings of a run, as far as they could be made again."""
-
-    runner: Any
-    setup: Callable[[], dict[str, Any]]  # builds the env
-    seed: int | None
-    batched: int | None  # its batch size, where its items went through `batch_forward`
-    differences: tuple[str, ...]  # a line for each thing that has changed
-
-
-def remake(run: Path, own: bool = True) -> Remade:
-    """Import a run's classes and make its provider again.
-
-    The working directory and the search path of this process become those of the run.
-    """
-    try:
-        said = read_run(run, own=own)
-    except FileNotFoundError:
-        raise ConfigError(no_run(run)) from None
-    policy = said.get("policy") or {}
-    notes: list[str] = []
-    runner: Any
-    cls: Any
-    if (run / FOLDER / TEMPLATE).exists():
-        spec = Layout(run, own=own).template()
-        spec.surroundings.restore()
-        runner, cls = load(spec.runner), load(spec.provider)
-        provider = make_provider(cls, spec.arguments)
-    else:
-        runner, cls = _classes(said, notes)
-        provider = _provider(cls, said.get("config"), notes)
-    if not issubclass(runner, BaseRunner):
-        runner = runner_of(getattr(runner, FUNCTION))
-    if SCRIPT in sys.modules:
-        sys.modules[SCRIPT].__spec__ = None  # as a script has it that is run: its name is its file's
-    now = identify(runner, cls, _plain(made_with(provider)), [], seed=said.get("seed"))
-    notes += [line for line in changes(said, now) if not _KNOWN.match(line)]
-    notes += [f"package {line}" for line in changed_packages(said, now)]
-    size = policy.get("batch_size")
-    batched = size if size and runner.batch_forward is not BaseRunner.batch_forward else None
-    return Remade(runner, worker_setup_of(provider), said.get("seed"), batched, tuple(notes))
-
-
 def _classes(said: dict[str, Any], notes: list[str]) -> tuple[Any, Any]:
     origin = said.get("origin") or {}
     cwd = str(origin.get("cwd") or "")
@@ -201,30 +157,50 @@ class Replay:
     """A run whose items can be run again in this process; nothing is written to its folder.
 
     This process takes over the run's working directory and search path. With `trust` others may own the folder or
-    write to it.
-
-    Attributes:
-        differences: A line for each thing that has changed.
+    write to it. `differences` has a line for each thing that has changed.
     """
 
     def __init__(self, run: Path, trust: bool = False) -> None:
         self.run = run
         if not trust:
             refuse_others(run)
-        self._remade: Remade = remake(run, own=not trust)
-        self.differences = self._remade.differences
-        self.runner: Any = self._remade.runner
         self._bound: Callable[[Any], Any] | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        try:
+            said = read_run(run, own=not trust)
+        except FileNotFoundError:
+            raise ConfigError(no_run(run)) from None
+        notes: list[str] = []
+        runner: Any
+        cls: Any
+        if (run / FOLDER / TEMPLATE).exists():
+            spec = Layout(run, own=not trust).template()
+            spec.surroundings.restore()
+            runner, cls = load(spec.runner), load(spec.provider)
+            provider = make_provider(cls, spec.arguments)
+        else:
+            runner, cls = _classes(said, notes)
+            provider = _provider(cls, said.get("config"), notes)
+        if not issubclass(runner, BaseRunner):
+            runner = runner_of(getattr(runner, FUNCTION))
+        if SCRIPT in sys.modules:
+            sys.modules[SCRIPT].__spec__ = None  # as a script has it that is run: its name is its file's
+        self.runner = runner
+        self._seed = said.get("seed")
+        now = identify(runner, cls, _plain(made_with(provider)), [], seed=self._seed)
+        notes += [line for line in changes(said, now) if not _KNOWN.match(line)]
+        self.differences = (*notes, *(f"package {line}" for line in changed_packages(said, now)))
+        size = (said.get("policy") or {}).get("batch_size")
+        # its batch size, where its items went through `batch_forward`
+        self._batched = size if size and runner.batch_forward is not BaseRunner.batch_forward else None
+        self._setup = worker_setup_of(provider)
 
     @property
     def notes(self) -> list[str]:
         """Further differences between a run and its items run here."""
         found = []
-        if self._remade.batched:
-            found.append(
-                f"it ran in a batch of up to {self._remade.batched}, and runs here in a batch of one"
-            )
+        if self._batched:
+            found.append(f"it ran in a batch of up to {self._batched}, and runs here in a batch of one")
         if writes_files(self.runner):
             found.append(
                 "the runner's writer hooks are not called, and output_dir is an empty folder for now"
@@ -235,7 +211,7 @@ class Replay:
         """Run one item."""
         call, then = self.prepare(), outcome_of(self.run, index)
         result, error = None, None
-        with seeded(self._remade.seed) as seed_for:
+        with seeded(self._seed) as seed_for:
             if seed_for is not None:
                 seed_for(index)
             begin = time.perf_counter()
@@ -257,8 +233,8 @@ class Replay:
     def prepare(self) -> Callable[[Any], Any]:
         """Build the env before the first item, and return the function of an index."""
         if self._bound is None:
-            env = build_here(adding(self._remade.setup, self._entries()), None)
-            if self._remade.batched:
+            env = build_here(adding(self._setup, self._entries()), None)
+            if self._batched:
                 many = bind(self.runner.batch_forward, env)
                 self._bound = lambda index: next(iter(many([index])))
             else:
@@ -267,7 +243,7 @@ class Replay:
 
     def _entries(self) -> dict[str, Any]:
         """Return the entries of the env about the run folder, with an empty folder in its place."""
-        called = self.runner.batch_forward if self._remade.batched else self.runner.forward
+        called = self.runner.batch_forward if self._batched else self.runner.forward
         wanted = {"output_dir", "shard_subdir", "shard_id"}
         if not writes_files(self.runner):
             wanted &= inspect.signature(called).parameters.keys()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,11 +16,10 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.local.memory_limit import processors
 from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
-from espnet3.parallel.timing.reading import RunTimes, shard_of
+from espnet3.parallel.timing.reading import shard_of
 from espnet3.parallel.timing.recorder import peak_memory
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.replaying import Replay, first_indices
-from espnet3.parallel.views.sessions import Span
 
 START_SHARE = 0.1  # of the workers' time that start-up may take where nothing else decides
 _MARGIN = 1.5  # on the walltime, and on memory: the next items are not the last ones
@@ -67,7 +65,14 @@ def measured_by(run: Path, sample: int = 0) -> Measured:
     elif facts.shards and times.items:
         items, seconds = float(times.items), times.busy / times.items
         env = max((one.env for one in times.arrivals), default=0.0)
-        start = max([env, *job_starts(facts.shards, times)])
+        begun = (
+            one.when
+            - span.begin  # from a job's lease to its first item, which is shorter than from its start
+            for span in facts.shards
+            for one in times.arrivals
+            if shard_of(one.worker) == span.name and span.begin <= one.when <= span.end
+        )
+        start = max([env, *begun])
     memory = times.memory
     if sample:
         took, env_here, memory_here = _run_again(run, sample)
@@ -94,16 +99,6 @@ def measured_here(runner: Any, provider: Any, sample: int) -> Measured:
             return measured_by(Path(folder))
     finally:
         set_parallel(before)
-
-
-def job_starts(spans: Sequence[Span], times: RunTimes) -> list[float]:
-    """Return how many seconds each detached job took from its lease to its first item; shorter than from its start."""
-    return [
-        one.when - span.begin
-        for span in spans
-        for one in times.arrivals
-        if shard_of(one.worker) == span.name and span.begin <= one.when <= span.end
-    ]
 
 
 def placed(measured: Measured, backend: Backend) -> Measured:

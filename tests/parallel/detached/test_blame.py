@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import ItemFailure, set_parallel
-from espnet3.parallel.detached.marks import LossFile, Marks, job_name, note_end
+from espnet3.parallel.detached.states import LossFile, Marks, job_name, note_end
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.records import Policy, ProcessEnd

@@ -12,8 +12,7 @@ import pytest
 from espnet3.parallel.detached.job.stopping import Stopping
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.marks import LossFile, Marks
-from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.detached.states import JobState, LossFile, Marks
 from tests.habits import rows
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import held, hold

@@ -12,16 +12,7 @@ from espnet3.parallel import ItemFailure
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
-from tests.parallel.detached.work import (
-    calls,
-    gone,
-    held,
-    hold,
-    kill,
-    let_go,
-    run_of,
-    supervisor,
-)
+from tests.parallel.detached.work import calls, gone, held, hold, kill, let_go, run_of, supervisor
 from tests.waiting import wait_until
 
 

@@ -11,7 +11,8 @@ import pytest
 from espnet3.parallel import DetachedRun, FolderInUseError
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.states import JobState, RunStatus, disk_now
+from espnet3.parallel.detached.states import JobState, RunStatus
+from espnet3.parallel.ledger.lease import disk_now
 from tests.habits import rows
 from tests.parallel.detached.test_bad_answers import BadScheduler, age
 from tests.parallel.detached.test_standins import submit

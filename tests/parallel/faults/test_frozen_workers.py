@@ -15,9 +15,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 from espnet3.parallel import NoWorkersError, get_client, parallel_map, set_parallel
-from espnet3.parallel.pilots.abandon import SignsOfLife
+from espnet3.parallel.pilots.losses import SignsOfLife
+from espnet3.parallel.pilots.pool import Slot
 from espnet3.parallel.pilots.protocol import Hello
-from espnet3.parallel.pilots.slot import Slot
 from espnet3.parallel.records import Policy
 from tests.parallel.detached.work import ROOT
 from tests.parallel.faults.running import failures, run

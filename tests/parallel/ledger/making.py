@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger.folder import open_run
+from espnet3.parallel.ledger.folder import OpenRun, open_run
 from espnet3.parallel.ledger.identity import Identity, identify
 from espnet3.parallel.ledger.lines import encode_line
-from espnet3.parallel.ledger.session import OpenRun
 from espnet3.parallel.records import ItemFailure
 
 N = 20

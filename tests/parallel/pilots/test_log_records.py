@@ -11,13 +11,7 @@ import textwrap
 
 import pytest
 
-from espnet3.parallel import (
-    WorkerSetupError,
-    get_client,
-    parallel_for,
-    parallel_map,
-    set_parallel,
-)
+from espnet3.parallel import WorkerSetupError, get_client, parallel_for, parallel_map, set_parallel
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.lines import LineStream
 from espnet3.parallel.pilots.dask.pools import replace_pool

@@ -12,13 +12,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import get_client, parallel_map
-from espnet3.parallel.pilots.worker_cluster import (
-    Missing,
-    MissingWorker,
-    PlainCluster,
-    WorkerCluster,
-    cluster_of,
-)
+from espnet3.parallel.pilots.worker_cluster import PlainCluster, WorkerCluster, cluster_of, listed, not_there
 from tests.parallel.pilots.items import process_of
 
 
@@ -62,7 +56,7 @@ def test_of_a_cluster_of_the_users_own_nothing_is_known(tmp_path: Path) -> None:
     ):
         for each in (cluster_of(client), cluster_of(bare)):
             assert isinstance(each, PlainCluster) and not each.owns_processes and not each.serves_https
-            assert (each.end_of(1), each.given_up(), str(each.missing())) == (None, None, "")
+            assert (each.end_of(1), each.given_up(), each.missing()) == (None, None, "")
             assert each.went_with_job("w", "tcp://w") is False
             each.remove_at_end(str(tmp_path))
             assert tmp_path.is_dir()
@@ -80,11 +74,11 @@ def test_a_worker_of_another_host_is_left_alone(sleeper: subprocess.Popen[bytes]
 
 def test_what_keeps_workers() -> None:
     """Missing workers are listed one by one, with what to look at; those beyond the first are counted."""
-    shown = (
-        MissingWorker("job 1", "pending (PD): Resources", "squeue -j 1"),
-        MissingWorker("worker ssh-0", "is not up", detail="node7: no answer on port 22"),
-    )
-    assert str(Missing(shown, 4, "slurm_load_jobs error")) == (
+    shown = [
+        not_there("job 1", "pending (PD): Resources", "squeue -j 1"),
+        not_there("worker ssh-0", "is not up", detail="node7: no answer on port 22"),
+    ]
+    assert listed(shown, 4, "slurm_load_jobs error") == (
         "no answer from the queue: slurm_load_jobs error\n"
         "job 1 pending (PD): Resources (see: squeue -j 1)\n"
         "worker ssh-0 is not up\nnode7: no answer on port 22\n"

@@ -26,8 +26,7 @@ from espnet3.parallel.detached.job.stopping import (
 )
 from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider
 from espnet3.parallel.detached.layout import ENDED, Ended, Layout, positions, stretches
-from espnet3.parallel.detached.marks import Budget, LossFile, Marks
-from espnet3.parallel.detached.states import BEAT, STALE, JobState, acquire
+from espnet3.parallel.detached.states import BEAT, STALE, Budget, JobState, LossFile, Marks, acquire
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.settling import Block, Call, to_lines

@@ -15,8 +15,16 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from espnet3.parallel.detached.layout import ENDED, Layout
-from espnet3.parallel.detached.marks import LossFile, Marks, excuse_dead, job_name, note_end, read_mark
-from espnet3.parallel.detached.states import GRACE, JobState
+from espnet3.parallel.detached.states import (
+    GRACE,
+    JobState,
+    LossFile,
+    Marks,
+    excuse_dead,
+    job_name,
+    note_end,
+    read_mark,
+)
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import write_json

@@ -27,12 +27,21 @@ from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
 from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
-from espnet3.parallel.detached.marks import excuse_dead, hook_of_death, job_name, note_end
-from espnet3.parallel.detached.states import GRACE, JobState, acquire, disk_now, holder_lives, progress
+from espnet3.parallel.detached.states import (
+    GRACE,
+    JobState,
+    acquire,
+    excuse_dead,
+    holder_lives,
+    job_name,
+    note_end,
+    progress,
+    read_mark,
+)
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
-from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.lease import Lease, disk_now
 from espnet3.parallel.local.forking import fresh_signals
 from espnet3.parallel.records import ProcessEnd
 
@@ -53,9 +62,8 @@ class Supervisor:
     ) -> None:
         self.layout = layout
         self.plan = plan
-        self.gpus = (
-            gpus  # shared out among the jobs that run at a time; none: they see what this process sees
-        )
+        # shared out among the jobs that run at a time; none: they see what this process sees
+        self.gpus = gpus
         self.todo = deque(shards)
         self.shared = shared  # supervisors of other hosts run some of them
         self.stopping = threading.Event()
@@ -165,8 +173,8 @@ class Supervisor:
             self.todo.appendleft(shard)
             return
         end = ProcessEnd.from_returncode(status)
-        hook = hook_of_death(folder)
-        where = f" in {hook}" if hook else ""
+        mark = read_mark(folder)
+        where = f" in {mark['hook']}" if mark.get("hook") and not mark.get("stopping") else ""
         why = f"its process {end}{where} {deaths} times in a row without an outcome; see its log"
         write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
 

@@ -30,15 +30,15 @@ from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.clusters.commands import SECONDS, Said, answers, comment, run
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
-from espnet3.parallel.detached.states import JobState, disk_now, said_its_end
+from espnet3.parallel.detached.states import JobState, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
+from espnet3.parallel.ledger.lease import disk_now
 
 FOLDER = "scheduler"  # scripts, task lists, the arrays that were submitted, and what the scheduler prints
 _PLACE = "place.json"
-_OF_FILES = re.compile(
-    r"(CONF|CONFIG|ROOT|DIR)$"
-)  # variables that name a file or folder, not a cluster or host
+# variables that name a file or folder, not a cluster or host
+_OF_FILES = re.compile(r"(CONF|CONFIG|ROOT|DIR)$")
 LATE_FILES = 60.0  # seconds for which NFS, as it is mounted by default, may hide what a job wrote at its end
 SILENCE = 60.0  # seconds without a sign of life, after which "no such job" is believed: servers start, disks are late
 
@@ -82,15 +82,12 @@ class Submitted:
         return [*shlex.split(cluster.job_cls.cancel_command), *map(str, words), *self.whole]
 
 
-def folder_of(layout: Layout) -> Path:
-    """Return the folder of a run's scripts and arrays."""
-    return layout.folder / FOLDER
-
-
 def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
     """Return all arrays of a run in the order of their submission, or those of one backend."""
     found = []
-    for file in sorted(folder_of(layout).glob("array.*.json"), key=lambda file: int(file.suffixes[-2][1:])):
+    for file in sorted(
+        (layout.folder / FOLDER).glob("array.*.json"), key=lambda file: int(file.suffixes[-2][1:])
+    ):
         array = read_record(file, Submitted, own=layout.own)
         if array.env not in BACKENDS or BACKENDS[array.env].scheduler is None:
             raise ConfigError(f"{file} is damaged: {array.env!r} is not a batch scheduler")
@@ -188,7 +185,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     """Return what the scheduler knows about silent shards, by shard."""
     env = layout.plan().env
     scheduler = scheduler_of(env)
-    folder = folder_of(layout)
+    folder = layout.folder / FOLDER
     check_ids(jobs)
     ever = ids_of(submitted(layout, env))
     try:

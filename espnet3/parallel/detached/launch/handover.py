@@ -17,18 +17,8 @@ from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import items_to_json
 from espnet3.parallel.detached.launch import asking, job_arrays, kube_jobs, supervisors
-from espnet3.parallel.detached.layout import (
-    DONE,
-    ENDED,
-    JOBS,
-    Layout,
-    Note,
-    Plan,
-    stretches,
-    write_quickly,
-)
-from espnet3.parallel.detached.marks import LossFile, count_failures, excuse_dead
-from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.detached.layout import DONE, ENDED, JOBS, Layout, Note, Plan, stretches, write_quickly
+from espnet3.parallel.detached.states import JobState, LossFile, count_failures, excuse_dead
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly
 from espnet3.parallel.ledger.folder import set_aside
 from espnet3.parallel.ledger.merge import RECEIPT
@@ -138,9 +128,8 @@ def put_specs(
         }
         lines = {**texts, **{key: json.dumps(value) for key, value in own.items()}}.items()
         text = ",\n".join([f'"{key}": {value}' for key, value in lines])
-        write_plainly(
-            layout.spec(shard), f"{{\n{text}\n}}\n".encode()
-        )  # no job reads it before all are written
+        # no job reads it before all are written
+        write_plainly(layout.spec(shard), f"{{\n{text}\n}}\n".encode())
         if not new:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")

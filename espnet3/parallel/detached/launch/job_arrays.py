@@ -31,9 +31,9 @@ from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import prologue_of
 from espnet3.parallel.detached.job_spec import import_path, interpreter
 from espnet3.parallel.detached.launch.asking import (
+    FOLDER,
     Submitted,
     ask,
-    folder_of,
     ids_of,
     note_place,
     outputs,
@@ -64,7 +64,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     """Submit shards as job arrays, and note each element's id."""
     scheduler = scheduler_of(plan.env)
     settings = DetachedSettings.of(plan.settings)
-    folder = folder_of(layout)
+    folder = layout.folder / FOLDER
     make_folder(folder)
     if not submitted(layout, plan.env):
         note_place(scheduler, folder)
@@ -189,7 +189,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
 
 
 def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float) -> None:
-    scheduler, folder = scheduler_of(env), folder_of(layout)
+    scheduler, folder = scheduler_of(env), layout.folder / FOLDER
     every = {element: shard for array in arrays for shard, element in array.jobs.items()}
     done = {shard for shard in set(every.values()) if (layout.shard(int(shard)) / DONE).exists()}
     newest = {shard: ids[-1] for shard, ids in ids_of(arrays).items() if shard not in done}
@@ -284,7 +284,9 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     for array in submitted(layout):
         for shard in shards:
             if str(shard) in array.jobs:
-                found[shard] += outputs(scheduler_of(array.env), folder_of(layout), array.jobs[str(shard)])
+                found[shard] += outputs(
+                    scheduler_of(array.env), layout.folder / FOLDER, array.jobs[str(shard)]
+                )
     return {shard: list(dict.fromkeys(files)) for shard, files in found.items()}
 
 

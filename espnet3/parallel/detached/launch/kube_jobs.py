@@ -65,17 +65,13 @@ class Created:
     shards: dict[str, list[str]]  # for each shard its Job, and its index in it where that is an Indexed Job
 
 
-def _folder(layout: Layout) -> Path:
-    return layout.folder / FOLDER
-
-
 def _label(layout: Layout) -> str:
     """Return the value of a run's label, from the folder it was submitted for: the same in every process."""
     return hashlib.sha256(os.fsencode(layout.home() or layout.run)).hexdigest()[:32]
 
 
 def _noted(layout: Layout) -> list[Created]:
-    files = _folder(layout).glob("created.*.json")
+    files = (layout.folder / FOLDER).glob("created.*.json")
     ordered = sorted(files, key=lambda file: int(file.suffixes[-2][1:]))
     return [read_record(file, Created, own=layout.own) for file in ordered]
 
@@ -111,7 +107,7 @@ def _check_mounts(options: dict[str, Any], folders: dict[str, str]) -> None:
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
     """Create the Jobs of shards, and note them."""
     _check_mounts(plan.options, {"the run folder": str(layout.run)})
-    make_folder(_folder(layout))
+    make_folder(layout.folder / FOLDER)
     jobs: dict[str, str] = {}
     with Server(plan.options.get("namespace")) as server:
         _forget(server, layout)
@@ -123,7 +119,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
 
 
 def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], factor: float) -> dict[str, str]:
-    folder = _folder(layout)
+    folder = layout.folder / FOLDER
     number = len(list(folder.glob("created.*.json")))
     tasks = folder / f"tasks.{number}.json"
     write_json(tasks, {"first": 0, "specs": [str(layout.spec(shard)) for shard in shards]})
@@ -248,7 +244,7 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
         # copies of earlier are there all the same
         with contextlib.suppress(ParallelError), _server(layout) as server:
             _keep_printed(server, layout, silent)
-    return {shard: sorted(_folder(layout).glob(f"printed.{shard}.*.txt")) for shard in shards}
+    return {shard: sorted((layout.folder / FOLDER).glob(f"printed.{shard}.*.txt")) for shard in shards}
 
 
 def _silent(layout: Layout, shards: Collection[int]) -> set[int]:
@@ -263,7 +259,7 @@ def _keep_printed(server: Server, layout: Layout, shards: Collection[int]) -> No
             for pod in pods.get((job, "".join(index)), []) if int(shard) in shards else []:
                 text = log_of(server, pod, _ALL)
                 if text:
-                    file = _folder(layout) / f"printed.{shard}.{pod['metadata']['name']}.txt"
+                    file = layout.folder / FOLDER / f"printed.{shard}.{pod['metadata']['name']}.txt"
                     write_whole(file, f"{text}\n".encode())
 
 

@@ -23,9 +23,10 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervising import READY, SUPERVISING
 from espnet3.parallel.detached.job_spec import import_path, in_folder, interpreter, job_environment
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Note, Plan, tail
-from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, living_pid
+from espnet3.parallel.detached.states import JobState, holder_lives, living_pid
 from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.ledger.files import make_folder, open_to_write
+from espnet3.parallel.ledger.lease import disk_now
 
 if TYPE_CHECKING:
     import psutil

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import datetime
-import json
 import os
 import socket
 import sys
@@ -35,7 +33,6 @@ from espnet3.parallel.detached.states import (
     JobState,
     RunStatus,
     acquire,
-    disk_now,
     holder_lives,
     progress,
 )
@@ -44,15 +41,14 @@ from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ConfigError, ParallelError, explained
 from espnet3.parallel.ledger.errors import ChangedRunError, IncompleteRunError, LedgerError
 from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json
-from espnet3.parallel.ledger.folder import resumed
-from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.folder import EVENTS, note_event, resumed
+from espnet3.parallel.ledger.lease import Lease, disk_now
 from espnet3.parallel.ledger.merge import merge_splits
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import FAILED, LEFT, scan_splits
-from espnet3.parallel.ledger.session import EVENTS
 from espnet3.parallel.ledger.split import RESULTS
 from espnet3.parallel.ledger.values import decode, encode
-from espnet3.parallel.messages import counted, html_table, masked
+from espnet3.parallel.messages import counted, html_table
 from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.runner.hooks import folder_entries
 from espnet3.parallel.runner.progress import look_for_nones
@@ -278,10 +274,15 @@ class DetachedRun(Sequence[JobRecord]):
             changed = changed_sources(plan)
             if changed and resumed(True) != "force":
                 raise ChangedRunError(str(layout.run), [f"code: {line}" for line in changed])
-            raised = _raised(layout, plan, before)
+            factor = DetachedSettings.of(plan.settings).retry_memory_factor
+            killed = before.ended_early().get(JobState.OUT_OF_MEMORY.value, [])
+            had = layout.jobs().get("raised", {})
+            raised = {str(one): had.get(str(one), 1.0) * factor for one in killed} if factor else {}
             settle_in(layout, plan)
             if on_error is not None:
-                _change_policy(layout, on_error)
+                template = layout.template()
+                layout.write_template(replace(template, policy=replace(template.policy, on_error=on_error)))
+                write_json(layout.folder / RUNNER, {**layout.read(RUNNER), "on_error": on_error})
             items = layout.items()
             if changed:
                 layout.write_plan(replace(plan, code={}))
@@ -354,12 +355,8 @@ def _driving(layout: Layout, verb: str, patience: float = 0.0) -> Iterator[str]:
 
 
 def _event(layout: Layout, kind: str, **facts: Any) -> None:
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-    events = Appender(layout.run / EVENTS)
-    try:
-        events.append([json.dumps({"time": now, "event": kind, **masked(facts)}).encode() + b"\n"])
-    finally:
-        events.close()
+    with contextlib.closing(Appender(layout.run / EVENTS)) as events:
+        note_event(events, kind, facts)
 
 
 def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
@@ -377,23 +374,6 @@ def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
 
 def _noted(status: RunStatus, note: str) -> RunStatus:
     return replace(status, notes=(*status.notes, note)) if note else status
-
-
-def _change_policy(layout: Layout, on_error: str) -> None:
-    template = layout.template()
-    layout.write_template(replace(template, policy=replace(template.policy, on_error=on_error)))
-    runner = layout.read(RUNNER)
-    write_json(layout.folder / RUNNER, {**runner, "on_error": on_error})
-
-
-def _raised(layout: Layout, plan: Plan, status: RunStatus) -> dict[str, float]:
-    """Return the memory factors of shards that were killed for want of memory."""
-    factor = DetachedSettings.of(plan.settings).retry_memory_factor
-    if factor is None:
-        return {}
-    before = layout.jobs().get("raised", {})
-    killed = [s.shard for s in status.shards if s.state is JobState.OUT_OF_MEMORY]
-    return {str(shard): before.get(str(shard), 1.0) * factor for shard in killed}
 
 
 def _waiting(status: RunStatus) -> str:

@@ -10,24 +10,19 @@ from typing import Any, TypeVar
 
 from espnet3.parallel.config import DetachedSettings
 from espnet3.parallel.detached.launch.handover import Queue, launcher
-from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan, positions
+from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan
 from espnet3.parallel.detached.states import (
     JobState,
     RunStatus,
     ShardStatus,
-    disk_now,
     holder_lives,
     holder_of,
     shard_status,
 )
-from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.errors import DamagedFolderError, FolderInUseError
-from espnet3.parallel.ledger.files import read_json
-from espnet3.parallel.ledger.folder import RUN, read_run
-from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
-from espnet3.parallel.ledger.scan import FAILED, OK
-from espnet3.parallel.ledger.session import SHARDS
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
+from espnet3.parallel.ledger.errors import FolderInUseError
+from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.ledger.lease import disk_now
+from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.provenance.record import changed_files, shortened
 
 _SHOWN = 5  # folders with a run that are named where there is none
@@ -156,47 +151,12 @@ class FolderStatus:
         return {**plain, "done": self.done, "notes": list(self.notes)}
 
 
-def folder_status(path: Path) -> FolderStatus:
-    """Return how the run of a folder is."""
-    try:
-        run = read_run(path)
-    except FileNotFoundError:
-        raise ConfigError(no_run(path)) from None
-    driver = driver_of(path)
-    alive = bool(driver)
-    if (path / RECEIPT).exists():
-        receipt = read_receipt(path)
-        failed = sum(receipt.failed.values())
-        return FolderStatus(str(path), receipt.planned, receipt.ok, failed, alive, True, driver)
-    indices = run.get("indices", {})
-    kind = SESSION if SHARDS in run.get("plan", {}) else SPLIT
-    state = bytearray(indices.get("count", 0))
-    notes = []
-    for split in split_folders(path, kind):
-        if not _is_of(split, indices.get("sha256")):
-            notes.append(f"{split.name} is of another index list and is not counted")
-            continue
-        for name, outcome in ((ERRORS, FAILED), (RESULTS, OK)):
-            for position in positions(split / name):
-                if position < len(state) and state[position] != OK:
-                    state[position] = outcome
-    ok, failed = state.count(OK), state.count(FAILED)
-    return FolderStatus(str(path), len(state), ok, failed, alive, False, driver, tuple(notes))
-
-
 def no_run(path: Path) -> str:
     """Return a message for a folder without a run; it names the runs below."""
     below = sorted(str(file.parent.relative_to(path)) for file in path.glob(f"*/{RUN}"))
     more = ", ..." if len(below) > _SHOWN else ""
     there = f" (there are runs in {', '.join(below[:_SHOWN])}{more})" if below else ""
     return f"{path} holds no run{there}: give the runner's output_dir, with its shard_subdir"
-
-
-def _is_of(split: Path, indices_sha256: Any) -> bool:
-    try:
-        return bool(read_json(split / SPEC).get("indices") == indices_sha256)
-    except (FileNotFoundError, DamagedFolderError):  # the run itself looks these up by their index
-        return False
 
 
 S = TypeVar("S", bound=RunStatus | FolderStatus)

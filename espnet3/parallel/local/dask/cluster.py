@@ -100,14 +100,7 @@ class ThreadCluster(LocalCluster, PrivatePages):
 
 
 class ForkedWorker(ProcessInterface):
-    """One local worker process, replaced when it dies; a `SpecCluster` worker, and the owner of what is supervised.
-
-    Args:
-        lost: Makes the scheduler forget a worker, given its address.
-        pages: The secret that its HTTP pages ask for; None leaves them open.
-        gpus: The GPUs that the workers share out; this one's own is the one of its number.
-        options: All others, for `distributed.Worker`.
-    """
+    """One local worker process, replaced when it dies; a `SpecCluster` worker, and the owner of what is supervised."""
 
     def __init__(
         self,
@@ -115,9 +108,9 @@ class ForkedWorker(ProcessInterface):
         *,
         name: Any,
         supervisor: Supervisor,
-        lost: Callable[[str], Awaitable[None]],
-        pages: str | None = None,
-        gpus: Sequence[str] = (),
+        lost: Callable[[str], Awaitable[None]],  # has the scheduler forget a worker, given its address
+        pages: str | None = None,  # the secret that its HTTP pages ask for; None leaves them open
+        gpus: Sequence[str] = (),  # the workers share them out: this one's is that of its number
         memory_limit: Any = "auto",
         env: Mapping[str, str] | None = None,
         **options: Any,
@@ -300,9 +293,7 @@ def local_cluster(
     }
     if merged["threads_per_worker"] is None:
         merged["threads_per_worker"] = max(1, processors() // n_workers)
-    if (
-        merged["dashboard_address"] is None
-    ):  # none is wanted, and Dask would listen on :8787 of every interface
+    if merged["dashboard_address"] is None:  # for Dask that is :8787 of every interface
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
     shown = (merged["scheduler_kwargs"] or {}).get("dashboard", True)

@@ -9,6 +9,8 @@ import ssl
 import threading
 import time
 import weakref
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,10 +19,8 @@ from distributed import WorkerPlugin
 from espnet3.parallel.dask_compat import is_lost_connection, loop_runs_here
 from espnet3.parallel.env.store import forget_worker, name_worker
 from espnet3.parallel.errors import NoWorkersError
-from espnet3.parallel.pilots.forks import let_go
-from espnet3.parallel.pilots.pool import BACKLOG, Pool, private_listener
+from espnet3.parallel.pilots.pool import BACKLOG, Pool, SlotClaim, SlotSource, private_listener
 from espnet3.parallel.pilots.protocol import Hello
-from espnet3.parallel.pilots.slot import SlotClaim, SlotSource
 from espnet3.parallel.pilots.worker import Slots
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
@@ -68,6 +68,19 @@ class PilotHost(WorkerPlugin):
 _POOLS: weakref.WeakKeyDictionary[Any, SlotSource] = weakref.WeakKeyDictionary()
 # re-entrant: a garbage collection inside a locked region may close another client's pool
 _POOLS_LOCK = threading.RLock()
+
+
+def let_go(descriptors: Iterable[int]) -> None:
+    """Put the null device in the place of descriptors, in this process alone: a forked child of the driver.
+
+    A connection ends when the last process that holds it does: a child that outlives a killed driver would keep the
+    workers waiting. They are not closed: their objects would close them again, when the numbers are other files'.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for each in descriptors:
+        with suppress(OSError):  # it was closed at this very moment
+            os.dup2(null, each, inheritable=False)
+    os.close(null)
 
 
 def _forked() -> None:

@@ -21,8 +21,8 @@ from distributed.scheduler import KilledWorker
 
 from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.pilots.mark import Mark
+from espnet3.parallel.pilots.pool import Slot, SlotClaim
 from espnet3.parallel.pilots.protocol import Done, Hello
-from espnet3.parallel.pilots.slot import Slot, SlotClaim
 from espnet3.parallel.pilots.worker import Pilot
 
 # --- on a worker ---

@@ -35,16 +35,40 @@ from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.calls import EnvCall, call_text, portable_setup_error, setup_key
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
-from espnet3.parallel.errors import WorkerSetupError, add_note, say_where
-from espnet3.parallel.local.alone import without_dask
+from espnet3.parallel.errors import NoWorkersError, WorkerSetupError, add_note, say_where
+from espnet3.parallel.local.fork_server import without_dask
 from espnet3.parallel.local.workers import borrowed, wanted_by
 from espnet3.parallel.pilots.driver import PilotRun  # here: a program may fork while a thread would import it
-from espnet3.parallel.pilots.forks import OwnFuture
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import ItemFailure, NoItem, Policy, place_of
 from espnet3.parallel.runner.execute import owned_client
 
 _LINGER = 0.02  # seconds after its last call for which a run waits for the next one
+
+
+class OwnFuture(Future[Any]):
+    """The future of a call; a forked child, which never hears of its end, gets an error in place of a hang."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._submitter = os.getpid()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the call's result, or raise its exception."""
+        self._refuse_a_child()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what the call has raised, or None."""
+        self._refuse_a_child()
+        return super().exception(timeout)
+
+    def _refuse_a_child(self) -> None:
+        if os.getpid() != self._submitter and not self.done():
+            raise NoWorkersError(
+                "this call was submitted by the process that this one was forked from, which alone will hear of its "
+                "end: wait for it before the fork, or submit it here"
+            )
 
 
 def submit_to_client(

@@ -14,22 +14,16 @@ from espnet3.parallel.records import ItemFailure
 
 
 class TwoArgumentsError(Exception):
-    """Has a constructor of its own."""
-
     def __init__(self, code, reason):
         super().__init__(f"{code}: {reason}")
         self.code = code
 
 
 class SlottedError(Exception):
-    """Has slots."""
-
     __slots__ = ("code",)
 
 
 class UnhashableError(Exception):
-    """Compares by value."""
-
     def __eq__(self, other):
         return True
 
@@ -57,14 +51,11 @@ class HasIndexError(Exception):
 
 
 class NotDerivableError(Exception):
-    """Does not let classes derive from it."""
-
     def __init_subclass__(cls, **kwargs):
         raise RuntimeError("final")
 
 
 def raised(function):
-    """Return what a function raises."""
     try:
         function()
     except BaseException as error:
@@ -73,7 +64,6 @@ def raised(function):
 
 
 def error_of(error):
-    """Return the ItemError of an exception."""
     return item_error_of(error, ItemFailure(7, type(error).__name__, "its message", "", 1, "w"))
 
 

@@ -69,7 +69,6 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def change(file: Path, **facts: Any) -> None:
-    """Change what a JSON file says."""
     file.write_text(json.dumps({**json.loads(file.read_text()), **facts}))
 
 

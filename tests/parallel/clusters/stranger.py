@@ -21,12 +21,6 @@ PATIENCE = 3.0  # seconds for an answer
 
 
 class Stranger:
-    """Asks the other process.
-
-    Attributes:
-        is_other: Whether it is another account.
-    """
-
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self.is_other = self("uid", "") != os.getuid()

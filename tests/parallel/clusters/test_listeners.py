@@ -50,7 +50,6 @@ def other() -> Iterator[Stranger]:
 
 @pytest.fixture(scope="module")
 def connect(mark: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Serve SSH on this machine."""
     with ssh_server(tmp_path_factory.mktemp("ssh")) as options:
         yield options
 
@@ -75,14 +74,12 @@ def answers(other: Stranger, listener: Listener) -> str:
 
 @contextmanager
 def local(tmp_path: Path, **options: Any) -> Iterator[Any]:
-    """Open workers of this machine."""
     with get_client({"env": "local", "n_workers": 1, "options": options}) as client:
         yield client
 
 
 @contextmanager
 def on_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Open jobs of a stand-in for PBS, with a nanny each."""
     options = {**ON_SCHEDULER, "nanny": True}
     with standin("pbs"), get_client({"env": "pbs", "n_workers": 1, "options": options}) as client:
         yield client
@@ -90,7 +87,6 @@ def on_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @contextmanager
 def over_ssh(connect: dict[str, Any]) -> Iterator[Any]:
-    """Open workers over SSH."""
     options = {"hosts": ["127.0.0.1", "127.0.0.2"], "connect_options": connect, **ON_HOSTS}
     with get_client({"env": "ssh", "n_workers": 1, "start_timeout": 600, "options": options}) as client:
         yield client

@@ -56,7 +56,6 @@ class Writes(Uses):
 
 
 def models_here(_):
-    """Return how many there are in the process that runs the item."""
     return os.getpid(), len(MODELS)
 
 

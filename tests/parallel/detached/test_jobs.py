@@ -247,7 +247,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def squares(tmp_path: Path) -> DetachedRun:
-    """Submit squares to the scheduler."""
     folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
     runner = Squares(Provider({"folder": str(tmp_path)}), **folders, async_mode=True, progress=False)
     run: DetachedRun = runner(range(4))

@@ -81,7 +81,6 @@ def test_what_a_late_item_has_started_ends_with_it(tmp_path: Path) -> None:
 def test_nothing_is_left_of_a_killed_job(tmp_path: Path) -> None:
     """With `kill -9` of the job the child that does its work goes too; with that of the child, the job."""
     folder = tmp_path / "a"
-    folder.mkdir()
     hold(folder, 0)
     hold(folder, 1)
     run = run_of(folder, n=2, shards=2, item_timeout=1000.0)
@@ -104,7 +103,6 @@ def test_nothing_is_left_of_a_killed_job(tmp_path: Path) -> None:
 def test_a_signal_reaches_the_child(tmp_path: Path) -> None:
     """After a signal to the job the item in flight is finished and kept, as in a job without a time limit."""
     folder = tmp_path / "a"
-    folder.mkdir()
     hold(folder, 0)
     run = run_of(folder, n=2, shards=1, item_timeout=1000.0)
     child = held(folder, 0)

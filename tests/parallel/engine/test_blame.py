@@ -172,7 +172,6 @@ STRETCHES = [range(at, at + 25) for at in range(0, 200, 25)]  # of seeds
 
 
 def some_policy(draw: random.Random) -> Policy:
-    """Draw a policy."""
     return Policy("record", draw.randrange(4), item_timeout=1.0, poison_after=draw.randrange(6))
 
 
@@ -257,7 +256,6 @@ def test_the_guilty_are_named_and_nobody_else(seeds: range) -> None:
 
 
 def run_a_shard(draw: random.Random) -> None:
-    """Run a drawn shard, and check who has failed."""
     policy = Policy("record", draw.randrange(3), item_timeout=1.0, poison_after=draw.randrange(1, 4))
     shard = Shard(draw, policy)
     shard.run()

@@ -14,8 +14,6 @@ RECORD = Policy(on_error="record")
 
 
 def fails_at(*bad):
-    """Return a function that raises for some items."""
-
     def one(i):
         if i in bad:
             raise KeyError(i)
@@ -54,19 +52,6 @@ def test_an_item_that_was_a_batch_by_itself_is_not_tried_once_more(retries, seed
     block = run_items(range(9), Call(fails_at(8), many), policy, "w")
     assert block.failed == [8]
     assert block.values[8].attempts == calls.count([8]) == 1 + retries
-
-
-@pytest.mark.parametrize("size", [1, 3, 7, 64])
-def test_a_batch_never_holds_more_than_batch_size(size):
-    """However long a chunk is, `batch_forward` is given at most `batch_size` indices at once."""
-    sizes = []
-
-    def many(items):
-        sizes.append(len(items))
-        return [i * 10 for i in items]
-
-    block = run_items(range(200), Call(lambda i: i * 10, many), Policy(batch_size=size), "w")
-    assert block.values == [i * 10 for i in range(200)] and max(sizes) == size
 
 
 def test_the_budget_ends_a_chunk_early_and_the_tail_is_left():

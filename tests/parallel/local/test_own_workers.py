@@ -39,7 +39,6 @@ def two_workers() -> Iterator[None]:
 
 
 def pids(n: int = 200) -> set[int]:
-    """Return the processes that run the items of a call."""
     return set(parallel_map(items.pid, range(n)))
 
 
@@ -135,32 +134,26 @@ def test_calls_in_a_row_use_the_same_processes() -> None:
 
 
 def changed_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Set a variable in this process."""
     monkeypatch.setenv("OWN_WORKERS", "changed")
 
 
 def changed_folder(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Go to another folder."""
     monkeypatch.chdir(folder)
 
 
 def changed_path(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Import from another folder first."""
     monkeypatch.syspath_prepend(str(folder))
 
 
 def changed_block(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Register another block."""
     set_parallel({**TWO, "options": {"memory_limit": "8GB"}})
 
 
 def item_that_sets_a_variable(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Run items that change their process's environment."""
     parallel_map(items.set_variable, range(100))
 
 
 def failing_item(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let a call fail."""
     with pytest.raises(ZeroDivisionError):
         parallel_map(items.inverse, [1, 0])
 

@@ -14,7 +14,6 @@ from tests.waiting import wait_until
 
 @pytest.fixture
 def pair():
-    """Two channels, connected."""
     a, b = socket.socketpair()
     left, right = Channel(a), Channel(b)
     yield left, right

@@ -34,7 +34,7 @@ demo: $(VENV)/recipe.stamp ## decode speech with two workers; AUDIO=folder takes
 	$(RUN) egs3/asterisk/asr/demo.py $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
 
 test: $(VENV)/dev.stamp ## run the default test suite, JOBS files at a time
-	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of Hugging Face and lhotse: with torch
 	ESPNET3_TEST_GPU=cpu $(RUN) -m pytest -m gpu tests/gpu

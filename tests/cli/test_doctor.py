@@ -46,7 +46,7 @@ def test_doctor_shows_why_a_request_can_never_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = "cores: 64, memory: 1GB, interface: lo, walltime: 10m"
     (tmp_path / "conf.yaml").write_text(
-        f"parallel:\n  env: pbs\n  n_workers: 1\n  start_timeout: 8\n  options: {{{options}}}\n"
+        f"parallel:\n  env: pbs\n  n_workers: 1\n  start_timeout: 4\n  options: {{{options}}}\n"
     )
     with standin("pbs"):
         done = CliRunner().invoke(doctor, ["conf.yaml", "--start"])

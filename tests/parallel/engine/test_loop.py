@@ -68,8 +68,7 @@ def test_the_budget_ends_a_chunk_early_and_the_tail_is_left():
     assert 1 <= len(block.values) < 1000 and block.values == list(range(len(block.values)))
 
 
-@pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("many", "fails"), [(False, True), (True, False)])
 def test_an_item_that_took_long_is_the_chunks_last_and_timed_by_itself_where_outcomes_are_kept(many, fails):
     """Among quick ones in a step, in a batch, and whether it returns or raises: what is done goes to disk."""
     import time

@@ -23,7 +23,17 @@ def pytest_configure() -> None:
 
 CONTRACT = ("contract", "durable", "faults", "spec")  # folders whose tests look through the public API
 LONGEST = (  # files that begin first: none of them is left alone when all others have ended
+    "tests/egs3/test_asterisk_decode.py",
     "tests/egs3/test_asterisk_killed.py",
+    "tests/parallel/detached/test_elsewhere.py",
+    "tests/parallel/faults/test_timeouts.py",
+    "tests/parallel/faults/test_frozen_workers.py",
+    "tests/parallel/detached/test_submit.py",
+    "tests/security/test_clusters.py",
+    "tests/systems/test_launch.py",
+    "tests/docs/test_docs.py",
+    "tests/docs/test_examples.py",
+    "tests/espnet3_parallel/test_distributions.py",
 )
 
 

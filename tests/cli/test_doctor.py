@@ -109,15 +109,6 @@ def opened(folder):
 LOCAL = "processes: true"
 
 
-def test_doctor_imports_runner_and_provider(conf, code, tmp_path):
-    """An importable class is printed with its file."""
-    words = ["--runner", "doctored:Runner", "--provider", "doctored:Provider"]
-    done = CliRunner().invoke(doctor, [conf("local", LOCAL, 2), *words])
-    assert done.exit_code == 0, done.output
-    assert f"ok  the runner doctored:Runner can be imported: {tmp_path}/doctored.py" in done.output
-    assert f"ok  the provider doctored:Provider can be imported: {tmp_path}/doctored.py" in done.output
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

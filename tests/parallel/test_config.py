@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 import espnet3
 from espnet3.parallel.backends import BACKENDS
@@ -46,14 +46,6 @@ def test_documented_block_inside_a_recipe_resolves_its_interpolations():
     """A block taken out of a recipe's DictConfig sees the values its interpolations point to."""
     recipe = OmegaConf.create({"num_device": 3, "parallel": {"env": "local", "n_workers": "${num_device}"}})
     assert ParallelConfig.parse(recipe.parallel).n_workers == 3
-
-
-@pytest.mark.parametrize("empty", [None, {"options": None}, OmegaConf.create(""), DictConfig(None)])
-def test_nothing_given_means_one_local_worker(empty):
-    """No configuration, an empty one, or `options:` without a value is `local` with one worker and no options."""
-    config = ParallelConfig.parse(empty)
-    assert (config.env, config.n_workers, dict(config.options)) == ("local", 1, {})
-    assert (config.setup_timeout, config.start_timeout) == (None, 60.0)
 
 
 def test_digits_in_a_string_are_a_number_of_workers(monkeypatch):

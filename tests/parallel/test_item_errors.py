@@ -11,12 +11,7 @@ import pytest
 
 from espnet3.parallel.errors import ConfigError, ItemError, PoisonItemError, item_error_of
 from espnet3.parallel.records import ItemFailure
-
-
-class TwoArgumentsError(Exception):
-    def __init__(self, code, reason):
-        super().__init__(f"{code}: {reason}")
-        self.code = code
+from tests.parallel.contract.work import TwoPartError
 
 
 class SlottedError(Exception):
@@ -74,7 +69,7 @@ COMBINED = [
     TimeoutError(),
     raised(b"\xff".decode),
     raised(lambda: json.loads("{")),
-    TwoArgumentsError(3, "bad"),
+    TwoPartError(3, "bad"),
     SlottedError("s"),
     UnhashableError("u"),
     TalksError(),
@@ -147,7 +142,7 @@ def test_it_has_what_the_exception_knew():
     for again in (lambda error: error, lambda error: pickle.loads(pickle.dumps(error))):
         found = again(error_of(FileNotFoundError(2, "No such file", "a.wav")))
         assert (found.errno, found.strerror, found.filename) == (2, "No such file", "a.wav")
-        assert again(error_of(TwoArgumentsError(3, "bad"))).code == 3
+        assert again(error_of(TwoPartError(3, "bad"))).code == 3
         assert again(error_of(raised(b"\xff".decode))).object == b"\xff"
         assert again(error_of(ImportError("no", name="espeak"))).name == "espeak"
 
@@ -165,6 +160,7 @@ def test_it_is_pickled_where_dask_is_imported_after_it():
         import pickle
         from espnet3.parallel.errors import item_error_of
         from espnet3.parallel.records import ItemFailure
+from tests.parallel.contract.work import TwoPartError
         first = item_error_of(KeyError("k"), ItemFailure(7, "KeyError", "k", "", 1, "1"))
         import distributed
         second = pickle.loads(pickle.dumps(first))

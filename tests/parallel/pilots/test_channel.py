@@ -48,14 +48,6 @@ def test_a_value_arrives_as_it_was_sent(pair, value):
     assert both_ways(pair, value) == value
 
 
-def test_the_end_of_the_other_side_is_an_error_at_once(pair):
-    """A channel whose other end is closed raises instead of waiting."""
-    pair[0].close()
-    assert pair[1].readable()
-    with pytest.raises(ChannelClosedError):
-        pair[1].recv()
-
-
 @pytest.mark.parametrize("unread", [b"", b"a last word"])
 def test_over_tls_too_the_end_of_the_other_side_is_known(unread):
     """A worker sees that its driver is gone without reading, whatever the driver has sent before."""

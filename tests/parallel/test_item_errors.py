@@ -160,7 +160,6 @@ def test_it_is_pickled_where_dask_is_imported_after_it():
         import pickle
         from espnet3.parallel.errors import item_error_of
         from espnet3.parallel.records import ItemFailure
-from tests.parallel.contract.work import TwoPartError
         first = item_error_of(KeyError("k"), ItemFailure(7, "KeyError", "k", "", 1, "1"))
         import distributed
         second = pickle.loads(pickle.dumps(first))

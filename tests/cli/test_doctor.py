@@ -6,7 +6,6 @@ import platform
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,8 +14,6 @@ from espnet3.cli.doctor import doctor
 from espnet3.cli.importable import Facts, differences
 from tests.cli.test_configs import OPTIONS
 from tests.standins import standin
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_doctor_works_without_the_scheduler_and_says_what_it_could_not_check(conf, tmp_path, monkeypatch):

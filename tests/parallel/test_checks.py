@@ -14,8 +14,6 @@ from espnet3.parallel import BaseRunner, ConfigError, DetachedRun, EnvironmentPr
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.layout import Layout, Plan
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 class Nothing(EnvironmentProvider):
     def build_env_local(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ demo: $(VENV)/recipe.stamp ## decode speech with two workers; AUDIO=folder takes
 	$(RUN) egs3/asterisk/asr/demo.py $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
 
 test: $(VENV)/dev.stamp ## run the default test suite, JOBS files at a time
-	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-light: $(VENV)-light/stamp ## runs in this process, on local workers and detached, with no package but those of `pip install .`
 	$(VENV)-light/bin/python -m pytest -n $(JOBS) --dist loadfile $(addprefix tests/, $(LIGHT)) $(ARGS)

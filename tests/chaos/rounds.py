@@ -35,7 +35,7 @@ CHUNKS_HELD = 3
 
 
 class WrongError(AssertionError):
-    """A round did not come out as it should."""
+    pass
 
 
 @dataclass
@@ -49,7 +49,6 @@ class Played:
 
 
 def play(seed: int, home: Path, undisturbed: dict[str, outcome.Outcome]) -> Played:
-    """Play one round: its seed chooses variant, kinds, workers, batch sizes and, as well as can be, moments."""
     round_ = Round(seed, home)
     with round_.open():
         try:
@@ -168,7 +167,6 @@ class Round:
     # --- a round ---
 
     def play(self, undisturbed: outcome.Outcome) -> None:
-        """Disturb, start again until it is done, compare."""
         for kind in self.kinds:
             self.say(f"{kind.name}:")
             now = Disturbance(kind.name, len(self.starts))

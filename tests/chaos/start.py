@@ -107,7 +107,6 @@ class Start:
                 return False
 
     def end(self) -> int:
-        """Wait until the driver has ended, and return its exit code."""
         self.wait_for(lambda _: False)
         code = self.process.wait()
         self.pipe.read()
@@ -142,7 +141,6 @@ class Start:
 
 
 def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
-    """Signal processes; one that has just ended is left out."""
     for pid in pids:
         try:
             os.kill(pid, number)

@@ -34,7 +34,6 @@ OF_THE_SPEED = {"times", "slowest", "stretches", "conclusions", "figures"}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return the folder of a finished run."""
     place = tmp_path_factory.mktemp("golden")
     (place / "prog.py").write_text(PROGRAM)
     subprocess.run([sys.executable, "prog.py"], cwd=place, check=True, capture_output=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
@@ -16,9 +15,7 @@ from click.testing import CliRunner
 
 from espnet3.cli.main import main
 from espnet3.cli.runs import merge, retry, status, wait
-from espnet3.cli.showing import LiveLine
 from espnet3.parallel import ItemError, set_parallel
-from espnet3.parallel.detached.states import JobState, RunStatus, ShardStatus
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 from tests.parallel.views.test_report import HELD
 
@@ -106,32 +103,6 @@ def test_watch_shows_every_change_until_the_end(tmp_path: Path) -> None:
     assert watching.returncode == 0
     done = CliRunner().invoke(status, [str(run.path), "--watch", "--json"])
     assert done.exit_code == 2 and "--json for programs" in done.stderr
-
-
-def status_of(**changes: Any) -> RunStatus:
-    """Return the status of a run with long notes."""
-    note = "shard 0 stopped the run: item 'a long name of an item' failed: ValueError: no square of it"
-    shards = [
-        ShardStatus(0, JobState.FAILED, 5, 1, 1, "7_0", "item 'x' failed:\nseveral words\n" + "word " * 30),
-        ShardStatus(1, JobState.NOT_STARTED, 5, 0, 0, "7_1", note),
-        ShardStatus(2, JobState.RUNNING, 5, 2, 0, "7_2"),
-    ]
-    facts: dict[str, Any] = {"run": "/a/" + "b" * 90, "env": "slurm", "shards": tuple(shards)}
-    return RunStatus(**{**facts, "merged": False, "notes": ("one note " * 20,), **changes})
-
-
-def test_without_a_terminal_the_lines_are_few() -> None:
-    """A log gets a line every ten seconds at first, and one a minute later; jobs that live are counted."""
-    now = 0.0
-    stream = io.StringIO()
-    line = LiveLine(stream, lambda: now)
-    for second in range(300):
-        now = float(second)
-        line.show(status_of())
-    line.close()
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 6 + 4
-    assert set(lines) == {"4 of 15 items, 1 failed; jobs: 1 running"}
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

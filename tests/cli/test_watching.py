@@ -28,7 +28,6 @@ from tests.parallel.views.test_report import HELD
 
 
 def ordinary(folder: Path, name: str = "run", **arguments: Any) -> None:
-    """Make a run of four items, of which one fails."""
     set_parallel(None)
     config = {"folder": str(folder), "bad": [2, "raise"]}
     runner = Squares(Provider(config), output_dir=folder / name, progress=False, **arguments)
@@ -94,7 +93,6 @@ def test_the_rate_is_that_of_the_last_minute_of_watching(tmp_path: Path) -> None
 def test_a_detached_run_shows_what_its_shards_are_in(tmp_path: Path) -> None:
     """While a job is held at an item, its shard's row names it by its index, the host, the process and its memory."""
     folder = tmp_path / "runs"
-    folder.mkdir()
     hold(folder, 31)
     run = run_of(folder, n=range(30, 34), workers=1, shards=2)
     try:

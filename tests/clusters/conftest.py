@@ -44,6 +44,12 @@ def started():
         os.environ.update(before)
 
 
+@pytest.fixture(scope="module")
+def slurm(started):
+    """Return a running SLURM."""
+    return started("slurm")
+
+
 @pytest.fixture(autouse=True)
 def _fresh(tmp_path, monkeypatch):
     """Start from the default configuration, in a folder of the test's own."""

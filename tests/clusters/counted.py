@@ -18,15 +18,12 @@ class Counted:
         self.runner = Slow(Env(facts), progress=False)
 
     def begun(self):
-        """Return how often each item has begun."""
         return Counter(int(path.name.split("-")[1]) for path in self.folder.glob("began-*"))
 
     def ended(self):
-        """Return how often each item has ended."""
         return Counter(int(path.name.split("-")[1]) for path in self.folder.glob("ended-*"))
 
     def workers(self):
-        """Return the processes that have begun an item."""
         return {path.name.split("-")[2] for path in self.folder.glob("began-*")}
 
     def meanwhile(self, fault, after, workers=0):

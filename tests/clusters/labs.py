@@ -27,19 +27,12 @@ COMMON = {
 
 @dataclass(frozen=True)
 class Lab:
-    """One scheduler.
-
-    Attributes:
-        name: The `env`, and its folder here.
-        options: The options of its `parallel` block.
-        listing: A command that prints the jobs in the queue, and nothing if there are none.
-        by_root: Started before the tests, by the root half (inside.sh).
-    """
-
-    name: str
+    name: str  # the `env`, and its folder here
     options: dict[str, object] = field(default_factory=dict)
-    listing: tuple[str, ...] = ()
-    by_root: bool = False
+    listing: tuple[
+        str, ...
+    ] = ()  # a command that prints the jobs in the queue, and nothing if there are none
+    by_root: bool = False  # started before the tests, by the root half (inside.sh)
 
     def start(self, settings: dict[str, str] | None = None) -> dict[str, str]:
         """Start it, with variables for its start.sh, and return the environment variables that reach it."""
@@ -59,7 +52,6 @@ class Lab:
         return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
     def stop(self) -> None:
-        """Stop it, and wait for its daemons."""
         if not self.by_root:
             subprocess.run([HERE / self.name / "stop.sh", HOME / self.name], timeout=200, check=True)
 
@@ -77,7 +69,6 @@ class Lab:
         return subprocess.run(self.listing, capture_output=True, text=True, check=False).stdout.strip()
 
     def wait_for_empty_queue(self, seconds: float = 90) -> None:
-        """Assert that no job is left."""
         wait_until(lambda: not self.queue(), seconds, every=0.2, said=self.queue)
 
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.clusters.chaos_slurm.program import Items, workers
 from tests.clusters.chaos_slurm.rounds import play, reference
-from tests.clusters.labs import Lab
 from tests.parallel.detached.work import ROOT, calls
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.clusters, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def slurm(started: Callable[[str], Lab]) -> Lab:
-    """Start SLURM once."""
-    return started("slurm")
+pytestmark = [pytest.mark.clusters, pytest.mark.timeout(600), pytest.mark.usefixtures("slurm")]
 
 
 @pytest.fixture(scope="module")

@@ -12,20 +12,16 @@ pytestmark = pytest.mark.clusters
 
 
 class OnScheduler(BackendContract):
-    """The contract, and an empty queue at the end."""
-
     lab = None
 
     @classmethod
     def check_nothing_left(cls):
-        """Assert that no job is left in the queue."""
         cls.lab.wait_for_empty_queue()
         with open(STATE / "tmp" / "start-seconds", "a") as file:
             file.write(f"{cls.lab.name} {cls.start_seconds:.1f}\n")
 
     @classmethod
     def setup_class(cls):
-        """Start the scheduler, then the cluster."""
         cls.before = dict(os.environ)
         os.environ.update(cls.lab.start())
         os.chdir(STATE / "home")
@@ -33,7 +29,6 @@ class OnScheduler(BackendContract):
 
     @classmethod
     def teardown_class(cls):
-        """Close the cluster, then the scheduler."""
         try:
             cls.close()
             wait_for_no_worker()

@@ -58,7 +58,6 @@ def block_of(lab: Lab, **detached: Any) -> dict[str, Any]:
 
 
 def submit(lab: Lab, folder: Path, n: int = 12, workers: int = 4, **detached: Any) -> DetachedRun:
-    """Submit squares from this process."""
     set_parallel({**block_of(lab, **detached), "n_workers": workers})
     folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
     runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True)
@@ -77,12 +76,6 @@ def finished(run: DetachedRun, lab: Lab, seconds: float = 150) -> Any:
 def lab_of(started: Any) -> Callable[[str], Lab]:
     """Return a function that starts a scheduler once."""
     return functools.cache(started)
-
-
-@pytest.fixture
-def slurm(lab_of: Callable[[str], Lab]) -> Lab:
-    """Return a running SLURM."""
-    return lab_of("slurm")
 
 
 @pytest.mark.parametrize("name", LABS)

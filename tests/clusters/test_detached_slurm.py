@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ from tests.parallel.detached.work import Provider, Squares, calls, gone, held, h
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.clusters
-
-
-@pytest.fixture(scope="module")
-def slurm(started: Callable[[str], Lab]) -> Lab:
-    """Return a running SLURM."""
-    return started("slurm")
 
 
 @pytest.fixture
@@ -55,7 +48,6 @@ def submit(
     bad: Any = None,
     **detached: Any,
 ) -> DetachedRun:
-    """Submit squares from this process."""
     set_parallel({**slurm.block(workers, **(options or {})), "detached": {"shards": 3, **detached}})
     folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
     runner = Squares(Provider({"folder": str(folder), "bad": bad}), **folders, async_mode=True)

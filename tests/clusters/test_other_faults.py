@@ -14,20 +14,10 @@ pytestmark = pytest.mark.clusters
 
 @pytest.fixture(scope="module", autouse=True)
 def labs(started):
-    """Start all of them once."""
     return {name: started(name) for name in ("sge", "oar", "htcondor")}
 
 
-@pytest.fixture(autouse=True)
-def _nothing_stays():
-    """After each test the queues are empty."""
-    yield
-    for lab in (SGE, OAR, HTCONDOR):
-        lab.wait_for_empty_queue()
-
-
 def job_ids(client):
-    """Return the ids of the jobs of a client's cluster."""
     return [job.job_id for job in client.cluster.workers.values()]
 
 

@@ -1,4 +1,4 @@
-"""TLS, and a size that follows the work, on real SLURM and SSH."""
+"""TLS on real SLURM and SSH."""
 
 import subprocess
 import sys
@@ -8,14 +8,12 @@ import pytest
 from espnet3.parallel import get_client, parallel_map
 from tests.clusters.labs import SLURM, SSH
 from tests.clusters.work import square
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.clusters
 
 
 @pytest.fixture(scope="module", autouse=True)
 def labs(started):
-    """Start both once."""
     return [started("slurm"), started("ssh")]
 
 
@@ -62,21 +60,3 @@ def test_large_results_and_many_small_ones_over_tls():
         )
         assert parallel_map(bytes, [100_000] * 40) == [bytes(100_000)] * 40
         assert parallel_map(square, range(20_000)) == [x * x for x in range(20_000)]
-
-
-def queued():
-    """Return how many jobs there are."""
-    done = subprocess.run(["squeue", "-h", "-t", "PD,R"], capture_output=True, text=True, check=True)
-    return len(done.stdout.splitlines())
-
-
-def test_adapt_follows_the_work():
-    """Without work there is no job; with work there are some, never more than the maximum; then none again."""
-    block = {**SLURM.block(1), "adapt": {"minimum": 0, "maximum": 3}}
-    with get_client(block):
-        assert queued() == 0
-        assert parallel_map(square, range(100)) == [x * x for x in range(100)]
-        assert 1 <= queued() <= 3
-        wait_until(lambda: queued() == 0, seconds=90, every=0.2)
-        assert parallel_map(square, range(10)) == [x * x for x in range(10)]
-    SLURM.wait_for_empty_queue()

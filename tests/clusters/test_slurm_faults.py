@@ -12,13 +12,7 @@ from tests.clusters.counted import Counted
 from tests.clusters.labs import HOME, SLURM
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.clusters
-
-
-@pytest.fixture(scope="module", autouse=True)
-def slurm(started):
-    """Start SLURM once."""
-    return started("slurm")
+pytestmark = [pytest.mark.clusters, pytest.mark.usefixtures("slurm")]
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +28,6 @@ def _nothing_stays():
 
 
 def scontrol(*words):
-    """Run scontrol."""
     subprocess.run(["scontrol", *words], check=True)
 
 

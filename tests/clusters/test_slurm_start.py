@@ -13,20 +13,7 @@ from tests.clusters.work import square
 from tests.parallel.detached.work import espnet3
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.clusters
-
-
-@pytest.fixture(scope="module", autouse=True)
-def slurm(started):
-    """Start SLURM once."""
-    return started("slurm")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays():
-    """After each test the queue is empty."""
-    yield
-    SLURM.wait_for_empty_queue()
+pytestmark = [pytest.mark.clusters, pytest.mark.usefixtures("slurm")]
 
 
 def refused(kind=NoWorkersError, n_workers=2, **options):
@@ -111,7 +98,6 @@ def test_workers_end_with_a_cluster_that_closes_while_they_start():
 
 
 def states():
-    """Return the states of the jobs in the queue."""
     command = ["squeue", "-h", "-o", "%T"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 

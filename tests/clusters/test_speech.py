@@ -1,54 +1,68 @@
-"""Sixty prompts of the recipe, recognised on each of the eight backends: the same file as in one process."""
+"""Prompts of the recipe on each backend, with a driver and as detached jobs: the same file as in one process.
 
+Local jobs do the same in the default suite (tests/egs3/test_asterisk_decode.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
 import os
-import subprocess
-import sys
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
-from tests.clusters.labs import COMMON, LABS, STAND_INS
+from tests.clusters.labs import COMMON, LABS, STAND_INS, Lab
+from tests.egs3.submitted import merged_elsewhere, recognised, submit_and_die
 from tests.standins import standin
 
 # a busy machine takes minutes for what takes seconds on an idle one
 pytestmark = [pytest.mark.clusters, pytest.mark.timeout(1200)]
 
-RECIPE = Path(__file__).resolve().parents[2] / "egs3" / "asterisk" / "asr"
-PROMPTS = 60
 
-
-def recognised(folder, block=None):
-    """Run the stage `infer` in a process of its own, as a user does; return the bytes of `text`."""
-    command = [sys.executable, str(RECIPE / "run.py"), "--stages", "infer"]
-    # spread evenly over the corpus: its first prompts are its longest ones
-    command += [f"test_sets.prompts.at_most={PROMPTS}"]
-    if block is not None:
-        OmegaConf.save({"parallel": block}, folder / "parallel.yaml")
-        command += ["--parallel_config", str(folder / "parallel.yaml")]
-    command += [f"data_dir={os.environ['ESPNET3_CORPUS']}", f"exp_dir={folder}/exp"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1100, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (text,) = (folder / "exp").rglob("text")
-    return text.read_bytes()
+def cut(prompts: int) -> tuple[str, str]:
+    """Return the words that choose prompts, spread evenly over the corpus: its first ones are its longest."""
+    return f"test_sets.prompts.at_most={prompts}", f"data_dir={os.environ.get('ESPNET3_CORPUS')}"
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    """Return the file as one process writes it."""
-    text = recognised(tmp_path_factory.mktemp("reference"))
-    assert len(text.splitlines()) == PROMPTS
-    return text
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], bytes]:
+    """Return a function that gives the file of so many prompts as one process writes it."""
+
+    @functools.cache
+    def of(prompts: int) -> bytes:
+        text = recognised(tmp_path_factory.mktemp("reference"), *cut(prompts))
+        assert len(text.splitlines()) == prompts
+        return text
+
+    return of
 
 
-@pytest.mark.parametrize("name", [*LABS, *STAND_INS])
-def test_the_text_file_is_the_same_to_the_byte(name, reference, tmp_path, started):
+@pytest.fixture(params=[*LABS, *STAND_INS])
+def block(request: pytest.FixtureRequest, started: Callable[[str], Lab]) -> Iterator[dict[str, Any]]:
+    """Return a `parallel` block of a backend that is up."""
+    if request.param in LABS:
+        yield started(request.param).block(2)
+    else:
+        with standin(request.param):
+            yield {"env": request.param, "n_workers": 2, "options": {**COMMON, "walltime": "10m"}}
+
+
+def test_the_text_file_is_the_same_to_the_byte(
+    block: dict[str, Any], reference: Callable[[int], bytes], tmp_path: Path
+) -> None:
     """`text` of two workers there is byte-identical to that of one process here."""
-    with ExitStack() as stack:
-        if name in LABS:
-            block = started(name).block(2)
-        else:
-            stack.enter_context(standin(name))
-            block = {"env": name, "n_workers": 2, "options": {**COMMON, "walltime": "10m"}}
-        assert recognised(tmp_path, block) == reference
+    (tmp_path / "parallel.yaml").write_text(json.dumps({"parallel": block}))  # JSON is YAML
+    assert recognised(tmp_path, "--parallel_config", "parallel.yaml", *cut(60)) == reference(60)
+
+
+def test_the_text_is_the_same_after_the_submitter_was_killed(
+    block: dict[str, Any], reference: Callable[[int], bytes], tmp_path: Path
+) -> None:
+    """The submitter gets SIGKILL; `status`, `wait` and `merge` elsewhere leave the `text` of one process."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run = submit_and_die(tmp_path, {**block, "detached": {"shards": 2}}, *cut(12))
+    assert merged_elsewhere(run, elsewhere) == reference(12)

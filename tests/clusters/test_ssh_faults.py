@@ -16,7 +16,6 @@ pytestmark = pytest.mark.clusters
 
 @pytest.fixture(scope="module", autouse=True)
 def ssh(started):
-    """Start sshd once."""
     return started("ssh")
 
 

@@ -8,12 +8,10 @@ from espnet3.parallel import BaseRunner, EnvironmentProvider
 
 
 def square(x):
-    """Return the square."""
     return x * x
 
 
 def nap(x):
-    """Take a while, and return the same."""
     time.sleep(0.05)
     return x
 

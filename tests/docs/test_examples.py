@@ -86,8 +86,8 @@ def test_a_dataframe_column(tmp_path: Path) -> None:
 
 def test_long_items(tmp_path: Path) -> None:
     """All questions but the one that is never answered have their answer, and that one is a timeout."""
-    said = example("long_items.py", tmp_path, "--seconds", "2").stdout.splitlines()
+    said = example("long_items.py", tmp_path, "--seconds", "1").stdout.splitlines()
     assert len(said) == 21
     answered = [line for line in said if re.fullmatch(r"What is (\d+)\? -> WHAT IS \1\?", line)]
     assert len(answered) >= 19, "one in five tries fails, and each item has six"
-    assert "-> (timeout) it took longer than item_timeout = 2 s" in said[-1]
+    assert "-> (timeout) it took longer than item_timeout = 1 s" in said[-1]

@@ -20,16 +20,6 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "theirs", tmp_path / "ours"
 
 
-def test_equal_folders_have_no_difference(folders: tuple[Path, Path]) -> None:
-    """Shards, manifests, run folders and logs of a layer are not outputs."""
-    theirs, ours = folders
-    (ours / "valid" / "run.json").write_text("{}")
-    (ours / "valid" / "split.0").mkdir()
-    (ours / "valid" / "split.0" / "text.scp").write_text("b")
-    (theirs / "infer.log").write_text("x")
-    assert differences(theirs, ours) == []
-
-
 def test_a_changed_text_and_a_missing_file_are_named(folders: tuple[Path, Path]) -> None:
     """One byte more, and a file that one folder alone has, are differences."""
     theirs, ours = folders

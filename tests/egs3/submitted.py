@@ -27,7 +27,7 @@ sys.stdin.readline()
 
 def recognised(folder: Path, *arguments: str) -> bytes:
     command = [sys.executable, str(RECIPE / "run.py"), "--stages", "infer", *arguments, "exp_dir=exp"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return (folder / TEST_SET / "text").read_bytes()
 

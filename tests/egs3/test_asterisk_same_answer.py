@@ -22,12 +22,6 @@ class Short(EnvironmentProvider):
         return {"dataset": dataset, "order": order, "model": Recogniser()}
 
 
-class Resets(BaseRunner):
-    @staticmethod
-    def forward(idx: int, dataset: Any, order: list[int], model: Any) -> str:
-        return str(model(dataset[order[idx]]["speech"]))
-
-
 class Forgets(BaseRunner):
     """Decodes without `reinit_feat()`, as one does who has not read of it."""
 
@@ -46,9 +40,3 @@ def test_a_decoder_that_is_not_reset_is_named_with_the_item_and_the_reason(corpu
     provider = Short({"corpus": str(corpus)})
     with pytest.raises(AssertionError, match=r"item \d+ differs: .*state is kept between items: .*reset it"):
         same_answer(Forgets(provider), range(17, 20), n_workers=(1,), batch_sizes=(None,))
-
-
-def test_the_recipes_own_way_of_decoding_gives_the_same_answer(corpus: Path) -> None:
-    """Twice, backwards, and on two workers."""
-    provider = Short({"corpus": str(corpus)})
-    same_answer(Resets(provider), range(17, 20), n_workers=(1, 2), batch_sizes=(None,))

@@ -131,7 +131,6 @@ def our_names() -> set[str]:
 
 
 def is_private(name: str) -> bool:
-    """Whether a name begins with one underscore."""
     return name.startswith("_") and not name.startswith("__")
 
 

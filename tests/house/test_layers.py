@@ -151,7 +151,6 @@ def ours(module: str, *, at_once_only: bool = False) -> Iterator[Import]:
 
 
 def room(module: str) -> str:
-    """Return the room that a module belongs to."""
     parts = module.split(".")
     for size in range(len(parts), 0, -1):
         name = ".".join(parts[:size])

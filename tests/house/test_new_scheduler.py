@@ -56,7 +56,6 @@ def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def queue() -> Iterator[Any]:
-    """Put the scheduler's commands on the PATH."""
     with placed(slots=1) as standin:
         yield standin
     set_parallel(None)
@@ -83,7 +82,6 @@ def espnet3(*words: object, cwd: Path, code: int = 0) -> str:
 
 
 def conf(folder: Path, n_workers: int = 2) -> str:
-    """Write a configuration."""
     options = ", ".join(f"{name}: {value}" for name, value in OPTIONS.items())
     (folder / "conf.yaml").write_text(
         f"parallel: {{env: example, n_workers: {n_workers}, options: {{{options}}}}}\n"
@@ -144,20 +142,17 @@ class TestContract(BackendContract):
 
     @classmethod
     def setup_class(cls) -> None:
-        """Put the commands in place, then open the cluster."""
         cls.place = ExitStack()
         cls.place.enter_context(placed())
         cls.open()
 
     @classmethod
     def teardown_class(cls) -> None:
-        """Close the cluster, then take the commands away."""
         with cls.place:
             cls.close()
 
 
 def submit(folder: Path) -> DetachedRun:
-    """Submit six squares as three jobs."""
     set_parallel(
         {
             "env": "example",

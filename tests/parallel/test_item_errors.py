@@ -11,25 +11,14 @@ import pytest
 
 from espnet3.parallel.errors import ConfigError, ItemError, PoisonItemError, item_error_of
 from espnet3.parallel.records import ItemFailure
-
-
-class TwoArgumentsError(Exception):
-    """Has a constructor of its own."""
-
-    def __init__(self, code, reason):
-        super().__init__(f"{code}: {reason}")
-        self.code = code
+from tests.parallel.contract.work import TwoPartError
 
 
 class SlottedError(Exception):
-    """Has slots."""
-
     __slots__ = ("code",)
 
 
 class UnhashableError(Exception):
-    """Compares by value."""
-
     def __eq__(self, other):
         return True
 
@@ -57,14 +46,11 @@ class HasIndexError(Exception):
 
 
 class NotDerivableError(Exception):
-    """Does not let classes derive from it."""
-
     def __init_subclass__(cls, **kwargs):
         raise RuntimeError("final")
 
 
 def raised(function):
-    """Return what a function raises."""
     try:
         function()
     except BaseException as error:
@@ -73,7 +59,6 @@ def raised(function):
 
 
 def error_of(error):
-    """Return the ItemError of an exception."""
     return item_error_of(error, ItemFailure(7, type(error).__name__, "its message", "", 1, "w"))
 
 
@@ -84,7 +69,7 @@ COMBINED = [
     TimeoutError(),
     raised(b"\xff".decode),
     raised(lambda: json.loads("{")),
-    TwoArgumentsError(3, "bad"),
+    TwoPartError(3, "bad"),
     SlottedError("s"),
     UnhashableError("u"),
     TalksError(),
@@ -157,7 +142,7 @@ def test_it_has_what_the_exception_knew():
     for again in (lambda error: error, lambda error: pickle.loads(pickle.dumps(error))):
         found = again(error_of(FileNotFoundError(2, "No such file", "a.wav")))
         assert (found.errno, found.strerror, found.filename) == (2, "No such file", "a.wav")
-        assert again(error_of(TwoArgumentsError(3, "bad"))).code == 3
+        assert again(error_of(TwoPartError(3, "bad"))).code == 3
         assert again(error_of(raised(b"\xff".decode))).object == b"\xff"
         assert again(error_of(ImportError("no", name="espeak"))).name == "espeak"
 

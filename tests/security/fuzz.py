@@ -137,11 +137,7 @@ def _damaged(draw: random.Random, data: bytes) -> bytes:
 
 
 def judge(line: bytes, number: int) -> bool:
-    """Read a line, and raise an error where it is not dealt with as the head of this file says.
-
-    Returns:
-        Whether it gave a value.
-    """
+    """Tell whether a line gives a value; an error is one that is not dealt with as the head of this file says."""
     try:
         value = from_json(line, "results.jsonl", number)
     except DamagedFolderError as error:

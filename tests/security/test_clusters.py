@@ -53,7 +53,6 @@ sys.stdin.readline()
 
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Serve SSH on this machine."""
     with ssh_server(tmp_path_factory.mktemp("ssh")) as options:
         yield options
 

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import DetachedRun
+from espnet3.parallel.detached.launch import job_arrays
 from espnet3.parallel.detached.layout import TEMPLATE
+from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.lease import this_process
 from espnet3.parallel.views.replaying import Replay
@@ -69,7 +71,6 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def change(file: Path, **facts: Any) -> None:
-    """Change what a JSON file says."""
     file.write_text(json.dumps({**json.loads(file.read_text()), **facts}))
 
 
@@ -83,14 +84,17 @@ def submitted(run: Path, ids: dict[str, str], **array: Any) -> None:
         (run / f"detached/shard.{shard}/done").unlink()
 
 
-def test_cancel_runs_the_schedulers_command_and_no_other(copy: Path, marker: Path, tmp_path: Path) -> None:
+def test_cancel_runs_the_schedulers_command_and_no_other(
+    copy: Path, marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An argv that stands in the folder is not what cancels its jobs, nor is a command that it has in PATH."""
+    monkeypatch.setattr(job_arrays, "_AGAIN", 0.5)
     submitted(copy, {"0": "1"}, cancel=[str(marker), "-c", "0"])
     for name in ("qstat", "qdel"):
         (copy / name).symlink_to(marker)
     (copy / "detached/scheduler/place.json").write_text(json.dumps({"PATH": str(copy)}))
     with standin("pbs"):
-        espnet3("cancel", copy, cwd=tmp_path, ok=False)
+        assert DetachedRun.open(copy).cancel(0.2).counts[JobState.LOST] == 1
     assert not (tmp_path / "was-run").exists()
 
 

@@ -12,8 +12,6 @@ LATE = 1.5  # seconds by which what is late comes late
 
 
 class Habit(str, Enum):
-    """A habit of a stand-in."""
-
     NO_HISTORY = (
         "no_history"  # ended jobs are forgotten at once; PBS refuses to list them, with an exit status of 0
     )

@@ -76,14 +76,12 @@ class Store:
         return self.folder / f"{job}.{'one' if index is None else index}.json"
 
     def save(self, element: Element) -> None:
-        """Write an element's file in one step."""
         path = self._path(element.job, element.index)
         whole = path.with_suffix(".new")
         whole.write_text(json.dumps(asdict(element)))
         whole.replace(path)
 
     def elements(self) -> list[Element]:
-        """Return all elements, in the order of submission."""
         found = [Element(**json.loads(path.read_text())) for path in self.folder.glob("*.*.json")]
         return sorted(found, key=lambda each: (each.job, each.index or 0))
 
@@ -135,7 +133,6 @@ class Store:
         return job
 
     def cancel(self, element: Element) -> bool:
-        """End an element; return False if it has ended already."""
         with self.locked():
             now = self.select(element.job, element.index)[0]
             if now.state == "done":

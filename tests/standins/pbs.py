@@ -31,7 +31,6 @@ def job_id(element: Element, *, whole: bool = False) -> str:
 
 
 def qsub(words: list[str]) -> int:
-    """Submit a script, from a file or standard input."""
     facts, text, array = read_submission("qsub", words)
     picked: list[int] | None = None
     if array is not None:
@@ -194,7 +193,6 @@ _MOAB_STATES = {"waiting": "Idle", "running": "Running"}
 
 
 def msub(words: list[str]) -> int:
-    """Submit a script; an array is `-t name.[1-4]%2`."""
     facts, text, array = read_submission("msub", words)
     picked: list[int] | None = None
     if array is not None:

@@ -34,7 +34,6 @@ class StandIn:
         return Store(self.folder).elements()
 
     def unfinished(self) -> list[Element]:
-        """Return the jobs that wait or run."""
         return [each for each in self.jobs() if each.state != "done"]
 
     def cancel_all(self) -> None:

@@ -1,9 +1,7 @@
 """The stand-ins behave as the schedulers they stand for, as far as they claim to."""
 
-import os
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
@@ -47,91 +45,10 @@ def test_pbs_arrays_keep_their_limit_their_index_and_their_exit_codes(script, tm
     assert lines == [f"element {n} in {tmp_path}" for n in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (["qsub", "-J", "0-0", "job.sh"], "an array has at least two elements"),
-        (["qsub", "--nosuch", "job.sh"], "illegal option --nosuch"),
-        (["qdel", "99"], "Unknown Job Id 99"),
-    ],
-)
-def test_pbs_refuses_what_pbs_refuses(command, said, script):
-    """A bad submission queues nothing and says why."""
-    script("true")
-    with standin("pbs") as queue:
-        code, _, error = run(*command)
-        assert code != 0 and said in error
-        assert queue.jobs() == []
-
-
-def test_a_job_ends_at_its_walltime_with_all_it_started(script):
-    """The whole process group is ended, also what ignores SIGTERM."""
-    path = script("trap '' TERM; sleep 300 & echo $! > child; wait; sleep 300")
-    with standin("pbs") as queue:
-        assert run("qsub", "-l", "walltime=00:00:01", path)[0] == 0
-        wait_until(lambda: not queue.unfinished())
-        (job,) = queue.jobs()
-        assert job.ended_by == "walltime" and job.exit_code == 128 + 9
-
-
-def test_slots_make_jobs_wait_and_cancel_takes_them_away(script):
-    """With one slot the second job waits; cancelled, it never starts."""
-    path = script("sleep 300")
-    with standin("lsf", slots=1) as queue:
-        assert run("bsub", text=Path(path).read_text())[1].startswith(
-            "Job <1> is submitted to default queue <normal>"
-        )
-        run("bsub", "sleep", "300")
-        wait_until(lambda: [each.state for each in queue.jobs()] == ["running", "waiting"])
-        assert run("bjobs", "-noheader", "-o", "jobid stat delimiter='|'")[1].split() == ["1|RUN", "2|PEND"]
-        assert run("bkill", "2")[0] == 0
-        assert run("bkill", "1")[0] == 0
-        wait_until(lambda: not queue.unfinished())
-        first, second = queue.jobs()
-        assert (first.exit_code, second.exit_code, second.pid) == (143, 143, None)
-        assert run("bjobs", "-a", "-noheader", "-o", "stat")[1].split() == ["EXIT", "EXIT"]
-        assert run("bkill", "1") == (255, "", "Job <1>: Job has already finished\n")
-
-
-def test_lsf_arrays_count_from_one_and_name_their_files(script, tmp_path):
-    """`%J` and `%I` in a file's name are the job and the element."""
-    with standin("lsf") as queue:
-        text = "#!/bin/sh\n#BSUB -J many[1-3]%2\n#BSUB -o out-%J-%I\necho $LSB_JOBINDEX\n"
-        assert run("bsub", text=text)[0] == 0
-        wait_until(lambda: not queue.unfinished())
-    assert [(tmp_path / f"out-1-{n}").read_text() for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
-
-
-def test_moab_reads_directives_and_lists_what_runs(script):
-    """`msub` prints the number after an empty line; `showq` lists it; `canceljob` ends it."""
-    path = script("#PBS -N mine\nsleep 300")
-    with standin("moab") as queue:
-        assert run("msub", path)[1] == "\n1\n"
-        wait_until(lambda: [each.state for each in queue.jobs()] == ["running"])
-        assert "Running" in run("showq", "-u", "anyone")[1]
-        assert run("canceljob", "1")[0] == 0
-        wait_until(lambda: not queue.unfinished())
-        assert queue.jobs()[0].ended_by == "cancel"
-
-
-def test_a_stand_in_leaves_nothing(script):
-    """Leaving the block ends the jobs, removes the folder, and restores the PATH."""
-    before = os.environ["PATH"]
-    path = script("sleep 300")
-    with standin("pbs") as queue:
-        run("qsub", path)
-        wait_until(lambda: [each.state for each in queue.jobs()] == ["running"])
-        pid = queue.jobs()[0].pid
-    assert not os.path.exists(f"/proc/{pid}")
-    assert not queue.folder.exists()
-    assert os.environ["PATH"] == before
-
-
 OPTIONS = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
 
 
 def block(env, **options):
-    """Return a `parallel` block."""
     own = {"disk": "1GB", "walltime": None} if env == "htcondor" else {}
     wanted = {name: value for name, value in {**OPTIONS, **own, **options}.items() if value is not None}
     return {"env": env, "n_workers": 2, "start_timeout": 600, "options": wanted}
@@ -185,7 +102,6 @@ def square(x):
 
 
 def slow_square(x):
-    """Return the square, after a moment."""
     time.sleep(0.05)
     return x * x
 
@@ -253,31 +169,3 @@ def test_a_cluster_works_under_every_habit(env, habits, monkeypatch, tmp_path):
             assert parallel_map(square, range(20)) == [x * x for x in range(20)]
         wait_until(lambda: not queue.unfinished())
         assert len(queue.jobs()) == 2
-
-
-def test_pbs_without_history_says_so_and_lists_nothing(script):
-    """With `-x` there is a message on standard error, no job, and an exit status of 0; without it jobs are listed."""
-    path = script("sleep 300")
-    with standin("pbs", slots=0, habits=[Habit.NO_HISTORY]):
-        assert run("qsub", "-J", "0-1", path)[0] == 0
-        code, out, error = run("qstat", "-t", "-x")
-        assert (code, out) == (0, "") and "not configured to maintain job history" in error
-        assert run("qstat", "-t")[1].count(" Q ") == 2
-
-
-def test_htcondor_lists_only_what_it_has_made(tmp_path):
-    """With `max_materialize` the queue has two jobs of eight, and the factory says where it goes on."""
-    (tmp_path / "job.sub").write_text(
-        "executable = /bin/sleep\narguments = 300\nmax_materialize = 2\nqueue 8\n"
-    )
-    with standin("htcondor") as queue:
-        assert run("condor_submit", f"{tmp_path}/job.sub")[1].endswith("8 job(s) submitted to cluster 1.\n")
-        assert run("condor_q", "me", "-af:j", "JobStatus")[1].split("\n")[:2] in (
-            ["1.0 1", "1.1 1"],
-            ["1.0 2", "1.1 1"],
-            ["1.0 2", "1.1 2"],
-        )
-        assert run("condor_q", "me", "-factory", "-af", "ClusterId", "JobMaterializeNextProcId")[1] == "1 2\n"
-        assert run("condor_rm", "1")[0] == 0
-        wait_until(lambda: not queue.unfinished())
-        assert run("condor_q", "1", "-totals")[1].splitlines()[-1].startswith("Total for query: 0 jobs;")

@@ -104,16 +104,6 @@ def test_limit_text_and_model_settings(config: Any, tmp_path: Path) -> None:
     assert (tmp_path / "out/test/text").read_text() == "u8 THREETHREE!\nu9 ONEONE!\n"
 
 
-def test_two_workers_write_the_same_files(config: Any, tmp_path: Path) -> None:
-    """The outputs of two worker processes equal those of this process byte for byte."""
-    config.update({"words": [f"w{k}" for k in range(9)], "text_key": "hyp"})
-    infer(config)
-    config.update({"inference_dir": str(tmp_path / "two"), "parallel": {"env": "local", "n_workers": 2}})
-    infer(config)
-    for name in ("hyp.scp", "ref.scp", "text"):
-        assert (tmp_path / "two/test" / name).read_bytes() == (tmp_path / "out/test" / name).read_bytes()
-
-
 def test_failed_items_are_counted(config: Any, caplog: pytest.LogCaptureFixture) -> None:
     """With on_error="record" infer reports the failures, measure warns, and their number is in the metrics."""
     config.words = ["one", "bad", "two"]

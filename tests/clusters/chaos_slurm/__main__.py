@@ -19,14 +19,7 @@ from tests.clusters.labs import SLURM
 
 
 def rounds(disturbances: int, each: int, first: int, base: Path) -> Iterator[Played]:
-    """Play rounds until there were so many disturbances; yield each as it ends.
-
-    Args:
-        disturbances: How many, over all rounds.
-        each: How many in a round, at most.
-        first: The first seed.
-        base: Where the runs are.
-    """
+    """Play rounds until there were so many disturbances; yield each as it ends."""
     expected = reference(base / "reference")
     done, seed = 0, first
     while done < disturbances:

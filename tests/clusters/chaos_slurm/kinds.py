@@ -33,17 +33,11 @@ _LATE = 2.0  # seconds by which a host with a cache sees files late, at most
 
 @dataclass(frozen=True)
 class Kind:
-    """One way to disturb a run.
-
-    Attributes:
-        name: For the table.
-        do: Does it; returns what it did, for the story, and nothing where there was nothing to do it to.
-        lose: How many workers may lose the item they are at: all of them, one, or none.
-    """
-
     name: str
-    do: Callable[[Round], str]
-    lose: str = "none"
+    do: Callable[
+        [Round], str
+    ]  # returns what it did, for the story; nothing where there was nothing to do it to
+    lose: str = "none"  # how many workers may lose the item they are at: all of them, one, or none
 
 
 # --- jobs, from outside the run ---

@@ -23,7 +23,6 @@ class Items(BaseRunner):
 
     @staticmethod
     def forward(idx: int, folder: Path, seconds: float) -> dict[str, Any]:
-        """Return the square, after a while."""
         note(folder, idx)
         mark = folder / f"running.{idx}"
         while True:

@@ -26,11 +26,9 @@ def said(*command: str) -> str:
 
 
 def elements(run: str = "") -> dict[str, tuple[str, str]]:
-    """Return state and reason of each element in the queue, by its id.
+    """Return state and reason of each element in the queue, by its id; of one run, where its name is given.
 
-    Args:
-        run: The name of a run's jobs: those of other runs are left out. A slurmctld that was killed before it had saved
-            the end of an earlier round's jobs has them again.
+    A slurmctld that was killed before it had saved the end of an earlier round's jobs has those again.
     """
     lines = [line.split("|") for line in said("squeue", "-h", "-r", "-o", "%i|%T|%r|%j").splitlines()]
     return {
@@ -71,7 +69,6 @@ def has_steps(element: str) -> bool:
 
 
 def resume() -> None:
-    """Bring back the nodes that are down."""
     for line in said("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T").splitlines():
         name, state = line.split()
         if state.startswith(("down", "drain")):
@@ -79,7 +76,6 @@ def resume() -> None:
 
 
 def controller() -> int:
-    """Return the process of slurmctld; 0 where there is none."""
     try:
         pid = int(_PID.read_text())
         # a killed one leaves its file, and its number may be another process's by now
@@ -89,7 +85,6 @@ def controller() -> int:
 
 
 def kill_controller() -> None:
-    """Kill slurmctld, and wait for its end."""
     pid = controller()
     if pid:
         os.kill(pid, 9)

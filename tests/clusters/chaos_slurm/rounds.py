@@ -29,41 +29,21 @@ _PATIENCE = 400  # seconds for a run to end once nobody disturbs it: what is for
 
 
 class WrongError(AssertionError):
-    """A round did not come out as it should."""
+    pass
 
 
 @dataclass
 class Played:
-    """What came of a round.
-
-    Attributes:
-        seed: Its seed.
-        home: Its folder.
-        done: The kind of each disturbance, in order.
-        again: Items that were computed again.
-        missed: Jobs whose end SLURM has missed, and which it called running until they were cancelled.
-        story: What happened, line by line.
-        wrong: What is wrong; empty where all is well.
-    """
-
     seed: int
     home: Path
-    done: list[str] = field(default_factory=list)
-    again: int = 0
-    missed: int = 0
+    done: list[str] = field(default_factory=list)  # the kind of each disturbance
+    again: int = 0  # items that were computed again
+    missed: int = 0  # jobs whose end SLURM has missed, and which it called running until they were cancelled
     story: list[str] = field(default_factory=list)
     wrong: str = ""
 
 
 def play(seed: int, home: Path, disturbances: int, expected: bytes) -> Played:
-    """Play one round.
-
-    Args:
-        seed: Chooses kinds, moments and targets; the moments are kept as well as can be.
-        home: A new folder.
-        disturbances: How many, at most: the run may end before.
-        expected: The merged file of an undisturbed run.
-    """
     round_ = Round(seed, home)
     try:
         round_.play(disturbances, expected)
@@ -83,23 +63,12 @@ def reference(home: Path) -> bytes:
 
 
 class Round:
-    """A run, and what is done to it.
-
-    Args:
-        seed: As for `play`.
-        home: As for `play`.
-
-    Attributes:
-        draw: Where all chance comes from.
-        run: The run.
-        name: What SLURM calls its jobs.
-        killed: Items whose process was killed for no reason: done twice to one, it would take the blame.
-    """
-
     def __init__(self, seed: int, home: Path) -> None:
         self.draw = random.Random(seed)
         self.home = home
-        self.killed: set[int] = set()
+        self.killed: set[int] = (
+            set()
+        )  # items whose process was killed: done twice to one, it would take the blame
         self.played = Played(seed, home)
         self._begin = time.monotonic()
         home.mkdir()
@@ -119,11 +88,6 @@ class Round:
         self.played.story.append(f"  {time.monotonic() - self._begin:6.1f} s  {line}")
 
     def expect(self, right: bool, what: str) -> None:
-        """Fail the round unless something is so.
-
-        Raises:
-            WrongError: It is not.
-        """
         if not right:
             raise WrongError(what)
 
@@ -145,11 +109,7 @@ class Round:
         )
 
     def ended(self, process: subprocess.Popen[str]) -> int:
-        """Wait for a verb; return its exit status. It says what it has to say in a sentence.
-
-        Raises:
-            WrongError: With a traceback.
-        """
+        """Wait for a verb; return its exit status. It says what it has to say in a sentence."""
         out, error = process.communicate(timeout=240)
         self.expect("Traceback" not in out + error, f"{process.args}: {out[-2000:]}{error[-4000:]}")
         if process.returncode == 1 and error.strip():
@@ -157,11 +117,7 @@ class Round:
         return process.returncode
 
     def none_lost(self, shards: Iterable[int], who: str) -> None:
-        """Fail the round if a shard that somebody calls lost is in the queue, or at work.
-
-        Raises:
-            WrongError: One is.
-        """
+        """Fail the round if a shard that somebody calls lost is in the queue, or at work."""
         jobs = {self.run[shard].job_id: shard for shard in shards}
         wrong = jobs.keys() & queue.elements(self.name).keys()
         per_shard = N // SHARDS
@@ -180,11 +136,6 @@ class Round:
     # --- a round ---
 
     def play(self, disturbances: int, expected: bytes) -> None:
-        """Disturb the run, bring it to its end, and compare.
-
-        Raises:
-            WrongError: What came out is not right.
-        """
         bound = 0
         for kind in [*self._kinds, *self._kinds][:disturbances]:
             if self._step(self.draw.uniform(0, 1.5)):

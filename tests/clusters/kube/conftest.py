@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import set_parallel
 from tests.waiting import wait_until
 
 LAB = Path(os.environ.get("KUBE_LAB", "."))
@@ -47,15 +46,6 @@ def _only_here():
     """Refuse to run where there is no lab."""
     if "KUBE_LAB" not in os.environ:
         pytest.exit("tests on Kubernetes run by `make test-kube`", returncode=3)
-
-
-@pytest.fixture(autouse=True)
-def _fresh(tmp_path, monkeypatch):
-    """Start from the default configuration, in a folder of the test's own."""
-    monkeypatch.chdir(tmp_path)
-    set_parallel(None)
-    yield
-    set_parallel(None)
 
 
 @pytest.fixture(autouse=True)

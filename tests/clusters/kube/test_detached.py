@@ -69,7 +69,6 @@ def test_a_pod_that_is_deleted_is_replaced(tmp_path: Path) -> None:
 
 
 def pods() -> list[dict[str, Any]]:
-    """Return the pods of the namespace."""
     return list(json.loads(kubectl("get", "pods", "-o", "json"))["items"])
 
 

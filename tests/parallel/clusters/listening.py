@@ -21,7 +21,6 @@ class Listener(NamedTuple):
 
     @property
     def is_path(self) -> bool:
-        """Whether it is a unix socket."""
         return isinstance(self.address, str)
 
 
@@ -78,13 +77,7 @@ def tries_at(listener: Listener) -> dict[str, tuple[str, str]]:
 
 
 def verdict(listener: Listener, said: dict[str, str], is_other: bool = True) -> str:
-    """Return what a listener answers to another account, in the words of the page.
-
-    Args:
-        listener: The listener.
-        said: What came of each try.
-        is_other: Whether it was another account that tried, and not only somebody who holds nothing of the run.
-    """
+    """Return what a listener answers to another account, in the words of the page, by what came of each try."""
     if listener.is_path:
         folder = os.stat(os.path.dirname(listener.address))
         assert folder.st_mode & 0o777 == 0o700 and folder.st_uid == os.getuid()

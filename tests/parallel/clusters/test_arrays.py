@@ -36,13 +36,11 @@ INDEX = {
 
 
 def slow(item: int) -> int:
-    """Return the item after a while."""
     time.sleep(0.1)
     return item
 
 
 def block(env: str, n_workers: int) -> dict[str, Any]:
-    """Return a `parallel` block for a stand-in."""
     options = {key: value for key, value in OPTIONS.items() if key != "walltime" or env != "htcondor"}
     if env == "htcondor":
         options["disk"] = "1GB"

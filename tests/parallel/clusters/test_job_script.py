@@ -32,7 +32,6 @@ BREAKS = ["\n", "\r", "\x0b", "\u2028"]
 
 
 def block(env: str, **options: Any) -> dict[str, Any]:
-    """Return a `parallel` block for a batch scheduler."""
     disk = {"disk": "1GB"} if env == "htcondor" else {}
     return {"env": env, "n_workers": 2, "options": {**REQUIRED, **disk, **options}}
 
@@ -173,6 +172,5 @@ def test_a_worker_with_a_gpu_runs_one_item_at_a_time(env: str, asks: dict[str, A
 
 
 def script(env: str, **options: Any) -> str:
-    """Return the job script of a block with eight cores."""
     config = ParallelConfig.parse(block(env, **{"cores": 8, **options}))
     return plan_jobs(row(env), config).script

@@ -13,12 +13,10 @@ from espnet3.parallel.config import ParallelConfig
 
 
 def config(n_workers=3, **options):
-    """Return a checked block."""
     return ParallelConfig.parse({"env": "kube", "n_workers": n_workers, "options": options})
 
 
 def containers(options):
-    """Return the scheduler's and the workers' container."""
     spec = options["custom_cluster_spec"]["spec"]
     (scheduler,), (worker,) = spec["scheduler"]["spec"]["containers"], spec["worker"]["spec"]["containers"]
     return scheduler, worker

@@ -50,7 +50,6 @@ def other() -> Iterator[Stranger]:
 
 @pytest.fixture(scope="module")
 def connect(mark: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Serve SSH on this machine."""
     with ssh_server(tmp_path_factory.mktemp("ssh")) as options:
         yield options
 
@@ -67,22 +66,28 @@ def listeners(mark: str) -> set[Listener]:
     return listeners_of(marked())
 
 
-def answers(other: Stranger, listener: Listener) -> str:
-    """Return what a listener answers to the other account, whatever it tries."""
-    said = {name: other(*one) for name, one in tries_at(listener).items() if other.is_other or name != "unix"}
-    return verdict(listener, said, other.is_other)
+def answers(other: Stranger, opened: set[Listener]) -> dict[Listener, str]:
+    """Return what listeners answer to the other account, whatever it tries."""
+    tries = [
+        (listener, name, one)
+        for listener in opened
+        for name, one in tries_at(listener).items()
+        if other.is_other or name != "unix"
+    ]
+    said: dict[Listener, dict[str, str]] = {listener: {} for listener in opened}
+    for (listener, name, _), answer in zip(tries, other.at_once([one for *_, one in tries]), strict=True):
+        said[listener][name] = answer
+    return {listener: verdict(listener, said[listener], other.is_other) for listener in opened}
 
 
 @contextmanager
 def local(tmp_path: Path, **options: Any) -> Iterator[Any]:
-    """Open workers of this machine."""
     with get_client({"env": "local", "n_workers": 1, "options": options}) as client:
         yield client
 
 
 @contextmanager
 def on_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Open jobs of a stand-in for PBS, with a nanny each."""
     options = {**ON_SCHEDULER, "nanny": True}
     with standin("pbs"), get_client({"env": "pbs", "n_workers": 1, "options": options}) as client:
         yield client
@@ -90,7 +95,6 @@ def on_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @contextmanager
 def over_ssh(connect: dict[str, Any]) -> Iterator[Any]:
-    """Open workers over SSH."""
     options = {"hosts": ["127.0.0.1", "127.0.0.2"], "connect_options": connect, **ON_HOSTS}
     with get_client({"env": "ssh", "n_workers": 1, "start_timeout": 600, "options": options}) as client:
         yield client
@@ -117,9 +121,9 @@ def test_no_listener_of_a_cluster_serves_another_account(
         assert parallel_map(abs, range(20)) == list(range(20))
         names = named(client)
         table = set()
-        for listener in listeners(mark) - before:
+        for listener, answer in answers(other, listeners(mark) - before).items():
             who = "driver's socket" if listener.is_path else names[listener.address[1]]
-            table.add((env, who, answers(other, listener)))
+            table.add((env, who, answer))
     assert table == {row for row in on_the_page() if row[0] == env}
 
 
@@ -128,9 +132,8 @@ def test_workers_that_are_threads_listen_for_pages_alone(mark: str, other: Stran
     before = listeners(mark)
     with local(tmp_path, processes=False):
         assert parallel_map(abs, range(20)) == list(range(20))
-        opened = listeners(mark) - before
-        said = sorted(answers(other, each) for each in opened)
-    assert said == ["cannot be reached", *["refuses the page"] * (len(opened) - 1)]
+        said = sorted(answers(other, listeners(mark) - before).values())
+    assert said == ["cannot be reached", *["refuses the page"] * (len(said) - 1)]
 
 
 def test_the_link_of_a_run_opens_its_pages(tmp_path: Path) -> None:

@@ -99,8 +99,8 @@ def test_a_submit_command_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytes
     with standin("pbs"):
         mine = habit("qsub", 'sleep 1000 & echo $! >"$MINE/pid"; wait', tmp_path, monkeypatch)
         with (
-            pytest.raises(SubmissionError, match="did not answer within 5 s"),
-            get_client({**block("pbs", 2), "start_timeout": 5}),
+            pytest.raises(SubmissionError, match="did not answer within 2 s"),
+            get_client({**block("pbs", 2), "start_timeout": 2}),
         ):
             pass
         pid = int((mine / "pid").read_text())

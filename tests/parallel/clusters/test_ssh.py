@@ -24,7 +24,6 @@ COMMON = {
 
 
 def square(x: int) -> int:
-    """Return the square."""
     return x * x
 
 
@@ -53,7 +52,6 @@ BOTH = pytest.mark.parametrize("mode", [with_driver, detached])
 
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Serve SSH on three addresses."""
     with ssh_server(tmp_path_factory.mktemp("ssh")) as options:
         yield options
 

@@ -65,7 +65,6 @@ def workers(place):
 
 
 def items_with(kind):
-    """Return items of which one is bad."""
     return [kind() if k == AT else k for k in range(N)]
 
 

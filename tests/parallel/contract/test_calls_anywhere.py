@@ -225,14 +225,6 @@ def test_parameters_and_what_is_given_must_fit_before_any_item(tmp_path):
     assert not (tmp_path / "log").exists()
 
 
-@pytest.mark.parametrize("setup", [lambda: None, lambda: [("y", 1)]], ids=["None", "pairs"])
-def test_an_env_that_is_no_dict_is_refused(setup):
-    """A setup_fn that does not return a dict is a ValueError that says so, and the next call works."""
-    with pytest.raises(ValueError, match="must return a dict"):
-        parallel_map(work.plus, range(3), setup_fn=setup)
-    assert parallel_map(work.plus, range(3)) == [1, 2, 3]
-
-
 def test_an_env_that_cannot_be_built_is_an_error_with_its_cause():
     """A setup_fn that raises is a WorkerSetupError, caused by its exception, with its traceback."""
 

@@ -1,8 +1,6 @@
 """Slips of a newcomer: each is one error or one warning that says what to do, and none goes unnoticed."""
 
 import re
-import threading
-import warnings
 
 import pandas
 import pytest
@@ -17,7 +15,6 @@ from espnet3.parallel import (
     InferenceProvider,
     SignatureError,
     parallel_map,
-    set_parallel,
 )
 from tests.parallel.contract import work
 
@@ -25,8 +22,6 @@ PROVIDER = work.Provider({"factor": 2})
 
 
 class Forgets(BaseRunner):
-    """Lacks a return."""
-
     @staticmethod
     def forward(idx):
         idx * 2
@@ -41,8 +36,6 @@ class Sometimes(BaseRunner):
 
 
 class OnlyBatches(BaseRunner):
-    """Has no forward."""
-
     @staticmethod
     def batch_forward(indices, factor):
         return [(len(indices), idx * factor) for idx in indices]
@@ -54,11 +47,6 @@ class WritesNothing(Forgets):
     @staticmethod
     def write_record(writers, result, state):
         pass
-
-
-def warned(recorded):
-    """Return the texts of the warnings of a block."""
-    return [str(warning.message) for warning in recorded]
 
 
 # --- results ----------------------------------------------------------------------------------------
@@ -171,29 +159,6 @@ def test_batch_forward_may_stand_alone(place, stored, tmp_path):
     assert list(OnlyBatches(PROVIDER, batch_size=3, progress=False, output_dir=folder)(range(5)))[-1][1] == 8
 
 
-def test_batch_forward_alone_in_a_script_that_is_run(tmp_path):
-    """Such a runner may be defined in the script itself, and be sent to workers."""
-    from tests.parallel.contract.helpers import run_script
-
-    code = """
-    from espnet3.parallel import BaseRunner, EnvironmentProvider, get_client
-
-    class Empty(EnvironmentProvider):
-        def build_env_local(self):
-            return {"factor": 3}
-
-    class Batches(BaseRunner):
-        @staticmethod
-        def batch_forward(indices, factor):
-            return [factor * idx for idx in indices]
-
-    if __name__ == "__main__":
-        with get_client({"env": "local", "n_workers": 2}):
-            print(Batches(Empty(), batch_size=1, progress=False)([1, 2]))
-    """
-    assert run_script(tmp_path, code) == "[3, 6]\n"
-
-
 # --- names ------------------------------------------------------------------------------------------
 
 
@@ -238,8 +203,6 @@ def test_a_method_that_is_missing_is_named(base, own, missing):
 
 
 class NoReturn(EnvironmentProvider):
-    """Lacks a return."""
-
     def build_env_local(self):
         _ = {"factor": 2}
 
@@ -288,34 +251,12 @@ def test_a_batch_may_be_generated():
     assert Generates(work.Whole(), batch_size=2, progress=False)(range(3)) == [0, 2, 4]
 
 
-def test_a_part_of_the_config_that_cannot_travel_is_named():
-    """A lock deep in a provider's config is an error that says at which place it is."""
-    set_parallel({"env": "local", "n_workers": 2})
-    provider = work.Provider({"factor": 2, "more": [1, {"lock": threading.Lock()}]})
-    with pytest.raises(TypeError) as caught:
-        work.Times(provider, progress=False)(range(4))
-    assert any(
-        note.startswith("config['more'][1]['lock'] (of type lock) cannot be sent")
-        for note in caught.value.__notes__
-    )
-
-
 @pytest.mark.parametrize(("wrong", "right"), [("stauts", "status"), ("merg", "merge")])
 def test_a_misspelled_verb_is_named_with_the_right_one(wrong, right):
     """The command says which verb was meant, and all that there are."""
     result = CliRunner().invoke(main, [wrong, "run"])
     assert result.exit_code == 2
     assert f"no such command '{wrong}'. Did you mean '{right}'?" in result.output
-
-
-def test_nothing_is_said_of_a_runner_without_a_slip():
-    """A runner that is used as documented warns of nothing."""
-    set_parallel(None)
-    with warnings.catch_warnings(record=True) as recorded:
-        warnings.simplefilter("always")
-        work.TimesInBatches(PROVIDER, batch_size=2, progress=False)(range(3))
-        work.Times(PROVIDER, progress=False)(range(3))
-    assert warned(recorded) == []
 
 
 # --- what would be found late, or in words of another package -----------------------------------------

@@ -74,16 +74,6 @@ def test_forward_may_be_a_classmethod():
     assert run(Inherited, range(3)) == [2000, 2003, 2006]
 
 
-def test_a_runner_without_forward_cannot_be_made():
-    """A runner that has no forward is a TypeError that names it."""
-
-    class Empty(BaseRunner):
-        pass
-
-    with pytest.raises(TypeError, match="forward"):
-        Empty(work.Whole({}))
-
-
 class NeedsMore(BaseRunner):
     """Wants what the provider does not give."""
 

@@ -8,7 +8,6 @@ from espnet3.parallel import BaseRunner, EnvironmentProvider, InferenceProvider
 
 
 def log(folder, text, name="log"):
-    """Append a line to a file, whole, whoever else does."""
     with open(Path(folder) / name, "a") as file:
         file.write(f"{text}\n")
 

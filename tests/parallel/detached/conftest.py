@@ -21,7 +21,7 @@ def _looks_are_not_the_work() -> Iterator[None]:
     with (
         pytest.MonkeyPatch.context() as patch
     ):  # one of its own: a test's is undone before its jobs are ended
-        patch.setattr(status, "_POLL", (0.5, 10.0))
+        patch.setattr(status, "_POLL", (0.2, 10.0))
         yield
 
 

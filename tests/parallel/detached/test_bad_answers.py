@@ -57,7 +57,6 @@ class BadScheduler:
         return self.random.choice(kinds)()
 
     def some_lines(self, text: str) -> str:
-        """Leave out lines at random."""
         return "".join(line for line in text.splitlines(keepends=True) if self.random.random() < 0.6)
 
 

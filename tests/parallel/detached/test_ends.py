@@ -48,7 +48,7 @@ def test_a_script_that_fails_before_its_worker_is_shown(
 
 @pytest.mark.parametrize(
     ("name", "habits"),
-    rows([(name, habits) for name in ("pbs", "moab") for habits in ((), (Habit.NO_HISTORY,))], [("pbs", ())]),
+    rows([(name, habits) for name in ("pbs", "moab") for habits in ((), (Habit.NO_HISTORY,))], []),
 )
 def test_a_shard_that_met_its_walltime_says_timeout(
     name: str, habits: tuple[Habit, ...], tmp_path: Path

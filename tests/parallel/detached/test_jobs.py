@@ -34,7 +34,7 @@ class Provider(EnvironmentProvider):
 class Slow(BaseRunner):
     @staticmethod
     def forward(idx, begin):
-        time.sleep(11 if idx == 3 else 0)
+        time.sleep(4.5 if idx == 3 else 0)
         return [os.getcwd(), os.environ.get("MINE"), os.environ.get("OTHER")]
 """
 
@@ -100,7 +100,7 @@ def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
     reference = {"module": "slow", "file": str(slow), "script": False}
     changed = {
         **spec,
-        "walltime": 20.0,  # item 3 takes more than half of it: after that there is no time for another like it
+        "walltime": 8.0,  # item 3 takes more than half of it: after that there is no time for another like it
         "items": {"range": [0, 40, 1]},
         "runner": {**reference, "name": "Slow"},
         "provider": {**reference, "name": "Provider"},
@@ -247,7 +247,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def squares(tmp_path: Path) -> DetachedRun:
-    """Submit squares to the scheduler."""
     folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
     runner = Squares(Provider({"folder": str(tmp_path)}), **folders, async_mode=True, progress=False)
     run: DetachedRun = runner(range(4))

@@ -57,7 +57,6 @@ def test_the_submitter_is_killed_and_another_process_finishes(tmp_path: Path) ->
         """)
     )
     folder = tmp_path / "a"
-    folder.mkdir()
     hold(folder, 7)
     # the jobs load the script without its arguments: what it defines must not need them
     script.write_text(script.read_text().replace("folder = sys.argv[1]", f"folder = {str(folder)!r}"))
@@ -86,7 +85,6 @@ def test_the_submitter_is_killed_and_another_process_finishes(tmp_path: Path) ->
 def test_a_killed_job_is_started_again(tmp_path: Path) -> None:
     """After `kill -9` of a job the supervisor continues its shard; only the item in flight runs again."""
     folder = tmp_path / "a"
-    folder.mkdir()
     hold(folder, 4)
     run = run_of(folder)
     pid = held(folder, 4)
@@ -99,7 +97,6 @@ def test_a_killed_job_is_started_again(tmp_path: Path) -> None:
 def test_the_supervisor_is_killed_and_its_jobs_go_on(tmp_path: Path) -> None:
     """After `kill -9` of the supervisor a job finishes its shard, what waited is lost, `retry` submits that."""
     folder = tmp_path / "a"
-    folder.mkdir()
     hold(folder, 2)
     run = run_of(folder, workers=1)
     job = held(folder, 2)
@@ -116,7 +113,6 @@ def test_the_supervisor_is_killed_and_its_jobs_go_on(tmp_path: Path) -> None:
 def test_a_run_in_this_process_takes_over_what_dead_jobs_left(tmp_path: Path) -> None:
     """After `kill -9` of job and supervisor everything counts as lost; a call in this process computes it."""
     folder = tmp_path / "a"
-    folder.mkdir()
     hold(folder, 4)
     run = run_of(folder, workers=1)
     job = held(folder, 4)
@@ -134,7 +130,6 @@ def test_a_run_in_this_process_takes_over_what_dead_jobs_left(tmp_path: Path) ->
 def test_a_job_that_is_asked_to_end_finishes_its_item(tmp_path: Path) -> None:
     """After SIGTERM the item in flight is kept, the shard is queued again, and no item runs twice."""
     folder = tmp_path / "a"
-    folder.mkdir()
     hold(folder, 4)
     run = run_of(folder, config={"bad": [0.1, "slow"]})
     pid = held(folder, 4)

@@ -32,7 +32,6 @@ class Disk:
         self.ahead = 0.0
 
     def now(self, folder: Path) -> int:
-        """Return the time by the clock of this disk."""
         return disk_now(folder) + int(self.ahead * 1e9)
 
     def hide(self, shard: int, whole: bool) -> None:

@@ -85,6 +85,7 @@ def test_jobs_that_nobody_could_cancel_are_lost_not_cancelled(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the scheduler has no such job and the cancel command says so, the shards are lost."""
+    monkeypatch.setattr(job_arrays, "_AGAIN", 1.0)
     with standin(env, slots=0) as queue:
         run = submit(env, tmp_path)
         queue.cancel_all()

@@ -30,7 +30,6 @@ def submit(
     progress: bool = False,
     **options: Any,
 ) -> DetachedRun:
-    """Submit squares."""
     options = {"cores": 1, "memory": "1GB", **OWN.get(name, {"walltime": "00:10:00"}), **options}
     block = {"shards": shards, **(detached or {})}
     set_parallel({"env": name, "n_workers": 2, "options": options, "detached": block})

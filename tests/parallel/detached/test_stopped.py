@@ -47,7 +47,6 @@ def test_a_job_that_starts_after_the_stop_has_not_begun(tmp_path: Path) -> None:
 def test_a_supervisor_that_is_told_to_end_says_so(tmp_path: Path) -> None:
     """SIGTERM, as at the shutdown of a host, leaves no shard `lost`: each has a state and a reason."""
     folder = tmp_path / "a"
-    folder.mkdir()
     hold(folder, 0)
     run = run_of(folder, n=3, shards=3, workers=1)
     held(folder, 0)
@@ -77,7 +76,6 @@ def test_an_item_that_does_not_end_is_excused(runner: type[Squares], said: str, 
     The job itself says so as soon as it is asked to end; of one that hears nothing its supervisor does.
     """
     folder = tmp_path / "a"
-    folder.mkdir()
     hold(folder, 0)
     hold(folder, 1)
     run = run_of(folder, n=2, shards=2, workers=2, config={"bad": [0, "raise"]}, runner=runner)

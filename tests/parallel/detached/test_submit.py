@@ -121,7 +121,6 @@ def test_an_env_that_cannot_be_built_fails_the_shard(tmp_path: Path) -> None:
 def test_the_same_run_twice_is_refused_while_it_lives(tmp_path: Path) -> None:
     """A second submission, a retry and a call in this process are refused; when it is over it resumes."""
     folder = tmp_path / "a"
-    folder.mkdir()
     hold(folder, 5)
     run_of(folder)
     held(folder, 5)
@@ -153,7 +152,6 @@ def test_jobs_go_on_where_a_call_in_this_process_stopped(tmp_path: Path) -> None
 def test_cancel_leaves_nothing_and_retry_goes_on(tmp_path: Path) -> None:
     """`cancel` ends what runs and what waits; `retry` computes the rest, none of what was done again."""
     folder = tmp_path / "a"
-    folder.mkdir()
     hold(folder, 4)
     run = run_of(folder, workers=1)
     held(folder, 4)

@@ -29,21 +29,18 @@ class Provider(EnvironmentProvider):
     """The env is the folder of a test, and what goes wrong there."""
 
     def build_env_local(self) -> dict[str, Any]:
-        """Return the config."""
         if self.config.get("broken"):
             raise RuntimeError("the model is not there")
         return {"folder": Path(self.config["folder"]), "bad": self.config.get("bad")}
 
 
 def note(folder: Path, idx: Any) -> None:
-    """Note a call, in a file of this process."""
     fd = os.open(folder / f"calls.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(fd, b"%d\n" % idx)
     os.close(fd)
 
 
 def calls(folder: Path) -> Counter[int]:
-    """Return how often each index was called."""
     return Counter(int(line) for file in folder.glob("calls.*") for line in file.read_text().splitlines())
 
 
@@ -71,7 +68,6 @@ def misbehave(idx: int, folder: Path, bad: Any) -> None:
 
 
 def end_process(how: str) -> None:
-    """End this process."""
     if how != "die":
         time.sleep(0.2)  # long enough to be in progress alone: where quick items are, it takes one more death
     if how == "leave":
@@ -109,13 +105,10 @@ class Squares(BaseRunner):
 
     @staticmethod
     def batch_forward(indices: list[int], folder: Path, bad: Any) -> list[dict[str, Any]]:
-        """Return the squares."""
         return [Squares.forward(idx, folder, bad) for idx in indices]
 
 
 class Forgets(BaseRunner):
-    """Forgets to return what it computes."""
-
     @staticmethod
     def forward(idx: int) -> None:
         """Square the index."""
@@ -134,30 +127,24 @@ class Files(BaseRunner):
 
     @staticmethod
     def open_writers(shard_dir: Path, **env: Any) -> Any:
-        """Open the shard's file."""
         return open(shard_dir / "text", "w", encoding="utf-8")
 
     @staticmethod
     def write_record(writers: Any, result: int, state: dict[str, Any], **env: Any) -> None:
-        """Write a line."""
         writers.write(f"{state['index']} {result}\n")
 
     @staticmethod
     def close_writers(writers: Any, state: Any, **env: Any) -> None:
-        """Close the file."""
         writers.close()
 
     def merge(self, shard_dirs: list[Path]) -> str:
-        """Return all text."""
         return "".join((folder / "text").read_text(encoding="utf-8") for folder in shard_dirs)
 
 
 class Quiet(Files):
-    """A runner whose merge leaves files, and returns nothing."""
-
     @staticmethod
     def merge(shard_dirs: list[Path]) -> None:
-        """Leave them where they are."""
+        pass
 
 
 class Deaf(Squares):
@@ -176,13 +163,11 @@ class DiesInAHook(Files):
 
     @staticmethod
     def open_writers(shard_dir: Path, bad: Any, **env: Any) -> Any:
-        """Open the shard's file."""
         die_in("open_writers", bad)
         return Files.open_writers(shard_dir)
 
     @staticmethod
     def close_writers(writers: Any, state: Any, bad: Any) -> None:
-        """Close the file."""
         Files.close_writers(writers, state)
         die_in("close_writers", bad)
 
@@ -197,6 +182,7 @@ def die_in(hook: str, bad: Any) -> None:
 
 def hold(folder: Path, idx: int) -> None:
     """Have the job that comes to an item wait there."""
+    folder.mkdir(exist_ok=True)
     for name in ("hold", "go"):
         os.mkfifo(folder / f"{name}.{idx}")
 
@@ -252,7 +238,6 @@ def espnet3(
 
 
 def status_json(run: Path, cwd: Path) -> Any:
-    """Return what `espnet3 status --json` says."""
     return json.loads(espnet3("status", run, "--json", cwd=cwd, ok=False).stdout)
 
 
@@ -275,7 +260,6 @@ def gone(pid: int, seconds: float = 600.0) -> None:
 
 
 def kill(pid: int) -> None:
-    """Kill a process that is no child of ours, and wait for its end."""
     fd = os.pidfd_open(pid)
     try:
         signal.pidfd_send_signal(fd, signal.SIGKILL)
@@ -285,7 +269,6 @@ def kill(pid: int) -> None:
 
 
 def supervisor(run: DetachedRun) -> int:
-    """Return the supervisor's process."""
     pid = living_pid(Layout(run.path).supervisor)
     assert pid is not None
     return pid

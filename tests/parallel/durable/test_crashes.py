@@ -19,12 +19,10 @@ LIMIT = 2.0  # seconds: far more than any item needs that does not hang
 
 @pytest.fixture
 def two_workers() -> None:
-    """Run on two workers."""
     set_parallel({"env": "local", "n_workers": 2})
 
 
 def make(folder: Path, cls: type[BaseRunner], kind: str, **options: Any) -> BaseRunner:
-    """Return a runner whose one item does this."""
     config = {"log": str(folder / "log"), "stop": (kind, str(folder / "mark"))}
     return cls(Provider(config), output_dir=folder / "run", progress=False, **options)
 

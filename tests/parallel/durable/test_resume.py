@@ -43,7 +43,6 @@ def make(folder: Path, kind: type[BaseRunner] = Squares, stop: int | None = None
 
 
 def cut_off(folder: Path, runner: BaseRunner, n: int = N) -> None:
-    """Run until an item fails."""
     (folder / "stop").touch()
     with pytest.raises(ItemError, match="stopped at"):
         runner(range(n))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from espnet3.parallel import ItemError, ItemFailure, ValueTypeError, set_parallel
-from tests.habits import rows
 from tests.parallel.durable.work import Odd, Provider, Values
 
 GOOD: list[Any] = [
@@ -52,19 +51,14 @@ def test_values_come_back_from_disk_as_they_were(n_workers: int, tmp_path: Path)
 BAD = [
     (Odd(), r"item 2: result is of type tests\.parallel\.durable\.work\.Odd"),
     ({"a": [1, {5}]}, r"item 2: result\[\'a\'\]\[1\] is of type set"),
-    (["\ud800"], r"item 2: result\[0\] is a str with lone surrogates"),
-    (np.zeros(100_000), r"item 2: result is a numpy array of 800,000 bytes"),
-    (np.array([Odd()], dtype=object), r"item 2: result is a numpy array of dtype object"),
 ]
 
 
 @pytest.mark.parametrize(("value", "said"), BAD)
-@pytest.mark.parametrize("n_workers", rows([1, 2], (2,)))
-def test_a_value_json_cannot_hold_is_named_at_the_first_item(
-    n_workers: int, value: Any, said: str, tmp_path: Path
-) -> None:
+def test_a_value_json_cannot_hold_is_named_at_the_first_item(value: Any, said: str, tmp_path: Path) -> None:
     """The error names index, place and type; the items before it are kept."""
     runner = Values(Provider({"values": [0, 1, value, 3]}), output_dir=tmp_path, progress=False)
+    set_parallel({"env": "local", "n_workers": 2})
     with pytest.raises(ItemError, match=said) as caught:
         runner(range(4))
     assert isinstance(caught.value.__cause__, ValueTypeError)

@@ -18,12 +18,10 @@ class Provider(EnvironmentProvider):
     """The env is the config, without what is not for `forward`."""
 
     def build_env_local(self) -> dict[str, Any]:
-        """Return the config."""
         return {"log": None, "stop": None, **self.config}
 
 
 def note(log: str | None, idx: Any) -> None:
-    """Note a call, in a file of this process."""
     if log is not None:
         fd = os.open(f"{log}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.write(fd, b"%d\n" % idx)
@@ -31,7 +29,6 @@ def note(log: str | None, idx: Any) -> None:
 
 
 def calls(log: Path) -> Counter[int]:
-    """Return how often each index was called."""
     files = log.parent.glob(f"{log.name}.*")
     return Counter(int(line) for file in files for line in file.read_text().splitlines())
 
@@ -41,7 +38,6 @@ class Squares(BaseRunner):
 
     @staticmethod
     def forward(idx: int, log: str | None, stop: Any) -> dict[str, Any]:
-        """Return the square."""
         note(log, idx)
         if stop is not None and idx >= stop[0] and os.path.exists(stop[1]):
             raise ValueError(f"stopped at {idx}")
@@ -49,7 +45,6 @@ class Squares(BaseRunner):
 
     @staticmethod
     def batch_forward(indices: list[int], log: str | None, stop: Any) -> list[dict[str, Any]]:
-        """Return the squares."""
         return [Squares.forward(idx, log, stop) for idx in indices]
 
 
@@ -60,7 +55,6 @@ class KeptSquares(BaseRunner):
 
     @staticmethod
     def forward(idx: int, log: str | None, run: str, **_: Any) -> int:
-        """Return the square."""
         note(log, idx)
         time.sleep(0.015)
         before, KeptSquares.before = KeptSquares.before, idx
@@ -75,11 +69,8 @@ def is_on_disk(run: Path, idx: int) -> bool:
 
 
 class Values(BaseRunner):
-    """Gives what the config holds."""
-
     @staticmethod
     def forward(idx: int, values: Any) -> Any:
-        """Return one of the values."""
         return values[idx]
 
 
@@ -88,30 +79,23 @@ class Files(BaseRunner):
 
     @staticmethod
     def forward(idx: int, log: str | None, stop: Any) -> int:
-        """Return the square."""
         return Squares.forward(idx, log, stop)["square"]
 
     @staticmethod
     def open_writers(shard_dir: Path, **_: Any) -> Any:
-        """Open the shard's file."""
         return open(Path(shard_dir) / "squares.txt", "w", encoding="utf-8")
 
     @staticmethod
     def write_record(writers: Any, result: int, state: dict[str, Any], **_: Any) -> None:
-        """Write a line."""
         writers.write(f"{state['index']} {result}\n")
 
     @staticmethod
     def close_writers(writers: Any, state: dict[str, Any], **_: Any) -> None:
-        """Close it."""
         writers.close()
 
 
 class MergedFiles(Files):
-    """Returns the text of all shards."""
-
     def merge(self, shard_dirs: list[Path]) -> str:
-        """Return what the shards hold."""
         return "".join((folder / "squares.txt").read_text() for folder in shard_dirs)
 
 
@@ -137,30 +121,23 @@ def misbehave(idx: int, log: str | None, stop: Any) -> None:
 
 
 class Items(BaseRunner):
-    """Squares, but for one item."""
-
     @staticmethod
     def forward(idx: int, log: str | None, stop: Any) -> int:
-        """Return the square."""
         misbehave(idx, log, stop)
         return idx * idx
 
     @staticmethod
     def batch_forward(indices: list[int], log: str | None, stop: Any) -> list[int]:
-        """Return the squares."""
         return [Items.forward(idx, log, stop) for idx in indices]
 
 
 class Shards(Files):
-    """The same, into files."""
-
     @staticmethod
     def forward(idx: int, log: str | None, stop: Any) -> int:
-        """Return the square."""
         return Items.forward(idx, log, stop)
 
     batch_forward = staticmethod(Items.batch_forward)
 
 
 class Odd:
-    """No JSON holds it."""
+    pass

@@ -35,22 +35,11 @@ def poison(**changes: object) -> Loss:
 # --- one loss at a time --------------------------------------------------------------------------------------
 
 
-def test_what_had_not_begun_goes_again() -> None:
-    """A loss with nothing in progress changes nothing, also for an item with deaths already."""
-    held = Charges(True, 1, 1)
-    assert after_loss(held, Loss(5, 0, CRASHED), Policy(poison_after=1)) == Verdict(Fate.AGAIN, held)
-
-
 @pytest.mark.parametrize("seconds", [None, 1.5])
 def test_several_items_in_progress_are_suspects_and_nothing_more(seconds: float | None) -> None:
     """A stretch goes one by one, with no death and no delay charged, even with `poison_after` 1."""
     loss = Loss(5, 4, CRASHED, seconds=seconds)
     assert after_loss(Charges(), loss, Policy(poison_after=1)) == Verdict(Fate.ONE_BY_ONE, SUSPECT)
-
-
-def test_suspects_that_die_as_a_whole_are_taken_apart() -> None:
-    """A stretch that goes one by one, and of which no single item is in progress at a death, is taken apart."""
-    assert after_loss(SUSPECT, Loss(5, 4, CRASHED), Policy()) == Verdict(Fate.APART, SUSPECT)
 
 
 def test_a_stretch_that_nobody_saw_is_charged_with_the_death() -> None:
@@ -172,7 +161,6 @@ STRETCHES = [range(at, at + 25) for at in range(0, 200, 25)]  # of seeds
 
 
 def some_policy(draw: random.Random) -> Policy:
-    """Draw a policy."""
     return Policy("record", draw.randrange(4), item_timeout=1.0, poison_after=draw.randrange(6))
 
 
@@ -257,7 +245,6 @@ def test_the_guilty_are_named_and_nobody_else(seeds: range) -> None:
 
 
 def run_a_shard(draw: random.Random) -> None:
-    """Run a drawn shard, and check who has failed."""
     policy = Policy("record", draw.randrange(3), item_timeout=1.0, poison_after=draw.randrange(1, 4))
     shard = Shard(draw, policy)
     shard.run()

@@ -14,8 +14,6 @@ RECORD = Policy(on_error="record")
 
 
 def fails_at(*bad):
-    """Return a function that raises for some items."""
-
     def one(i):
         if i in bad:
             raise KeyError(i)
@@ -56,19 +54,6 @@ def test_an_item_that_was_a_batch_by_itself_is_not_tried_once_more(retries, seed
     assert block.values[8].attempts == calls.count([8]) == 1 + retries
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 64])
-def test_a_batch_never_holds_more_than_batch_size(size):
-    """However long a chunk is, `batch_forward` is given at most `batch_size` indices at once."""
-    sizes = []
-
-    def many(items):
-        sizes.append(len(items))
-        return [i * 10 for i in items]
-
-    block = run_items(range(200), Call(lambda i: i * 10, many), Policy(batch_size=size), "w")
-    assert block.values == [i * 10 for i in range(200)] and max(sizes) == size
-
-
 def test_the_budget_ends_a_chunk_early_and_the_tail_is_left():
     """A chunk stops at the first look at the clock after its budget, with at least one value."""
     import time
@@ -83,8 +68,7 @@ def test_the_budget_ends_a_chunk_early_and_the_tail_is_left():
     assert 1 <= len(block.values) < 1000 and block.values == list(range(len(block.values)))
 
 
-@pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("many", "fails"), [(False, True), (True, False)])
 def test_an_item_that_took_long_is_the_chunks_last_and_timed_by_itself_where_outcomes_are_kept(many, fails):
     """Among quick ones in a step, in a batch, and whether it returns or raises: what is done goes to disk."""
     import time

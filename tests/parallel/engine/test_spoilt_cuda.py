@@ -12,7 +12,7 @@ ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might
 
 
 class AcceleratorError(RuntimeError):
-    """As torch's."""
+    pass
 
 
 class WordlessError(RuntimeError):
@@ -48,10 +48,7 @@ def fallen_out(index: int) -> int:
 
 
 class Provider(EnvironmentProvider):
-    """An empty env."""
-
     def build_env_local(self) -> dict[str, object]:
-        """Return it."""
         return {}
 
 
@@ -60,7 +57,6 @@ class Runner(BaseRunner):
 
     @staticmethod
     def forward(index: int, **env: object) -> int:
-        """Return the item."""
         return fallen_out(index)
 
 

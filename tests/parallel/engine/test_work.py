@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from espnet3.parallel.engine.work import BUDGET, MAX_BYTES, Chunk, Sizer, Work
+from espnet3.parallel.engine.work import BUDGET, Chunk, Sizer, Work
 
 
 def drain(work: Work, units: float = 7, most: int = 100) -> list[Chunk]:
-    """Take all there is."""
     return list(iter(lambda: work.take(units, most), None))
 
 
@@ -70,19 +69,6 @@ def test_chunk_lengths_follow_the_measured_speed():
     assert abs(sizes[-1] - BUDGET / 1e-5) / sizes[-1] < 0.05
 
 
-def test_items_over_ten_milliseconds_travel_alone_where_they_are_kept():
-    """Quicker ones travel together as they do elsewhere."""
-
-    def items(seconds: float, keeps: bool) -> int:
-        sizer = Sizer(lambda: 2, keeps)
-        for _ in range(9):
-            sizer.seen(1, 1, seconds, 0)
-        return max(1, int(sizer.next(10**6, window=2)[0]))
-
-    assert items(0.012, keeps=True) == 1 < items(0.012, keeps=False)
-    assert items(0.006, keeps=True) == items(0.006, keeps=False) > 1
-
-
 def test_slow_items_travel_alone():
     """However much there is to do, a chunk is one item where an item takes longer than the budget."""
     sizer = Sizer(lambda: 2)
@@ -91,10 +77,3 @@ def test_slow_items_travel_alone():
     for left in (1000, 20, 6):
         for window in (1, 2):
             assert sizer.next(left, window)[0] < 1
-
-
-def test_large_results_make_short_runs():
-    """A chunk is never expected to carry much more than eight megabytes."""
-    sizer = Sizer(lambda: 2)
-    sizer.seen(10, 10, 1e-6, 10 * 2**20)
-    assert sizer.next(10**9)[1] <= MAX_BYTES / 2**20 + 1

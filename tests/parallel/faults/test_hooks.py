@@ -10,7 +10,6 @@ import pytest
 
 from espnet3.parallel import (
     BaseRunner,
-    ConfigError,
     ParallelError,
     PoisonItemError,
     SignatureError,
@@ -104,13 +103,7 @@ def test_a_keyword_of_a_hook_that_the_env_lacks(folder: Path) -> None:
     class Files(TouchFile):
         @staticmethod
         def write_record(writers: Any, result: Any, state: dict[str, Any], table: Any) -> None:
-            """Write nothing."""
+            pass
 
     with refused(folder, SignatureError, "'table'") as path:
         Files(Provider({"path": path}), progress=False, output_dir=folder / "out")(range(10))
-
-
-def test_files_without_a_folder(folder: Path) -> None:
-    """A run with writers and no `output_dir` is refused."""
-    with refused(folder, ConfigError, "output_dir"):
-        SquareFiles(Provider({"fault": "leave", "at": ()}), progress=False)(range(10))

@@ -39,7 +39,6 @@ N = 100
 
 @contextmanager
 def workers(n: int, **options: Any) -> Iterator[None]:
-    """Have so many workers; one is this process."""
     set_parallel({"env": "local", "n_workers": n, "options": options} if n > 1 else None)
     yield
     set_parallel(None)

@@ -23,7 +23,7 @@ from tests.parallel.faults.workloads import ENVS, BadProvider, Square, SquareFil
 
 TWO = {"env": "local", "n_workers": 2}
 CAUSES = {"raising_env": ValueError, "exiting_env": SystemExit, "missing_module_env": ModuleNotFoundError}
-TIMEOUT = 8.0  # seconds that the env which hangs may take; it takes 100
+TIMEOUT = 4.0  # seconds that the env which hangs may take; it takes 100
 PLENTY = 600.0  # seconds that the others may take, on a busy machine
 
 

@@ -42,11 +42,7 @@ def at_most_ahead(*, ordered: bool) -> int:
 
 
 class Counted:
-    """An endless generator that knows how far it was pulled.
-
-    Args:
-        make: Makes the item of a number.
-    """
+    """An endless generator that knows how far it was pulled."""
 
     def __init__(self, make: Callable[[int], object] = int) -> None:
         self.pulled = 0

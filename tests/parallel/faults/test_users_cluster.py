@@ -63,7 +63,6 @@ def of_processes(users_cluster: Any) -> Any:
 
 
 def workers(client: Any) -> dict[str, int]:
-    """Return the pid of each worker."""
     found: dict[str, int] = client.run(os.getpid, on_error="ignore")
     return found
 

@@ -144,13 +144,7 @@ def left_behind(
 
 
 class Driver:
-    """A script of `drivers.py` that runs in a session of its own.
-
-    Args:
-        folder: Its output and its temporary files go here.
-        name: The function of `drivers.py`.
-        *args: Its arguments.
-    """
+    """A script of `drivers.py` that runs in a session of its own."""
 
     def __init__(self, folder: Path, name: str, *args: object, **env: str) -> None:
         self.folder = folder

@@ -7,7 +7,6 @@ from typing import Any
 
 
 def setup() -> dict[str, Any]:
-    """Return what the functions need."""
     return {"scale": 3}
 
 
@@ -19,5 +18,4 @@ def scaled(item: int, scale: int) -> int:
 
 
 def drawn(item: int) -> float:
-    """Return a random number."""
     return random.random()

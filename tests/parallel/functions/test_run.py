@@ -31,13 +31,10 @@ def _here() -> None:
 
 
 def quietly(fn: Any, items: Any, **options: Any) -> Any:
-    """Run without a bar."""
     return run(fn, items, progress=False, **options)
 
 
 def times(k: int) -> Any:
-    """Return a function that multiplies."""
-
     def multiply(item: int, scale: int = 1) -> int:
         return item * k * scale
 

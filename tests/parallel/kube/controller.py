@@ -14,21 +14,13 @@ _RULES = 20  # of a podFailurePolicy, at most
 
 @dataclass(slots=True)
 class Course:
-    """How far a Job has come.
-
-    Attributes:
-        spec: The Job's.
-        complete: Indices of which a pod has ended well; a plain Job has the index 0 alone.
-        failed: Indices that are not tried again.
-        attempts: Pods of each index that count as failures.
-        over: Why the whole Job has failed; "": it has not.
-    """
+    """How far a Job has come, by index; a plain Job has the index 0 alone."""
 
     spec: dict[str, Any]
     complete: set[int] = field(default_factory=set)
-    failed: set[int] = field(default_factory=set)
-    attempts: Counter[int] = field(default_factory=Counter)
-    over: str = ""
+    failed: set[int] = field(default_factory=set)  # not tried again
+    attempts: Counter[int] = field(default_factory=Counter)  # pods that count as failures
+    over: str = ""  # why the whole Job has failed
 
     @property
     def is_indexed(self) -> bool:

@@ -29,21 +29,7 @@ PATH = re.compile(r"/apis?(?:/[a-z.]+)?/v1/namespaces/default/(jobs|pods|daskclu
 
 
 class Cluster:
-    """What it holds.
-
-    Attributes:
-        version: Major and minor number.
-        jobs: The Jobs, by name.
-        pods: The pods, by name.
-        courses: How far the Jobs have come, by name.
-        clusters: DaskClusters, by name; nothing is made of them.
-        runs: Whether pods run; else they wait for their image.
-        asked: How often each path was asked for.
-        refuses: An answer to the creation of Jobs, in place of creating them.
-        allowed: Whether its user has every right.
-        groups: The kinds of resources that it knows.
-        forbids: What it says to every question but that for its version; "": it answers.
-    """
+    """What it holds, by name."""
 
     def __init__(self, version: tuple[int, int], folder: Path) -> None:
         self.version, self.folder = version, folder
@@ -75,7 +61,6 @@ class Cluster:
         self.jobs[job]["status"] = course.status()
 
     def pods_of(self, job: str) -> list[dict[str, Any]]:
-        """Return the pods of a Job."""
         return [pod for pod in self.pods.values() if pod["metadata"]["labels"]["job-name"] == job]
 
     def index(self, pod: dict[str, Any]) -> int:
@@ -140,13 +125,7 @@ class Cluster:
             process.wait()
 
     def take(self, index: int, why: str | None, meanwhile: Callable[[], None]) -> None:
-        """Take the pod of an index away.
-
-        Args:
-            index: Of one in the only Job.
-            why: The reason of its condition, on servers that have them; None: somebody deleted it.
-            meanwhile: Called when it has been told to end.
-        """
+        """Take the pod of an index of the only Job away, for a reason; None: somebody deleted it."""
         with self.lock:
             self.look()
             running = [pod for pod in self.pods.values() if pod["status"]["phase"] == "Running"]
@@ -160,7 +139,6 @@ class Cluster:
                 del self.pods[pod["metadata"]["name"]]
 
     def delete(self, name: str) -> None:
-        """Delete a Job with its pods."""
         for pod in [each["metadata"]["name"] for each in self.pods_of(name)]:
             self.end(pod)
             del self.pods[pod]
@@ -242,7 +220,7 @@ def kubernetes(folder: Path, version: tuple[int, int] = (1, 31)) -> Iterator[Clu
         do_GET = do_POST = do_DELETE = _answer  # noqa: N815  as the base calls them
 
         def log_message(self, *args: object) -> None:
-            """Print nothing."""
+            pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

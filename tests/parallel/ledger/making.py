@@ -16,15 +16,15 @@ N = 20
 
 
 class Runner:
-    """Stands for a user's runner."""
+    pass
 
 
 class OtherRunner:
-    """Another one."""
+    pass
 
 
 class Provider:
-    """Stands for a user's provider."""
+    pass
 
 
 def identity(
@@ -34,7 +34,6 @@ def identity(
     seed: int | None = None,
     plan: dict[str, Any] | None = None,
 ) -> Identity:
-    """Describe a run of `Runner`."""
     config = {"beam": 5} if config is None else config
     return identify(runner, Provider, config, items, seed=seed, plan=plan)
 
@@ -45,17 +44,14 @@ def begin(path: Path, items: Sequence[Any] = range(N), resume: bool | str = True
 
 
 def value_of(item: Any) -> Any:
-    """Return what an item's result is."""
     return {"text": f"<{item}>", "n": [item]}
 
 
 def lines_of(items: Sequence[Any], positions: Iterable[int]) -> list[bytes]:
-    """Return the lines of these positions' results."""
     return [encode_line(p, items[p], value_of(items[p])) for p in positions]
 
 
 def failure(item: Any, cause: str = "error") -> ItemFailure:
-    """Return an item's failure."""
     return ItemFailure(item, "ValueError", f"bad {item}", "Traceback ...", 1, "worker 1", cause)
 
 
@@ -74,7 +70,6 @@ def finished(path: Path, items: Sequence[Any] = range(N), **what: Any) -> bytes:
 
 
 def expected(items: Sequence[Any] = range(N)) -> bytes:
-    """Return the merged file of an undisturbed run."""
     return b"".join(
         json.dumps({"index": item, "result": value_of(item)}, separators=(",", ":")).encode() + b"\n"
         for item in items
@@ -82,5 +77,4 @@ def expected(items: Sequence[Any] = range(N)) -> bytes:
 
 
 def events(path: Path) -> list[dict[str, Any]]:
-    """Return what `events.jsonl` holds."""
     return [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]

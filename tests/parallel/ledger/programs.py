@@ -28,7 +28,6 @@ def program(name: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def tell(process: subprocess.Popen[str], line: object) -> None:
-    """Send a program a line."""
     assert process.stdin is not None
     process.stdin.write(f"{line}\n")
     process.stdin.flush()
@@ -41,7 +40,6 @@ def heard(process: subprocess.Popen[str]) -> str:
 
 
 def say(*words: object) -> None:
-    """Say a line to whoever started this program."""
     print(*words, flush=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,17 +22,6 @@ from espnet3.parallel.ledger.files import (
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-
-# Moves of something that was there before, to another place; it is no new content.
-MOVES = {
-    "espnet3/parallel/ledger/folder.py": "a run that is set aside",
-    "espnet3/parallel/detached/submission.py": "the same of a detached run",
-    "espnet3/parallel/pilots/pool.py": "a pool's temporary folder, so that nothing is put into it while it is removed",
-    "egs3/asterisk/asr/dataset/builder.py": "a package, from where it was downloaded to the cache",
-}
-RENAMES = re.compile(
-    r"\bos\.(?:replace|rename|renames|link)\(|\.(?:rename|hardlink_to|link_to)\(|\bmkstemp\(|\.replace\(path\)"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -113,14 +101,3 @@ def test_one_of_several_creates_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(said) == 8
     assert path.read_bytes() == b"%d" % first
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_nobody_else_renames_what_it_has_written() -> None:
-    """No other file of the package or the recipes has a way of its own to write a file whole."""
-    found = {
-        path.relative_to(ROOT).as_posix()
-        for top in ("espnet3", "egs3")
-        for path in (ROOT / top).rglob("*.py")
-        if RENAMES.search(path.read_text(encoding="utf-8"))
-    }
-    assert found == {"espnet3/parallel/ledger/files.py", *MOVES}

@@ -18,7 +18,6 @@ SOME = range(6)
 
 
 def repaired(path: Path) -> list[str]:
-    """Return the repairs in the folder's events."""
     return [event["what"] for event in events(path) if event["event"] == "repaired"]
 
 

@@ -95,8 +95,6 @@ def test_a_changed_secret_is_said_without_it() -> None:
 
 
 class Mute:
-    """Has no text."""
-
     def __repr__(self) -> str:
         raise LookupError("no text")
 
@@ -124,7 +122,7 @@ EXECUTION = {
 
 
 class Settings(dict[str, Any]):
-    """A dict of somebody's own."""
+    pass
 
 
 def as_namespace(values: dict[str, Any]) -> Namespace:

@@ -34,7 +34,6 @@ def held_by(file: Path, **facts: object) -> Path:
 
 
 def dead_pid() -> int:
-    """Return the number of a process that has ended."""
     process = subprocess.Popen(["true"])
     process.wait()
     return process.pid

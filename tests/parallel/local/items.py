@@ -16,27 +16,22 @@ SEEN: list[int] = []
 
 
 def pid(x: int) -> int:
-    """Return the process."""
     return os.getpid()
 
 
 def set_variable(x: int) -> None:
-    """Change the process's environment."""
     os.environ["OWN_WORKERS"] = str(x)
 
 
 def surroundings(x: int) -> tuple[str, str | None]:
-    """Return folder and variable."""
     return os.getcwd(), os.environ.get("OWN_WORKERS")
 
 
 def inverse(x: int) -> float:
-    """Return 1/x."""
     return 1 / x
 
 
 def value_of(name: str) -> Any:
-    """Return a module's value."""
     return importlib.import_module(name).VALUE
 
 
@@ -84,12 +79,10 @@ class Wait(BaseRunner):
 
 
 def where(_):
-    """Return the process."""
     return os.getpid()
 
 
 def variable(_):
-    """Return a variable of the process."""
     return os.environ.get("ASKED_FOR")
 
 
@@ -103,7 +96,6 @@ def dies_once(x: int, folder: str) -> int:
 
 
 def end(how: str) -> None:
-    """End this process."""
     if how == "exit":
         os._exit(3)
     os.kill(os.getpid(), getattr(signal, how))
@@ -111,26 +103,18 @@ def end(how: str) -> None:
 
 
 def thread_of(_: int) -> int:
-    """Return the thread that runs the item."""
     return threading.get_ident()
 
 
 class Provider(EnvironmentProvider):
-    """Has one entry."""
-
     def build_env_local(self) -> dict[str, Any]:
-        """Return it."""
         return {"k": 1}
 
     def build_worker_setup_fn(self) -> Any:
-        """Return what returns it."""
         return lambda: {"k": 1}
 
 
 class Add(BaseRunner):
-    """Adds."""
-
     @staticmethod
     def forward(idx: int, k: int) -> int:
-        """Return the next number."""
         return idx + k

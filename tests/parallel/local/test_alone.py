@@ -19,7 +19,6 @@ from tests.parallel.local.items import Shared, Wait, variable, where
 
 
 def one_worker(**options):
-    """Register one local worker with options."""
     set_parallel({"env": "local", "n_workers": 1, "options": options})
 
 

@@ -48,16 +48,6 @@ def program(code: str) -> str:
     return done.stdout
 
 
-def test_a_runner_needs_little_to_be_imported() -> None:
-    """Importing and making a runner loads neither the loop over items nor what starts workers."""
-    loaded = program(
-        "R(P({})); print(*[m for m in sys.modules if m.startswith('espnet3.parallel.')])"
-    ).split()
-    assert "espnet3.parallel.base_runner" in loaded
-    for room in ("pilots", "clusters", "detached", "runner.run", "engine.loop", "local.workers", "records"):
-        assert not [name for name in loaded if name.startswith(f"espnet3.parallel.{room}")], room
-
-
 def test_the_server_starts_before_the_rest_is_loaded() -> None:
     """One server is started, before the driver has loaded what hands out items, by runners and by `parallel_map`."""
     for call in ("R(P({}), progress=False)(range(3))", "parallel_map(abs, [-1, 2])"):
@@ -96,8 +86,3 @@ print(R(P({}), progress=False)(indices()))
 print(len(begun), "ended" if begun[0][0].returncode is not None else "left")
 """
     assert program(code).splitlines() == ["[(0, 'set'), (1, 'set')]", "2 ended"]
-
-
-def test_a_run_in_this_process_starts_nothing() -> None:
-    """One worker, or detached jobs: no process is begun by the call itself."""
-    assert program("set_parallel(None); print(R(P({}), progress=False)([1]), begun)") == "[(1, None)] []\n"

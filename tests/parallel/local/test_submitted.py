@@ -30,7 +30,6 @@ def _two() -> None:
 
 
 def script(text: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", textwrap.dedent(text)]
     return subprocess.run(

@@ -19,7 +19,6 @@ DASK = {"env": "local", "n_workers": 2, "options": {"dashboard_address": "127.0.
 
 
 def cluster_of(client: Any) -> ForkedCluster:
-    """Return the client's cluster."""
     assert isinstance(client.cluster, ForkedCluster)
     return client.cluster
 

@@ -44,8 +44,6 @@ def first_waits(item, folder, workers, items):
 
 
 class Env(EnvironmentProvider):
-    """Gives what it was made with."""
-
     def build_env_local(self):
         return self.config
 
@@ -146,7 +144,6 @@ def speaks_from_a_thread(x):
 
 
 def dies(x):
-    """Log, and end the process in item 2."""
     if x == 2:
         logging.getLogger(LOGGER).warning("about to end")
         said = threading.Event()
@@ -156,7 +153,6 @@ def dies(x):
 
 
 def forks(x):
-    """Log in a child process, and in this one."""
     pid = os.fork()
     if not pid:
         sys.stderr = io.StringIO()  # where a process without handlers logs
@@ -171,5 +167,4 @@ def forks(x):
 
 
 def process_of(_: int) -> int:
-    """Return the worker's process."""
     return os.getpid()

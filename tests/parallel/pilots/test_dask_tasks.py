@@ -21,8 +21,6 @@ from espnet3.parallel.pilots.dask.tasks import TaskPool
 
 
 class Provider(EnvironmentProvider):
-    """An env of one entry."""
-
     def build_env_local(self):
         if self.config == "broken":
             raise OSError("no such model")
@@ -30,8 +28,6 @@ class Provider(EnvironmentProvider):
 
 
 class Runner(BaseRunner):
-    """Multiplies; one item may crash."""
-
     @staticmethod
     def forward(idx, k):
         if idx == -1:

@@ -28,7 +28,6 @@ def came() -> queue.Queue[Hello]:
 
 @pytest.fixture
 def opened(tmp_path: Path, came: queue.Queue[Hello]) -> Iterator[Open]:
-    """Opens a door."""
     doors: list[Door] = []
     kept: list[Channel] = []
 
@@ -51,14 +50,12 @@ def opened(tmp_path: Path, came: queue.Queue[Hello]) -> Iterator[Open]:
 
 
 def silent(door: Door) -> socket.socket:
-    """Return a connection that says nothing."""
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(str(door.address))
     return sock
 
 
 def greet(door: Door) -> Channel:
-    """Connect as a worker does."""
     channel = connect(door.address, KEY)
     channel.send(HELLO)
     return channel

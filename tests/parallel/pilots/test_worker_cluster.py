@@ -24,27 +24,6 @@ def sleeper():
         process.kill()
 
 
-def test_our_own_cluster_is_asked_itself() -> None:
-    """The cluster of `env: local` answers for itself: it knows how each of its worker processes ends."""
-    with get_client({"env": "local", "n_workers": 1, "options": {"threads_per_worker": 1}}) as client:
-        cluster = cluster_of(client)
-        assert cluster is client.cluster and cluster.owns_processes
-        (pid,) = client.run(_pid).values()
-        assert cluster.end_of(pid) is None and cluster.given_up() is None
-        cluster.kill_worker(socket.gethostname(), pid)
-        assert parallel_map(_pid_of, [0], client=client) != [pid]  # answered by what took its place
-        end = cluster.end_of(pid)
-        assert end is not None and end.signal == signal.SIGKILL and end.reason == ""
-
-
-def _pid() -> int:
-    return os.getpid()
-
-
-def _pid_of(item: int) -> int:
-    return os.getpid()
-
-
 def test_of_a_cluster_of_the_users_own_nothing_is_known(tmp_path: Path) -> None:
     """A user's cluster, or a bare scheduler address, gets answers that say that nothing is known."""
     from distributed import Client, LocalCluster

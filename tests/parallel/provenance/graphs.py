@@ -47,15 +47,10 @@ RELATIVE = {
 
 @dataclass(frozen=True)
 class Graph:
-    """A drawn set of modules: what each imports, and in which way.
+    """A drawn set of modules: what each imports, and in which way."""
 
-    Attributes:
-        imports: By module, "pkg/m3" for one in the package; "pkg/__init__" is that package's own.
-        target: A module that the config names under `_target_`; empty: none.
-    """
-
-    imports: dict[str, list[tuple[str, str]]]
-    target: str = ""
+    imports: dict[str, list[tuple[str, str]]]  # by module: "pkg/m3"
+    target: str = ""  # a module that the config names under `_target_`
 
     @staticmethod
     def draw(seed: int) -> Graph:
@@ -73,7 +68,6 @@ class Graph:
 
     @property
     def config(self) -> dict[str, object]:
-        """What the provider is made with."""
         dotted = self.target.replace("/", ".")
         return {"config": {"net": {"_target_": f"{dotted}.Base"}} if dotted else {}}
 
@@ -90,7 +84,6 @@ class Graph:
         return seen
 
     def source(self, name: str, value: int) -> str:
-        """Return the text of a module."""
         last = name.rpartition("/")[2]
         top, inside, calls = [], [], [str(value)]
         for other, way in self.imports[name]:

@@ -41,7 +41,6 @@ class Package:
         monkeypatch.syspath_prepend(str(folder))
 
     def write(self, name: str, text: str) -> None:
-        """Write a module."""
         path = self.folder / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text))

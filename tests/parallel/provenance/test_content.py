@@ -44,12 +44,10 @@ class Colour(enum.Enum):
 
 
 def closure(held: object) -> Any:
-    """Return a function that holds a value."""
     return lambda: held
 
 
 def masked(at: int) -> Any:
-    """Return a masked array of which one element is hidden."""
     return np.ma.masked_array(np.arange(3), [k == at for k in range(3)])
 
 

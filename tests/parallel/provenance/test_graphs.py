@@ -7,14 +7,15 @@ import ast
 import pytest
 
 from espnet3.parallel.provenance.record import changed_parts
+from tests.habits import rows
 from tests.parallel.provenance.graphs import RELATIVE, WAYS, Graph
 from tests.parallel.provenance.package import Package
 
 SEEDS = range(40)
+BY_DEFAULT = range(10)
 
 
 def write(package: Package, graph: Graph) -> None:
-    """Write all modules."""
     package.write("tables", "TABLE = {}\n")
     for name in graph.imports:
         package.write(name, graph.source(name, 1))
@@ -32,7 +33,7 @@ def test_every_way_to_reach_a_module_is_drawn() -> None:
     assert drawn == {*WAYS, *RELATIVE}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", rows(SEEDS, BY_DEFAULT))
 def test_an_edit_of_any_module_that_is_reached_is_noticed(package: Package, seed: int) -> None:
     """An edit is noticed exactly where the program reaches the module, and file and function are named."""
     graph = Graph.draw(seed)
@@ -52,7 +53,7 @@ def test_an_edit_of_any_module_that_is_reached_is_noticed(package: Package, seed
         package.write(name, graph.source(name, 1))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", rows(SEEDS, BY_DEFAULT))
 def test_comments_docstrings_and_layout_are_no_edits(package: Package, seed: int) -> None:
     """No module is another one for a comment, a docstring or another layout."""
     graph = Graph.draw(seed)

@@ -46,7 +46,6 @@ LOOK = "\nSEEN.append(code_of([Runner, Provider])[0])\n"
 
 
 def runner(value: str) -> str:
-    """Return the definition of a runner."""
     return RUNNER.replace("VALUE", value)
 
 
@@ -58,7 +57,6 @@ def setting(statement: str) -> tuple[str, str]:
 # By what is done: what stands before the first run, and between it and the second, which computes something else.
 DONE = {
     "the class is defined again": (runner("1"), runner("2")),
-    "and again with a decorator": (runner("1"), f"def same(cls):\n    return cls\n\n@same{runner('2')}"),
     "the provider is defined again": (
         runner("1"),
         "class Provider(EnvironmentProvider):\n    def build_env_local(self):\n        return {'x': 1}\n"),
@@ -67,31 +65,18 @@ DONE = {
         f"class Base(BaseRunner):{runner('2').partition(':')[2]}\nclass Runner(Base):\n    pass\n"),
     "a helper is defined again": (
         f"def f(idx):\n    return 1\n{runner('f(idx)')}", "def f(idx):\n    return 2\n"),
-    "a decorated helper is defined again": (
-        f"@wraps\ndef f(idx):\n    return 1\n{runner('f(idx)')}", "@wraps\ndef f(idx):\n    return 2\n"),
     "a helper under a decorator that says nothing": (
         f"@plain\ndef f(idx):\n    return 1\n{runner('f(idx)')}", "@plain\ndef f(idx):\n    return 2\n"),
     "a lambda is bound again": (f"f = lambda idx: 1\n{runner('f(idx)')}", "f = lambda idx: 2\n"),
     "a helper's name gets another": (f"f = one\n{runner('f(idx) + two(0)')}", "f = two\n"),
-    "a helper's name gets another class": (
-        f"class A:\n    x = 1\nclass B:\n    x = 2\nf = A\n{runner('f.x + A.x + B.x')}", "f = B\n"),
     "a helper is wrapped": (f"def f(idx):\n    return 1\n{runner('f(idx)')}", "f = wraps(f)\n"),
-    "a helper class is defined again": (
-        f"class A:\n    def f(self):\n        return 1\n{runner('A().f()')}",
-        "class A:\n    def f(self):\n        return 2\n"),
     "a record is defined again": (
         f"@dataclass\nclass A:\n    x: int = 1\n{runner('A().x')}", "@dataclass\nclass A:\n    x: int = 2\n"),
     "another function is the method": setting("Runner.forward = staticmethod(one)"),
-    "a lambda is the method": setting("Runner.forward = staticmethod(lambda idx: 1)"),
-    "another lambda is the method": (
-        runner("0") + "Runner.forward = staticmethod(lambda idx: 1)", "Runner.forward = staticmethod(lambda idx: 2)"),
-    "another function, defined in between": setting(
-        "def one(idx):\n    return 3\n\nRunner.forward = staticmethod(one)"),
     "the function of a method is defined again": (
         runner("0") + "Runner.forward = staticmethod(one)",
         "def one(idx):\n    return 3\n\nRunner.forward = staticmethod(one)"),
     "the method is wrapped": setting("Runner.forward = staticmethod(wraps(Runner.forward))"),
-    "the method is wrapped by what says nothing": setting("Runner.forward = staticmethod(plain(Runner.forward))"),
     "the method is put there by name": setting("setattr(Runner, 'forward', staticmethod(one))"),
     "a partial function is the method": (
         runner("0") + "Runner.forward = staticmethod(functools.partial(pow, 2))",

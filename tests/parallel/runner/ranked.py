@@ -16,7 +16,6 @@ class Provider(EnvironmentProvider):
 
 
 def note(folder, text):
-    """Append a line to the log, whole."""
     with open(Path(folder) / "log", "a") as file:
         file.write(f"{text}\n")
 
@@ -24,7 +23,6 @@ def note(folder, text):
 class Squares(BaseRunner):
     @staticmethod
     def forward(idx, folder, bad):
-        """Note that the item has run."""
         note(folder, idx)
         if idx == bad:
             os.kill(os.getpid(), 9) if bad == 13 else None

@@ -22,11 +22,7 @@ COLUMNS = 160
 
 
 class Terminal:
-    """The screen of a running script.
-
-    Attributes:
-        shown: All that was written to it.
-    """
+    """The screen of a running script."""
 
     def __init__(self, fd, process):
         self.shown = ""

@@ -26,7 +26,6 @@ class OnStandIn(BackendContract):
 
     @classmethod
     def setup_class(cls):
-        """Put the commands in place, then open the cluster."""
         cls.place = ExitStack()
         cls.queue = cls.place.enter_context(standin(cls.name))
         cls.config = {
@@ -43,13 +42,11 @@ class OnStandIn(BackendContract):
 
     @classmethod
     def teardown_class(cls):
-        """Close the cluster, then take the commands away."""
         with cls.place:
             cls.close()
 
     @classmethod
     def check_nothing_left(cls):
-        """Assert that every job has ended and its processes are gone."""
         assert cls.queue.unfinished() == [] or all(each.ended_by for each in cls.queue.unfinished())
         cls.queue.cancel_all()
         assert len(cls.queue.jobs()) == 2

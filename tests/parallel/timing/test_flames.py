@@ -41,7 +41,6 @@ def spin_visibly(seconds: float) -> None:
 
 @pytest.fixture
 def command() -> str:
-    """Return the command of py-spy."""
     found = sampler()
     if found is None:
         pytest.skip("needs the py-spy of the extra [dev]")

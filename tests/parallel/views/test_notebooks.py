@@ -14,35 +14,25 @@ from tests.parallel.contract.notebooks import notebook
 
 
 class Nothing(EnvironmentProvider):
-    """Builds nothing."""
-
     def build_env_local(self) -> dict[str, Any]:
-        """Return an empty env."""
         return {}
 
 
 class Half(BaseRunner):
-    """Halves even numbers."""
-
     @staticmethod
     def forward(idx: Any) -> Any:
-        """Return the half, beside a note for large ones; odd numbers fail."""
         if idx % 2:
             raise ValueError(f"<b>{idx}</b> is odd")
         return {"half": idx // 2, "note": "large"} if idx > 2 else {"half": idx // 2}
 
 
 class Plain(BaseRunner):
-    """Returns numbers."""
-
     @staticmethod
     def forward(idx: Any) -> Any:
-        """Return the item's length."""
         return len(idx)
 
 
 def results_of(folder: Path, runner: Any = Half, items: Any = range(6)) -> Any:
-    """Run items into a folder."""
     set_parallel(None)
     return runner(Nothing(), output_dir=folder / "run", on_error="record", progress=False)(items)
 

@@ -224,7 +224,7 @@ def test_a_job_that_met_its_walltime_is_in_the_report_also_after_its_retry(tmp_p
     """Before it is submitted again it is so "now"; then the retry's word of it stays, also once all is merged."""
     hold(tmp_path, 0)
     with standin("pbs"):
-        run = submit("pbs", tmp_path, 2, 2, walltime="00:00:20")
+        run = submit("pbs", tmp_path, 2, 2, walltime="00:00:12")
         held(tmp_path, 0)
         wait_until(lambda: run.status().counts == {JobState.TIMEOUT: 1, JobState.DONE: 1}, said=run.status)
         (now,) = read_facts(run.path).ends

@@ -33,26 +33,19 @@ LARGE = 300 << 20  # bytes
 
 
 class Naps(BaseRunner):
-    """Waits: items are of some milliseconds, but for one."""
-
     @staticmethod
     def forward(idx: int, pause: Any) -> int:
-        """Wait as long as the index says."""
         pause(STEP if idx == SLOW else 0.004)
         return idx
 
     @staticmethod
     def item_cost(idx: int) -> float:
-        """Say which item is long."""
         return 12.0 if idx == SLOW else 1.0
 
 
 class Quick(Naps):
-    """Items of a tenth of a millisecond, of which a step holds several, but for one."""
-
     @staticmethod
     def forward(idx: int, pause: Any) -> int:
-        """Wait as long as the index says."""
         pause(QUICK_STEP if idx == QUICK_SLOW else 0.0001)
         return idx
 
@@ -62,7 +55,6 @@ class NapsAndDeath(Naps):
 
     @staticmethod
     def forward(idx: int, pause: Any, folder: Path) -> int:
-        """Wait, or end the process."""
         if idx == 30 and not (folder / "died").exists():
             (folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -76,7 +68,6 @@ class Large(Naps):
 
     @staticmethod
     def forward(idx: int, pause: Any, folder: Path) -> int:
-        """Wait until each worker is in an item; return the index."""
         (folder / f"item.{os.getpid()}").touch()
         wait_until(lambda: len(list(folder.glob("item.*"))) == len(list(folder.glob("env.*"))))
         return idx + len(b"x" * LARGE) - LARGE if idx == SLOW else idx
@@ -86,7 +77,6 @@ class Patience(EnvironmentProvider):
     """The env has what waits; it is there once all workers are."""
 
     def build_env_local(self) -> dict[str, Any]:
-        """Return it."""
         folder = Path(self.config["folder"])
         (folder / f"env.{os.getpid()}").touch()
         wait_until(lambda: len(list(folder.glob("env.*"))) >= self.config["workers"])
@@ -94,7 +84,6 @@ class Patience(EnvironmentProvider):
 
 
 def naps(folder: Path, workers: int, cls: Any = Naps, n: int = 120, **arguments: Any) -> Path:
-    """Run naps; return the run's folder."""
     set_parallel({"env": "local", "n_workers": workers})
     cls(
         Patience({"folder": str(folder), "workers": workers}),

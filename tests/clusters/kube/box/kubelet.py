@@ -236,7 +236,6 @@ class Pod:
             told("DELETE", self.path, body)
 
     def kill(self):
-        """Kill all that its containers have started."""
         for each in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(each.pid, signal.SIGKILL)
@@ -283,7 +282,7 @@ class Logs(BaseHTTPRequestHandler):
     """What the API server asks a kubelet for when somebody wants a pod's log."""
 
     def log_message(self, *args):
-        """Print nothing."""
+        pass
 
     def do_GET(self):
         path, _, query = self.path.partition("?")

@@ -34,7 +34,7 @@ class Provider(EnvironmentProvider):
 class Slow(BaseRunner):
     @staticmethod
     def forward(idx, begin):
-        time.sleep(4.5 if idx == 3 else 0)
+        time.sleep(6.5 if idx == 3 else 0)
         return [os.getcwd(), os.environ.get("MINE"), os.environ.get("OTHER")]
 """
 
@@ -100,7 +100,7 @@ def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
     reference = {"module": "slow", "file": str(slow), "script": False}
     changed = {
         **spec,
-        "walltime": 8.0,  # item 3 takes more than half of it: after that there is no time for another like it
+        "walltime": 12.0,  # item 3 takes more than half of it: after that there is no time for another like it
         "items": {"range": [0, 40, 1]},
         "runner": {**reference, "name": "Slow"},
         "provider": {**reference, "name": "Provider"},

@@ -20,14 +20,14 @@ from tests.waiting import wait_until
 def test_an_item_that_hangs_is_recorded_and_the_shard_goes_on(tmp_path: Path, how: str) -> None:
     """Its process is killed, it is recorded as a timeout with its seconds, all others run, in the same job."""
     bad = {"bad": [5, how]}
-    run = run_of(tmp_path / "a", config=bad, on_error="record", item_timeout=1.0)
+    run = run_of(tmp_path / "a", config=bad, on_error="record", item_timeout=2.0)
     status = run.wait(600)
     assert (status.done, status.ok, status.failed) == (True, 11, 1), (status, dict(run.logs()))
     failure = run.merge()[5]
     assert isinstance(failure, ItemFailure)
     assert (failure.index, failure.cause, failure.error_type) == (5, "timeout", "TimeoutError")
-    assert failure.attempts == 1 and failure.seconds is not None and failure.seconds > 1.0
-    assert "item_timeout = 1 s" in failure.message
+    assert failure.attempts == 1 and failure.seconds is not None and failure.seconds > 2.0
+    assert "item_timeout = 2 s" in failure.message
     assert ("in misbehave" in failure.traceback) is (how == "sleep")
     counted = calls(tmp_path / "a")
     # its neighbours may have been done in the same 50 ms, and be computed again
@@ -39,7 +39,7 @@ def test_an_item_that_hangs_is_recorded_and_the_shard_goes_on(tmp_path: Path, ho
 def test_a_late_item_is_tried_again_as_the_policy_says(tmp_path: Path) -> None:
     """With max_retries=1 it has two attempts; with on_error="raise" the second stops the run with its name."""
     bad = {"bad": [5, "sleep"]}
-    run = run_of(tmp_path / "a", config=bad, item_timeout=1.0, max_retries=1)
+    run = run_of(tmp_path / "a", config=bad, item_timeout=2.0, max_retries=1)
     status = run.wait(600)
     assert status.shards[1].state is JobState.FAILED, (status, dict(run.logs()))
     assert status.shards[1].note.startswith("item 5 failed: TimeoutError: it took longer than item_timeout")
@@ -53,7 +53,7 @@ def test_a_late_item_is_tried_again_as_the_policy_says(tmp_path: Path) -> None:
 def test_of_a_late_batch_only_one_item_is_late(tmp_path: Path) -> None:
     """The items of a batch that took too long go again one by one."""
     bad = {"bad": [5, "sleep"]}
-    options = {"batch_size": 4, "on_error": "record", "item_timeout": 1.0, "shards": 1}
+    options = {"batch_size": 4, "on_error": "record", "item_timeout": 2.0, "shards": 1}
     run = run_of(tmp_path / "a", config=bad, **options)
     assert run.wait(600).done
     results = run.merge()
@@ -64,7 +64,7 @@ def test_of_a_late_batch_only_one_item_is_late(tmp_path: Path) -> None:
 def test_what_a_late_item_has_started_ends_with_it(tmp_path: Path) -> None:
     """Also a process that it had put into a session of its own."""
     bad = {"bad": [1, "child"]}
-    run = run_of(tmp_path / "a", n=2, shards=1, config=bad, on_error="record", item_timeout=1.0)
+    run = run_of(tmp_path / "a", n=2, shards=1, config=bad, on_error="record", item_timeout=2.0)
     assert run.wait(600).done
     gone(int((tmp_path / "a/child").read_text()))
 

@@ -23,7 +23,7 @@ from espnet3.cli.importable import (
 )
 from espnet3.cli.output import Tell, say, wrapped
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
-from espnet3.parallel.backends.gpus import chosen_gpus
+from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, ParallelError

@@ -92,7 +92,7 @@ class ParallelConfig(Mapping[str, Any]):
 
     Attributes:
         env: Backend that starts the workers, a row of `espnet3.parallel.backends`.
-        n_workers: Workers asked for.
+        n_workers: Workers asked for; "auto" under `local`: as many as there are processors that this process may use.
         options: Arguments for the backend's cluster class.
         setup_timeout: Seconds a provider may take to build its env on a worker; None: no limit.
         start_timeout: Seconds without any worker before giving up.
@@ -168,7 +168,7 @@ def _checked(config: Any) -> dict[str, Any]:
     for name, kind in _KINDS.items():
         if name in raw and not is_missing(raw[name]):
             given = raw[name]
-            raw[name] = _as_meant(name, given)
+            raw[name] = _as_meant(name, given, backend)
             if refusal := kind.refusal(raw[name]) or _refused_by_kind(backend, name, raw[name]):
                 problems.append(problem(name, given, refusal))
     for name in ("options", "detached"):
@@ -242,7 +242,11 @@ def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str
                 del raw[key]
 
 
-def _as_meant(name: str, value: Any) -> Any:
+def _as_meant(name: str, value: Any, backend: Backend | None) -> Any:
+    if name == "n_workers" and value == "auto" and backend is not None and backend.kind is Kind.LOCAL:
+        from espnet3.parallel.backends.machine import processors  # only needed here
+
+        return processors()
     # An interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0".
     if name == "n_workers" and isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value) if len(value) < _LONG_NUMBER else value
@@ -283,7 +287,7 @@ _KINDS: dict[str, Sort] = {
         f"to {_MOST_WORKERS}",
         none="null",
     ),
-    "n_workers": Whole(least=1, most=_MOST_WORKERS, example="4"),
+    "n_workers": Whole(least=1, most=_MOST_WORKERS, example="4 (under local also auto: all processors)"),
     "setup_timeout": _seconds("a positive number of seconds", above=0, none="null for no limit"),
     "start_timeout": _seconds("a positive number of seconds", above=0),
     "frozen_timeout": _seconds("a number of seconds above 2", above=2, none="null for no limit"),

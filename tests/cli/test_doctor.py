@@ -183,7 +183,7 @@ def test_doctor_lets_a_worker_import_them(conf, code, tmp_path):
 
 def test_doctor_says_when_there_are_fewer_gpus_than_workers(conf, monkeypatch):
     """Where GPUs are not, that is found without starting anything, and without dask-cuda."""
-    monkeypatch.setattr("espnet3.parallel.backends.gpus.gpus_of_machine", list)
+    monkeypatch.setattr("espnet3.parallel.backends.machine.gpus_of_machine", list)
     done = CliRunner().invoke(doctor, [conf("local_gpu", "", 2)])
     assert done.exit_code == 1
     assert "WRONG  n_workers = 2: env local_gpu needs as many GPUs, and NVML finds no GPU" in done.output

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUDGET: list[tuple[int, list[str]]] = [
     (1_953, ["espnet3/parallel/"]),
     (
-        2_988,
+        3_044,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -28,9 +28,9 @@ BUDGET: list[tuple[int, list[str]]] = [
     (3_032, ["espnet3/parallel/ledger/"]),
     (2_885, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_705, ["espnet3/parallel/pilots/"]),
-    (1_173, ["espnet3/parallel/local/"]),
+    (1_121, ["espnet3/parallel/local/"]),
     (
-        5_034,
+        5_024,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",

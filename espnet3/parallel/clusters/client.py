@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster, WorkerPlugin, default_client
 
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.backend import GPU_VARIABLE
-from espnet3.parallel.backends.gpus import chosen_gpus
+from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.clusters.options import scratch_base
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, local_security
 from espnet3.parallel.config import ParallelConfig

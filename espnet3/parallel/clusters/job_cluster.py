@@ -135,11 +135,6 @@ class KeptCluster(WorkerCluster):
     scheduler_info: Any
     loop: Any
 
-    @property
-    def serves_https(self) -> bool:
-        """Whether its dashboard is encrypted."""
-        return self.certificate is not None
-
     def given_up(self) -> str | None:
         """Return why no worker will come, once that is known."""
         return None if self.keeper is None else self.keeper.broken

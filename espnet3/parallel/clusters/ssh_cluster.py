@@ -238,11 +238,6 @@ class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster, WorkerCluster):
         if self.certificate is not None:
             self.certificate.remove()
 
-    @property
-    def serves_https(self) -> bool:
-        """Whether its dashboard is encrypted."""
-        return self.certificate is not None
-
     def given_up(self) -> str | None:
         """Return why no worker will come, once every host is given up."""
         workers: list[Any] = list(self.workers.values())

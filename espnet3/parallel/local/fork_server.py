@@ -53,7 +53,7 @@ def own_processes(config: ParallelConfig) -> bool:
     kind = BACKENDS[config.env].kind
     if kind is not Kind.GPU:
         return kind is Kind.LOCAL
-    from espnet3.parallel.backends.gpus import only_dask_cuda
+    from espnet3.parallel.backends.machine import only_dask_cuda
 
     return not only_dask_cuda(config.options)
 

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from espnet3.parallel.backends import BACKENDS, Kind
-from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
+from espnet3.parallel.backends.machine import chosen_gpus, gpu_env, processors
 from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import ForkServer, boot_of, take_server
-from espnet3.parallel.local.memory_limit import MemoryWatch, processors
+from espnet3.parallel.local.memory_limit import MemoryWatch
 from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
 from espnet3.parallel.pilots.pool import Pool, RunSlots, SlotClaim, private_listener
 

@@ -37,7 +37,7 @@ class WorkerCluster(Protocol):
     @property
     def serves_https(self) -> bool:
         """Whether its dashboard is encrypted."""
-        return False
+        return getattr(self, "certificate", None) is not None
 
     def end_of(self, pid: int) -> ProcessEnd | None:
         """Return how a worker process ended, once that is known."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.machine import processors
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.local.memory_limit import processors
 from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
 from espnet3.parallel.timing.reading import shard_of

@@ -5,8 +5,9 @@ import re
 import pytest
 
 from espnet3.parallel import ConfigError, MissingPackageError
-from espnet3.parallel.backends import gpus as gpus_module
-from espnet3.parallel.backends.gpus import (
+from espnet3.parallel.backends import machine as gpus_module
+from espnet3.parallel.backends.loading import pip_line
+from espnet3.parallel.backends.machine import (
     Gpu,
     asks_for_gpus,
     check_gpus,
@@ -15,7 +16,6 @@ from espnet3.parallel.backends.gpus import (
     gpus_of_machine,
     visible_gpus,
 )
-from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.clusters.client import gpu_options
 from espnet3.parallel.config import ParallelConfig
 

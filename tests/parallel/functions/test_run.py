@@ -115,8 +115,11 @@ def test_a_call_may_have_workers_of_its_own() -> None:
     ):
         assert os.getpid() not in quietly(lambda item: os.getpid(), range(2), **own)
     assert get_parallel_config().n_workers == 1
-    with pytest.raises(ConfigError, match="n_workers = 0: must be a positive integer"):
-        quietly(abs, range(2), n_workers=0)
+    assert quietly(abs, [-1], n_workers="auto") == [1]
+    with pytest.raises(
+        ConfigError, match="n_workers = -1: must be a positive integer.*under local also auto"
+    ):
+        quietly(abs, range(2), n_workers=-1)
 
 
 def test_on_workers_it_is_the_same() -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import get_client, parallel_map, set_parallel
-from espnet3.parallel.backends import BACKENDS
+from espnet3.parallel.backends import BACKENDS, machine
+from espnet3.parallel.backends.machine import all_memory, processors
 from espnet3.parallel.local import memory_limit
-from espnet3.parallel.local.memory_limit import MemoryWatch, all_memory, limit_in_bytes, processors
+from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes
 from espnet3.parallel.records import MEMORY_LIMIT
 from espnet3.parallel.views.sizing import most_workers
 from tests.descriptors import no_descriptor_left
@@ -117,8 +118,8 @@ def test_the_limits_of_control_groups_count(
     for name, text in files.items():
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(text + "\n")
-    monkeypatch.setattr(memory_limit, "_OWN_GROUPS", tmp_path / "own")
-    monkeypatch.setattr(memory_limit, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(machine, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
     assert processors() == count
     assert memory is None or all_memory() == memory

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from espnet3.parallel.backends import Kind, row
-from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
+from espnet3.parallel.backends.machine import chosen_gpus, gpu_env
 from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from espnet3.parallel.backends import Kind, row
-from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.backends.loading import require_package
+from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervising import READY, SUPERVISING

@@ -21,7 +21,7 @@ from distributed import LocalCluster, Worker
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
-from espnet3.parallel.backends.gpus import gpu_env
+from espnet3.parallel.backends.machine import gpu_env, processors
 from espnet3.parallel.dask_compat import (
     default_config,
     import_dashboard,
@@ -29,7 +29,7 @@ from espnet3.parallel.dask_compat import (
 )
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, give_up_cluster, guarded
 from espnet3.parallel.local.fork_server import ForkServer, boot_of
-from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes, processors
+from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes
 from espnet3.parallel.local.pages import PrivatePages, new_secret
 from espnet3.parallel.local.supervisor import GRACE, Supervised, SupervisedCluster, Supervisor
 

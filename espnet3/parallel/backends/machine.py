@@ -1,16 +1,19 @@
-"""The GPUs of this machine that CUDA would show this process, counted without touching CUDA.
+"""What this process may use of its machine: processors and memory, and the GPUs that CUDA would show it.
 
-NVML lists the GPUs, and CUDA_VISIBLE_DEVICES chooses among them. dask-cuda itself counts the commas of the variable, so
-that "", "-1" and "none" would all be one GPU.
+NVML lists the GPUs, and CUDA_VISIBLE_DEVICES chooses among them, without a touch of CUDA. dask-cuda itself counts the
+commas of the variable, so that "", "-1" and "none" would all be one GPU.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import resource
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from espnet3.parallel.backends.backend import GPU_VARIABLE
@@ -19,6 +22,10 @@ from espnet3.parallel.backends.table import row
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 
 logger = logging.getLogger(__name__)
+
+# control groups: of version 2, and in a folder for each controller those of version 1
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,3 +175,48 @@ def asks_for_gpus(requests: Iterable[Any]) -> bool:
     The name of a queue says nothing.
     """
     return any(_ASKS.search(str(request).strip()) for request in requests if request is not None)
+
+
+def processors() -> int:
+    """Return how many processors this process may use: of the machine, by its affinity and its control groups."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for group in _groups("cpu"):
+        quota = _numbers(group / "cpu.max")
+        quota = quota or _numbers(group / "cpu.cfs_quota_us") + _numbers(group / "cpu.cfs_period_us")
+        if len(quota) == 2:  # microseconds of processors in so many; without a limit there is one number
+            here = min(here, math.ceil(quota[0] / quota[1]))
+    return here
+
+
+def all_memory() -> int:
+    """Return the bytes that processes here may use: of the machine, or of the container or the job around them."""
+    import psutil  # only where a limit is watched
+
+    limits = [psutil.virtual_memory().total]
+    for group in _groups("memory"):
+        limits += _numbers(group / "memory.max") or _numbers(group / "memory.limit_in_bytes")
+    limits.append(resource.getrlimit(resource.RLIMIT_RSS)[0])
+    return min(limit for limit in limits if limit > 0)  # RLIM_INFINITY is -1
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """Yield the folders of the control groups that this process is in, and of those around them."""
+    # a container may see its own group at the root, while the process is said to be in one of the host
+    own = ["0::/", f"0:{controller}:/"]
+    try:
+        own += _OWN_GROUPS.read_text().splitlines()
+    except OSError:
+        pass
+    for line in own:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            group = PurePosixPath(path.lstrip("/"))
+            root = _GROUPS / controller if controllers else _GROUPS
+            yield from (root / each for each in (group, *group.parents))
+
+
+def _numbers(path: Path) -> list[int]:
+    try:
+        return [int(word) for word in path.read_text().split() if word.isdigit() and int(word)]
+    except OSError:
+        return []

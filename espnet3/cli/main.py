@@ -22,6 +22,7 @@ _VERBS: dict[str, tuple[str, str]] = {
     "watch": ("espnet3.cli.watching", "Show RUN or all runs in FOLDER as they go on."),
     "logs": ("espnet3.cli.runs", "Print what the jobs of RUN printed."),
     "report": ("espnet3.cli.reports", "Write a report of RUN as one HTML page."),
+    "failures": ("espnet3.cli.replays", "List the failed items of RUN with their errors."),
     "replay": ("espnet3.cli.replays", "Run one item of RUN again in this process."),
     "cancel": ("espnet3.cli.runs", "End every job of RUN; what has been computed stays."),
     "retry": ("espnet3.cli.runs", "Submit again what is missing of RUN and nothing else."),

@@ -1,9 +1,10 @@
-"""`espnet3 replay`: one item of a run once more, in this process."""
+"""The failed items of a run, and one item once more, in this process."""
 
 from __future__ import annotations
 
 import cProfile
 import faulthandler
+import json
 import os
 import pdb  # noqa: T100  what --pdb opens
 import pstats
@@ -17,19 +18,38 @@ from typing import Any
 import click
 
 from espnet3.cli.output import explained, say, wrapped
-from espnet3.cli.runs import trusting
+from espnet3.cli.runs import as_json_option, run_argument, trusting
 from espnet3.cli.showing import span
 from espnet3.parallel.engine.exceptions import below_ours
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.records import place_of
 from espnet3.parallel.timing.flames import FlameGraph, sampler
-from espnet3.parallel.views.replaying import Replay, Replayed, failed_indices, index_of
+from espnet3.parallel.views.replaying import Replay, Replayed, failed_items, index_of
 
 _DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer than item_timeout"}
 
 
 @click.command()
-@click.argument("run", type=click.Path(exists=True, file_okay=False))
+@run_argument
+@as_json_option
+@explained
+def failures(run: str, as_json: bool) -> None:
+    """List the failed items of RUN so far, each with the type and the message of its error.
+
+    `espnet3 replay RUN ITEM` runs one of them again.
+    """
+    found = failed_items(Path(run))
+    lines = [
+        f"{one['index']}\t{one.get('type') or one.get('cause')}\t{str(one.get('message')).partition(chr(10))[0]}"
+        for one in found
+    ]
+    if as_json:
+        lines = [json.dumps(found, indent=2, default=str)]
+    say(masked("\n".join(lines or ["no item of this run has failed"])))
+
+
+@click.command()
+@run_argument
 @click.argument("index", required=False)
 @click.option("--all-failed", is_flag=True, help="Every item whose outcome is a failure.")
 @click.option("--pdb", "debug", is_flag=True, help="Open the debugger where the item raises.")
@@ -46,7 +66,9 @@ def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: 
     folder, here = Path(os.path.abspath(run)), Path.cwd()
     again = Replay(folder, trust)  # from now on the working directory is the run's
     try:
-        indices = failed_indices(folder) if index is None else [index_of(folder, index)]
+        indices = (
+            [one["index"] for one in failed_items(folder)] if index is None else [index_of(folder, index)]
+        )
         for line in again.differences:
             say(wrapped(f"not as it was: {line}"))
         for line in again.notes:

@@ -19,13 +19,13 @@ from espnet3.parallel.detached.states import GRACE, RunStatus
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.views.outcomes import folder_status
 
-_run = click.argument("run", type=click.Path(exists=True, file_okay=False))
+run_argument = click.argument("run", type=click.Path(exists=True, file_okay=False))
 trusting = click.option("--trust", is_flag=True, help="Act on RUN even if others own it or may write to it.")
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command()
-@_run
+@run_argument
 @trusting
 @explained
 def submit(run: str, trust: bool) -> None:
@@ -34,8 +34,8 @@ def submit(run: str, trust: bool) -> None:
 
 
 @click.command()
-@_run
-@_as_json
+@run_argument
+@as_json_option
 @click.option("--watch", "watched", is_flag=True, help="Show it again and again, until RUN has stopped.")
 @explained
 def status(run: str, as_json: bool, watched: bool) -> None:
@@ -55,9 +55,9 @@ def status(run: str, as_json: bool, watched: bool) -> None:
 
 
 @click.command()
-@_run
+@run_argument
 @click.option("--timeout", type=float, help="Seconds after which to give up waiting.")
-@_as_json
+@as_json_option
 @explained
 def wait(run: str, timeout: float | None, as_json: bool) -> None:
     """Wait until RUN has stopped; the exit status is that of `status`."""
@@ -91,7 +91,7 @@ def _redraw(found: RunStatus | FolderStatus) -> None:
 
 
 @click.command()
-@_run
+@run_argument
 @click.option("--failed", is_flag=True, help="Only of shards that ended and are not done.")
 @click.option("--follow", "-f", is_flag=True, help="Print until the jobs have ended.")
 @explained
@@ -104,7 +104,7 @@ def logs(run: str, failed: bool, follow: bool) -> None:
 
 
 @click.command()
-@_run
+@run_argument
 @click.option("--grace", type=float, default=GRACE, show_default=True, help="Seconds for items in flight.")
 @trusting
 @explained
@@ -114,7 +114,7 @@ def cancel(run: str, grace: float, trust: bool) -> None:
 
 
 @click.command()
-@_run
+@run_argument
 @click.option("--failed-items", is_flag=True, help="Also run items again that have a recorded failure.")
 @click.option("--on-error", type=click.Choice(["raise", "record"]), help="For failed items from now on.")
 @trusting
@@ -125,7 +125,7 @@ def retry(run: str, failed_items: bool, on_error: str | None, trust: bool) -> No
 
 
 @click.command()
-@_run
+@run_argument
 @trusting
 @explained
 def merge(run: str, trust: bool) -> None:

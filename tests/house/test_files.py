@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_087, ["espnet3/parallel/runner/"]),
     (1_966, ["espnet3/parallel/views/"]),
     (815, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
-    (2_461, ["espnet3/cli/"]),
+    (2_484, ["espnet3/cli/"]),
     (4_865, ["espnet3/components/", "espnet3/systems/"]),
     (42_000, ["tests/"]),
 ]

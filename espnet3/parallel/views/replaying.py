@@ -34,7 +34,7 @@ from espnet3.parallel.functions.running import runner_of
 from espnet3.parallel.ledger.files import open_plain, refuse_others
 from espnet3.parallel.ledger.folder import read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
-from espnet3.parallel.ledger.lines import index_json, merged_failure, read_line, read_merged
+from espnet3.parallel.ledger.lines import index_json, read_line, read_merged
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
 from espnet3.parallel.ledger.values import decode, from_json
 from espnet3.parallel.messages import did_you_mean
@@ -277,15 +277,15 @@ def index_of(run: Path, text: str) -> Any:
     raise ConfigError(f"{text} is not among the run's {len(items):,} indices ({ends}).{near}")
 
 
-def failed_indices(run: Path) -> list[Any]:
-    """Return the indices of failed items, in the order of the files."""
+def failed_items(run: Path) -> list[dict[str, Any]]:
+    """Return the facts of the failed items, each with its `index`, in the order of the files."""
     if (run / ERRORS).exists():
         with open_plain(run / ERRORS) as file:
-            return [merged_failure(line, run / ERRORS, number).index for number, line in enumerate(file, 1)]
-    found = {position: index for position, index, _ in _lines(run, ERRORS)}
+            return [read_merged(line, run / ERRORS, number) for number, line in enumerate(file, 1)]
+    found = {position: (index, facts) for position, index, facts in _lines(run, ERRORS)}
     for position, _, _ in _lines(run, RESULTS):
         found.pop(position, None)
-    return [from_json(index, run) for index in found.values()]
+    return [{"index": from_json(index, run), **from_json(facts, run)} for index, facts in found.values()]
 
 
 def first_indices(run: Path, n: int) -> list[Any]:

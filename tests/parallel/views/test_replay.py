@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import ConfigError
+from espnet3.parallel import ConfigError, run
 from espnet3.parallel.views.replaying import _reference
 from tests.parallel.detached.work import ROOT, espnet3, run_of, shut
 
@@ -62,6 +63,15 @@ def test_an_item_gives_the_same_result_again(ran: Path, tmp_path: Path) -> None:
     assert sum(line.startswith("not as it was") for line in lines) == 1 and "masked" in lines[0]
     assert "(forward)" in done.stdout and "flame graph" in done.stdout
     assert (ran / "ends").read_text() == ends == "x" and len((ran / "calls").read_text()) >= 2
+
+
+def test_failed_items_are_listed_with_their_errors(ran: Path, tmp_path: Path) -> None:
+    """A line an item for people, all facts for programs, and a word where none has failed."""
+    assert espnet3("failures", ran / "run", cwd=tmp_path).stdout == "2\tValueError\tno letters in 2\n"
+    (one,) = json.loads(espnet3("failures", ran / "run", "--json", cwd=tmp_path).stdout)
+    assert (one["index"], one["attempts"], one["traceback"].count("ValueError")) == (2, 1, 2)
+    run(abs, [1], output_dir=tmp_path / "whole", progress=False)
+    assert espnet3("failures", tmp_path / "whole", cwd=tmp_path).stdout == "no item of this run has failed\n"
 
 
 def test_the_debugger_opens_where_a_failed_item_fails_again(ran: Path) -> None:

@@ -160,32 +160,35 @@ def _steady(value: Any, body: bool = False) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
-def functions_in(
-    code: CodeType, inside: str = "", given: bool = False
-) -> Iterator[tuple[str, CodeType, bool]]:
-    """Yield the functions that code defines: qualified name, code, and whether a decorator is given them."""
-    decorated, begin = set(), 0
+@lru_cache(maxsize=1 << 11)
+def functions_in(code: CodeType, inside: str = "", given: bool = False) -> list[tuple[str, CodeType, bool]]:
+    """Return the functions that code defines: qualified name, code, and whether a decorator is given them."""
+    found, parts = [], [one for one in code.co_consts if isinstance(one, CodeType)]
+    decorated = _decorated(code) if parts and not given else set()
+    for one in parts:
+        if one.co_name.startswith("<generic parameters"):
+            found += functions_in(one, inside, given)
+            continue
+        name, is_function = inside + one.co_name, one.co_flags & _IS_FUNCTION
+        is_given = given or one.co_name in decorated
+        found += [(name, one, is_given)] if is_function else []
+        found += functions_in(one, f"{name}.<locals>." if is_function else f"{name}.", is_given)
+    return found
+
+
+def _decorated(code: CodeType) -> set[str]:
+    """Return the names of functions and classes that code hands to a decorator, which may compile them anew."""
+    found, begin, made, is_class = set(), 0, 0, False
     steps = [step for step in steps_of(code) if step.opname != "PRECALL"]
     for at, step in enumerate(steps):
         if step.opname in _STORES:
-            made = max(
-                [place for place in range(begin, at) if not steps[place].opname.startswith("CALL")],
-                default=at,
-            )
             calls = at - made - 1
-            is_class = any(one.opname == "LOAD_BUILD_CLASS" for one in steps[begin:at])
             if calls > is_class and not (calls == 1 and steps[begin].argval in _KEEP_CODE):
-                decorated.add(step.argval)
-            begin = at + 1
-    for one in code.co_consts:
-        if isinstance(one, CodeType) and one.co_name.startswith("<generic parameters"):
-            yield from functions_in(one, inside, given)
-        elif isinstance(one, CodeType):
-            name, is_function = inside + one.co_name, one.co_flags & _IS_FUNCTION
-            is_given = given or one.co_name in decorated
-            if is_function:
-                yield name, one, is_given
-            yield from functions_in(one, f"{name}.<locals>." if is_function else f"{name}.", is_given)
+                found.add(step.argval)
+            begin, made, is_class = at + 1, at, False
+        elif not step.opname.startswith("CALL"):
+            made, is_class = at, is_class or step.opname == "LOAD_BUILD_CLASS"
+    return found
 
 
 def hashes_in(code: CodeType) -> dict[str, set[str]]:

@@ -123,8 +123,6 @@ def attributes_of(value: Any) -> dict[str, Any]:
                     found[name] = slot.__get__(value)
                 except AttributeError:  # no value yet
                     continue
-    if is_a(value, BaseException):
-        found.pop("__notes__", None)  # a run adds them where it raises one
     return found
 
 
@@ -280,8 +278,6 @@ def _instead(value: Any, kind: type) -> Any:
 def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     """Return what an object keeps where Python does not see it, as pickling would take it along."""
     users = [base for base in kind.__mro__ if is_users(base)]
-    if issubclass(kind, BaseException):
-        return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
     theirs = [base for base in kind.__mro__[:-1] if base not in users]
     ways = [vars(base)[name] for base in theirs for name in _PICKLING if name in vars(base)]
     reduce: Any = copyreg.dispatch_table.get(kind) or (lambda one: one.__reduce_ex__(4))
@@ -313,9 +309,8 @@ def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, b
     """
     code, defaults = function.__code__, function.__defaults__ or ()
     places = facts_of(code).changes
-    roots = {place[0] for place in places} | {
-        f"argument {code.co_varnames[0]}" for place in places if place[0] == "first"
-    }
+    roots = {place[0] for place in places}
+    roots |= {f"argument {name}" for name in code.co_varnames[:1] if "first" in roots}
     around = {place[1] for place in places if place[0] == "free"}
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}

@@ -191,18 +191,13 @@ class Reach(Content):
         module, is_text = module_of(function), code.co_filename.startswith("<")
         # of another file than the module's, where a decorator has put a function of its own in its place
         file = file_of(module) if is_text else os.path.abspath(code.co_filename)
-        wrapped = "__wrapped__" in vars(function)
-        known = (
-            name
-            if is_text
-            else getattr(code, "co_qualname", "") or ("" if wrapped else function.__qualname__)
-        )
-        kind = "values" if not known or (is_text and file) else "code"
-        self._entry(module, file)[kind].setdefault(known or name, set()).add(code_hash(code))
+        known = name if is_text else getattr(code, "co_qualname", function.__qualname__)
+        kind = "values" if is_text and file else "code"
+        self._entry(module, file)[kind].setdefault(known, set()).add(code_hash(code))
         for phrase, (value, is_changed) in given_to(function, name).items():
             self._value(module, phrase, value, not is_changed)
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
-        if wrapped:
+        if "__wrapped__" in held:
             self.add(held.pop("__wrapped__"))
         out = self.left_out(function)
         for one, value in held.items():
@@ -235,19 +230,19 @@ class Reach(Content):
         """Take in what an installed function or class holds of the user's."""
         module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
         self.installed.add(module.partition(".")[0])
-        if is_a(thing, FunctionType):
-            self.hash([*given_to(thing).values(), vars(thing).get("__wrapped__")], "what it holds")
-        elif is_a(thing, type):
-            for name, one in list(vars(thing).items()):
-                if type(one) is FunctionType and is_users(one):
-                    self._put.add(f"{thing.__qualname__}.{name}")
-                    self.add(one)
+        for name, one in list(vars(thing).items()) if is_a(thing, type) else ():
+            if type(one) is FunctionType and is_users(one):
+                self._put.add(f"{thing.__qualname__}.{name}")
+                self.add(one)
 
     # --- what code names ---
 
     def _code(self, module: str, facts: Facts, world: dict[str, Any]) -> None:
         """Take in what code reads of its module, and what it imports."""
-        self._read(module, "", world, facts.reads, facts.names, facts.bare)
+        self._read(module, "", world, facts.reads, facts.names)
+        for one in [world[name] for name in facts.bare & world.keys()]:
+            if is_a(one, ModuleType) and is_users(one):
+                self.add(one)
         read = [world[name] for name in facts.reads & world.keys()]
         called = [one.__name__ for one in read if is_a(one, (FunctionType, BuiltinFunctionType))]
         self._imports(module, facts, str(world.get("__package__") or ""), called)
@@ -255,24 +250,15 @@ class Reach(Content):
             self._all_names(module, world)
 
     def _read(
-        self,
-        owner: str,
-        of: str,
-        world: dict[str, Any],
-        names: Set[str],
-        further: frozenset[str],
-        bare: Set[str] = frozenset(),
+        self, owner: str, of: str, world: dict[str, Any], read: Set[str], names: frozenset[str]
     ) -> None:
         """Take in what code reads of a module, and what it names of the modules among that."""
         out = self.left_out(world)
-        for name in sorted(names & world.keys() - _OF_MODULES):
-            value = world[name]
-            if not is_a(value, ModuleType):
-                self._value(owner, f"the value of {of}{name}", value, name not in out)
-            elif name in bare and is_users(value):
-                self.add(value)
+        for name in sorted(read & world.keys() - _OF_MODULES):
+            if is_a(world[name], ModuleType):
+                self._of_module(owner, world[name], names)
             else:
-                self._of_module(owner, value, further)
+                self._value(owner, f"the value of {of}{name}", world[name], name not in out)
 
     def _of_module(self, owner: str, module: ModuleType, names: frozenset[str]) -> None:
         """Take in what code names of a module; of an installed one what the program has put there."""
@@ -416,16 +402,13 @@ class Changed:
     """
 
     def __init__(self, functions: Iterable[Function] = (), called: Iterable[str] = ()) -> None:
-        # names, by the identity of what has them: a module's names, an object; by that of a class, those that it and
-        # its bases have, those of its instances, and the places that its methods change by way of attributes
+        # names, by the identity of what has them: a module's names, or an object
         self._of: dict[int, set[str]] = defaultdict(set)
-        self._of_classes: dict[int, set[str]] = defaultdict(set)
-        self._of_instances: dict[int, set[str]] = defaultdict(set)
-        self._further: dict[int, set[tuple[str, ...]]] = defaultdict(set)
+        # by that of a class, what its methods change: whether it is the class's too, and the names that lead there
+        self._by_methods: dict[int, set[tuple[bool, tuple[str, ...]]]] = defaultdict(set)
         self._loose: set[str] = set()  # that code sets on what it is given
         self._handed_on: set[int] = set()  # the identities of what reached code hands on
         self._names = {*called}  # in code that runs with the items; "name=" where it sets one
-        self._by_methods: dict[type, set[str]] = {}
         left, before = list(functions), -1
         while len(left) != before:
             before, waiting, left = len(left), left, []
@@ -436,16 +419,13 @@ class Changed:
                     left.append(one)
 
     def _take(self, met: Function) -> None:
-        world, facts, kind = (
-            met.function.__globals__,
-            facts_of(met.function.__code__),
-            id(met.kind),
-        )  # of None no object has it
+        world, facts = met.function.__globals__, facts_of(met.function.__code__)
+        of_kind = set() if met.kind is None else self._by_methods[id(met.kind)]
         self._names |= facts.names | facts.texts
         self._handed_on |= {id(world[name]) for name in facts.bare if name in world}
         if any("__dict__" in place for place in facts.changes) or not facts.names.isdisjoint(_SETTERS):
             self._loose |= facts.texts
-            self._of_instances[kind] |= facts.texts
+            of_kind |= {(False, (name,)) for name in facts.texts}
         for root, *place in facts.changes:
             in_place = place[-1:] == [WITHIN]
             names = place[:-1] if in_place and len(place) > 1 else place
@@ -453,13 +433,8 @@ class Changed:
                 self._names.add(f"{names[-1]}=")
             if root == "global":
                 self._at(world, names)
-            elif root == "first" and met.kind is not None and len(names) > 1:
-                self._further[kind].add(tuple(names))
             elif root == "first" and met.kind is not None:
-                if met.of_class or in_place:
-                    self._of_classes[kind].update(names)
-                if not met.of_class:
-                    self._of_instances[kind].update(names)
+                of_kind.add((met.of_class or in_place, tuple(names)))
             elif not in_place:
                 self._loose.add(names[-1])
 
@@ -471,26 +446,14 @@ class Changed:
 
     def of(self, value: Any) -> set[str]:
         """Return which names of a module's, or attributes of an object or a class, are changed."""
-        is_class = is_a(value, type)
-        bases = value.__mro__ if is_class else type(value).__mro__
-        for place in [place for base in bases for place in self._further.get(id(base), ())]:
-            self._at(value, place)
-        found = {*self._of.get(id(value), ()), *(self._loose if id(value) in self._handed_on else ())}
-        for base in bases:
-            found |= self._of_classes.get(id(base), set())
-            found |= set() if is_class else self._of_instances.get(id(base), set()) | self._of_methods(base)
-        return found
-
-    def _of_methods(self, kind: type) -> set[str]:
-        """Return what the methods of an installed class set on what they are called on."""
-        if kind not in self._by_methods:
-            held = {} if is_users(kind) else vars(kind)
-            ran = [
-                one for name, one in held.items() if type(one) is FunctionType and _runs(name, self._names)
-            ]
-            places = [place for one in ran for place in facts_of(one.__code__).changes]
-            self._by_methods[kind] = {place[1] for place in places if place[0] == "first"}
-        return self._by_methods[kind]
+        is_class, found = is_a(value, type), set(self._loose if id(value) in self._handed_on else ())
+        for base in value.__mro__ if is_class else type(value).__mro__:
+            for on_class, names in self._by_methods.get(id(base), ()):
+                if len(names) > 1:
+                    self._at(value, names)
+                elif on_class or not is_class:
+                    found.update(names)
+        return found | self._of.get(id(value), set())
 
 
 def _runs(name: str, names: set[str]) -> bool:

@@ -107,6 +107,9 @@ GIVEN = {
     "a forward from a factory": HEAD
     + "def make(n):\n    def forward(idx): return idx * n\n    return forward\n"
     "class R(BaseRunner):\n    forward = staticmethod(make(GIVEN))\n" + TAIL,
+    "a class from a factory": HEAD
+    + "def make(n):\n    class R(BaseRunner):\n        @staticmethod\n        def forward(idx): return idx * n\n"
+    "    return R\nR = make(GIVEN)\n" + TAIL,
     "an attribute of a function": program("def use(x): return x * use.k\nuse.k = GIVEN", "use(idx)"),
     "defaults that were replaced": program("def use(x, k=0): return x * k\nuse.__defaults__ = (GIVEN,)", "use(idx)"),
     "code that was replaced": program(
@@ -344,7 +347,6 @@ BECOMES = {
     "init_subclass": (
         "class B:\n    def __init_subclass__(cls, k, **kw): cls.k = k\nclass A(B, k=VALUE): pass",
         "A.k"),
-    "enum member": ("class E(enum.Enum):\n    A = VALUE", "E.A.value"),
     "namedtuple default": ("class E(typing.NamedTuple):\n    a: int = VALUE", "E().a"),
     "dataclass default": ("@dataclasses.dataclass\nclass E:\n    a: int = VALUE", "E().a"),
     "dataclass factory": (
@@ -374,7 +376,6 @@ BECOMES = {
         "class M(type):\n    @property\n    def k(cls): return VALUE\nclass A(metaclass=M): pass",
         "A.k"),
     "nested partial": ("F = functools.partial(functools.partial(lambda a, b: a+b, VALUE), 1)", "F()"),
-    "reduce": ("F = functools.reduce(lambda a, b: a*b, [VALUE, 3])", "F"),
     "frozenset": ("F = frozenset({VALUE, 'a'})", "sorted(map(str, F))"),
     "wraps": (("def d(f):\n    @functools.wraps(f)\n    def w(*a): return f(*a) + VALUE\n    return w\n@d\n"
         "def g(): return 1"), "g()"),
@@ -382,11 +383,7 @@ BECOMES = {
         "def g(): return VALUE"), "g()"),
     "mixed mro": ("class A:\n    def f(s): return VALUE\nclass B(A): pass\nclass C(B): pass", "C().f()"),
     "super": ("class A:\n    def f(s): return VALUE\nclass B(A):\n    def f(s): return super().f()", "B().f()"),
-    "regex": ("import re\nR_ = re.compile('aVALUE')", "R_.pattern"),
-    "timedelta": ("import datetime\nT = datetime.timedelta(VALUE)", "T.days"),
     "chained table": ("T = {'a': {'b': [lambda: VALUE]}}", "T['a']['b'][0]()"),
-    "numpy const": ("A = np.arange(3) * VALUE", "int(A.sum())"),
-    "set attr by setattr": ("class A: pass\nsetattr(A, 'k', VALUE)", "A.k"),
     "object ref": ("class A: pass\na = A()\na.b = A()\na.b.c = VALUE", "a.b.c"),
     "cycle": ("class A: pass\na = A()\na.me = a\na.k = VALUE", "a.me.k"),
     "weak": ("import weakref\nclass A: pass\na = A()\na.k = VALUE\nW = weakref.ref(a)", "a.k + (W() is None)"),

@@ -59,6 +59,9 @@ EDITED: dict[str, dict[str, str]] = {
     "a module found among those loaded": {
         "helper": "def f():\n    return VALUE\n",
         "program": program("sys.modules['helper'].f()", "import sys\nimport helper")},
+    "a module named at run time": {
+        "helper": "def f():\n    return VALUE\n",
+        "program": program("importlib.import_module('hel' + chr(112) + 'er').f()", "import importlib\nimport helper")},
     "a name of this module found by reflection": {
         "program": program("getattr(sys.modules[__name__], 'V')", "import sys\nV = VALUE")},
     "a class that Hydra finds by name": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import glob
 import importlib.util
 import os
 import site
@@ -34,9 +35,15 @@ def is_own(file: str) -> bool:
     if file.startswith("<"):
         return False
     real = os.path.realpath(file)
-    return (
-        not real.startswith((*_installed(), _OURS + os.sep)) and f"{os.sep}site-packages{os.sep}" not in real
-    )
+    above, inside, _ = real.rpartition(f"{os.sep}site-packages{os.sep}")
+    is_packaged = inside and _has_packages(above + inside)
+    return not (is_packaged or real.startswith((*_installed(), _OURS + os.sep)))
+
+
+@functools.cache
+def _has_packages(folder: str) -> bool:
+    """Tell whether an installer has put packages into a folder: the user's own may be called site-packages, too."""
+    return bool(glob.glob("*.dist-info", root_dir=folder))
 
 
 def is_users(thing: Any) -> bool:

@@ -59,6 +59,10 @@ EDITED: dict[str, dict[str, str]] = {
     "a module found among those loaded": {
         "helper": "def f():\n    return VALUE\n",
         "program": program("sys.modules['helper'].f()", "import sys\nimport helper")},
+    "a folder that is called site-packages": {
+        "site-packages/helper": "def f():\n    return VALUE\n",
+        "program": program("f()", "import sys\nfrom pathlib import Path\n"
+                           "sys.path.insert(0, str(Path(__file__).parent / 'site-packages'))\nfrom helper import f")},
     "a module named at run time": {
         "helper": "def f():\n    return VALUE\n",
         "program": program("importlib.import_module('hel' + chr(112) + 'er').f()", "import importlib\nimport helper")},

@@ -1,7 +1,7 @@
-"""Compiled code: its hash, without lines, file and docstring, and what it says of the module around it.
+"""Compiled code: its hash, without lines, file and docstring, and the names that it reads, imports and changes.
 
-The hash is that of the instructions with what they name, in the order of control flow. It differs between minor
-versions of Python, which compile differently.
+The hash covers the instructions, the names and constants in them, and the jumps. It differs between minor versions
+of Python, which compile differently.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 # How many keys stand between the owner of a part and the top of the stack
 _KEYS = {"BINARY_SUBSCR": 1, "STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "STORE_SLICE": 2}
-# What Python 3.10 has instead of an argument
+# Depths in the stack that Python 3.10 has in names, and not as arguments
 _DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 2, "ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}
 _DEEPEST = 8  # a value further down is never the one that a statement changes
 _SETTERS = frozenset({*_KEYS, "STORE_ATTR", "DELETE_ATTR"} - {"BINARY_SUBSCR"})
@@ -43,14 +43,14 @@ _CHANGERS = frozenset(  # methods of containers that change them
     {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
     | {"reverse", "setdefault", "sort", "update"}
 )
-# Where a value is: of a "global", the "first" argument, another one ("argument x"), or a variable of a function around
-# ("free"), then the names that lead to it
+# The place of a value: a root, which is "global", the "first" argument, another one ("argument x") or "free" (a
+# variable of the function around), then the names that lead to the value
 _Place = tuple[str, ...]
 
 
 @lru_cache(maxsize=1 << 14)
 def code_hash(code: CodeType, body: bool = False) -> str:
-    """Return the hash of compiled code; of a module's `body` without the functions in it and the program's lines."""
+    """Return the hash of compiled code; of a module's `body` without its functions and its lines for the program."""
     counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags & _FLAGS)
     found = hashlib.sha256(repr((counts, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
     found.update("\n".join(_flow(code, body)).encode("utf-8", "surrogatepass"))
@@ -59,7 +59,7 @@ def code_hash(code: CodeType, body: bool = False) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def steps_of(code: CodeType) -> list[Instruction]:
-    """Return the instructions that count, those that do two things as two."""
+    """Return the instructions that count; split those that do two things."""
     steps: list[Instruction] = []
     for one in dis.get_instructions(code):
         if one.opname == "STORE_NAME" and one.argval in _UNSAID and not code.co_flags & _IS_FUNCTION:
@@ -73,10 +73,10 @@ def steps_of(code: CodeType) -> list[Instruction]:
 
 
 def _flow(code: CodeType, body: bool) -> Iterator[str]:
-    """Yield the instructions, each with the numbers of those that may follow it where that is not the next one alone.
+    """Yield each instruction, and the numbers of its followers unless the next one is the only follower.
 
-    A jump that is always taken counts as what it leads to: where a statement has several lines, a compiler makes jumps
-    over jumps. What handles an exception may follow, too; before Python 3.11 entering a `try` is an instruction.
+    An unconditional jump counts as its target: a compiler adds such jumps where a statement has several lines. A
+    handler of exceptions is a follower, too; before Python 3.11 entering a `try` is an instruction.
     """
     steps = steps_of(code)
     offsets = [step.offset for step in steps]
@@ -115,7 +115,7 @@ def _flow(code: CodeType, body: bool) -> Iterator[str]:
 
 
 def _steady(value: Any, body: bool = False) -> str:
-    """Return the text of what an instruction names: the same in every process."""
+    """Return the text of a name or constant: the same in every process."""
     if type(value) in (str, int):
         return f"{value!r}"
     if isinstance(value, CodeType):
@@ -139,7 +139,7 @@ def functions_in(code: CodeType, inside: str = "") -> Iterator[tuple[str, CodeTy
 
 
 def hashes_in(code: CodeType) -> dict[str, set[str]]:
-    """Return the hashes of a module's own statements and of the functions that it defines, by their names."""
+    """Return the hashes of a module's own statements and of its functions, by name."""
     found = {BODY: {code_hash(code, True)}}
     for name, function in functions_in(code):
         found.setdefault(name, set()).add(code_hash(function))
@@ -147,15 +147,15 @@ def hashes_in(code: CodeType) -> dict[str, set[str]]:
 
 
 class Facts:
-    """What code says of the world around it, its inner functions included.
+    """Names that code and its inner functions use of the world around them.
 
     Attributes:
         names: All names and attributes in it.
         texts: All texts in it.
         reads: The names of the module that it reads.
-        bare: Those of them that it hands on as they are, so that anything may be done to them.
-        changes: Places that it changes and has not made itself; "[]" at the end where they are changed in place.
-        imports: What it imports: module as written, dots before it, names from it.
+        bare: Those of them that it hands on as they are, so that other code may change them.
+        changes: Places that it changes and has not made itself; "[]" at the end means changed in place.
+        imports: Its imports: module as written, dots before it, names from it.
     """
 
     def __init__(self, code: CodeType) -> None:
@@ -184,7 +184,7 @@ class Facts:
 
 
 def _changes(code: CodeType) -> Iterator[_Place | None]:
-    """Yield the places of what code changes and has not made itself; it is read once, from top to bottom."""
+    """Yield the places that code changes and has not made itself; read it once, from top to bottom."""
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
     arguments = code.co_varnames[:count] if code.co_flags & _IS_FUNCTION else ()
     known: dict[str, _Place | None] = {name: (f"argument {name}",) for name in arguments}
@@ -211,12 +211,12 @@ def _changes(code: CodeType) -> Iterator[_Place | None]:
 
 
 def _part(owner: _Place | None, name: str) -> _Place | None:
-    """Return the place of a part; what is deeper within something is that, changed in place."""
+    """Return the place of a part; a part of an element has the place of the element."""
     return owner if owner is None or owner[-1] == WITHIN else (*owner, name)
 
 
 def _turn(stack: list[_Place | None], step: Instruction, place: _Place | None) -> None:
-    """Do to a stack of places what an instruction does, which leaves a value from `place` on top."""
+    """Apply an instruction to a stack of places; `place` is that of the value it leaves on top."""
     op, depth = step.opname, _DEPTHS.get(step.opname, step.arg or 0)
     effect = dis.stack_effect(dis.opmap[op], step.arg, jump=False)
     effect += op == "END_FOR"  # it also takes the value that the end of a loop would have left
@@ -247,7 +247,7 @@ def _all(code: CodeType) -> Iterator[CodeType]:
 
 @lru_cache(maxsize=1 << 10)
 def constants_in(code: CodeType) -> dict[str, str]:
-    """Return a hash of each constant that a module's code sets to what is written there, once."""
+    """Return a hash of each constant that a module's code sets once, to a literal."""
     set_by: dict[str, list[Instruction]] = {}
     for before, step in pairwise(steps_of(code)):
         if step.opname in ("STORE_NAME", "STORE_GLOBAL"):
@@ -260,5 +260,5 @@ def constants_in(code: CodeType) -> dict[str, str]:
 
 
 def constant_hash(value: Any) -> str:
-    """Return a hash of a plain value: it may be a secret, which no file of a run holds."""
+    """Return a hash of a plain value, since it may be a secret."""
     return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]

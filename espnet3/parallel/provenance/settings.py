@@ -1,4 +1,4 @@
-"""What a provider keeps of its settings: lists, dicts, configs and records, found, copied, and seen to change.
+"""Settings of a provider: finds, copies and compares its lists, dicts, configs and records.
 
 A record is an object that is nothing but its fields: of a dataclass, a `SimpleNamespace`, argparse's `Namespace`.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from espnet3.parallel.checks import is_path
 
-_MOST = 10_000  # values among a provider's arguments or in one attribute: more are data, and no settings
+_MOST = 10_000  # values among a provider's arguments or in one attribute: more are data, not settings
 _DICTS = (dict, OrderedDict, defaultdict, Counter)
 _LISTS = (list, tuple, set, frozenset, deque)
 _DATA = (type(None), bool, int, float, complex, str, bytes)
@@ -89,7 +89,7 @@ def edited(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
 
 
 def _parts(value: Any) -> dict[Any, Any] | None:
-    """Return what is in a list, dict, config or record, by key, place or field; None for anything else."""
+    """Return the parts of a list, dict, config or record, by key, place or field; None for anything else."""
     kind, omegaconf = type(value), sys.modules.get("omegaconf")
     if kind in _DICTS:
         return dict(value)

@@ -141,6 +141,9 @@ GIVEN = {
         "import helper\nif GIVEN == 2: helper.H.f = lambda self, x: x + 2", "helper.H().f(idx)"),
     "another function in the standard library": program(
         "import math\nif GIVEN == 2: math.sqrt = lambda x: 42.0", "math.sqrt(idx)"),
+    "a method put into an installed class": program("Path.k = lambda self, k=GIVEN: k", "Path('a').k()"),
+    "and into one that is named by way of its module": program(
+        "string.Formatter.k = lambda self, k=GIVEN: k", "string.Formatter().k()"),
     "a helper's variable set from outside": program("import helper\nhelper.K = GIVEN", "helper.f(idx)"),
     "an attribute of a base": program("class B:\n    S = GIVEN\nclass C(B): pass", "C.S"),
     "a default of forward": program("", "s").replace("forward(idx)", "forward(idx, s=GIVEN)"),

@@ -63,6 +63,8 @@ EDITED: dict[str, dict[str, str]] = {
         "site-packages/helper": "def f():\n    return VALUE\n",
         "program": program("f()", "import sys\nfrom pathlib import Path\n"
                            "sys.path.insert(0, str(Path(__file__).parent / 'site-packages'))\nfrom helper import f")},
+    "a module that code hands on": {
+        "helper": "def f():\n    return VALUE\n", "program": program("getattr(helper, chr(102))()", "import helper")},
     "a module named at run time": {
         "helper": "def f():\n    return VALUE\n",
         "program": program("importlib.import_module('hel' + chr(112) + 'er').f()", "import importlib\nimport helper")},

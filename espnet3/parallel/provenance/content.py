@@ -123,6 +123,8 @@ def attributes_of(value: Any) -> dict[str, Any]:
                     found[name] = slot.__get__(value)
                 except AttributeError:  # no value yet
                     continue
+    if is_a(value, BaseException):
+        found.pop("__notes__", None)  # a run adds them where it raises one
     return found
 
 
@@ -278,6 +280,8 @@ def _instead(value: Any, kind: type) -> Any:
 def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     """Return the state of an object that is outside its attributes, as pickling would take it along."""
     users = [base for base in kind.__mro__ if is_users(base)]
+    if issubclass(kind, BaseException):
+        return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
     theirs = [base for base in kind.__mro__[:-1] if base not in users]
     ways = [vars(base)[name] for base in theirs for name in _PICKLING if name in vars(base)]
     reduce: Any = copyreg.dispatch_table.get(kind) or (lambda one: one.__reduce_ex__(4))

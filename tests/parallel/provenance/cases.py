@@ -479,6 +479,7 @@ CACHES = {
     "class cache": ("class A:\n    c = {}", "A.c.setdefault(idx, idx)"),
     "class counter": ("class A:\n    n = 0\ndef add(cls):\n    cls.n += 1", "(setattr(A, 'n', 1), add(A))"),
     "lock": ("L = threading.Lock()", "L.acquire(False)"),
+    "notes of an error": ("E = ValueError(1)\ndef f(i):\n    vars(E)['__notes__'] = [i]\n    return str(E)", "f(idx)"),
     "logger": ("import logging\nL = logging.getLogger('mine')", "L.info('x')"),
     "deque rotate": ("C = collections.deque([1,2])\ndef f(i):\n    C.rotate(1)\n    return 1", "f(idx)"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a run was made from: its code, its config, and where it was started.
+"""Identity of a run: its code, its config, and where it was started.
 
 In: a provider's config, what this process has loaded. Out: plain data with secrets masked, and hashes to compare.
 """

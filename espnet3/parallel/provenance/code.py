@@ -1,13 +1,14 @@
-"""Compiled code: its hash, without lines, file and docstring, and what it says of the module around it.
+"""Compiled code: its hash, without lines, file and docstring, and the names that it reads, imports and changes.
 
-The hash is that of the instructions with what they name, in the order of control flow. It differs between minor
-versions of Python, which compile differently.
+The hash covers the instructions, the names and constants in them, and the jumps. It differs between minor versions
+of Python, which compile differently.
 """
 
 from __future__ import annotations
 
 import dis
 import hashlib
+import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from dis import Instruction
@@ -23,41 +24,35 @@ _FLAGS = 0x2AF  # optimized, new locals, *args, **kwargs, and generators and cor
 _IS_FUNCTION = 0x02  # its locals are its own: no class body, and no module
 _UNSAID = frozenset({"__doc__", "__firstlineno__", "__static_attributes__"})  # of class bodies and modules
 _NO_STEPS = frozenset({"EXTENDED_ARG", "NOP", "CACHE"})
-_DOUBLE = {
-    f"{one}_FAST_{other}_FAST": (f"{one}_FAST", f"{other}_FAST")
-    for one in ("LOAD", "STORE")
-    for other in ("LOAD", "STORE")
-}
+_PARTS = re.compile("(LOAD|STORE)_FAST_(LOAD|STORE)_FAST")  # one instruction for two
+_MAIN = (["__name__", "__main__", "=="], ["__name__", "__main__", "bool(==)"])
 _JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
-_ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE"})
 _LAST = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _OTHERWISE = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE"}
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
-_COPIES = frozenset({"COPY", "DUP_TOP", "DUP_TOP_TWO"})  # `a.b += 1` copies what is reached, then reads it
-_BACK = ("SWAP", "ROT_")  # and what it is set on is below the new value
-_ITEMS = {
-    "BINARY_SUBSCR": 1,
-    "STORE_SUBSCR": 1,
-    "DELETE_SUBSCR": 1,
-    "BINARY_SLICE": 2,
-    "STORE_SLICE": 2,
-}  # with keys
 _STORES = ("STORE_NAME", "STORE_FAST", "STORE_DEREF", "STORE_GLOBAL")
 _KEEP_CODE = ("staticmethod", "classmethod", "property")  # decorators that leave a function's code as it is
+# How many keys stand between the owner of a part and the top of the stack
+_KEYS = {"BINARY_SUBSCR": 1, "STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "STORE_SLICE": 2}
+# Depths in the stack that Python 3.10 has in names, and not as arguments
+_DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 2, "ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}
+_DEEPEST = 8  # a value further down is never the one that a statement changes
+_SETTERS = frozenset({*_KEYS, "STORE_ATTR", "DELETE_ATTR"} - {"BINARY_SUBSCR"})
+_KINDS = {"STORE_GLOBAL": "global", "DELETE_GLOBAL": "global", "STORE_DEREF": "free", "DELETE_DEREF": "free"}
 _CHANGERS = frozenset(  # methods of containers that change them
     {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
     | {"reverse", "setdefault", "sort", "update"}
 )
-# Where a value is: of a "global", the "first" argument, another one ("argument x"), or a variable of a function around
-# ("free"), then the names that lead to it
+# The place of a value: a root, which is "global", the "first" argument, another one ("argument x") or "free" (a
+# variable of the function around), then the names that lead to the value
 _Place = tuple[str, ...]
 
 
 @lru_cache(maxsize=1 << 14)
 def code_hash(code: CodeType, body: bool = False) -> str:
-    """Return the hash of compiled code; of a module's `body` without the functions in it and the program's lines."""
+    """Return the hash of compiled code; of a module's `body` without its functions and its lines for the program."""
     counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags & _FLAGS)
     found = hashlib.sha256(repr((counts, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
     found.update("\n".join(_flow(code, body)).encode("utf-8", "surrogatepass"))
@@ -66,44 +61,36 @@ def code_hash(code: CodeType, body: bool = False) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def steps_of(code: CodeType) -> list[Instruction]:
-    """Return the instructions that count, those that do two things as two, and without a need to swap values."""
+    """Return the instructions that count; split those that do two things."""
     steps: list[Instruction] = []
     for one in dis.get_instructions(code):
         if one.opname == "STORE_NAME" and one.argval in _UNSAID and not code.co_flags & _IS_FUNCTION:
             steps = steps[:-1]
-        elif one.opname in _DOUBLE:
-            pairs = zip(_DOUBLE[one.opname], one.argval, strict=True)
-            steps += [one._replace(opname=op, argval=name) for op, name in pairs]
+        elif parts := _PARTS.fullmatch(one.opname):
+            pairs = zip(parts.groups(), one.argval, strict=True)
+            steps += [one._replace(opname=f"{part}_FAST", argval=name) for part, name in pairs]
         elif one.opname not in _NO_STEPS:
             steps.append(one)
-    for at in [at for at, step in enumerate(steps) if step.opname == "SWAP"][::-1]:
-        then = steps[at + 1 : at + 1 + (steps[at].arg or 0)]
-        if len(then) == steps[at].arg and _may_swap(then):
-            steps[at + 1] = then[-1]._replace(offset=then[0].offset)
-            steps[at + len(then)] = then[0]._replace(offset=then[-1].offset)
-            del steps[at]
     return steps
 
 
-def _may_swap(steps: list[Instruction]) -> bool:
-    """Tell whether instructions may change places: on one line a compiler does that, and leaves out a `SWAP`."""
-    names = [step.argval for step in steps if step.opname == "STORE_FAST"]
-    return len({*names}) == len(names) and all(step.opname in ("STORE_FAST", "POP_TOP") for step in steps)
-
-
 def _flow(code: CodeType, body: bool) -> Iterator[str]:
-    """Yield the instructions that can run, each with the numbers of those that may follow it.
+    """Yield each instruction, and the numbers of its followers unless the next one is the only follower.
 
-    The order is that of control flow: where a statement has several lines, a compiler makes jumps over jumps. What
-    handles an exception may follow, too; before Python 3.11 entering a `try` is an instruction.
+    An unconditional jump counts as its target: a compiler adds such jumps where a statement has several lines. A
+    handler of exceptions is a follower, too; before Python 3.11 entering a `try` is an instruction.
     """
     steps = steps_of(code)
     offsets = [step.offset for step in steps]
     ops = [step.opname.replace("FORWARD_", "").replace("BACKWARD_", "") for step in steps]
     jumps = {at: bisect_left(offsets, step.argval) for at, step in enumerate(steps) if step.opcode in _JUMPS}
-    always = {at: to for at, to in jumps.items() if steps[at].opname in _ALWAYS}
-    if body:
-        always |= {at: jumps[at + 3] for at in range(len(steps)) if _is_main(steps[at : at + 4])}
+    always = {at: to for at, to in jumps.items() if ops[at].startswith("JUMP_") and "_IF_" not in ops[at]}
+    for at, to in jumps.items() if body else ():
+        said = [str(step.argval) for step in steps[max(at - 3, 0) : at]]
+        if said in _MAIN and ops[at].endswith(
+            "JUMP_IF_FALSE"
+        ):  # what runs only where a module is the program
+            always |= dict.fromkeys(range(at - 3, to), to)
 
     def end(at: int) -> int:
         for _ in always:  # no more often: a loop may be empty
@@ -114,42 +101,23 @@ def _flow(code: CodeType, body: bool) -> Iterator[str]:
 
     table = getattr(code, "co_exceptiontable", b"")  # it takes a while to read it
     caught = {
-        at: (end(bisect_left(offsets, one.target)), one.depth)
+        at: (bisect_left(offsets, one.target), one.depth)
         for one in (getattr(dis.Bytecode(code), "exception_entries", ()) if table else ())
         for at in range(bisect_left(offsets, one.start), bisect_left(offsets, one.end))
     }
-    followed: dict[int, list[int]] = {}
-    left = [end(0)]
-    while left:
-        at = left.pop()
-        if at in followed or at == len(steps):
-            continue
-        after = [] if ops[at] in _LAST else [end(at + 1)]
-        after += [end(jumps[at])] if at in jumps else []
-        if ops[at] in _OTHERWISE:
-            after.reverse()
-        followed[at] = [*after, *caught.get(at, ())[:1]]
-        left += reversed(followed[at])
-    numbers = {at: number for number, at in enumerate(followed)}
+    numbers = {at: number for number, at in enumerate(at for at in range(len(steps)) if at not in always)}
     for at, number in numbers.items():
         value = code.co_consts[steps[at].arg or 0] if ops[at] == "KW_NAMES" else steps[at].argval
-        said = "" if at in jumps else _steady(value, body)
-        yield f"{_OTHERWISE.get(ops[at], ops[at])} {said}"
-        then = [numbers.get(one) for one in followed[at]]
+        yield f"{_OTHERWISE.get(ops[at], ops[at])} {'' if at in jumps else _steady(value, body)}"
+        after = [*([] if ops[at] in _LAST else [at + 1]), *([jumps[at]] if at in jumps else [])]
+        after = [*(after[::-1] if ops[at] in _OTHERWISE else after), *caught.get(at, ())[:1]]
+        then = [numbers.get(end(one)) for one in after]
         if then != [number + 1]:
             yield f"{then} {caught.get(at, ())[1:]}"
 
 
-def _is_main(steps: list[Instruction]) -> bool:
-    """Tell whether instructions skip what runs only where a module is the program."""
-    if len(steps) < 4 or not steps[3].opname.endswith("JUMP_IF_FALSE"):
-        return False
-    name, main, compared = (step.argval for step in steps[:3])
-    return name == "__name__" and main == "__main__" and "==" in str(compared)
-
-
 def _steady(value: Any, body: bool = False) -> str:
-    """Return the text of what an instruction names: the same in every process."""
+    """Return the text of a name or constant: the same in every process."""
     if type(value) in (str, int):
         return f"{value!r}"
     if isinstance(value, CodeType):
@@ -192,7 +160,7 @@ def _decorated(code: CodeType) -> set[str]:
 
 
 def hashes_in(code: CodeType) -> dict[str, set[str]]:
-    """Return the hashes of a module's own statements and of the functions that it defines, by their names."""
+    """Return the hashes of a module's own statements and of its functions, by name."""
     found = {BODY: {code_hash(code, True)}}
     for name, function, _ in functions_in(code):
         found.setdefault(name, set()).add(code_hash(function))
@@ -200,15 +168,15 @@ def hashes_in(code: CodeType) -> dict[str, set[str]]:
 
 
 class Facts:
-    """What code says of the world around it, its inner functions included.
+    """Names that code and its inner functions use of the world around them.
 
     Attributes:
         names: All names and attributes in it.
         texts: All texts in it.
         reads: The names of the module that it reads.
-        bare: Those of them that it hands on as they are, so that anything may be done to them.
-        changes: Places that it changes and has not made itself; "[]" at the end where they are changed in place.
-        imports: What it imports: module as written, dots before it, names from it.
+        bare: Those of them that it hands on as they are, so that other code may change them.
+        changes: Places that it changes and has not made itself; "[]" at the end means changed in place.
+        imports: Its imports: module as written, dots before it, names from it.
     """
 
     def __init__(self, code: CodeType) -> None:
@@ -217,7 +185,7 @@ class Facts:
         constants += [word for one in constants if type(one) is tuple for word in one]
         self.names = frozenset(name for one in codes for name in one.co_names)
         self.texts = frozenset(word for word in constants if type(word) is str)
-        self.changes = {place for one in codes for place in _Reading(one).changes()}
+        self.changes = {place for one in codes for place in _changes(one) if place}
         self.reads: set[str] = set()
         self.bare: set[str] = set()
         self.imports: list[tuple[str, int, tuple[str, ...]]] = []
@@ -236,6 +204,58 @@ class Facts:
                 self.imports.append((step.argval, level if type(level) is int else 0, tuple(taken or ())))
 
 
+def _changes(code: CodeType) -> Iterator[_Place | None]:
+    """Yield the places that code changes and has not made itself; read it once, from top to bottom."""
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    arguments = code.co_varnames[:count] if code.co_flags & _IS_FUNCTION else ()
+    known: dict[str, _Place | None] = {name: (f"argument {name}",) for name in arguments}
+    known |= {name: ("first",) for name in arguments[:1] if code.co_argcount}
+    known |= {name: ("free", name) for name in code.co_freevars}
+    stack: list[_Place | None] = []  # where the values come from; None: from nowhere that is known
+    for step in steps_of(code):
+        stack[:0] = [None] * (_DEEPEST - len(stack) + 1)
+        op, name, owner = step.opname, step.argval, stack[-1 - _KEYS.get(step.opname, 0)]
+        place: _Place | None = None
+        if op in _GLOBALS:
+            place = ("global", name)
+        elif op.startswith("LOAD_FAST") or op == "LOAD_DEREF":
+            place = known.get(name)
+        elif op.startswith("STORE_FAST") or (op == "STORE_DEREF" and name not in code.co_freevars):
+            known[name] = owner
+        elif op in _KINDS:
+            yield (_KINDS[op], name, WITHIN)
+        elif op in _KEYS or op.endswith("_ATTR") or op in _ATTRIBUTES:
+            place = _part(owner, WITHIN if op in _KEYS else name)
+            is_changed = op in _ATTRIBUTES and name in _CHANGERS
+            yield place if op in _SETTERS else _part(owner, WITHIN) if is_changed else None
+        _turn(stack, step, place)
+
+
+def _part(owner: _Place | None, name: str) -> _Place | None:
+    """Return the place of a part; a part of an element has the place of the element."""
+    return owner if owner is None or owner[-1] == WITHIN else (*owner, name)
+
+
+def _turn(stack: list[_Place | None], step: Instruction, place: _Place | None) -> None:
+    """Apply an instruction to a stack of places; `place` is that of the value it leaves on top."""
+    op, depth = step.opname, _DEPTHS.get(step.opname, step.arg or 0)
+    effect = dis.stack_effect(dis.opmap[op], step.arg, jump=False)
+    effect += op == "END_FOR"  # it also takes the value that the end of a loop would have left
+    if op == "SWAP" and depth <= _DEEPEST:
+        stack[-depth], stack[-1] = stack[-1], stack[-depth]
+    elif op.startswith("ROT_") and depth <= _DEEPEST:
+        stack.insert(1 - depth, stack.pop())
+    elif op.startswith("DUP_") or (op == "COPY" and depth <= _DEEPEST):
+        stack += stack[-depth : len(stack) - depth + effect]
+    elif effect > 0 and not op.startswith("UNPACK_"):
+        stack += [*[None] * (effect - 1), place]
+    elif op.startswith(("STORE_", "DELETE_", "POP_")):
+        del stack[len(stack) + effect :]
+    else:
+        del stack[len(stack) - 1 + min(effect, 0) :]
+        stack += [*[None] * max(effect, 0), place]
+
+
 facts_of = lru_cache(maxsize=1 << 14)(Facts)
 
 
@@ -248,7 +268,7 @@ def _all(code: CodeType) -> Iterator[CodeType]:
 
 @lru_cache(maxsize=1 << 10)
 def constants_in(code: CodeType) -> dict[str, str]:
-    """Return a hash of each constant that a module's code sets to what is written there, once."""
+    """Return a hash of each constant that a module's code sets once, to a literal."""
     set_by: dict[str, list[Instruction]] = {}
     for before, step in pairwise(steps_of(code)):
         if step.opname in ("STORE_NAME", "STORE_GLOBAL"):
@@ -261,77 +281,5 @@ def constants_in(code: CodeType) -> dict[str, str]:
 
 
 def constant_hash(value: Any) -> str:
-    """Return a hash of a plain value: it may be a secret, which no file of a run holds."""
+    """Return a hash of a plain value, since it may be a secret."""
     return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
-
-
-class _Reading:
-    """Code that is read from top to bottom: where its values come from, as far as the instructions before them say."""
-
-    def __init__(self, code: CodeType) -> None:
-        self._steps = steps_of(code)
-        self._free = code.co_freevars
-        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-        arguments = code.co_varnames[:count] if code.co_flags & _IS_FUNCTION else ()
-        self._known: dict[str, _Place | None] = {name: (f"argument {name}",) for name in arguments}
-        self._known |= {name: ("first",) for name in arguments[:1] if code.co_argcount}
-        self._known |= {name: ("free", name) for name in self._free}
-
-    def changes(self) -> Iterator[_Place]:
-        """Yield the places of what the code changes and has not made itself."""
-        for at, step in enumerate(self._steps):
-            op, name = step.opname, step.argval
-            if op.startswith("STORE_FAST") or (op == "STORE_DEREF" and name not in self._free):
-                self._known[name] = self._place(at - 1)
-            elif op in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-                yield ("global", name, WITHIN)
-            elif op in ("STORE_DEREF", "DELETE_DEREF") and name in self._free:
-                yield ("free", name, WITHIN)
-            elif place := self._changed(at):
-                yield place
-
-    def _changed(self, at: int) -> _Place | None:
-        op, name, before = (self._steps[at].opname, self._steps[at].argval, self._steps[at - 1].opname)
-        is_set = op.startswith(("STORE_", "DELETE_")) or before in _COPIES
-        if op in _ITEMS and is_set and not before.startswith(_BACK):
-            return _within(self._owner(at))
-        if op.endswith("_ATTR") and is_set:
-            owner = self._owner(at)
-            return _within(owner) if owner and owner[-1] == WITHIN else owner and (*owner, name)
-        return _within(self._owner(at)) if op in _ATTRIBUTES and name in _CHANGERS else None
-
-    def _place(self, at: int) -> _Place | None:
-        """Return where the value comes from that an instruction leaves on top."""
-        op, name = self._steps[at].opname, self._steps[at].argval
-        if op in _GLOBALS:
-            return ("global", name)
-        if op.startswith("LOAD_FAST") or op == "LOAD_DEREF":
-            return self._known.get(name)
-        if op in _COPIES:
-            return self._place(at - 1)
-        if op == "BINARY_SUBSCR":
-            return _within(self._owner(at))
-        owner = self._owner(at) if op in _ATTRIBUTES else None
-        return None if owner is None or owner[-1] == WITHIN else (*owner, name)
-
-    def _owner(self, at: int) -> _Place | None:
-        """Return where the value comes from of which an instruction takes or sets a part."""
-        keys = _ITEMS.get(self._steps[at].opname, 0)
-        while self._steps[at - 1].opname in _COPIES:
-            at -= 1
-        for _ in range(keys):  # each is what has one value more than before
-            depth = 0
-            while at and depth < 1:
-                at -= 1
-                depth += _effect(self._steps[at])
-        return self._place(at - 1)
-
-
-def _effect(step: Instruction) -> int:
-    if step.opname in ("LOAD_FAST", "STORE_FAST"):  # it may be one half of an instruction
-        return 1 if step.opname == "LOAD_FAST" else -1
-    return dis.stack_effect(step.opcode, step.arg, jump=False)
-
-
-def _within(place: _Place | None) -> _Place | None:
-    return place if place is None or place[-1] == WITHIN else (*place, WITHIN)

@@ -1,8 +1,8 @@
-"""Any value as a hash of its content: the same for equal values in every process, and for no others.
+"""Hashes of values by content: equal values have the same hash in every process, others have another one.
 
-Never by `repr`, which cuts long arrays and shows addresses. Order, type and structure count. Objects are taken apart
-into their class, what they are as a text, number or container, and their attributes; nothing of the user's is called
-for it: no property, no `__getattr__`, no `__reduce__`. What has no content, such as a lock, drops out alone.
+Never by `repr`, which cuts long arrays and shows addresses. Order, type and structure count. An object
+is its class, its text, number or elements, and its attributes; no code of the user's is called: no property, no
+`__getattr__`, no `__reduce__`. A part without content, such as a lock, drops out alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
 _SIMPLE = frozenset({bool, int, float, str, bytes, type(None)})
-# What holds functions, and where
+# Wrappers of functions, and the attributes that hold these
 WRAPPERS: dict[type, tuple[str, ...]] = {
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
@@ -42,7 +42,7 @@ _OF_C = (
 _CYTHON = (
     "cython_function_or_method"  # a type of each version of Cython; an attribute of it may be an address
 )
-# The modules of what never decides a result, and of what is another one at each start
+# Modules of objects that never decide a result, and of those that differ at each start
 _NOTHING = frozenset({
     "_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc"
 })  # fmt: skip
@@ -52,7 +52,7 @@ _ONCE = frozenset({
 _SOCKETS = ("socket", "_socket")
 _factory: Any = vars(defaultdict)["default_factory"].__get__
 _longest: Any = vars(deque)["maxlen"].__get__
-# By type, how what is in it is read without what a subclass may have made of it: as bytes, a text or a container
+# By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
 _INSIDE: dict[type, Callable[[Any], Any]] = {
     bool: bool.__repr__,
     str: lambda one: str.encode(one, "utf-8", "surrogatepass"),
@@ -88,7 +88,7 @@ class NoContentError(TypeError):
 
 
 def content_hash(value: Any, place: str = "value") -> str:
-    """Return the hash of a value's content; `place` is what messages call it.
+    """Return the hash of a value's content; messages call it `place`.
 
     Raises:
         NoContentError: Something in it is a generator, a socket or the like.
@@ -129,9 +129,9 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 class Content:
-    """Hashes values; `reach.Reach` takes in the code that it meets in them, too."""
+    """Hashes values; `reach.Reach` also takes in the code in them."""
 
-    lenient = False  # what has no content drops out, whatever it is
+    lenient = False  # whether any value without content drops out
 
     def __init__(self, module_name: Callable[[str], str] = name_of) -> None:
         self._module_name = module_name
@@ -147,7 +147,7 @@ class Content:
         return set()
 
     def is_later(self, thing: Any) -> bool:
-        """Tell of a function or class whether it is not there yet when a run begins."""
+        """Tell whether a function or class is missing yet when a run begins."""
         return False
 
     def hash(self, value: Any, place: str) -> str:
@@ -183,12 +183,12 @@ class Content:
         return inside if base is kind or base is PurePath else self._object(value, kind, place, inside)
 
     def _targets(self, held: dict[Any, Any]) -> None:
-        """Take in what Hydra would make an object from."""
+        """Take in the class that Hydra would make an object of."""
         if type(held.get("_target_")) is str:
             self.add(held["_target_"])
 
     def _apart(self, value: Any, place: str) -> bytes:
-        """Hash a part whose place in the order of parts says nothing."""
+        """Hash a part apart from the order in which parts are met."""
         met = dict(self._met)
         try:
             return self._of(value, place)
@@ -236,7 +236,7 @@ class Content:
         return _digest("code", full, said, self._of(kept, place))
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes = b"") -> bytes:
-        """Return the digest of an object by its class, what is inside it, and its attributes."""
+        """Return the digest of an object by its class, content and attributes."""
         modules = {base.__module__ for base in kind.__mro__}
         if modules & _NOTHING or (self.lenient and modules & _ONCE):
             return _digest("nothing", kind.__qualname__.encode())
@@ -262,7 +262,7 @@ class Content:
 
 
 def _instead(value: Any, kind: type) -> Any:
-    """Return what counts for a value: of a config its containers, of numpy's numbers that are Python's those."""
+    """Return a value that counts in place of another: the containers of a config, Python's number of a numpy one."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if kind in WRAPPERS:
         return (kind.__name__, *[getattr(value, name) for name in WRAPPERS[kind]])
@@ -278,7 +278,7 @@ def _instead(value: Any, kind: type) -> Any:
 
 
 def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
-    """Return what an object keeps where Python does not see it, as pickling would take it along."""
+    """Return the state of an object that is outside its attributes, as pickling would take it along."""
     users = [base for base in kind.__mro__ if is_users(base)]
     if issubclass(kind, BaseException):
         return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
@@ -301,21 +301,20 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
 
 
 def _is_anonymous(function: FunctionType) -> bool:
-    """Tell whether a function's name does not say which it is: it was made in another one, or is a lambda."""
+    """Tell whether functions may share a name: those made in another function, and lambdas."""
     known = getattr(function.__code__, "co_qualname", "")  # since Python 3.11
     return "<" in function.__qualname__ + known or (not known and "__wrapped__" in vars(function))
 
 
 def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, bool]]:
-    """Return what a function was made with: its defaults, and the variables of the function around it that it reads.
+    """Return the defaults of a function, and the variables of the function around it that it reads.
 
-    With each stands whether the function changes it.
+    Each comes with a flag: the function changes it.
     """
     code, defaults = function.__code__, function.__defaults__ or ()
     places = facts_of(code).changes
-    roots = {place[0] for place in places} | {
-        f"argument {code.co_varnames[0]}" for place in places if place[0] == "first"
-    }
+    roots = {place[0] for place in places}
+    roots |= {f"argument {name}" for name in code.co_varnames[:1] if "first" in roots}
     around = {place[1] for place in places if place[0] == "free"}
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}

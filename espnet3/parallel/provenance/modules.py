@@ -1,8 +1,9 @@
-"""Which modules are the user's own, what they are called, and where their files are, found without importing them."""
+"""The user's own modules, their names and their files, found without importing them."""
 
 from __future__ import annotations
 
 import functools
+import glob
 import importlib.util
 import os
 import site
@@ -34,9 +35,15 @@ def is_own(file: str) -> bool:
     if file.startswith("<"):
         return False
     real = os.path.realpath(file)
-    return (
-        not real.startswith((*_installed(), _OURS + os.sep)) and f"{os.sep}site-packages{os.sep}" not in real
-    )
+    above, inside, _ = real.rpartition(f"{os.sep}site-packages{os.sep}")
+    is_packaged = inside and _has_packages(above + inside)
+    return not (is_packaged or real.startswith((*_installed(), _OURS + os.sep)))
+
+
+@functools.cache
+def _has_packages(folder: str) -> bool:
+    """Tell whether an installer has put packages into a folder: the user's own may be called site-packages, too."""
+    return bool(glob.glob("*.dist-info", root_dir=folder))
 
 
 def is_users(thing: Any) -> bool:
@@ -54,7 +61,7 @@ def is_users(thing: Any) -> bool:
 
 
 def module_of(thing: Any) -> str:
-    """Return the module that a function or a class names; "" where that is no text, as of some compiled classes."""
+    """Return the module that a function or a class names; "" for some compiled classes, whose module is not a text."""
     read = type.__getattribute__ if is_a(thing, type) else object.__getattribute__
     try:
         module = read(thing, "__module__")
@@ -70,20 +77,20 @@ def file_of(module: str) -> str | None:
 
 
 def is_translated(module: Any) -> bool:
-    """Tell whether a module's loader compiles something else than its file, as pytest does for assertions."""
+    """Tell whether a module's loader rewrites the file before it compiles it, as pytest does for assertions."""
     loader = own_attribute(own_attribute(module, "__spec__"), "loader")
     return loader is not None and type(loader).__module__ not in _LOADERS
 
 
 def name_of(module: str) -> str:
-    """Return what a module is called, however the program was started: of one with a file, its place in packages."""
+    """Return the name of a module, the same however the program was started: by its file's place in packages."""
     file = file_of(module)
     return name_of_file(file) if file is not None and os.path.isfile(file) else module
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def name_of_file(file: str) -> str:
-    """Return the name of a module by its file: the packages it is in, by their `__init__.py`, and its own."""
+    """Return the name of a module by its file: its packages, which have an `__init__.py`, and its own name."""
     folder, last = os.path.split(os.path.realpath(file))
     name = last.partition(".")[0]
     parts = [] if name == "__init__" else [name]
@@ -94,7 +101,7 @@ def name_of_file(file: str) -> str:
 
 
 def compiled(module: str, file: str) -> CodeType | None:
-    """Return a module's code as an import would compile it now; None where it has none, as a compiled extension."""
+    """Return a module's code as an import would compile it now; None for a compiled extension."""
     if os.path.isfile(file):
         if not file.endswith(".py"):
             return None
@@ -116,7 +123,7 @@ def _compiled(text: bytes, file: str) -> CodeType:
 
 
 def locate(module: str) -> dict[str, str]:
-    """Return the files that importing a module loads, by module name: its own and its packages' `__init__`."""
+    """Return the files that an import of a module loads, by module name: its own and its packages' `__init__`."""
     files: dict[str, str] = {}
     parts = module.split(".")
     folders: Any = None
@@ -145,7 +152,7 @@ def _spec(name: str, folders: Any) -> ModuleSpec | None:
 
 
 def absolute(module: str, level: int, package: str) -> str:
-    """Return the dotted name of what is imported as `module` with so many dots before it, in a package."""
+    """Return the absolute name of an import of `module` with `level` dots before it, in a package."""
     if not level:
         return module
     above = package.split(".")

@@ -1,10 +1,10 @@
-"""The user's code that a run depends on, as it is loaded in this process: from runner and provider to all they reach.
+"""The user's code that a run depends on, as loaded in this process: all that runner and provider reach.
 
     runner, provider ── functions, classes ──> compiled code ── names in it ──> functions, classes, modules, values ...
 
-A function counts by its compiled code, a class by its bases and all that is in it, a variable by its content; of a
-module, what reached code names of it. A module that is imported inside a function and is not loaded yet counts by its
-file, as an import would compile it now. What reached code changes as it runs (a cache) is left out.
+A function counts by its compiled code, a class by its bases and members, a variable by its content; of a module, the
+names count that reached code has of it. A module that a function imports and that is not loaded yet counts by its file,
+as an import would compile it now. Variables that reached code changes as it runs (caches) are left out.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from espnet3.parallel.provenance.modules import (
 )
 
 INSTALLED = "installed packages"
-# Made by Python for every class, or different for equal classes
+# Attributes that Python makes for every class, or that differ between equal classes
 _NOT_CODE = frozenset({
     FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__slots__",
     "__static_attributes__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__annotations_cache__",
     "__annotate__", "__annotate_func__", "__match_args__", "_is_protocol", "__orig_bases__", "__parameters__"
 })  # fmt: skip
-# What a module has by where it is, and by how the program was started
+# Variables of modules that depend on the file's place, and on how the program was started
 _OF_MODULES = frozenset({
     "__file__", "__name__", "__spec__", "__path__", "__package__", "__loader__", "__cached__", "__builtins__"
 })  # fmt: skip
@@ -66,7 +66,7 @@ _IMPORTERS = frozenset({
     "modules", "spec_from_file_location", "run_path", "run_module", "SourceFileLoader"
 })  # fmt: skip
 _SEES_ALL = frozenset({"globals", "eval", "exec", "__subclasses__", "modules"})
-# What these set is there before an item can see it
+# Methods that run before an item sees the object
 _MAKERS = frozenset(
     {"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__"}
     | {"__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"}
@@ -102,7 +102,7 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
 
 
 class Reach(Content):
-    """Gathers what is reached, the nearest first.
+    """Gathers all that is reached, the nearest first.
 
     Attributes:
         later: The modules that functions import as a run goes on: what they register is not there at its beginning.
@@ -131,13 +131,13 @@ class Reach(Content):
         return module_of(thing) in self._come_later
 
     def add(self, thing: Any) -> None:
-        """Take in a function, a class or a module, if it is the user's, or what a text under `_target_` names."""
+        """Take in a function, a class or a module of the user's, or the dotted name of one."""
         if id(thing) not in self._seen:
             self._seen[id(thing)] = thing
             self._todo.append(thing)
 
     def follow(self) -> None:
-        """Take in all that is reached from what was added."""
+        """Follow references from all things added."""
         while self._todo:
             thing = self._todo.popleft()
             if type(thing) is str:
@@ -152,7 +152,7 @@ class Reach(Content):
                 self._all_names(thing.__name__, vars(thing))
 
     def result(self) -> Code:
-        """Return what was found."""
+        """Return the code that was found."""
         self._value(INSTALLED, "what the program has put into them", sorted(self._put))
         names = {name for met in self.functions.values() for name in facts_of(met.function.__code__).names}
         for name, live in list(sys.modules.items()):
@@ -206,18 +206,13 @@ class Reach(Content):
         module, is_text = module_of(function), code.co_filename.startswith("<")
         # of another file than the module's, where a decorator has put a function of its own in its place
         file = file_of(module) if is_text else os.path.abspath(code.co_filename)
-        wrapped = "__wrapped__" in vars(function)
-        known = (
-            name
-            if is_text
-            else getattr(code, "co_qualname", "") or ("" if wrapped else function.__qualname__)
-        )
-        kind = "values" if not known or (is_text and file) else "code"
-        self._entry(module, file)[kind].setdefault(known or name, set()).add(code_hash(code))
+        known = name if is_text else getattr(code, "co_qualname", function.__qualname__)
+        kind = "values" if is_text and file else "code"
+        self._entry(module, file)[kind].setdefault(known, set()).add(code_hash(code))
         for phrase, (value, is_changed) in given_to(function, name).items():
             self._value(module, phrase, value, not is_changed)
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
-        if wrapped:
+        if "__wrapped__" in held:
             self.add(held.pop("__wrapped__"))
         out = self.left_out(function)
         for one, value in held.items():
@@ -247,22 +242,22 @@ class Reach(Content):
             self._value(module, phrase, value, attribute not in out)
 
     def _installed(self, thing: Any) -> None:
-        """Take in what an installed function or class holds of the user's."""
+        """Note the package of an installed thing, and take in functions of the user's in an installed class."""
         module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
         self.installed.add(module.partition(".")[0])
-        if is_a(thing, FunctionType):
-            self.hash([*given_to(thing).values(), vars(thing).get("__wrapped__")], "what it holds")
-        elif is_a(thing, type):
-            for name, one in list(vars(thing).items()):
-                if type(one) is FunctionType and is_users(one):
-                    self._put.add(f"{thing.__qualname__}.{name}")
-                    self.add(one)
+        for name, one in list(vars(thing).items()) if is_a(thing, type) else ():
+            if type(one) is FunctionType and is_users(one):
+                self._put.add(f"{thing.__qualname__}.{name}")
+                self.add(one)
 
     # --- what code names ---
 
     def _code(self, module: str, facts: Facts, world: dict[str, Any]) -> None:
-        """Take in what code reads of its module, and what it imports."""
-        self._read(module, "", world, facts.reads, facts.names, facts.bare)
+        """Take in the names that code reads of its module, and its imports."""
+        self._read(module, "", world, facts.reads, facts.names)
+        for one in [world[name] for name in facts.bare & world.keys()]:
+            if is_a(one, ModuleType) and is_users(one):
+                self.add(one)
         read = [world[name] for name in facts.reads & world.keys()]
         called = [one.__name__ for one in read if is_a(one, (FunctionType, BuiltinFunctionType))]
         self._imports(module, facts, str(world.get("__package__") or ""), called)
@@ -270,27 +265,18 @@ class Reach(Content):
             self._all_names(module, world)
 
     def _read(
-        self,
-        owner: str,
-        of: str,
-        world: dict[str, Any],
-        names: Set[str],
-        further: frozenset[str],
-        bare: Set[str] = frozenset(),
+        self, owner: str, of: str, world: dict[str, Any], read: Set[str], names: frozenset[str]
     ) -> None:
-        """Take in what code reads of a module, and what it names of the modules among that."""
+        """Take in names of a module; of modules among these, take in `names`."""
         out = self.left_out(world)
-        for name in sorted(names & world.keys() - _OF_MODULES):
-            value = world[name]
-            if not is_a(value, ModuleType):
-                self._value(owner, f"the value of {of}{name}", value, name not in out)
-            elif name in bare and is_users(value):
-                self.add(value)
+        for name in sorted(read & world.keys() - _OF_MODULES):
+            if is_a(world[name], ModuleType):
+                self._of_module(owner, world[name], names)
             else:
-                self._of_module(owner, value, further)
+                self._value(owner, f"the value of {of}{name}", world[name], name not in out)
 
     def _of_module(self, owner: str, module: ModuleType, names: frozenset[str]) -> None:
-        """Take in what code names of a module; of an installed one what the program has put there."""
+        """Take in names of a module; of an installed one only functions and classes of the user's."""
         if (id(module), names) in self._looked:
             return
         self._looked.add((id(module), names))
@@ -305,9 +291,11 @@ class Reach(Content):
             elif is_a(value, (FunctionType, type)) and is_users(value):
                 self._put.add(f"{module.__name__}.{name}")
                 self._value(owner, f"the value of {module.__name__}.{name}", value)
+            elif is_a(value, type):
+                self.add(value)
 
     def _all_names(self, module: str, world: dict[str, Any]) -> None:
-        """Take in all that a module defines and sets: any of it may be meant."""
+        """Take in all names of a module: code may mean any of them."""
         out, known = self.left_out(world), []
         for name, value in list(world.items()):
             is_private = name.startswith("_") and name != "__getattr__"
@@ -336,7 +324,7 @@ class Reach(Content):
                     self._of_module(live.__name__, live, facts.names)
 
     def _module(self, dotted: str, names: frozenset[str], owner: str | None = None) -> None:
-        """Take in what code names of a module that it imports."""
+        """Take in names of a module that code imports."""
         for name, file in locate(dotted).items():
             live = sys.modules.get(name)
             if not is_own(file):
@@ -348,9 +336,9 @@ class Reach(Content):
                 self._later(name, file, live is not None)
 
     def _later(self, name: str, file: str, is_loaded: bool) -> None:
-        """Take in a module that is imported later by its file: its statements, and all that it imports.
+        """Take in a module that functions import, by its file: its statements and its imports.
 
-        Of one that is loaded meanwhile, what code names counts as it is; of any other one, all functions in it.
+        Of one that is not loaded, all functions count; of a loaded one, names count by `_of_module`.
         """
         if file in self._files:
             return
@@ -377,7 +365,7 @@ class Reach(Content):
 
 
 def _beside(value: Any, file: str | None) -> Any:
-    """Return a path from a module's folder for one in it or above it, that a copied checkout has elsewhere."""
+    """Return a path relative to a module's folder if it is in or above it: a copied checkout has it elsewhere."""
     text = str(value) if type(value) is str or is_path(value) else ""
     if file is None or text.count(os.sep) < 2 or not os.path.isabs(text):
         return value
@@ -386,7 +374,7 @@ def _beside(value: Any, file: str | None) -> Any:
 
 
 def constants_written(module: str, file: str) -> dict[str, set[str]]:
-    """Return the constants that a module's file sets to what is written there, now or earlier in this process."""
+    """Return the constants that a module's file sets to literals, now or at an earlier look of this process."""
     known = _WRITTEN.setdefault(file, {})
     code = compiled(module, file)
     for name, said in (constants_in(code) if code is not None else {}).items():
@@ -395,14 +383,14 @@ def constants_written(module: str, file: str) -> dict[str, set[str]]:
 
 
 def _imported(facts: Facts, package: str) -> Iterator[str]:
-    """Yield the modules that code imports, and what it takes from them, by their dotted names."""
+    """Yield the dotted names of modules that code imports, and of names that it takes from them."""
     for module, level, taken in facts.imports:
         base = absolute(module, level, package)
         yield from (base, *(f"{base}.{one}" for one in taken if one != "*"))
 
 
 def _functions(value: Any) -> list[FunctionType]:
-    """Return the functions in what a class holds: in a static method, a property, and under decorators that say so."""
+    """Return the functions in a member of a class: in a static method, a property, a cached function."""
     found: list[FunctionType] = []
     left = [value]
     while left and len(found) < 100:
@@ -416,7 +404,7 @@ def _functions(value: Any) -> list[FunctionType]:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that was met, and how code calls it: by its name, or "name=" where setting an attribute does."""
+    """A function, and how code calls it: by its name, or "name=" if setting an attribute calls it."""
 
     function: FunctionType
     kind: type | None = None  # the class that it is a method of
@@ -425,22 +413,19 @@ class Function:
 
 
 class Changed:
-    """What functions change that run with the items, not where objects and modules are made.
+    """Variables and attributes that functions change as items run.
 
-    Of methods those count whose names are in such code, or in `called`: this layer calls them.
+    A method runs with the items if such code names it, or if this layer calls it (`called`).
     """
 
     def __init__(self, functions: Iterable[Function] = (), called: Iterable[str] = ()) -> None:
-        # names, by the identity of what has them: a module's names, an object; by that of a class, those that it and
-        # its bases have, those of its instances, and the places that its methods change by way of attributes
+        # names, by the identity of what has them: a module's names, or an object
         self._of: dict[int, set[str]] = defaultdict(set)
-        self._of_classes: dict[int, set[str]] = defaultdict(set)
-        self._of_instances: dict[int, set[str]] = defaultdict(set)
-        self._further: dict[int, set[tuple[str, ...]]] = defaultdict(set)
+        # by that of a class, what its methods change: whether it is the class's too, and the names that lead there
+        self._by_methods: dict[int, set[tuple[bool, tuple[str, ...]]]] = defaultdict(set)
         self._loose: set[str] = set()  # that code sets on what it is given
         self._handed_on: set[int] = set()  # the identities of what reached code hands on
         self._names = {*called}  # in code that runs with the items; "name=" where it sets one
-        self._by_methods: dict[type, set[str]] = {}
         left, before = list(functions), -1
         while len(left) != before:
             before, waiting, left = len(left), left, []
@@ -451,16 +436,13 @@ class Changed:
                     left.append(one)
 
     def _take(self, met: Function) -> None:
-        world, facts, kind = (
-            met.function.__globals__,
-            facts_of(met.function.__code__),
-            id(met.kind),
-        )  # of None no object has it
+        world, facts = met.function.__globals__, facts_of(met.function.__code__)
+        of_kind = set() if met.kind is None else self._by_methods[id(met.kind)]
         self._names |= facts.names | facts.texts
         self._handed_on |= {id(world[name]) for name in facts.bare if name in world}
         if any("__dict__" in place for place in facts.changes) or not facts.names.isdisjoint(_SETTERS):
             self._loose |= facts.texts
-            self._of_instances[kind] |= facts.texts
+            of_kind |= {(False, (name,)) for name in facts.texts}
         for root, *place in facts.changes:
             in_place = place[-1:] == [WITHIN]
             names = place[:-1] if in_place and len(place) > 1 else place
@@ -468,13 +450,8 @@ class Changed:
                 self._names.add(f"{names[-1]}=")
             if root == "global":
                 self._at(world, names)
-            elif root == "first" and met.kind is not None and len(names) > 1:
-                self._further[kind].add(tuple(names))
             elif root == "first" and met.kind is not None:
-                if met.of_class or in_place:
-                    self._of_classes[kind].update(names)
-                if not met.of_class:
-                    self._of_instances[kind].update(names)
+                of_kind.add((met.of_class or in_place, tuple(names)))
             elif not in_place:
                 self._loose.add(names[-1])
 
@@ -485,27 +462,15 @@ class Changed:
         self._of[id(owner)].add(names[-1])
 
     def of(self, value: Any) -> set[str]:
-        """Return which names of a module's, or attributes of an object or a class, are changed."""
-        is_class = is_a(value, type)
-        bases = value.__mro__ if is_class else type(value).__mro__
-        for place in [place for base in bases for place in self._further.get(id(base), ())]:
-            self._at(value, place)
-        found = {*self._of.get(id(value), ()), *(self._loose if id(value) in self._handed_on else ())}
-        for base in bases:
-            found |= self._of_classes.get(id(base), set())
-            found |= set() if is_class else self._of_instances.get(id(base), set()) | self._of_methods(base)
-        return found
-
-    def _of_methods(self, kind: type) -> set[str]:
-        """Return what the methods of an installed class set on what they are called on."""
-        if kind not in self._by_methods:
-            held = {} if is_users(kind) else vars(kind)
-            ran = [
-                one for name, one in held.items() if type(one) is FunctionType and _runs(name, self._names)
-            ]
-            places = [place for one in ran for place in facts_of(one.__code__).changes]
-            self._by_methods[kind] = {place[1] for place in places if place[0] == "first"}
-        return self._by_methods[kind]
+        """Return the names of a module, or the attributes of an object or a class, that are changed."""
+        is_class, found = is_a(value, type), set(self._loose if id(value) in self._handed_on else ())
+        for base in value.__mro__ if is_class else type(value).__mro__:
+            for on_class, names in self._by_methods.get(id(base), ()):
+                if len(names) > 1:
+                    self._at(value, names)
+                elif on_class or not is_class:
+                    found.update(names)
+        return found | self._of.get(id(value), set())
 
 
 def _runs(name: str, names: set[str]) -> bool:

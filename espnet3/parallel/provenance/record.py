@@ -1,4 +1,4 @@
-"""What has changed since code was looked at: between two starts, on disk, and between a run's processes; in words."""
+"""Changes of code in words: between two starts, on disk, and between a run's processes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MOST_SHOWN = 10
 
 
 def changed_parts(old: Code, new: Code) -> list[str]:
-    """Return what differs between two results of `code_of`, the nearest first: lines that name file and function.
+    """Return the differences of two results of `code_of`, the nearest first: lines that name file and function.
 
-    What only one of them has reached says nothing: something that leads there differs, or it was not loaded yet.
+    A part that only one of them has is no difference: the code that leads there differs, or it was not loaded yet.
     """
     lines = []
     for module, now in new.items():
@@ -42,7 +42,7 @@ def _is_same(was: str, now: str, alike: bool) -> bool:
 
 
 def changed_files(old: Code) -> list[str]:
-    """Return what has changed since in the files of an earlier `code_of`, without importing any."""
+    """Return the changes in the files of an earlier `code_of`, without importing any."""
     lines: list[str] = []
     for module, was in old.items():
         file = was["file"] or ""
@@ -60,7 +60,7 @@ def shortened(lines: list[str], most: int = _MOST_SHOWN) -> list[str]:
 class LoadedCode:
     """The code that a run's driver has loaded, by `code_of`: its other processes must have loaded the same.
 
-    What stands in the script itself travels with the run; what is imported by name is looked at once it is loaded.
+    Code of the script itself travels with the run; a module that is imported by name is compared once it is loaded.
     """
 
     def __init__(self, code: Code) -> None:
@@ -110,7 +110,7 @@ class LoadedCode:
 
 
 def _is_meant(name: str, file: str, entry: dict[str, Any]) -> bool:
-    """Tell whether a module is the one of an entry: two in folders that are no packages may be called the same."""
+    """Tell whether a module is the one of an entry: modules in two plain folders may have the same name."""
     same_name = name == entry["module"] or {name, entry["module"]} <= {*MAIN}
     return same_name or os.path.realpath(file) == os.path.realpath(entry["file"])
 
@@ -139,7 +139,7 @@ def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
 def _differences(
     module: str, file: str, was: dict[str, Any], functions: dict[str, set[str]], constants: dict[str, str]
 ) -> Iterator[str]:
-    """Yield what differs of what two looks have both seen; of a function, none of those called so is the same."""
+    """Yield the differences of parts that both looks have seen; of functions with one name, one match is enough."""
     if was.get("translated"):
         return
     for name, one in was["code"].items():

@@ -1,4 +1,4 @@
-"""What a provider keeps of its settings: lists, dicts, configs and records, found, copied, and seen to change.
+"""Settings of a provider: finds, copies and compares its lists, dicts, configs and records.
 
 A record is an object that is nothing but its fields: of a dataclass, a `SimpleNamespace`, argparse's `Namespace`.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import copy
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from espnet3.parallel.checks import is_path
 
-_MOST = 10_000  # values among a provider's arguments or in one attribute: more are data, and no settings
+_MOST = 10_000  # values among a provider's arguments or in one attribute: more are data, not settings
 _DICTS = (dict, OrderedDict, defaultdict, Counter)
 _LISTS = (list, tuple, set, frozenset, deque)
 _DATA = (type(None), bool, int, float, complex, str, bytes)
@@ -24,46 +24,43 @@ _DATA = (type(None), bool, int, float, complex, str, bytes)
 def copied(value: Any) -> Any:
     """Return a copy of lists, dicts, configs and records, in any depth; all other objects are the same in the copy.
 
-    Of a value with very many of them nothing is copied: it is data, which nobody edits by hand.
+    Of a value with very many parts nothing is copied: it is data, which nobody edits by hand.
     """
-    if len(containers(value)) > _MOST:
-        return value
-    others = {id(one): one for one, parts in _walk(value) if parts is None and not _is_plain(one)}
+    found = _found(value)
     try:
-        return copy.deepcopy(value, others)
+        return value if found is None else copy.deepcopy(value, dict(found[1]))
     except RecursionError:  # nested too deeply for settings
         return value
 
 
-def containers(value: Any) -> set[int]:
-    """Return the identities of the lists, dicts, configs and records in a value, or of too many of them."""
-    found: set[int] = set()
-    for one, parts in _walk(value):
-        if parts is not None:
-            found.add(id(one))
-        if len(found) > _MOST:
-            break
-    return found
+def containers(value: Any) -> Set[int]:
+    """Return the identities of the lists, dicts, configs and records in a value, unless it has very many parts."""
+    found = _found(value)
+    return found[0] if found else set()
 
 
 def is_data(value: Any) -> bool:
     """Whether a value is numbers, texts, paths, and not very many of them in lists, dicts, configs and records."""
-    for seen, (one, parts) in enumerate(_walk(value)):
-        if seen >= _MOST or (parts is None and not _is_plain(one)):
-            return False
-    return True
+    found = _found(value)
+    return found is not None and not found[1]
 
 
-def _walk(value: Any) -> Iterator[tuple[Any, dict[Any, Any] | None]]:
-    """Yield a value and all that is in it, each with its parts; a container's parts follow once."""
-    left, entered = [value], set()
+def _found(value: Any) -> tuple[set[int], dict[int, Any]] | None:
+    """Return the identities of the containers in a value, and other objects by theirs; None: there are very many."""
+    held: set[int] = set()
+    others: dict[int, Any] = {}
+    left, seen = [value], 0
     while left:
         one = left.pop()
-        parts = _parts(one)
-        yield one, parts
-        if parts is not None and id(one) not in entered:
-            entered.add(id(one))
+        parts, seen = _parts(one), seen + 1
+        if seen > _MOST:
+            return None
+        if parts is None and not _is_plain(one):
+            others[id(one)] = one
+        elif parts is not None and id(one) not in held:
+            held.add(id(one))
             left += [*parts.values(), *(one if type(one) in _DICTS else ())]
+    return held, others
 
 
 def _is_plain(value: Any) -> bool:
@@ -92,13 +89,13 @@ def edited(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
 
 
 def _parts(value: Any) -> dict[Any, Any] | None:
-    """Return what is in a list, dict, config or record, by key, place or field; None for anything else."""
-    kind = type(value)
+    """Return the parts of a list, dict, config or record, by key, place or field; None for anything else."""
+    kind, omegaconf = type(value), sys.modules.get("omegaconf")
     if kind in _DICTS:
         return dict(value)
     if kind in _LISTS:
         return dict(enumerate(value))
-    if _is_config(value):
+    if omegaconf is not None and issubclass(kind, omegaconf.Container):
         return {}  # it holds nothing but data, and copies itself
     if kind is SimpleNamespace or (kind.__name__ == "Namespace" and kind.__module__ == "argparse"):
         return dict(vars(value))
@@ -106,8 +103,3 @@ def _parts(value: Any) -> dict[Any, Any] | None:
         names = [field.name for field in fields(kind)]
         return {name: getattr(value, name) for name in names if hasattr(value, name)}
     return None
-
-
-def _is_config(value: Any) -> bool:
-    omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
-    return omegaconf is not None and issubclass(type(value), omegaconf.Container)

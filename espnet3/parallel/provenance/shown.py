@@ -1,6 +1,6 @@
-"""What a run folder shows of a run: its config as plain data without secrets, and where it was started.
+"""The part of `run.json` that people read: the config as plain data without secrets, and the origin of the run.
 
-For people: what is compared is the content (`content`) and the code (`reach`).
+Runs are compared by content (`content`) and code (`reach`).
 """
 
 from __future__ import annotations

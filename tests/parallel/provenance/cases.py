@@ -84,6 +84,9 @@ GIVEN = {
     "a forward from a factory": HEAD
     + "def make(n):\n    def forward(idx): return idx * n\n    return forward\n"
     "class R(BaseRunner):\n    forward = staticmethod(make(GIVEN))\n" + TAIL,
+    "a class from a factory": HEAD
+    + "def make(n):\n    class R(BaseRunner):\n        @staticmethod\n        def forward(idx): return idx * n\n"
+    "    return R\nR = make(GIVEN)\n" + TAIL,
     "an attribute of a function": program("def use(x): return x * use.k\nuse.k = GIVEN", "use(idx)"),
     "defaults that were replaced": program("def use(x, k=0): return x * k\nuse.__defaults__ = (GIVEN,)", "use(idx)"),
     "code that was replaced": program(
@@ -108,6 +111,9 @@ GIVEN = {
         "import helper\nif GIVEN == 2: helper.H.f = lambda self, x: x + 2", "helper.H().f(idx)"),
     "another function in the standard library": program(
         "import math\nif GIVEN == 2: math.sqrt = lambda x: 42.0", "math.sqrt(idx)"),
+    "a method put into an installed class": program("Path.k = lambda self, k=GIVEN: k", "Path('a').k()"),
+    "and into one that is named by way of its module": program(
+        "string.Formatter.k = lambda self, k=GIVEN: k", "string.Formatter().k()"),
     "a helper's variable set from outside": program("import helper\nhelper.K = GIVEN", "helper.f(idx)"),
     "a default of forward": program("", "s").replace("forward(idx)", "forward(idx, s=GIVEN)"),
     "a default of a function": program("def f(s=GIVEN): return s", "f()"),
@@ -314,6 +320,7 @@ CACHES = {
     "thread local": ("T = threading.local()\ndef f():\n    T.x = 1\n    return 1", "f()"),
     "class cache": ("class A:\n    c = {}", "A.c.setdefault(idx, idx)"),
     "lock": ("L = threading.Lock()", "L.acquire(False)"),
+    "notes of an error": ("E = ValueError(1)\ndef f(i):\n    vars(E)['__notes__'] = [i]\n    return str(E)", "f(idx)"),
     "logger": ("import logging\nL = logging.getLogger('mine')", "L.info('x')"),
     "deque rotate": ("C = collections.deque([1,2])\ndef f(i):\n    C.rotate(1)\n    return 1", "f(idx)"),
 }  # fmt: skip

@@ -79,19 +79,6 @@ def test_in_the_file_of_the_runner_what_it_reaches_counts(
     assert [line.partition(": ")[2] for line in changed_parts(before, package.code())] == said
 
 
-def test_targets_in_the_config_count(package: Package) -> None:
-    """A class that the config names under `_target_` is code that decides the result."""
-    package.write("program", ROOT.format(imports="", calls="1"))
-    package.write("nets/model", "from nets.layers import size\n\nclass Net:\n    width = size\n")
-    package.write("nets/layers", "size = 4\n")
-    config = {"config": {"model": {"_target_": "nets.model.Net"}}}
-    before = package.code(config)
-    package.write("nets/layers", "size = 5\n")
-    after = package.code(config)
-    [line] = changed_parts(before, after)
-    assert line.startswith(f"{package.folder}/nets/layers.py: ")
-
-
 def test_installed_packages_are_no_code_of_the_users(package: Package) -> None:
     """Modules of the standard library and of installed packages are not looked at; their names are returned."""
     package.write(
@@ -101,19 +88,6 @@ def test_installed_packages_are_no_code_of_the_users(package: Package) -> None:
     code, installed = code_of([module.Runner, module.Provider])
     assert set(code) == {"program", INSTALLED}
     assert {"json", "numpy"} <= installed
-
-
-def test_a_module_named_at_run_time_is_any_that_is_loaded(package: Package) -> None:
-    """Where code imports by a name that only it knows, all modules of the user's that are loaded count."""
-    package.write("plugin", "def work():\n    return 1\n")
-    package.write(
-        "program",
-        ROOT.format(imports="import importlib\nimport plugin", calls="importlib.import_module(idx).work()"),
-    )
-    before = package.code()
-    package.write("plugin", "def work():\n    return 2\n")
-    [line] = changed_parts(before, package.code())  # by function only where not too many modules are loaded
-    assert line.startswith(f"{package.folder}/plugin.py: ")
 
 
 def test_what_else_is_loaded_is_no_difference_by_itself(package: Package) -> None:
@@ -129,25 +103,3 @@ def test_what_else_is_loaded_is_no_difference_by_itself(package: Package) -> Non
     beside = code_of([program.Runner, program.Provider])[0]
     assert name in beside and name not in alone
     assert changed_parts(beside, alone) == changed_parts(alone, beside) == []
-
-
-def test_a_class_made_in_a_function_counts_with_what_it_was_made_from(package: Package) -> None:
-    """A runner that a function returns depends on that function's arguments."""
-    package.write(
-        "program",
-        """
-        from espnet3.parallel import BaseRunner
-
-        def make(scale):
-            class Runner(BaseRunner):
-                @staticmethod
-                def forward(idx):
-                    return scale * idx
-
-            return Runner
-        """,
-    )
-    make = package.load().make
-    one, same, two = (code_of([make(scale)])[0] for scale in (1, 1, 2))
-    assert changed_parts(one, same) == []
-    assert any("scale of make" in line for line in changed_parts(one, two))

@@ -54,6 +54,10 @@ EDITED: dict[str, dict[str, str]] = {
     "a module found among those loaded": {
         "helper": "def f():\n    return VALUE\n",
         "program": program("sys.modules['helper'].f()", "import sys\nimport helper")},
+    "a folder that is called site-packages": {
+        "site-packages/helper": "def f():\n    return VALUE\n",
+        "program": program("f()", "import sys\nfrom pathlib import Path\n"
+                           "sys.path.insert(0, str(Path(__file__).parent / 'site-packages'))\nfrom helper import f")},
     "a class that Hydra finds by name": {
         "nets": "class Net:\n    w = VALUE\n",
         "program": program("get_class('nets.Net').w", "from hydra.utils import get_class")},

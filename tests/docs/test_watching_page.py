@@ -45,4 +45,4 @@ def test_the_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
             printed = [like(each) for each in done.stdout.splitlines()]
         elif line != "...":
             assert like(line) in printed, f"{line!r} is not in {printed}"
-    assert found == 5
+    assert found == 6

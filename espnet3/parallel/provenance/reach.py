@@ -291,8 +291,9 @@ class Reach(Content):
             elif is_a(value, (FunctionType, type)) and is_users(value):
                 self._put.add(f"{module.__name__}.{name}")
                 self._value(owner, f"the value of {module.__name__}.{name}", value)
-            elif is_a(value, type):
-                self.add(value)
+            elif is_a(value, type):  # a function of the user's in it; who has put none says nothing
+                for one in [one for one in list(vars(value).values()) if type(one) is FunctionType]:
+                    self.add(one)
 
     def _all_names(self, module: str, world: dict[str, Any]) -> None:
         """Take in all names of a module: code may mean any of them."""

@@ -67,7 +67,7 @@ def test_what_keeps_workers() -> None:
 
 def test_workers_that_come_and_go_leave_no_descriptor_in_a_client() -> None:
     """A client that sees many workers come and go, as an autoscaled one does for days, keeps no channel of theirs."""
-    rounds, descriptors = 6, []
+    rounds, descriptors = 12, []
     with get_client({"env": "local", "n_workers": 1, "start_timeout": 600}) as client:
         for _ in range(rounds):
             (worker,) = set(parallel_map(process_of, range(3), client=client))

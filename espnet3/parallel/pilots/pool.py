@@ -165,7 +165,7 @@ class Door:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._greeted: dict[socket.socket, float] = {}  # until when each connection may take
-        self._closed = threading.Event()
+        self._closed = False  # no event: Ctrl-C in the middle of one leaves its lock held
         self._held_up = False  # since the last connection was accepted
         self._wake_r, self._wake_w = socket.socketpair()
         self.listener.setblocking(False)
@@ -183,7 +183,7 @@ class Door:
 
     def close(self) -> None:
         """Accept nothing more; connections that are being greeted are shut down."""
-        self._closed.set()
+        self._closed = True
         self._wake_w.close()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)
@@ -193,10 +193,10 @@ class Door:
         poller.register(self.listener, select.POLLIN)
         poller.register(self._wake_r, select.POLLIN)
         try:
-            while not self._closed.is_set():
+            while not self._closed:
                 poller.poll(_LOOK * 1000 if self._greeted else None)
                 self._shut_down(time.monotonic())
-                if not self._closed.is_set():
+                if not self._closed:
                     self._accept()
         finally:
             self._shut_down(None)
@@ -214,7 +214,7 @@ class Door:
             if not self._held_up:
                 logger.warning("workers that want to connect have to wait: %s", error)
             self._held_up = True
-            self._closed.wait(_PAUSE)
+            time.sleep(_PAUSE)
             return
         self._held_up = False
         try:
@@ -228,7 +228,7 @@ class Door:
             logger.warning("a worker's connection was dropped, and it will try again: %s", error)
             self._forget(sock)
             sock.close()
-            self._closed.wait(_PAUSE)
+            time.sleep(_PAUSE)
 
     def _greet(self, sock: socket.socket) -> None:
         try:
@@ -424,7 +424,8 @@ class Pool:
         """Close the door and every idle slot; pilots end when their channel does."""
         if os.getpid() != self._pid:  # at the end of a forked child: all of it is its parent's
             return
-        with self._lock:
+        held = self._lock.acquire(timeout=1.0)  # Ctrl-C in an earlier close may have left it held
+        try:
             self._closed = True
             for slot in self._idle:
                 slot.channel.close()
@@ -432,7 +433,12 @@ class Pool:
                 control.close()
             self._idle.clear()
             self._controls.clear()
-        self.wake()  # a run that goes on notices at once
+            claims = list(self._claims)
+        finally:
+            if held:
+                self._lock.release()
+        for claim in claims:  # a run that goes on notices at once
+            claim.wake()
         self._door.close()
         if self._folder is not None:
             _remove(self._folder)

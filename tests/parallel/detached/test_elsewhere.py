@@ -31,6 +31,7 @@ from tests.parallel.detached.work import (
 )
 from tests.standins import standin
 from tests.standins.place import NAMES
+from tests.waiting import wait_until
 
 
 def files_of(run: Path) -> dict[str, bytes]:
@@ -181,6 +182,8 @@ def test_the_same_call_goes_on_in_a_copy(tmp_path: Path) -> None:
     """A runner that is called with the copy as its output_dir writes specs of its own, and leaves the first ones."""
     run = run_of(tmp_path, config={"bad": [5, "raise"]})
     assert not run.wait(150).done
+    supervisor = run.path / "detached/supervisor/log.txt"
+    wait_until(lambda: "ended after" in supervisor.read_text())
     shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.tmp"))
     before, specs = files_of(run.path), files_of(tmp_path / "specs")
     (tmp_path / "repaired").touch()

@@ -18,6 +18,7 @@ RTOL = 1e-6
 OWN = {
     "manifest.json",
     "run.json",
+    "indices.json",
     "results.jsonl",
     "errors.jsonl",
     "events.jsonl",

@@ -215,7 +215,7 @@ def _builder(build: Any) -> str:
     # a provider that builds in this process
     if given and inspect.getattr_static(given[0], "build_env_local", None) is not None:
         return f"{type(given[0]).__qualname__}.build_env_local"
-    return name_of(build) if inspect.ismethod(build) else f"the setup_fn {name_of(build)}"
+    return name_of(build) if inspect.ismethod(build) else f"{name_of(build)} as setup_fn"
 
 
 class TimeUp(BaseException):

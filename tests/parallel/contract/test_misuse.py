@@ -222,7 +222,7 @@ def test_an_env_that_is_none_names_the_provider_and_the_return(place):
 def test_an_env_that_is_a_list_names_the_setup_fn(place):
     """A setup function that returns something else is named, and its value is shown."""
     with pytest.raises(
-        EnvTypeError, match=r"the setup_fn returns_a_list must return a dict .*list: \[1, 2\]$"
+        EnvTypeError, match=r"returns_a_list as setup_fn must return a dict .*list: \[1, 2\]$"
     ):
         parallel_map(abs, range(3), setup_fn=returns_a_list)
 

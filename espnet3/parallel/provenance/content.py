@@ -266,6 +266,12 @@ def _instead(value: Any, kind: type) -> Any:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if kind in WRAPPERS:
         return (kind.__name__, *[getattr(value, name) for name in WRAPPERS[kind]])
+    own = attributes_of(value)
+    if type(own.get("__wrapped__")) is FunctionType and not is_users(kind):
+        # an installed decorator's object, such as numba's: beside function and options it holds what a process has made
+        options = own.get("targetoptions")
+        plain = sorted(options.items() if type(options) is dict else (), key=str)
+        return (kind.__qualname__, own["__wrapped__"], *[pair for pair in plain if type(pair[1]) in _SIMPLE])
     if Enum in kind.__mro__:
         own = attributes_of(value)
         return ("enum", kind, own.get("_name_"), own.get("_value_"))

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
@@ -171,3 +172,17 @@ def test_every_process_has_the_same_hash() -> None:
         for seed in ("1", "2", "3")
     }
     assert len(found) == 1
+
+
+def test_an_installed_decorators_object_is_its_function_and_options() -> None:
+    """What such an object has beside them, as numba's dispatchers have, is of one process."""
+
+    class Dispatcher:
+        def __init__(self, function: Any, **options: bool) -> None:
+            functools.update_wrapper(self, function)
+            self.targetoptions, self.number = options, time.perf_counter_ns()
+
+    Dispatcher.__module__ = "numpy"
+    one, other = closure(1), closure(2)
+    assert content_hash(Dispatcher(one)) == content_hash(Dispatcher(one)) != content_hash(Dispatcher(other))
+    assert content_hash(Dispatcher(one)) != content_hash(Dispatcher(one, fastmath=True))

@@ -186,11 +186,11 @@ def _check_names(fn: Any, more: Mapping[str, Any]) -> None:
         return
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return
-    own = [*list(inspect.signature(run).parameters)[2:-1], *_OPTIONS]
     for name in more.keys() - parameters:
+        own = list(dict.fromkeys([*list(inspect.signature(run).parameters)[2:-1], *_OPTIONS]))
         raise TypeError(
             f"neither run nor {name_of(fn)} has an argument {shown(name)}."
-            f"{did_you_mean(_CALLED.get(name, name), [*own, *parameters])} run takes {', '.join(dict.fromkeys(own))}"
+            f"{did_you_mean(_CALLED.get(name, name), [*own, *parameters])} run takes {', '.join(own)}"
         )
 
 
@@ -216,7 +216,7 @@ def _items_of(items: Any, fn: Any, env: Mapping[str, Any] | None) -> Sequence[An
     return found
 
 
-def runner_of(fn: Any, item_cost: Callable[[Any], float] | None = None, name: str = "") -> type[BaseRunner]:
+def runner_of(fn: Any, item_cost: Callable[[Any], float] | None = None) -> type[BaseRunner]:
     """Return a runner's class under a function's name: the function's code identifies the run."""
     body: dict[str, Any] = {"forward": staticmethod(fn), FUNCTION: staticmethod(fn)}
     if item_cost is not None:

@@ -20,7 +20,7 @@ from pathlib import PurePath
 from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
-from espnet3.parallel.checks import is_a
+from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.provenance.code import WITHIN, code_hash, facts_of
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
 
@@ -266,12 +266,12 @@ def _instead(value: Any, kind: type) -> Any:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if kind in WRAPPERS:
         return (kind.__name__, *[getattr(value, name) for name in WRAPPERS[kind]])
-    own = attributes_of(value)
-    if type(own.get("__wrapped__")) is FunctionType and not is_users(kind):
+    wrapped = own_attribute(value, "__wrapped__")
+    if type(wrapped) is FunctionType and not is_users(kind):
         # an installed decorator's object, such as numba's: beside function and options it holds what a process has made
-        options = own.get("targetoptions")
+        options = own_attribute(value, "targetoptions")
         plain = sorted(options.items() if type(options) is dict else (), key=str)
-        return (kind.__qualname__, own["__wrapped__"], *[pair for pair in plain if type(pair[1]) in _SIMPLE])
+        return (kind.__qualname__, wrapped, *[pair for pair in plain if type(pair[1]) in _SIMPLE])
     if Enum in kind.__mro__:
         own = attributes_of(value)
         return ("enum", kind, own.get("_name_"), own.get("_value_"))

@@ -24,7 +24,7 @@ _DATA = (type(None), bool, int, float, complex, str, bytes)
 def copied(value: Any) -> Any:
     """Return a copy of lists, dicts, configs and records, in any depth; all other objects are the same in the copy.
 
-    Of a value with very many parts nothing is copied: it is data, which nobody edits by hand.
+    A value with very many parts is not copied: it is data, not settings.
     """
     found = _found(value)
     try:

@@ -117,7 +117,7 @@ class Round:
         return process.returncode
 
     def none_lost(self, shards: Iterable[int], who: str) -> None:
-        """Fail the round if a shard that somebody calls lost is in the queue, or at work."""
+        """Fail the round if a shard that is called lost is in the queue, or at work."""
         jobs = {self.run[shard].job_id: shard for shard in shards}
         wrong = jobs.keys() & queue.elements(self.name).keys()
         per_shard = N // SHARDS

@@ -125,7 +125,7 @@ class Cluster:
             process.wait()
 
     def take(self, index: int, why: str | None, meanwhile: Callable[[], None]) -> None:
-        """Take the pod of an index of the only Job away, for a reason; None: somebody deleted it."""
+        """Take the pod of an index of the only Job away, for a reason; None: it was deleted."""
         with self.lock:
             self.look()
             running = [pod for pod in self.pods.values() if pod["status"]["phase"] == "Running"]

@@ -103,7 +103,7 @@ def test_starting_anew_moves_the_old_run_aside(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_run_are_moved_aside(tmp_path: Path) -> None:
-    """A results.jsonl that somebody else wrote is never overwritten, and a warning says where it is."""
+    """A foreign results.jsonl is never overwritten, and a warning says where it is."""
     (tmp_path / "results.jsonl").write_text("mine")
     with pytest.warns(UserWarning, match=r"and no run: they are in .*old\.0 now"):
         assert finished(tmp_path) == expected()

@@ -14,7 +14,7 @@ from tests.standins.jobs import Element, Store
 from tests.standins.reading import directives, indices, options, refuse, seconds
 
 QUEUES = ("workq", "gpu", "debug")
-_VALUES = ("-N", "-q", "-A", "-P", "-l", "-o", "-e", "-j", "-J", "-t", "-v", "-W", "-r")
+_VALUES = ("-N", "-q", "-A", "-P", "-l", "-o", "-e", "-j", "-J", "-t", "-v", "-W", "-r", "-S")
 _FLAGS = ("-V", "-h", "-z")
 _LETTERS = {"waiting": "Q", "running": "R", "done": "F"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -264,7 +265,10 @@ def _refused_walltime(scheduler: Scheduler, value: Any) -> str:
     example = f'walltime: "{clock(seconds, writes_seconds=scheduler.writes_seconds)}"'
     if is_number(value):
         return f"YAML has read a time as a number, as it does with 4:00:00; write it in quotes: {example}"
-    if walltime_seconds(value, minutes_last=scheduler.minutes_last) is None:
+    found = walltime_seconds(value, minutes_last=scheduler.minutes_last)
+    if found == math.inf and not scheduler.unlimited:
+        return f"this scheduler has no word for a job without an end; write a time, such as {example}"
+    if found is None:
         return f"not a time; write it as {example}, or as 90m, 4h, 2 days"
     return ""
 

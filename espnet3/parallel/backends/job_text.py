@@ -7,6 +7,7 @@ prologue       the user's own shell code, as it is
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -56,6 +57,7 @@ def word_problem(text: Any) -> str:
     return ""
 
 
+_ENDLESS = ("unlimited", "infinite", "infinity")
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _WORDS = re.compile(
     r"(\d+(?:\.\d+)?)\s*(d(?:ays?)?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)(?![a-z])"
@@ -63,9 +65,11 @@ _WORDS = re.compile(
 _SIZE = re.compile(r"\d+(\.\d+)?\s*([kmgtp]i?)?b?", re.IGNORECASE)
 
 
-def walltime_seconds(value: Any, *, minutes_last: bool = False) -> int | None:
-    """Return the seconds of a walltime such as "04:00:00", "1-12:00:00", "90m" or "2 days"."""
+def walltime_seconds(value: Any, *, minutes_last: bool = False) -> float | None:
+    """Return the seconds of a walltime such as "04:00:00", "1-12:00:00", "90m", "2 days" or "UNLIMITED" (infinity)."""
     text = str(value).strip().lower()
+    if text in _ENDLESS:
+        return math.inf
     days, dash, rest = text.rpartition("-")
     if re.fullmatch(r"\d+", days) and dash:  # SLURM: days-hours[:minutes[:seconds]]
         parts = rest.split(":")
@@ -85,21 +89,18 @@ def walltime_seconds(value: Any, *, minutes_last: bool = False) -> int | None:
     return None
 
 
-def clock(seconds: int, *, writes_seconds: bool = True) -> str:
+def clock(seconds: float, *, writes_seconds: bool = True) -> str:
     """Write seconds as "HH:MM:SS", or as "HH:MM" (rounded up) without `writes_seconds`."""
+    seconds = int(seconds)
     if not writes_seconds:
         minutes = -(-seconds // 60)
         return f"{minutes // 60:02d}:{minutes % 60:02d}"
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
-def walltime_text(value: Any, *, minutes_last: bool, writes_seconds: bool) -> str:
-    """Return a walltime as a scheduler reads it; one that is not understood stays as it is."""
-    text, seconds = str(value), walltime_seconds(value, minutes_last=minutes_last)
-    has_colons = ":" in text or "-" in text  # each scheduler reads those in its own way
-    if seconds is None or (has_colons and writes_seconds):
-        return text
-    return clock(seconds, writes_seconds=writes_seconds)
+def walltime_text(seconds: float, unlimited: str, *, writes_seconds: bool) -> str:
+    """Return a walltime as a scheduler reads it; one without an end is the scheduler's own word for that."""
+    return unlimited if seconds == math.inf else clock(seconds, writes_seconds=writes_seconds)
 
 
 def is_size(value: Any) -> bool:

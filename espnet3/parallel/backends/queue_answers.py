@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from espnet3.parallel.backends.queue_states import ENDED, WAITING, Meaning, QueueState, Words
+from espnet3.parallel.backends.queue_states import ENDED, HELD, WAITING, Meaning, QueueState, Words
 
 _IDS = "{ids}"  # the word of a question's command that stands for many ids
 _AT_ONCE = 200  # ids in one command: the length of a command line has a limit
@@ -37,7 +37,8 @@ class JobView:
     @property
     def note(self) -> str:
         """The scheduler's word and its reason, for a person."""
-        return f"{self.word}: {self.reason}" if self.reason else self.word
+        word = f"held ({self.word})" if self.meaning == HELD else self.word
+        return f"{word}: {self.reason}" if self.reason else word
 
     def __str__(self) -> str:
         word = f" ({self.word})" if self.word else ""

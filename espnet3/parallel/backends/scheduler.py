@@ -46,7 +46,8 @@ class Scheduler:
             own around it, with numbers in them. Empty: dask-jobqueue's own pattern.
         first: Index of the first element.
         most: Largest index of an element where the site does not set another.
-        site_limit: Command that prints the number of indices the site allows, and the pattern that finds it.
+        site_limit: Command that prints the number of elements the site allows in an array, and the pattern that finds
+            it; 0 means any number.
         single: Directives in place of `array` for one element; None: an array of one element is allowed.
         element_log: Placeholders of a job's id in dask-jobqueue's names of a worker job's output, and of an element's;
             empty: the scheduler itself tells the elements apart.
@@ -75,10 +76,14 @@ class Scheduler:
 
         minutes_last: Whether a walltime of two numbers is hours and minutes, rather than minutes and seconds.
         writes_seconds: Whether a walltime is written as HH:MM:SS, rather than as HH:MM.
+        unlimited: Word for a walltime without an end; empty: the scheduler has none.
         has_walltime: Whether jobs have a walltime at all.
 
         avoid: Directive that keeps a job away from `{nodes}`; empty: none is used.
         joint: Separator of the nodes of `avoid`.
+        avoided: Pattern of what keeps a job away from nodes in a user's own directive, with a group of the nodes.
+        output: Pattern of the directives that name a file for output, without their value.
+        shell_line: Directive that has the script run in `{shell}`; empty: it runs in the shell of its first line.
         worker_logs: Directives that send a worker job's output to `{folder}`, where dask-jobqueue has no option for it.
         worker_prints: Shell line by which a worker job sends its own output to a file in `{folder}` (quoted), where the
             scheduler would deliver it after the job's end alone, perhaps to a folder that is gone.
@@ -133,10 +138,14 @@ class Scheduler:
 
     minutes_last: bool = False
     writes_seconds: bool = True
+    unlimited: str = ""
     has_walltime: bool = True
 
     avoid: str = ""
     joint: str = ","
+    avoided: str = ""
+    output: str = "-[oe]"
+    shell_line: str = ""
     worker_logs: tuple[str, ...] = ()
     worker_prints: str = ""
     comment: tuple[tuple[str, ...], str] | None = None
@@ -208,10 +217,10 @@ class Scheduler:
         found = (re.search(rf"(?:^|\s)[\"']?(?:{self.elsewhere}).*", line) for line in [command, *lines])
         return next((each[0].strip() for each in found if each is not None), "")
 
-    def largest_array(self, said: str | None = None) -> int:
-        """Return how many elements an array may have."""
-        found = said and self.site_limit and re.search(self.site_limit[1], said, re.MULTILINE)
-        return (int(found[1]) - 1 if found else self.most) - self.first + 1
+    @property
+    def usual_array(self) -> int:
+        """The number of elements that an array may have where the site does not set another."""
+        return self.most - self.first + 1
 
     def query(self, *, elements: bool = False, history: bool = True) -> list[str]:
         """Return the command that lists the jobs of this process's user."""
@@ -234,7 +243,7 @@ class Scheduler:
 
     def read(self, output: str) -> dict[str, JobView]:
         """Return the listed jobs and elements by id; others may have ended, or be unknown."""
-        views = {}
+        views: dict[str, JobView] = {}
         for line in output.splitlines():  # a pattern that met a line cut short would go on in the next one
             found = re.match(self.line, line)
             if found is None:

@@ -23,6 +23,7 @@ from espnet3.parallel.backends.queue_states import (
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 
 _NAME = r"[ =]*(\"[^\"]*\"|'[^']*'|[^\s\"']+)"  # of a job, behind the option for it
+_NOT_ON = r"(?:h|hostname)=!\(?([^(),\s\"']+)\)?"  # nodes that a job of SGE keeps away from
 
 SLURM = batch_backend(
     "slurm",
@@ -47,7 +48,6 @@ SLURM = batch_backend(
         ),
         elsewhere=r"-M|--clusters?(?![\w-])|SBATCH_CLUSTERS=|SLURM_CLUSTERS=(?:\S*,|all$)",
         place=("SLURM_CLUSTERS", "SLURM_CONF"),
-        # the value is one more than the largest index
         site_limit=(("scontrol", "show", "config"), r"^MaxArraySize\s*=\s*(\d+)"),
         listing=("squeue", "-h", "-r", "-t", "all", "-u", "{user}", "-o", "%i|%T|%r|%N"),
         line=r"^(?P<id>[\d_]+)\|(?P<word>[^|]+)\|(?P<reason>[^|]*)\|(?P<node>.*)$",
@@ -84,6 +84,9 @@ SLURM = batch_backend(
         ),
         look="scontrol show job {id}",
         avoid="--exclude={nodes}",
+        avoided=r"(?:(?<!\S)--exclude(?:=|\s+)|(?<!\S)-x\s*)(\S+)",
+        output="-[oe]|--output|--error",
+        unlimited="UNLIMITED",
         extra=("-o out-%A_%a.txt",),
         printed=("out-{job}_{index}.txt",),
         expired="DUE TO TIME LIMIT",
@@ -122,7 +125,7 @@ PBS = batch_backend(
         no_history="not configured to maintain job history",
         plain_listing=("qstat", "-t", "-u", "{user}"),
         # the last column but one is the state; 7[] is a whole array
-        line=r"^(?P<id>\d+(?:\[\d+\])?)(?![\d\[])\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
+        line=r"^(?P<id>\d+(?:\[\d*\])?)(?![\d\[])\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
         words=words((WAITING, "Q W T"), (RUNNING, "R E B S U"), (HELD, "H"), (ENDED, "C F X finished")),
         questions=(
             Question(
@@ -140,6 +143,8 @@ PBS = batch_backend(
         comment=(("qstat", "-f", "{id}"), r"^\s*comment = (.+(?:\n\t.+)*)"),
         # PBS copies output when a job has ended; where it cannot, the job stays in state E for half a minute, and a
         # mail follows. In a subshell, because a redirection of `:` that fails ends a POSIX shell
+        shell_line="-S {shell}",  # the user's login shell, without it
+        site_limit=(("qstat", "-Bf"), r"^\s*max_array_size = (\d+)"),
         worker_logs=("-o /dev/null", "-e /dev/null"),
         worker_prints='f={folder}/"${PBS_JOBID%%.*}.out"; (: >>"$f") 2>/dev/null && exec >>"$f" 2>&1',
         extra=("-j oe",),
@@ -196,7 +201,10 @@ SGE = batch_backend(
         ),
         avoid="-l h=!({nodes})",
         joint="|",
-        extra=("-S /bin/sh",),  # a queue's own shell may be csh
+        avoided=rf"-l\s+[\"']?{_NOT_ON}[\"']?(?=\s|$)|,{_NOT_ON}|{_NOT_ON},|^{_NOT_ON}$",
+        shell_line="-S {shell}",  # a queue's own shell may be csh
+        unlimited="INFINITY",
+        site_limit=(("qconf", "-sconf"), r"^max_aj_tasks\s+(\d+)"),
         printed=("*.o{job}.{index}", "*.o{job}"),
         rerun=("-r y",),
         again=99,
@@ -250,6 +258,8 @@ LSF = batch_backend(
         comment=(("bjobs", "-p", "{id}"), r"^[^\S\n]+(\S.*)$"),  # below a job's own line, one reason a line
         minutes_last=True,
         writes_seconds=False,
+        output="-[oe]o?",
+        site_limit=(("bparams", "-a"), r"^\s*MAX_JOB_ARRAY_SIZE\s*=\s*(\d+)"),
         extra=("-o out-%J_%I.txt",),
         printed=("out-{job}_{index}.txt",),
         starved="TERM_MEMLIMIT",
@@ -327,6 +337,7 @@ HTCONDOR = batch_backend(
         ),
         printed=("out-{job}_{index}.txt",),
         silent=("initialdir = /", "output = /dev/null", "error = /dev/null", "log = /dev/null"),
+        output="(?i:output|error|log)",
         quoting=(("'", "''"), ('"', '""'), ("$", "$(DOLLAR)")),
         rerun=(
             "on_exit_remove = (ExitBySignal == False && ExitCode != {again}) || NumJobStarts >= {starts}",
@@ -375,6 +386,7 @@ MOAB = batch_backend(
             ("checkjob", "{id}"),
             r"^(?:(?:NOTE|BLOCK MSG|Message\[\d+\]):?\s+|(?=cannot select job|job cannot run|job is deferred))(\S.*)$",
         ),
+        shell_line="-S {shell}",
         extra=("-j oe",),
         printed=("*.o{job}", "*.o{job}-{index}", "*.o{job}[[]{index}[]]*"),
         expired=r"PBS: job killed: walltime \d+ exceeded limit",
@@ -410,6 +422,7 @@ OAR = batch_backend(
             r"^\s*message = (.+)$",
         ),  # the listing cuts none, but may have none
         minutes_last=True,
+        output="-[OE]|--stdout|--stderr",
         # OARJob ignores log_directory
         worker_logs=("-O {folder}/OAR.%jobid%.out", "-E {folder}/OAR.%jobid%.err"),
         printed=("OAR.*{job}.std*",),

@@ -17,23 +17,21 @@ from typing import Any
 
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
-from espnet3.parallel.clusters.commands import in_thread, run, submitted_ids, submitting
 from espnet3.parallel.dask_compat.clusters import submit_job
 from espnet3.parallel.errors import SubmissionError
+from espnet3.parallel.jobs.commands import ArrayLimit, array_limit, in_thread, run, submitted_ids, submitting
+from espnet3.parallel.jobs.script import is_posix
 
 logger = logging.getLogger(__name__)
 
 _MOMENT = 0.01  # seconds within which jobs that start share a submission
-_LIMIT_SECONDS = 10.0  # for the question how large an array may be: without an answer it is as large as usual
 
 
 def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, count: int) -> str | None:
     """Return the script of an array from that of its first job; None: it cannot be made of this one."""
     before, _, number = name.rpartition("-")
     own = f"--name {quoted_word(name)} "
-    shell = script.split("\n", 1)[0].rstrip()
-    has_arithmetic = not (shell.startswith("#!") and shell.endswith("csh"))
-    if not number.isdecimal() or script.count(own) != 1 or not has_arithmetic:
+    if not number.isdecimal() or script.count(own) != 1 or not is_posix(scheduler, script):
         return None
     counted = f"$(({scheduler.index} + {int(number) - scheduler.first}))"
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
@@ -71,7 +69,7 @@ class Arrays:
     def __init__(self, scheduler: Scheduler) -> None:
         self.refused = False  # an array was: each job is submitted by itself from then on
         self.scheduler = scheduler
-        self._largest: int | None = None
+        self._limit: ArrayLimit | None = None
         self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
 
     async def submit(self, job: Any) -> None:
@@ -94,9 +92,9 @@ class Arrays:
 
     async def _parts(self, jobs: list[Any]) -> list[list[Any]]:
         groups = _consecutive(jobs)
-        if self._largest is None and len(groups) < len(jobs):
-            self._largest = await _largest_array(self.scheduler)
-        size = max(1, self._largest or 1)
+        if self._limit is None and len(groups) < len(jobs):
+            self._limit = await in_thread(array_limit, self.scheduler, run)
+        size = 1 if self._limit is None else self._limit.n
         return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
 
     async def _submit_part(self, jobs: list[Any], ended: Mapping[int, asyncio.Future[None]]) -> None:
@@ -134,23 +132,14 @@ class Arrays:
                 )
         except SubmissionError as error:
             self.refused = self.refused or (script is not None and not error.may_have_queued)
+            if script is not None and self._limit is not None and not error.hint:
+                error.hint = self._limit.source
             raise
         finally:
             first.script = None
         logger.debug("%d jobs in one submission: %s to %s", len(ids), ids[0], ids[-1])
         for job, element in zip([first, *others], ids, strict=True):
             await job.has_started(element, self.scheduler.names_in(text))
-
-
-async def _largest_array(scheduler: Scheduler) -> int:
-    said = None
-    if scheduler.site_limit is not None:
-        try:
-            command = list(scheduler.site_limit[0])
-            said = (await in_thread(run, command, seconds=_LIMIT_SECONDS)).succeeded().out
-        except SubmissionError as error:  # the submission itself will say what is wrong
-            logger.debug("%s", error)
-    return scheduler.largest_array(said)
 
 
 def _consecutive(jobs: Sequence[Any]) -> list[list[Any]]:

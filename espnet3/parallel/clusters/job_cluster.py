@@ -27,7 +27,6 @@ from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.loading import parameters
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters.arrays import Arrays, array_script
-from espnet3.parallel.clusters.commands import SECONDS, JobsToCancel, Said, in_thread, refuse_elsewhere, run
 from espnet3.parallel.clusters.keeper import JobKeeper, follow
 from espnet3.parallel.clusters.options import (
     check_log_folder,
@@ -37,7 +36,7 @@ from espnet3.parallel.clusters.options import (
     worker_argument_problems,
 )
 from espnet3.parallel.clusters.security import RunCertificate
-from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import (
     ClosesMore,
     LostWorkersStay,
@@ -49,6 +48,8 @@ from espnet3.parallel.dask_compat.clusters import (
     submission_of,
 )
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.jobs.commands import SECONDS, JobsToCancel, Said, in_thread, refuse_elsewhere, run
+from espnet3.parallel.jobs.script import asked, defaults, last_line_read, misread, output_problems
 from espnet3.parallel.local.pages import GuardedCluster
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
@@ -87,8 +88,7 @@ def watched_job(job_class: Any, scheduler: Scheduler) -> Any:
             self.name = name
 
         def job_script(self) -> str:
-            own: str = super().job_script()
-            return self.script or own
+            return self.script or last_line_read(self.arrays.scheduler, super().job_script())
 
         async def start(self) -> None:
             try:
@@ -199,11 +199,18 @@ def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
         certificate.remove()
 
 
+def _problems_here(row: Backend, options: dict[str, Any]) -> list[str]:
+    """Return what keeps this machine from starting such jobs; another one may."""
+    assert row.scheduler is not None
+    directives = asked(row, options, "job_extra_directives", [])
+    return [*interface_problems(row, options), *output_problems(row.scheduler, directives)]
+
+
 def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     """Start the scheduler here and submit the jobs; return without waiting for a worker."""
     make = watched_cluster(row)
     options = dict(config.options)
-    if wrong := interface_problems(row, options) + worker_argument_problems(row, options):
+    if wrong := _problems_here(row, options) + worker_argument_problems(row, options):
         raise ConfigError("\n".join(wrong))
     folder = prepare(row, options)
     cluster = None
@@ -251,6 +258,7 @@ class JobPlan:
     command: str
     script: str  # with placeholders in capitals for what is known at the start only
     warnings: tuple[str, ...] = ()  # what keeps this machine from starting such a run; another one may
+    remarks: tuple[str, ...] = ()  # what a person may not expect of it
 
 
 def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
@@ -258,7 +266,7 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
     job_class = watched_cluster(row).job_cls
     options = dict(config.options)
     given = options.get("log_directory")
-    warnings = interface_problems(row, options)
+    warnings = _problems_here(row, options)
     with tempfile.TemporaryDirectory() as folder:
         logs = os.path.join(folder, "logs")
         check_log_folder(row, given or os.getcwd())
@@ -266,17 +274,29 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         prepare(row, options)
         for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)
         for_job = {name: value for name, value in options.items() if name not in for_cluster}
-        job = job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **for_job)
+
+        def make(changed: Mapping[str, Any]) -> Any:
+            return job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **changed)
+
+        job = make(for_job)
+        own = {name: for_job[name] for name in config.options if name in for_job}
+        factor = DetachedSettings.of(config.detached).retry_memory_factor
+
+        def alike(changed: Mapping[str, Any]) -> Any:
+            return make({**for_job, **changed})
+
+        said = [*defaults(row, own, alike), *misread(row, own, alike, factor)]
         processes = job.worker_processes
         jobs = math.ceil(config.n_workers / processes)
         script = job.job_script()
         assert row.scheduler is not None
         refuse_elsewhere(row.name, row.scheduler, job.submit_command, script)
-        elements = min(jobs, row.scheduler.largest_array())
+        elements = min(jobs, row.scheduler.usual_array)
         array = (
             array_script(row.scheduler, script, job.name, job.job_name, elements) if elements > 1 else None
         )
         script = array or script
         script = script.replace(logs, given or "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
-    return JobPlan(jobs, processes, elements if array else 1, command, script, tuple(warnings))
+    elements = elements if array else 1
+    return JobPlan(jobs, processes, elements, command, script, tuple(warnings), tuple(said))

@@ -27,9 +27,10 @@ from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
 from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.clusters.arrays import Arrays
-from espnet3.parallel.clusters.commands import AT_END, answers, comment, end_task, in_thread, run
 from espnet3.parallel.dask_compat.clusters import add_specs, processes_per_job, start_missing
 from espnet3.parallel.errors import SubmissionError
+from espnet3.parallel.jobs.commands import AT_END, answers, comment, end_task, in_thread, run
+from espnet3.parallel.jobs.script import avoiding
 from espnet3.parallel.pilots.worker_cluster import listed, not_there
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ _UNKNOWN = 3.0  # seconds after its submission for which the scheduler may say t
 _DENIED = 2  # times in a row it has to say so before the job counts as gone
 _BYTES, _LINES = 4000, 20  # of a log's end
 _SHOWN = 5  # jobs that a message describes one by one
+_AWAY = 60.0  # seconds without a worker after which a job that had one is replaced: a nanny starts it again sooner
 _LOOK = 1.0  # seconds between looks at the demand, where the number of workers follows it
 _IDLE = 30.0  # seconds without work, after which workers beyond the minimum go
 
@@ -61,6 +63,7 @@ class Watched:
     comment: str = ""  # why it waits, where the scheduler says that only of a single job
     seen: bool = False  # a worker of it has come
     up: int = 0  # workers of it that are there
+    left: float = 0.0  # when the last of them went
     denied: int = 0  # times in a row the scheduler has said that it has no such job
 
     @property
@@ -105,6 +108,7 @@ class JobKeeper:
         self._refused = 0
         self._not_before = 0.0
         self._bad_nodes: list[str] = []
+        self._given: dict[str, Any] = {}  # options of jobs, before the first of these nodes
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._no_answer = ""
@@ -209,6 +213,8 @@ class JobKeeper:
                 self._jobs[name] = Watched(job)  # the user asked for more
         up = Counter(self._job_of(str(worker.name)) for worker in self._cluster.scheduler.workers.values())
         for name, each in self._jobs.items():
+            if each.up and not up[name]:
+                each.left = time.monotonic()
             each.up = up[name]
             if each.up and not each.seen:
                 each.seen = True
@@ -251,11 +257,17 @@ class JobKeeper:
     async def _settle(self) -> None:
         self._count_workers()
         for name, each in list(self._jobs.items()):
-            if each.up or not (each.view.state.is_over or each.view.state is QueueState.HELD):
-                continue
-            await self._bury(name, each)
+            if not each.up and (
+                each.view.state.is_over or each.view.state is QueueState.HELD or self._is_away(each)
+            ):
+                await self._bury(name, each)
         if self._due():
             await self._submit_missing(_NEXT)
+
+    def _is_away(self, each: Watched) -> bool:
+        """Whether a job is still listed though its workers have gone: for minutes, where its node is lost."""
+        runs = each.view.state is QueueState.RUNNING
+        return runs and each.seen and not each.up and time.monotonic() - each.left > _AWAY
 
     def _due(self) -> bool:
         due = (
@@ -300,12 +312,13 @@ class JobKeeper:
         del self._jobs[name]
         self._cluster.worker_spec.pop(name, None)
         self._cluster.workers.pop(name, None)
-        if each.view.state is QueueState.HELD:
+        if not each.view.state.is_over:  # else it could come back
             await each.job.close()
         else:
             each.job.status = type(each.job.status).closed
         self._missing += 1
-        text = f"job {each.job.job_id} {each.explained}"
+        away = f", and its worker has been gone for {_AWAY:g} s" if self._is_away(each) else ""
+        text = f"job {each.job.job_id} {each.explained}{away}"
         if each.seen or each.view.state is QueueState.EVICTED:
             logger.warning("%s; another one takes its place", text)
             return
@@ -350,12 +363,9 @@ class JobKeeper:
 
     def _avoid_bad_nodes(self) -> None:
         options = self._cluster.new_spec["options"]  # of further jobs
-        if not self._bad_nodes or not self._scheduler.avoid:
-            return
-        line = self._scheduler.avoid.format(nodes=self._scheduler.joint.join(self._bad_nodes))
-        start = self._scheduler.avoid.split("{", 1)[0]
-        kept = [text for text in options["job_extra_directives"] if not str(text).startswith(start)]
-        options["job_extra_directives"] = [*kept, line]
+        if self._bad_nodes and self._scheduler.avoid:
+            self._given = self._given or dict(options)
+            options.update(avoiding(self._scheduler, self._given, self._bad_nodes))
 
 
 async def follow(

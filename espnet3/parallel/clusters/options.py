@@ -6,9 +6,8 @@ import logging
 import os
 import re
 import shlex
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,9 +15,9 @@ import dask
 import psutil
 
 from espnet3.parallel.backends.backend import Backend
-from espnet3.parallel.backends.job_text import quoted_word, quoted_words, walltime_seconds, walltime_text
+from espnet3.parallel.backends.job_text import quoted_word, quoted_words
 from espnet3.parallel.backends.machine import asks_for_gpus
-from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
+from espnet3.parallel.backends.scheduler import SubmitBy
 from espnet3.parallel.clusters.security import (
     PRELOAD,
     SCRATCH,
@@ -29,6 +28,14 @@ from espnet3.parallel.clusters.security import (
 )
 from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.jobs.script import (
+    asked,
+    is_posix,
+    log_folder,
+    python_words,
+    set_walltime,
+    shell_directive,
+)
 from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -39,27 +46,20 @@ _NOT_IN_DIRECTIVES = re.compile(r"[\s'\"%$\\]")
 _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items
 
 
-def _site(row: Backend, options: dict[str, Any], name: str, default: Any = None) -> Any:
-    section = options.get("config_name") or row.name
-    return dask.config.get(f"jobqueue.{section}.{name.replace('_', '-')}", default)
-
-
-def _asked(row: Backend, options: dict[str, Any], name: str, default: Any = None) -> Any:
-    given = options.get(name)
-    return _site(row, options, name, default) if given is None else given
-
-
 def _scheduler_options(row: Backend, options: dict[str, Any]) -> dict[str, Any]:
-    site = _site(row, options, "scheduler_options") or {}
+    site = asked(row, {**options, "scheduler_options": None}, "scheduler_options") or {}
     return {**site, **(options.get("scheduler_options") or {})}
 
 
 def interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
-    """Return a sentence for each network interface of the options that this machine lacks."""
-    wanted = {
-        "options.interface": _asked(row, options, "interface"),
-        "options.scheduler_options.interface": _scheduler_options(row, options).get("interface"),
-    }
+    """Return a sentence for the network interface that the scheduler would have, if this machine lacks it.
+
+    It is that of the workers, which are elsewhere, unless the scheduler's own options say where it listens.
+    """
+    own = _scheduler_options(row, options)
+    wanted = {"options.scheduler_options.interface": own.get("interface")}
+    if own.get("interface") is None and own.get("host") is None:
+        wanted = {"options.interface": asked(row, options, "interface")}
     there = psutil.net_if_addrs()
     return [
         f"{where} = {name!r}: this machine has no such network interface.{did_you_mean(name, there)} "
@@ -75,8 +75,8 @@ def worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]
     In a job it would refuse them as well, but without a name: it takes what it does not know for arguments of the
     module that this library preloads.
     """
-    extra = _asked(row, options, "worker_extra_args", [])
-    command = _asked(row, options, "worker_command")
+    extra = asked(row, options, "worker_extra_args", [])
+    command = asked(row, options, "worker_command")
     words = [word for text in extra for word in shlex.split(str(text))]
     names = [word.partition("=")[0] for word in words if word.startswith("--")]
     known = worker_arguments(command)
@@ -93,36 +93,34 @@ def worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]
 def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     """Complete the options of a batch scheduler in place; return the folder made for the jobs' logs, if one was."""
     assert row.scheduler is not None
-    asked = partial(_asked, row, options)
+    given = partial(asked, row, options)
     # Dask's default is port 8787 on every interface
     scheduler = {"dashboard_address": "127.0.0.1:0", **_scheduler_options(row, options)}
     options["scheduler_options"] = scheduler
-    options["processes"] = asked("processes") or 1
+    options["processes"] = given("processes") or 1
 
-    extra = _worker_words(row.scheduler, options, asked)
+    extra = _worker_words(row, options, given)
     options["worker_extra_args"] = [word for text in extra for word in quoted_words(str(text))]
-    python = str(asked("python") or sys.executable)
-    # a path may have a space in it; anything else is words, such as a launcher's
-    options["python"] = quoted_word(python) if os.path.exists(python) else " ".join(quoted_words(python))
-    prologue = list(asked("job_script_prologue", []))
-    if not any("trap" in str(line) for line in prologue):
-        # in the shell's place the worker gets the signals; a scheduler that tracks processes by their parents loses
-        # a worker whose shell has ended. The user's own trap needs the shell
-        options["python"] = f"exec {options['python']}"
+    python = " ".join(map(quoted_word, python_words(row, options, os.getcwd())))
+    prologue = list(given("job_script_prologue", []))
+    # in the shell's place the worker gets the signals; a scheduler that tracks processes by their parents loses
+    # a worker whose shell has ended. The user's own trap needs the shell
+    start = python if any("trap" in str(line) for line in prologue) else f"exec {python}"
+    options["python"] = start if given("local_directory") else f"{own_scratch()} && {start}"
     for name in ("local_directory", "death_timeout"):
-        if (text := asked(name)) is not None:
+        if (text := given(name)) is not None:
             options[name] = quoted_word(str(text))
     if options.get("worker_command") is not None:
         options["worker_command"] = " ".join(quoted_words(str(options["worker_command"])))
 
-    if row.scheduler.avoid:  # the keeper adds the nodes to avoid
-        options["job_extra_directives"] = list(asked("job_extra_directives", []))
+    directives, shebang = given("job_extra_directives", []), str(given("shebang") or "")
+    if not isinstance(directives, Mapping):  # the keeper adds the nodes to avoid
+        own = shell_directive(row.scheduler, shebang, directives)
+        options["job_extra_directives"] = [*own, *directives]
     here = shlex.quote(os.getcwd())
     # jobs of some schedulers start in the home folder; a node without this folder may not need it
     options["job_script_prologue"] = [f"cd {here} || true", *prologue]
-    if not asked("local_directory"):
-        options["job_script_prologue"].append(f"{own_scratch()} || exit 1")
-    return _log_folder(row, options, asked("log_directory") or None)
+    return _log_folder(row, options, given("log_directory") or None)
 
 
 def scratch_base() -> str | None:
@@ -143,57 +141,35 @@ def own_scratch() -> str:
     return f"DASK_TEMPORARY_DIRECTORY={made} && export DASK_TEMPORARY_DIRECTORY"
 
 
-def _worker_words(scheduler: Scheduler, options: dict[str, Any], asked: Callable[..., Any]) -> list[str]:
+def _worker_words(row: Backend, options: dict[str, Any], given: Callable[..., Any]) -> list[str]:
     """Return the words of a worker's command: the user's own, and ours where the user gives none."""
-    extra = list(asked("worker_extra_args", []))
+    extra = list(given("worker_extra_args", []))
 
-    def given(option: str) -> bool:
+    def has(option: str) -> bool:
         return any(str(word).startswith(option) for word in extra)
 
-    lifetime = _lifetime(scheduler, options, asked("walltime"))
-    if lifetime is not None and not given("--lifetime"):
+    seconds = set_walltime(row, options)
+    if seconds is not None and not has("--lifetime"):
+        lifetime = max(1, int(seconds - min(300, _LAST_CALL * seconds + 5)))  # it takes new work for so long
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
-    asks = [*asked("job_extra_directives", []), asked("resource_spec")]
-    if not given("--nthreads") and asks_for_gpus(asks):
+    asks = [*given("job_extra_directives", []), given("resource_spec")]
+    if not has("--nthreads") and asks_for_gpus(asks):
         extra += ["--nthreads", "1"]  # cores are for loading data: a model takes one batch of a GPU at a time
-    if not given("--dashboard-address"):  # under a nanny Dask's default is every interface
+    if not has("--dashboard-address"):  # under a nanny Dask's default is every interface
         extra += ["--dashboard-address", "127.0.0.1:0"]
-    if asked("nanny", True) is not False:
+    if given("nanny", True) is not False:
         extra += ["--preload-nanny", PRELOAD]
     return extra
-
-
-def _lifetime(scheduler: Scheduler, options: dict[str, Any], walltime: Any) -> int | None:
-    """Write the walltime as the scheduler reads it; return the seconds a worker takes new work."""
-    if walltime is None or not scheduler.has_walltime:
-        return None
-    seconds = walltime_seconds(walltime, minutes_last=scheduler.minutes_last)
-    if seconds is None:
-        return None
-    if options.get("walltime") is not None:
-        options["walltime"] = walltime_text(
-            walltime, minutes_last=scheduler.minutes_last, writes_seconds=scheduler.writes_seconds
-        )
-    return max(1, int(seconds - min(300, _LAST_CALL * seconds + 5)))
 
 
 def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | None:
     """Set the folder for the jobs' logs: the given one, or a new one in the current folder."""
     made = None
-    try:
-        if wanted is None:
-            made = wanted = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=os.getcwd())
-        else:
-            wanted = os.path.abspath(os.path.expanduser(str(wanted)))
-            os.makedirs(wanted, mode=0o700, exist_ok=True)
-        if not os.access(wanted, os.W_OK | os.X_OK):
-            raise PermissionError(13, "Permission denied")
-    except OSError as error:
-        place = f"options.log_directory = {wanted!r}" if wanted else f"options.log_directory ({os.getcwd()})"
-        raise ConfigError(
-            f"{place}: jobs cannot write their logs there: {error.strerror}; name a folder that you may "
-            "write to and that the nodes see"
-        ) from error
+    if wanted is None:
+        log_folder(os.getcwd())
+        made = wanted = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=os.getcwd())
+    else:
+        wanted = log_folder(wanted)
     assert row.scheduler is not None
     try:
         check_log_folder(row, options.get("log_directory") or os.getcwd())
@@ -202,14 +178,19 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
             os.rmdir(made)
         raise
     options["log_directory"] = wanted
-    if row.scheduler.worker_prints:
-        skipped = _asked(row, options, "job_directives_skip", ())
+    scheduler = row.scheduler
+    if scheduler.worker_prints:
+        shebang = str(asked(row, options, "shebang") or "")
+        lines = [f"{scheduler.mark} {each}" for each in options["job_extra_directives"]]
+        if not is_posix(scheduler, "\n".join([shebang, *lines])):
+            return made  # csh cannot send its own output elsewhere: the scheduler delivers it
+        skipped = asked(row, options, "job_directives_skip", ())
         options["job_directives_skip"] = [*skipped, f"-e {wanted}/", f"-o {wanted}/"]
-        line = row.scheduler.worker_prints.replace("{folder}", shlex.quote(wanted))
+        line = scheduler.worker_prints.replace("{folder}", shlex.quote(wanted))
         options["job_script_prologue"] = [line, *options["job_script_prologue"]]
-    if row.scheduler.worker_logs:
-        own = [line.format(folder=wanted) for line in row.scheduler.worker_logs]
-        options["job_extra_directives"] = [*own, *(options.get("job_extra_directives") or [])]
+    if scheduler.worker_logs:
+        own = [line.format(folder=wanted) for line in scheduler.worker_logs]
+        options["job_extra_directives"] = [*own, *options["job_extra_directives"]]
     return made
 
 
@@ -236,7 +217,7 @@ def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertifica
     if security == "off":
         warn_of_off(_MACHINES)
         return None
-    shared = _asked(row, options, "shared_temp_directory")
+    shared = asked(row, options, "shared_temp_directory")
     certificate = make_certificate(shared and os.path.expanduser(os.path.expandvars(shared)))
     options.update(security=certificate.security, protocol="tls://")
     extra = options.get("worker_extra_args", [])

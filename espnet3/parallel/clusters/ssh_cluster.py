@@ -24,7 +24,6 @@ from distributed.deploy.spec import ProcessInterface, SpecCluster
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.ssh_hosts import PER_HOST, SshHost, ssh_hosts, worker_hosts
-from espnet3.parallel.clusters.commands import end_task
 from espnet3.parallel.clusters.options import own_scratch
 from espnet3.parallel.clusters.security import (
     PRELOAD,
@@ -37,6 +36,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import INHERITED, SPEC_MODULE, inherited_config
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay
 from espnet3.parallel.errors import NoWorkersError
+from espnet3.parallel.jobs.commands import end_task
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster, listed, not_there
 
 logger = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import shlex
 import site
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from espnet3.parallel.checks import own_attribute, search_path, working_folder
 from espnet3.parallel.engine.inside import SCRIPTS, RunReachedError
 from espnet3.parallel.env_provider import state_now
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.jobs.script import python_words
 from espnet3.parallel.ledger.errors import ValueTypeError, damaged
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.values import decode, encode
@@ -225,7 +227,7 @@ class Surroundings:
 
     cwd: str
     sys_path: list[str]
-    python: str
+    python: str  # the words of the jobs' interpreter
     variables: dict[str, str]  # environment variables with their values
 
     def restore(self) -> None:
@@ -243,8 +245,8 @@ class Surroundings:
         sys.path[:] = [*self.sys_path, *(entry for entry in rest if entry)]
 
 
-def record(names: Sequence[str] = (), python: str | None = None) -> Surroundings:
-    """Describe this process's surroundings."""
+def record(names: Sequence[str], env: str, options: Mapping[str, Any]) -> Surroundings:
+    """Describe this process's surroundings, for jobs of a block."""
     here = working_folder()
     if here is None:
         raise ConfigError(
@@ -259,24 +261,21 @@ def record(names: Sequence[str] = (), python: str | None = None) -> Surroundings
     return Surroundings(
         cwd=here,
         sys_path=search_path(),
-        python=in_folder(python or sys.executable, here),
+        python=shlex.join(interpreter(env, options, here)),
         variables={name: os.environ[name] for name in [*wanted, *names]},
     )
 
 
-def interpreter(env: str, options: Mapping[str, Any], cwd: str) -> str:
-    """Return the jobs' Python: an option of the backend, or this process's; never one from a run folder.
+def interpreter(env: str, options: Mapping[str, Any], cwd: str) -> list[str]:
+    """Return the words of the jobs' Python: an option of the backend, or this process's; never one from a run folder.
 
-    Over SSH each host may have another one; then it is that of the first host with workers. A relative path is one from
-    the submitter's folder: jobs start in another one.
+    Over SSH each host may have another one; then it is that of the first host with workers.
     """
     if row(env).kind is Kind.SSH:
-        python = worker_hosts(ssh_hosts(options))[0].python
-    elif row(env).kind is Kind.KUBERNETES:  # this one's path means nothing in an image
-        return str(options.get("python") or "python")
-    else:
-        python = options.get("python")
-    return in_folder(str(python or sys.executable), cwd)
+        return [in_folder(worker_hosts(ssh_hosts(options))[0].python or sys.executable, cwd)]
+    if row(env).kind is Kind.KUBERNETES:  # this one's path means nothing in an image
+        return [str(options.get("python") or "python")]
+    return python_words(row(env), options, cwd)
 
 
 def in_folder(python: str, cwd: str) -> str:
@@ -289,6 +288,12 @@ def import_path() -> str | None:
     root = str(_PACKAGE.parent)
     installed = [*site.getsitepackages(), site.getusersitepackages()]
     return None if root in map(os.path.abspath, installed) else root
+
+
+def export_path(root: str | None = None) -> list[str]:
+    """Return the line of sh that sets the PYTHONPATH of a job; none where this package is installed."""
+    root = root or import_path()
+    return [] if root is None else [f"export PYTHONPATH={shlex.quote(root)}${{PYTHONPATH:+:$PYTHONPATH}}"]
 
 
 def job_environment() -> dict[str, str]:

@@ -358,10 +358,10 @@ def _end(folder: Path) -> dict[str, Any] | None:
     return ended if ended is not None and ended.get("state") in {state.value for state in JobState} else None
 
 
-def said_its_end(folder: Path) -> bool:
-    """Return whether a shard's job has written its end; an early end does not count, as another one may follow."""
+def said_its_end(folder: Path) -> dict[str, Any] | None:
+    """Return the end that a shard's job has written; an early end does not count, as another one may follow."""
     ended = _end(folder)
-    return ended is not None and not ended.get("early")
+    return None if ended is None or ended.get("early") else ended
 
 
 def progress(folder: Path) -> tuple[int, int]:

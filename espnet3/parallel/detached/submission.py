@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import secrets
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,6 @@ from espnet3.parallel.detached.job_spec import (
     CHECKED,
     ClassRef,
     JobSpec,
-    interpreter,
     job_environment,
     provider_arguments,
     record,
@@ -223,7 +223,7 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         provider=refer(type(runner.provider), "provider"),
         arguments=provider_arguments(runner.provider),
         policy=run.policy,
-        surroundings=record(settings.variables, interpreter(config.env, config.options, "")),
+        surroundings=record(settings.variables, config.env, config.options),
         max_failures=runner.max_failures,
         total=identity.indices["count"],
         setup_timeout=timeout,
@@ -266,13 +266,15 @@ class Trial:
         self._spec = spec
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed at the end of the block
         elsewhere = row(env).kind in (Kind.SSH, Kind.KUBERNETES)
-        python = sys.executable if elsewhere else spec.surroundings.python
+        python = [sys.executable] if elsewhere else shlex.split(os.path.expandvars(spec.surroundings.python))
+        if len(python) > 1 and shutil.which(python[0]) is None:  # a launcher that only the nodes have
+            python = [sys.executable]
         with tempfile.TemporaryFile() as told:
             told.write(json.dumps(spec.to_json()).encode())
             told.seek(0)
             try:
                 self._process = subprocess.Popen(
-                    [python, "-m", "espnet3.parallel.worker", "--check"],
+                    [*python, "-m", "espnet3.parallel.worker", "--check"],
                     stdin=told,
                     stdout=subprocess.DEVNULL,
                     stderr=self._said,

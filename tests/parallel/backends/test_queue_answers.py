@@ -116,7 +116,7 @@ def answers(name: str, element: str, *said: str) -> JobAnswer:
             Known.ENDED,
             "3",
         ),
-        ("htcondor", "4.1", ["", "4.1 5 no disk\n"], Known.LISTED, "5: no disk"),
+        ("htcondor", "4.1", ["", "4.1 5 no disk\n"], Known.LISTED, "held (5): no disk"),
         ("moab", "3[1]", ["ERROR:  invalid job specified: 3[1]\n"], Known.NO_SUCH_JOB, ""),
         ("moab", "3[1]", ["job 3[1]\n\nState: Idle\n"], Known.LISTED, "Idle"),
         ("oar", "12", ["Job_Id: 12\n    state = Terminated\n    exit_code = 0\n"], Known.ENDED, "Terminated"),

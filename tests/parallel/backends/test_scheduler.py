@@ -83,6 +83,7 @@ Job id    S User     Duration   System message
             "pbs",
             PBS,
             {
+                "17[]": ("B", "", "", QueueState.RUNNING, JobState.RUNNING),
                 "17[0]": ("R", "", "", QueueState.RUNNING, JobState.RUNNING),
                 "17[1]": ("Q", "", "", QueueState.WAITING, JobState.PENDING),
                 "18": ("H", "", "", QueueState.HELD, JobState.PENDING),

@@ -14,9 +14,9 @@ import pytest
 
 from espnet3.parallel import ConfigError, SubmissionError, get_client, parallel_map
 from espnet3.parallel.backends import row
-from espnet3.parallel.clusters import commands
 from espnet3.parallel.clusters.job_cluster import plan_jobs
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.jobs import commands
 from tests.habits import rows
 from tests.parallel.clusters.test_arrays import STANDINS, block
 from tests.sites import BANNER, BEFORE, CANCEL, SUBMIT, habit, somebody_elses

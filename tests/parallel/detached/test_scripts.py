@@ -32,7 +32,7 @@ FACTS: dict[str, Any] = {
     "cwd": "/data/submitter's",
     "prologue": ("module load python",),
     "folder": "/data/it's $(here)",
-    "python": "/opt/py thon/bin/python",
+    "python": ("/opt/py thon/bin/python",),
     "import_path": "/code/of mine",
     "tasks": "/data/it's $(here)/tasks.0.json",
     "requeue": True,
@@ -97,7 +97,7 @@ def test_a_script_quotes_every_path(tmp_path: Path) -> None:
     assert slurm is not None
     paths = {"folder": folder, "python": python, "import_path": folder / "code", "tasks": folder / "t"}
     own = {"cwd": "/", "prologue": (), "requeue": False, **{name: str(path) for name, path in paths.items()}}
-    text = body(ScriptFacts(slurm, 2, 1, **{**FACTS, **own}))
+    text = body(ScriptFacts(slurm, 2, 1, **{**FACTS, **own, "python": (str(python),)}), "#!/bin/sh")
     environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "7", "PYTHONPATH": "before"}
     done = subprocess.run(["sh"], input=text, capture_output=True, text=True, env=environment, check=True)
     words = ["-m", "espnet3.parallel.worker", "--tasks", str(folder / "t"), "7"]

@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,11 @@ from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, Known
 from espnet3.parallel.backends.queue_states import ENDED as WITHOUT_ERROR
 from espnet3.parallel.backends.queue_states import STUCK
 from espnet3.parallel.backends.scheduler import check_ids
-from espnet3.parallel.clusters.commands import SECONDS, Said, answers, comment, run
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
+from espnet3.parallel.jobs.commands import SECONDS, Said, answers, comment, run
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
 from espnet3.parallel.ledger.lease import disk_now
 
@@ -61,6 +61,12 @@ class Submitted:
     env: str  # the backend that took it
     jobs: dict[str, str]  # the id of each element, by its shard
     names: list[str] = field(default_factory=list)  # its possible names in the queue; none: not known
+    output: str = ""  # where the scheduler writes what it prints, beside the run's own folder
+
+    @property
+    def outputs(self) -> list[Path]:
+        """The folders of its output."""
+        return [Path(self.output)] if self.output else []
 
     @property
     def whole(self) -> list[str]:
@@ -143,7 +149,13 @@ def _is_believed(name: str, value: Any, folder: Path) -> bool:
     return os.path.isabs(value) and not own and path.exists() and path.stat().st_uid == 0
 
 
-def ask(command: list[str], folder: Path, stdin: str | None = None, start: Path | None = None) -> Said:
+def ask(
+    command: list[str],
+    folder: Path,
+    stdin: str | None = None,
+    start: Path | None = None,
+    seconds: float = SECONDS,
+) -> Said:
     """Run a command and return what it printed."""
     # OAR reads the folder from PWD
     environment = {**job_environment(), "PWD": str(start or folder)}
@@ -151,25 +163,24 @@ def ask(command: list[str], folder: Path, stdin: str | None = None, start: Path 
         environment.pop(name, None)
         if value is not None:
             environment[name] = value
-    return run(command, folder=start or folder, environment=environment, stdin=stdin or "", seconds=SECONDS)
+    return run(command, folder=start or folder, environment=environment, stdin=stdin or "", seconds=seconds)
 
 
 # --- a job's output file: what its script printed before the worker began, and what the scheduler adds ---
 
 
-def outputs(scheduler: Scheduler, folder: Path, element: str) -> list[Path]:
+def outputs(scheduler: Scheduler, folders: Sequence[Path], element: str) -> list[Path]:
     """Return the output files of an element that are there and not empty; some schedulers deliver them late."""
     job, index = scheduler.parts_of(element)
-    found = [
-        file for pattern in scheduler.printed for file in folder.glob(pattern.format(job=job, index=index))
-    ]
-    return sorted({file for file in found if file.stat().st_size})
+    patterns = [pattern.format(job=job, index=index) for pattern in scheduler.printed]
+    found = {file for folder in folders for pattern in patterns for file in folder.glob(pattern)}
+    return sorted(file for file in found if file.stat().st_size)
 
 
-def report(scheduler: Scheduler, folder: Path, element: str) -> tuple[JobState, str] | None:
+def report(scheduler: Scheduler, folders: Sequence[Path], element: str) -> tuple[JobState, str] | None:
     """Return the scheduler's word on an element's end from its output; the listing may have forgotten it."""
     reports = ((scheduler.starved, JobState.OUT_OF_MEMORY), (scheduler.expired, JobState.TIMEOUT))
-    for file in outputs(scheduler, folder, element):
+    for file in outputs(scheduler, folders, element):
         text = tail(file)
         for pattern, state in reports:
             said = re.search(f".*(?:{pattern}).*", text) if pattern else None
@@ -187,7 +198,9 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     scheduler = scheduler_of(env)
     folder = layout.folder / FOLDER
     check_ids(jobs)
-    ever = ids_of(submitted(layout, env))
+    arrays = submitted(layout, env)
+    ever = ids_of(arrays)
+    printed = list(dict.fromkeys([folder, *(each for array in arrays for each in array.outputs)]))
     try:
         listing, known = answers(scheduler, lambda command: ask(command, folder), list(jobs.values()))
     except SubmissionError as error:
@@ -200,13 +213,14 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     for shard, job in jobs.items():
         own = layout.shard(int(shard))
         last = max(submission, _newest(own.iterdir()) if own.is_dir() else 0)  # by the clock of the disk
-        silent = (now - last) / 1e9
-        state, word = _state(scheduler, folder, job, known[job], silent, listing.problem)
+        ended = said_its_end(own)
+        silent = float("inf") if ended and not ended.get("requeue") else (now - last) / 1e9
+        state, word = _state(scheduler, printed, job, known[job], silent, listing.problem)
         view = known[job].view
         if state is not JobState.LOST or view is None or view.meaning != WITHOUT_ERROR:
             with contextlib.suppress(OSError):  # it is queued again, or its end is explained
                 _note_of_end(folder, job).unlink()
-        elif now - _first_seen(folder, job, last) < LATE_FILES * 1e9 and not said_its_end(own):
+        elif now - _first_seen(folder, job, last) < LATE_FILES * 1e9 and not ended:
             late = (
                 f"job {job} has ended ({word}), and its files are not visible yet; it counts as lost {LATE_FILES:g} s "
                 "after its end was first seen"
@@ -222,7 +236,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
 
 
 def _state(
-    scheduler: Scheduler, folder: Path, job: str, answer: JobAnswer, silent: float, problem: str
+    scheduler: Scheduler, folders: Sequence[Path], job: str, answer: JobAnswer, silent: float, problem: str
 ) -> tuple[JobState, str]:
     if answer.known is Known.NOT_KNOWN:
         said = f" ({problem})" if problem else ""
@@ -238,11 +252,13 @@ def _state(
         state, word = JobState(answer.view.meaning.shard), answer.view.note
     if state.alive:
         return state, word
-    reported = report(scheduler, folder, job)
+    reported = report(scheduler, folders, job)
     if reported is not None:
         return reported
     if state is JobState.LOST:
-        lines = [line.strip() for file in outputs(scheduler, folder, job) for line in tail(file).splitlines()]
+        lines = [
+            line.strip() for file in outputs(scheduler, folders, job) for line in tail(file).splitlines()
+        ]
         last = next(filter(None, reversed(lines)), "")
         word = f"{word}; its output ends with: {last}" if last else word
     return state, word

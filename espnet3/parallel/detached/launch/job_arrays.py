@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import re
 import shlex
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
-from espnet3.parallel.backends.job_text import walltime_seconds, walltime_text
+from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.queue_answers import Known
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
-from espnet3.parallel.clusters.commands import (
-    SECONDS,
-    NotCancelled,
-    answers,
-    refuse_elsewhere,
-    submitted_ids,
-    submitting,
-)
-from espnet3.parallel.clusters.commands import cancel as cancel_jobs
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import prologue_of
-from espnet3.parallel.detached.job_spec import import_path, interpreter
+from espnet3.parallel.detached.job_spec import export_path, import_path, interpreter
 from espnet3.parallel.detached.launch.asking import (
     FOLDER,
     Submitted,
@@ -43,6 +35,26 @@ from espnet3.parallel.detached.launch.asking import (
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory, write_quickly
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
+from espnet3.parallel.jobs.commands import (
+    SECONDS,
+    ArrayLimit,
+    NotCancelled,
+    answers,
+    array_limit,
+    refuse_elsewhere,
+    submitted_ids,
+    submitting,
+)
+from espnet3.parallel.jobs.commands import cancel as cancel_jobs
+from espnet3.parallel.jobs.script import (
+    asked,
+    commands,
+    log_folder,
+    misread,
+    output_problems,
+    set_walltime,
+    shell_directive,
+)
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 from espnet3.parallel.messages import printable
 
@@ -56,6 +68,7 @@ _LIMITS = (
     "Where a site limits the jobs of a user, or the elements of an array, ask for fewer: detached.shards is how many "
     "there are, n_workers how many run at a time, detached.array_limit the largest index of an array"
 )
+_CALLER = 6  # frames from a warning to the runner's call: check, submit_detached, two of the runner's
 _NOT_THE_JOBS = {"config_name"}  # the one parameter of the cluster that the job reads too
 _STARTS = 20  # starts of one element: one that always dies at its start must end some time
 
@@ -69,17 +82,22 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     if not submitted(layout, plan.env):
         note_place(scheduler, folder)
     # a scheduler records the folder to submit from, and some expand special characters in its name
-    silent = bool(scheduler.silent) and not _PLAIN.fullmatch(str(folder))
     cwd = layout.template().surroundings.cwd
-    limit = settings.array_limit
-    most = _largest_array(scheduler, folder) if limit is None else limit - scheduler.first + 1
+    logs = asked(row(plan.env), plan.options, "log_directory")
+    output = Path(log_folder(Path(cwd) / str(logs))) if logs else folder
+    if settings.array_limit is None:
+        limit = array_limit(scheduler, partial(ask, folder=folder))
+    else:
+        given = f"detached.array_limit is {settings.array_limit}"
+        limit = ArrayLimit(max(1, settings.array_limit - scheduler.first + 1), given)
+    silent = bool(scheduler.silent) and not _PLAIN.fullmatch(str(output))
     taken: list[Submitted] = []
     number = len(list(folder.glob("tasks.*.json")))
     refused: SubmissionError | None = None
     try:
         for factor, group in by_memory(shards, raised):
             job = make_job(plan, factor)
-            for part, at_once in job_arrays(group, plan.n_workers, max(1, most)):
+            for part, at_once in job_arrays(group, plan.n_workers, limit.n):
                 tasks = folder / f"tasks.{number}.json"
                 specs = [str(layout.spec(shard)) for shard in part]
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
@@ -92,28 +110,28 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
                     cwd=cwd,
                     prologue=prologue_of(job),
                     folder=str(folder),
-                    python=interpreter(plan.env, plan.options, cwd),
+                    python=tuple(interpreter(plan.env, plan.options, cwd)),
                     import_path=import_path(),
                     tasks=str(tasks),
                     requeue=settings.requeue,
                 )
                 command, stdin, text = _write(folder / f"job.{number}.sh", job, facts, silent)
-                with submitting(scheduler):
-                    said = ask(command, folder, stdin, Path("/") if silent else folder)
+                with submitting(scheduler):  # output goes to files of the folder that it is submitted from
+                    said = ask(command, folder, stdin, Path("/") if silent else output)
                     count = None if facts.alone else facts.n
                     ids = submitted_ids(scheduler, said, count, job.job_id_regexp)
                 jobs = dict(zip(map(str, part), ids, strict=True))
                 check_ids(jobs)
-                taken.append(Submitted(plan.env, jobs, scheduler.names_in(text)))
+                taken.append(Submitted(plan.env, jobs, scheduler.names_in(text), str(output) if logs else ""))
                 write_json(folder / f"array.{number}.json", asdict(taken[-1]))
                 number += 1
     except SubmissionError as error:
-        error.hint = error.hint or _LIMITS
+        error.hint = error.hint or f"{limit.source}. {_LIMITS}"
         if not taken:
             raise
         refused = error
     except BaseException:
-        _cancel(scheduler, taken, folder)
+        _cancel(scheduler, taken, folder, set())
         raise
     queued = {shard: element for array in taken for shard, element in array.jobs.items()}
     note(queued)
@@ -133,20 +151,22 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
     base = next(cls for cls in cluster.__mro__ if cls.__name__ == "JobQueueCluster")
     own = set(inspect.signature(base.__init__).parameters) - _NOT_THE_JOBS
     options = {name: value for name, value in plan.options.items() if name not in own}
-    options.pop("log_directory", None)  # its path would be unquoted in the header
+    options.pop(
+        "log_directory", None
+    )  # it is where they are submitted from: in the header its path is unquoted
     name = "espnet3-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(plan.specs).name)[:40]
     options.setdefault("job_name", name)
-    if memory_factor != 1.0 and "memory" in options:
-        from dask.utils import parse_bytes
+    memory = asked(backend, options, "memory")
+    import dask
+    from dask.utils import parse_bytes
 
-        options["memory"] = f"{round(parse_bytes(options['memory']) * memory_factor)}B"
-    scheduler = scheduler_of(plan.env)
-    if options.get("walltime") is not None and scheduler.has_walltime:
-        options["walltime"] = walltime_text(
-            options["walltime"], minutes_last=scheduler.minutes_last, writes_seconds=scheduler.writes_seconds
-        )
+    if memory_factor != 1.0 and memory is not None:
+        options["memory"] = f"{round(parse_bytes(memory) * memory_factor)}B"
+    set_walltime(backend, options)
+    section = options.get("config_name") or plan.env
     try:
-        return cluster.job_cls(scheduler="tcp://none", name=name, **options)
+        with dask.config.set({f"jobqueue.{section}.log-directory": None}):
+            return cluster.job_cls(scheduler="tcp://none", name=name, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"options of {plan.env}: {error}") from error
 
@@ -155,7 +175,7 @@ def _write(file: Path, job: Any, facts: ScriptFacts, silent: bool) -> tuple[list
     """Write an array's script; return the command that submits it, its standard input, and the directives' text."""
     submit, scheduler = shlex.split(job.submit_command), facts.scheduler
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
-        write_whole(file, "\n".join([facts.shebang, body(facts)]).encode())
+        write_whole(file, "\n".join([facts.shebang, body(facts, facts.shebang)]).encode())
         text = description(facts, job.job_header_dict, str(file), silent)
         write_whole(file.with_suffix(".sub"), text.encode())
         return [*submit, str(file.with_suffix(".sub"))], None, text
@@ -169,16 +189,7 @@ def _write(file: Path, job: Any, facts: ScriptFacts, silent: bool) -> tuple[list
         return [*submit, *words, shlex.quote(str(file))], None, text
     if scheduler.submit_by is SubmitBy.STDIN:
         return submit, text, text
-    return [*submit, file.name], None, text
-
-
-def _largest_array(scheduler: Scheduler, folder: Path) -> int:
-    """Return how many elements the site allows in an array; where it does not say, as many as usual."""
-    said = None
-    if scheduler.site_limit is not None:
-        with contextlib.suppress(SubmissionError):  # the submission itself will say what is wrong
-            said = ask(list(scheduler.site_limit[0]), folder).out
-    return scheduler.largest_array(said)
+    return [*submit, str(file)], None, text
 
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
@@ -193,7 +204,8 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     every = {element: shard for array in arrays for shard, element in array.jobs.items()}
     done = {shard for shard in set(every.values()) if (layout.shard(int(shard)) / DONE).exists()}
     newest = {shard: ids[-1] for shard, ids in ids_of(arrays).items() if shard not in done}
-    left = _cancel(scheduler, arrays, folder)
+    told_before: set[str] = set()
+    left = _cancel(scheduler, arrays, folder, told_before)
     again = (
         f"Jobs of {' '.join(array.whole[-1] for array in arrays)} that start or run end by themselves, because "
         f"{layout.stop} tells them to; `espnet3 cancel` again when the scheduler answers, to take the others from "
@@ -228,7 +240,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
         if now > begin + grace + (_REFUSED if left.refused else SECONDS):
             raise ParallelError(f"the scheduler {living or problem} after their cancellation{told}. {again}")
         if now > called + _AGAIN:
-            refused = _cancel(scheduler, arrays, folder).refused
+            refused = _cancel(scheduler, arrays, folder, told_before).refused
             # where it was taken before, a refusal only says that it is under way
             left = NotCancelled({}, {one: said for one, said in refused.items() if one in left.refused})
             called = now
@@ -266,14 +278,15 @@ def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
             write_quickly(folder / ENDED, {"state": JobState.LOST.value, "why": why})
 
 
-def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path) -> NotCancelled:
-    """Cancel arrays of one scheduler; print and return its refusals."""
+def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path, said: set[str]) -> NotCancelled:
+    """Cancel arrays of one scheduler; return its refusals, and print those that were not said before."""
     left = NotCancelled({}, {})
     if arrays:
         command = arrays[0].cancel[: -len(arrays[0].whole)]
         jobs = {one: array.names for array in arrays for one in array.whole}
         left = cancel_jobs(scheduler, lambda words: ask(words, folder), command, jobs)
-    if left.foreign or left.refused:
+    if (left.foreign or left.refused) and str(left) not in said:
+        said.add(str(left))
         print(f"while cancelling: {printable(str(left))}", file=sys.stderr, flush=True)
     return left
 
@@ -284,32 +297,31 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     for array in submitted(layout):
         for shard in shards:
             if str(shard) in array.jobs:
-                found[shard] += outputs(
-                    scheduler_of(array.env), layout.folder / FOLDER, array.jobs[str(shard)]
-                )
+                folders = [layout.folder / FOLDER, *array.outputs]
+                found[shard] += outputs(scheduler_of(array.env), folders, array.jobs[str(shard)])
     return {shard: list(dict.fromkeys(files)) for shard, files in found.items()}
 
 
 def walltime(config: ParallelConfig) -> float | None:
     """Return the seconds that a job may take by its options, or the site's; None where they set no limit."""
-    scheduler = row(config.env).scheduler
-    if scheduler is None:
-        return None
-    value = config.options.get("walltime")
-    if value is None and scheduler.has_walltime:
-        import dask
-
-        load_cluster_class(row(config.env))  # importing it reads the site's files
-        section = config.options.get("config_name") or config.env
-        value = dask.config.get(f"jobqueue.{section}.walltime", None)
-    return None if value is None else walltime_seconds(value, minutes_last=scheduler.minutes_last)
+    return set_walltime(row(config.env), dict(config.options))
 
 
 def check(config: ParallelConfig) -> None:
     """Raise if the scheduler's package is missing, or options of its job are wrong or send it to another cluster."""
-    options = json.loads(json.dumps(dict(config.options), default=str))
-    job = make_job(Plan("", [0], "check", [], config.env, 1, options, {}))
-    refuse_elsewhere(config.env, scheduler_of(config.env), job.submit_command, job.job_script())
+    given = json.loads(json.dumps(dict(config.options), default=str))
+    backend, scheduler = row(config.env), scheduler_of(config.env)
+
+    def make(options: Mapping[str, Any]) -> Any:
+        return make_job(Plan("", [0], "check", [], config.env, 1, dict(options), {}))
+
+    job = make(given)
+    refuse_elsewhere(config.env, scheduler, job.submit_command, job.job_script())
+    if wrong := [*output_problems(scheduler, asked(backend, given, "job_extra_directives", []))]:
+        raise ConfigError("\n".join(wrong))
+    factor = DetachedSettings.of(config.detached).retry_memory_factor
+    for said in misread(backend, given, make, factor):
+        warnings.warn(said, stacklevel=_CALLER)
 
 
 # --- job scripts: from facts to text, by pure functions that golden files check ---
@@ -334,7 +346,7 @@ class ScriptFacts:
     cwd: str  # where the user's own lines are run: the submitter's folder, as in a driver's jobs
     prologue: tuple[str, ...]  # these lines
     folder: str  # where the worker starts
-    python: str
+    python: tuple[str, ...]  # the words that start it
     import_path: str | None  # to be added to PYTHONPATH; None: nothing
     tasks: str  # the file that lists the specs
     requeue: bool  # a job may queue itself again
@@ -351,6 +363,7 @@ def directives(facts: ScriptFacts, header: str) -> list[str]:
     lines = [line.removeprefix(scheduler.mark).strip() for line in header.splitlines() if line.strip()]
     if scheduler.replaces:
         lines = [line for line in lines if not line.startswith(scheduler.replaces)]
+    lines += shell_directive(scheduler, facts.shebang, lines)
     if facts.alone:
         lines += scheduler.single or ()
     else:
@@ -358,14 +371,14 @@ def directives(facts: ScriptFacts, header: str) -> list[str]:
     return [*lines, *scheduler.extra, *(scheduler.rerun if facts.requeue else ())]
 
 
-def body(facts: ScriptFacts) -> str:
-    """Return a job's commands: the user's prologue, and a worker in place of the shell.
+def body(facts: ScriptFacts, head: str) -> str:
+    """Return a job's commands behind the script's first lines: the user's prologue, and a worker in the shell's place.
 
     Signals reach the worker because it takes the shell's place.
     """
     scheduler = facts.scheduler
     index = str(scheduler.first) if facts.alone else f'"{scheduler.index}"'
-    words = [shlex.quote(facts.python), "-m", "espnet3.parallel.worker"]
+    words = [*map(quoted_word, facts.python), "-m", "espnet3.parallel.worker"]
     if facts.requeue and scheduler.requeue and not facts.alone:
         words += ["--requeue", shlex.quote(scheduler.requeue)]
     elif facts.requeue and scheduler.again:
@@ -374,9 +387,9 @@ def body(facts: ScriptFacts) -> str:
     # the worker says what is wrong where the submitter's folder is not there
     lines = [f"cd {shlex.quote(facts.cwd)} || true", *filter(None, facts.prologue)]
     lines.append(f"cd {shlex.quote(facts.folder)} || exit 1")
-    if facts.import_path is not None:
-        lines.append(f"export PYTHONPATH={shlex.quote(facts.import_path)}${{PYTHONPATH:+:$PYTHONPATH}}")
-    return "\n".join([*lines, f"exec {' '.join(words)}"]) + "\n"
+    path = [] if facts.import_path is None else export_path(facts.import_path)
+    lines += commands(scheduler, head, [*path, f"exec {' '.join(words)}"])
+    return "\n".join(lines) + "\n"
 
 
 def script(facts: ScriptFacts, header: str) -> str:
@@ -384,7 +397,7 @@ def script(facts: ScriptFacts, header: str) -> str:
     lines = [facts.shebang or "#!/bin/sh", ""]
     if facts.scheduler.submit_by is not SubmitBy.ARGUMENTS:
         lines += [f"{facts.scheduler.mark} {line}" for line in directives(facts, header)]
-    return "\n".join([*lines, "", body(facts)])
+    return "\n".join([*lines, "", body(facts, "\n".join(lines))])
 
 
 def description(facts: ScriptFacts, header: Mapping[str, Any], file: str, silent: bool = False) -> str:

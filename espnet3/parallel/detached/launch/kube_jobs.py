@@ -129,7 +129,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
         run=_label(layout),
         name=f"{new_name()}-{uuid.uuid4().hex[:4]}",
         tasks=str(tasks),
-        python=interpreter(plan.env, plan.options, ""),
+        python=interpreter(plan.env, plan.options, "")[0],
         folder=str(folder),
         import_path=root if seen else None,
         n_workers=plan.n_workers,

@@ -21,10 +21,11 @@ from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervising import READY, SUPERVISING
-from espnet3.parallel.detached.job_spec import import_path, in_folder, interpreter, job_environment
+from espnet3.parallel.detached.job_spec import export_path, in_folder, interpreter, job_environment
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Note, Plan, tail
 from espnet3.parallel.detached.states import JobState, holder_lives, living_pid
 from espnet3.parallel.errors import NoWorkersError, ParallelError
+from espnet3.parallel.jobs.script import in_sh
 from espnet3.parallel.ledger.files import make_folder, open_to_write
 from espnet3.parallel.ledger.lease import disk_now
 
@@ -67,8 +68,8 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
         raise ParallelError(f"the supervisor of {layout.run} did not start: {line or said}")
 
 
-def _command(layout: Layout, python: str) -> list[str]:
-    return [python, "-m", SUPERVISING, str(layout.run)]
+def _command(layout: Layout, python: list[str]) -> list[str]:
+    return [*python, "-m", SUPERVISING, str(layout.run)]
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
@@ -179,11 +180,10 @@ def start_on_hosts(
 
 def _line(layout: Layout, plan: Plan, host: SshHost, place: tuple[str, ...]) -> str:
     cwd = layout.template().surroundings.cwd
-    python = in_folder(host.python or interpreter(plan.env, plan.options, cwd), cwd)
-    root = import_path()
-    path = "" if root is None else f"export PYTHONPATH={shlex.quote(root)}${{PYTHONPATH:+:$PYTHONPATH}}; "
+    python = [in_folder(host.python, cwd)] if host.python else interpreter(plan.env, plan.options, cwd)
     command = shlex.join([*_command(layout, python), *place])
-    return f"cd {shlex.quote(str(layout.folder))} && {path}exec {command} < /dev/null"
+    lines = [f"cd {shlex.quote(str(layout.folder))} || exit 1", *export_path(), f"exec {command} < /dev/null"]
+    return in_sh(lines)  # the login shell there may be any
 
 
 async def _start_one(host: SshHost, line: str) -> str:

@@ -34,7 +34,7 @@ from espnet3.parallel.backends.queue_answers import (
     answer_of,
     inquiry,
 )
-from espnet3.parallel.backends.queue_states import WAITING
+from espnet3.parallel.backends.queue_states import HELD, WAITING
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.errors import ConfigError, SubmissionError
 
@@ -44,6 +44,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 SECONDS = 120.0  # for a command: a busy scheduler answers late
+_LIMIT_SECONDS = 10.0  # for the question how large an array may be: without an answer it is as large as usual
 AT_END = 30.0  # for all that cancels jobs of a driver: a call that has its results waits no longer
 _AT_ONCE = 8  # commands that run at the same time for one event loop
 _MOMENT = 0.05  # seconds within which jobs that are to be cancelled share a command
@@ -151,6 +152,31 @@ def submitting(scheduler: Scheduler) -> Iterator[None]:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayLimit:
+    """How many elements an array may have."""
+
+    n: int
+    source: str  # where the number comes from, as a sentence for an error of a submission
+
+
+def array_limit(scheduler: Scheduler, ask: Callable[..., Said]) -> ArrayLimit:
+    """Ask how many elements the site allows in an array; without an answer, return as many as usual."""
+    usual = scheduler.usual_array
+    guess = f"An array was taken to have {usual} elements at most, as usual"
+    if scheduler.site_limit is None:
+        return ArrayLimit(usual, guess)
+    command, pattern = scheduler.site_limit
+    try:
+        said = ask(list(command), seconds=_LIMIT_SECONDS)
+    except SubmissionError as error:
+        return ArrayLimit(usual, f"{guess}, because {error.command!r} did not answer: {error.stderr}")
+    found = re.search(pattern, said.out, re.MULTILINE)
+    if found is None or not int(found[1]):
+        return ArrayLimit(usual, f"{guess}: {said.command!r} names no limit")
+    return ArrayLimit(int(found[1]), f"{said.command!r} allows an array {found[1]} elements")
+
+
 def submitted_ids(scheduler: Scheduler, said: Said, count: int | None, otherwise: str) -> list[str]:
     """Return the ids of a job or an array that was submitted."""
     try:
@@ -173,9 +199,12 @@ class Listing:
 
     def answer(self, scheduler: Scheduler, element: str) -> JobAnswer:
         """Return what the listing says about an element."""
-        if element in self.views:
-            return answer_of(self.views[element])
         job, index = scheduler.parts_of(element)
+        if element in self.views:
+            view = self.views[element]
+            whole = self.views.get(scheduler.cancel.format(job=job)) if index else None
+            held = whole is not None and whole.meaning == HELD and view.meaning == WAITING
+            return answer_of(whole if held and whole is not None else view)
         if index and int(index) >= self.to_come.get(job, int(index) + 1):
             return answer_of(_TO_COME)
         return NOT_KNOWN
@@ -344,7 +373,10 @@ class JobsToCancel:
         del self._batches[command]  # later jobs go into the next batch
         left = await in_thread(_cancel_in_time, self._scheduler, command, jobs)
         if left.foreign or left.refused:
-            logger.warning("not every job could be cancelled, and some may be left in the queue: %s", left)
+            by_hand = f". Cancel them with: {shlex.join([*command, *left.refused])}" if left.refused else ""
+            logger.warning(
+                "not every job could be cancelled, and some may be left in the queue: %s%s", left, by_hand
+            )
 
 
 def _cancel_in_time(

@@ -1,0 +1,1 @@
+"""Jobs of batch schedulers, with a driver and in detached runs: their scripts, and a scheduler's commands."""

@@ -1,0 +1,235 @@
+"""The script of a job, for workers on nodes and for detached shards: its shell, interpreter, walltime and directives.
+
+#!shell         an option of the block, else the site's setting (`asked`)
+directives      dask-jobqueue's own, and `shell_directive`; `avoiding` joins nodes, `output_problems` looks for folders
+prologue        the user's own lines, in the user's own shell
+command         our lines, as that shell reads them (`commands`), with the words of the interpreter (`python_words`)
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from espnet3.parallel.backends import Backend, load_cluster_class
+from espnet3.parallel.backends.job_text import walltime_seconds, walltime_text
+from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
+from espnet3.parallel.errors import ConfigError
+
+Make = Callable[[Mapping[str, Any]], Any]  # makes dask-jobqueue's job of options
+_OTHER_SHELLS = ("csh", "tcsh", "fish")  # read neither `export NAME=value` nor `$((1 + 2))`
+_VARIABLE_PART = re.compile(r"[%$]")
+
+
+def asked(row: Backend, options: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """Return an option of a block; one that is not given is the site's (jobqueue.yaml, the environment)."""
+    if options.get(name) is not None or row.scheduler is None:
+        return options.get(name, default)
+    load_cluster_class(row)  # importing it reads the site's files
+    import dask
+
+    section = options.get("config_name") or row.name
+    return dask.config.get(f"jobqueue.{section}.{name.replace('_', '-')}", default)
+
+
+# --- the interpreter ---
+
+
+def python_words(row: Backend, options: Mapping[str, Any], cwd: str) -> list[str]:
+    """Return the words that start a job's Python: `apptainer exec my.sif python` is four, the path of a file is one.
+
+    A relative path is one from the submitter's folder: jobs start in another one.
+    """
+    given = str(asked(row, options, "python") or sys.executable)
+    first, *others = [given] if os.path.exists(os.path.join(cwd, given)) else shlex.split(given)
+    first = os.path.expanduser(first)
+    return [first if os.sep not in first or first.startswith("$") else os.path.join(cwd, first), *others]
+
+
+# --- the shell ---
+
+
+def _shell(scheduler: Scheduler, script: str) -> str:
+    """Return the shell of a script: the one of a directive, else that of its first line."""
+    line = script.split("\n", 1)[0]
+    words = line.removeprefix("#!").split() if line.startswith("#!") else []
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    chosen = (
+        re.findall(rf"(?m)^{re.escape(scheduler.mark)} *-S *(\S+)", script) if scheduler.shell_line else []
+    )
+    return str((chosen or words or ["/bin/sh"])[0])
+
+
+def is_posix(scheduler: Scheduler, script: str) -> bool:
+    """Return whether the shell of a script reads lines of sh; in place of a description's it is sh itself."""
+    described = scheduler.submit_by is SubmitBy.DESCRIPTION
+    return described or os.path.basename(_shell(scheduler, script)) not in _OTHER_SHELLS
+
+
+def shell_directive(scheduler: Scheduler, shebang: str, directives: Sequence[Any]) -> list[str]:
+    """Return the directive by which a script runs in the shell of its first line, where it would run in another one."""
+    if not scheduler.shell_line or any(str(line).lstrip().startswith("-S") for line in directives):
+        return []
+    shell = _shell(scheduler, shebang)
+    if not os.path.isabs(shell):
+        usual = f"/bin/{shell}"
+        shell = usual if os.path.exists(usual) else shutil.which(shell) or usual
+    return [scheduler.shell_line.format(shell=shell)]
+
+
+def commands(scheduler: Scheduler, script: str, lines: Sequence[str]) -> list[str]:
+    """Return the last lines of a script, given in sh, as the shell of the script reads them."""
+    return list(lines) if is_posix(scheduler, script) else [in_sh(lines)]
+
+
+def last_line_read(scheduler: Scheduler, script: str) -> str:
+    """Return a script whose last line is in sh as the shell of the script reads it."""
+    *lines, last = script.splitlines()
+    return "\n".join([*lines, *commands(scheduler, script, [last])]) + "\n"
+
+
+def in_sh(lines: Sequence[str]) -> str:
+    """Return lines of sh as one command that every shell reads."""
+    # csh looks for `!` in quotation marks too
+    return f"exec /bin/sh -c {shlex.quote('; '.join(lines))}".replace("!", "'\\!'")
+
+
+# --- the walltime ---
+
+
+def set_walltime(row: Backend, options: dict[str, Any]) -> float | None:
+    """Write the walltime as the scheduler reads it; return the seconds that a job has, None where none are known."""
+    scheduler = row.scheduler
+    value = asked(row, options, "walltime") if scheduler is not None and scheduler.has_walltime else None
+    if scheduler is None or value is None:
+        return None
+    seconds = walltime_seconds(value, minutes_last=scheduler.minutes_last)
+    if seconds is None:  # of the site, whose words are its own
+        return None
+    options["walltime"] = walltime_text(seconds, scheduler.unlimited, writes_seconds=scheduler.writes_seconds)
+    return None if seconds == math.inf else seconds
+
+
+# --- directives ---
+
+
+def avoiding(scheduler: Scheduler, options: Mapping[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
+    """Return options whose jobs keep away from nodes, and from those that the user's own directives name."""
+    own: list[str] = []
+
+    def taken(found: re.Match[str]) -> str:
+        own.extend(text.strip("\"'").replace("&!", scheduler.joint) for text in found.groups() if text)
+        return ""
+
+    def without(text: Any) -> str:
+        return re.sub(scheduler.avoided, taken, str(text)).strip() if scheduler.avoided else str(text)
+
+    kept = list(filter(None, map(without, options["job_extra_directives"])))
+    if options.get("resource_spec") is not None:
+        options = {**options, "resource_spec": without(options["resource_spec"]) or None}
+    every = dict.fromkeys([*own, *nodes])
+    line = scheduler.avoid.format(nodes=scheduler.joint.join(every))
+    return {**options, "job_extra_directives": [*kept, line]}
+
+
+def output_problems(scheduler: Scheduler, directives: Any) -> Iterator[str]:
+    """Yield a sentence for each directive that has output written to a folder which is not there."""
+    if isinstance(directives, Mapping):
+        given = [(f"{key} = {path}", str(path)) for key, path in directives.items()]
+        given = [each for each in given if re.fullmatch(scheduler.output, each[0].split(" = ")[0])]
+    else:
+        pattern = rf"(?:^|\s)(?:{scheduler.output})(?:\s*=\s*|\s+|(?=[./\w]))[\"']?([^\s\"']+)"
+        given = [(str(line), path) for line in directives for path in re.findall(pattern, str(line))]
+    moved = re.search(r"(?:--chdir[= ]|(?<!\S)-[Dd] *)(\S+)", " ".join(map(str, directives)))
+    for line, path in given:
+        folder = os.path.dirname(
+            path if os.sep in path.partition(":")[0] else path.rpartition(":")[2]
+        )  # host:path
+        if variable := _VARIABLE_PART.search(folder):  # the scheduler puts a number there
+            folder = os.path.dirname(folder[: variable.start()])
+        folder = os.path.join(moved[1] if moved else "", os.path.expanduser(folder))
+        if folder and not os.path.isdir(folder):
+            yield (
+                f"options.job_extra_directives: {line!r}: there is no folder {os.path.abspath(folder)}, and "
+                "schedulers make none: such a job ends at its start without a word. Make the folder, or leave the "
+                "directive out: log_directory is where output goes"
+            )
+
+
+def log_folder(wanted: Any) -> str:
+    """Return the folder of `log_directory`, which is made where it is missing."""
+    folder = os.path.abspath(os.path.expanduser(str(wanted)))
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        raise ConfigError(
+            f"options.log_directory = {folder!r}: jobs cannot write their logs there: {error.strerror}; name a folder "
+            "that you may write to and that the nodes see"
+        ) from error
+    return folder
+
+
+# --- what a person may not expect ---
+
+
+def defaults(row: Backend, options: Mapping[str, Any], make: Make) -> list[str]:
+    """Return what a block leaves to others: the walltime, and amounts that no directive of its job holds."""
+    said = []
+    section = options.get("config_name") or row.name
+    walltime = asked(row, options, "walltime")
+    assert row.scheduler is not None
+    if row.scheduler.has_walltime and options.get("walltime") is None and walltime is not None:
+        said.append(f"walltime is {walltime}, by jobqueue.{section}.walltime: options have none")
+    unsaid = [name for name in ("cores", "memory") if not _is_requested(row, options, name, make)]
+    if unsaid:
+        said.append(
+            f"the scheduler is not asked for {' and '.join(unsaid)}, which only Dask reads: resource_spec or "
+            "job_extra_directives ask for more, in the site's own words"
+        )
+    return said
+
+
+def misread(row: Backend, options: Mapping[str, Any], make: Make, factor: float | None = None) -> list[str]:
+    """Return options that mean something else than their name says; `factor`: of memory, with each retry."""
+    said = []
+    project = options.get("project")
+    if project is not None and f"-A {project}" in _header(make, options):
+        said.append(
+            f"options.project = {project!r} is written as -A, the account: write account: {project} for that, or "
+            f'job_extra_directives: ["-P {project}"] for a project'
+        )
+    if factor is not None and not _is_requested(row, options, "memory", make):
+        said.append(
+            f"detached.retry_memory_factor = {factor:g} has no effect: the jobs ask for memory in other words than "
+            "options.memory, such as those of resource_spec, which stay as they are"
+        )
+    return said
+
+
+def _is_requested(row: Backend, options: Mapping[str, Any], name: str, make: Make) -> bool:
+    """Return whether an amount reaches the directives of a job: more of it changes them."""
+    amount = asked(row, options, name)
+    if amount is None:
+        return True
+    from dask.utils import parse_bytes
+
+    more = amount * 2 if name == "cores" else f"{parse_bytes(amount) * 2}B"
+    return _header(make, options) != _header(make, {**options, name: more})
+
+
+def _header(make: Make, options: Mapping[str, Any]) -> str:
+    with warnings.catch_warnings():  # given for the job itself
+        warnings.simplefilter("ignore")
+        job = make(options)
+    described = getattr(job, "job_header_dict", None)
+    return str(job.job_header if described is None else described)

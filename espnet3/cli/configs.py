@@ -92,6 +92,8 @@ def plan(conf: str) -> None:
     if planned.elements > 1:
         arrays = math.ceil(planned.jobs / planned.elements)
         say(f"# submitted together, as {counted(arrays, 'job array')}")
+    for remark in planned.remarks:
+        say(f"# note: {remark}")
     say(planned.script.rstrip())
     for warning in planned.warnings:
         say(f"warning: {warning}; a run with a driver starts only on a machine that has it", file=sys.stderr)

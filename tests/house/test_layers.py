@@ -29,6 +29,7 @@ LAYERS = [
         "what each env is, and the block that names one: checked before anything is started",
         ["backends", "config"],
     ),
+    ("what a batch scheduler is asked for, with a driver and without one, and its answers", ["jobs"]),
     ("what Kubernetes is asked for, with a driver and without one, and its answers", ["kube"]),
     ("what a run was made from: for people, and to notice a change", ["provenance"]),
     ("the run folder: what an outcome is on disk, and nothing of who computed it", ["ledger"]),

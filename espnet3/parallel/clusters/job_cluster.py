@@ -29,6 +29,7 @@ from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters.arrays import Arrays, array_script
 from espnet3.parallel.clusters.keeper import JobKeeper, follow
 from espnet3.parallel.clusters.options import (
+    SCRATCH_VARIABLE,
     check_log_folder,
     interface_problems,
     prepare,
@@ -48,15 +49,16 @@ from espnet3.parallel.dask_compat.clusters import (
     submission_of,
 )
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.jobs.commands import SECONDS, JobsToCancel, Said, in_thread, refuse_elsewhere, run
-from espnet3.parallel.jobs.script import asked, defaults, last_line_read, misread, output_problems
+from espnet3.parallel.jobs import commands
+from espnet3.parallel.jobs.commands import JobsToCancel, Said, in_thread, refuse_elsewhere, run
+from espnet3.parallel.jobs.script import asked, defaults, misread, output_problems, read_by_shell
 from espnet3.parallel.local.pages import GuardedCluster
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
 logger = logging.getLogger(__name__)
 
 
-def watched_job(job_class: Any, scheduler: Scheduler) -> Any:
+def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
     """Return a subclass of a job class that runs its commands itself and whose status shows its end.
 
     Jobs of it that start together are submitted together.
@@ -64,9 +66,9 @@ def watched_job(job_class: Any, scheduler: Scheduler) -> Any:
 
     class WatchedJob(OwnCommands, job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
         run_command = classmethod(_run_submission)
-        arrays = Arrays(scheduler)
-        to_cancel = JobsToCancel(scheduler)
-        patience = SECONDS  # for the command that submits it
+        arrays = Arrays(scheduler_record)
+        to_cancel = JobsToCancel(scheduler_record)
+        patience: float | None = None  # seconds for the command that submits it
         script: str | None = None  # what to submit in place of its own script
         names: Sequence[str] = ()  # what the queue may call it
 
@@ -88,7 +90,7 @@ def watched_job(job_class: Any, scheduler: Scheduler) -> Any:
             self.name = name
 
         def job_script(self) -> str:
-            return self.script or last_line_read(self.arrays.scheduler, super().job_script())
+            return self.script or read_by_shell(scheduler_record, super().job_script(), SCRATCH_VARIABLE)
 
         async def start(self) -> None:
             try:
@@ -220,7 +222,7 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         # the class was made for this one cluster
         make.certificate = certificate
         make.bounds = config.adapt
-        make.job_cls.patience = min(SECONDS, config.start_timeout)
+        make.job_cls.patience = min(commands.SECONDS, config.start_timeout)
         cluster = make(**options)
         cluster.folder = folder
         refuse_elsewhere(row.name, make.job_cls.arrays.scheduler, *submission_of(cluster))

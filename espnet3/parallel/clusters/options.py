@@ -40,6 +40,7 @@ from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)
 
+SCRATCH_VARIABLE = "DASK_TEMPORARY_DIRECTORY"
 _MACHINES = "this machine or the nodes"
 # a directive is cut there, or the scheduler puts something in its place
 _NOT_IN_DIRECTIVES = re.compile(r"[\s'\"%$\\]")
@@ -105,8 +106,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     prologue = list(given("job_script_prologue", []))
     # in the shell's place the worker gets the signals; a scheduler that tracks processes by their parents loses
     # a worker whose shell has ended. The user's own trap needs the shell
-    start = python if any("trap" in str(line) for line in prologue) else f"exec {python}"
-    options["python"] = start if given("local_directory") else f"{own_scratch()} && {start}"
+    options["python"] = python if any("trap" in str(line) for line in prologue) else f"exec {python}"
     for name in ("local_directory", "death_timeout"):
         if (text := given(name)) is not None:
             options[name] = quoted_word(str(text))
@@ -119,7 +119,8 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
         options["job_extra_directives"] = [*own, *directives]
     here = shlex.quote(os.getcwd())
     # jobs of some schedulers start in the home folder; a node without this folder may not need it
-    options["job_script_prologue"] = [f"cd {here} || true", *prologue]
+    scratch = [] if given("local_directory") else [f"{own_scratch()} || exit 1"]
+    options["job_script_prologue"] = [f"cd {here} || true", *prologue, *scratch]
     return _log_folder(row, options, given("log_directory") or None)
 
 
@@ -138,7 +139,7 @@ def own_scratch() -> str:
     base = scratch_base()
     where = '"${TMPDIR:-/tmp}"' if base in (None, tempfile.gettempdir()) else quoted_word(str(base))
     made = f"`mktemp -d {where}/{SCRATCH}XXXXXXXXXX`"
-    return f"DASK_TEMPORARY_DIRECTORY={made} && export DASK_TEMPORARY_DIRECTORY"
+    return f"{SCRATCH_VARIABLE}={made} && export {SCRATCH_VARIABLE}"
 
 
 def _worker_words(row: Backend, options: dict[str, Any], given: Callable[..., Any]) -> list[str]:

@@ -91,12 +91,14 @@ def run(
     environment: Mapping[str, str] | None = None,
     stdin: str = "",
     shell: bool = False,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
 ) -> Said:
     """Run a command and return what it printed; with `shell`, its one word is a line for a shell.
 
-    One that does not end in time is killed with all it has started, and that is a SubmissionError.
+    Without a limit of its own it has `SECONDS`. One that does not end in time is killed with all it has started, and
+    that is a SubmissionError.
     """
+    seconds = SECONDS if seconds is None else seconds
     shown = " ".join(command) if shell else shlex.join(command)
     try:
         process = subprocess.Popen(

@@ -90,10 +90,11 @@ def commands(scheduler: Scheduler, script: str, lines: Sequence[str]) -> list[st
     return list(lines) if is_posix(scheduler, script) else [in_sh(lines)]
 
 
-def last_line_read(scheduler: Scheduler, script: str) -> str:
-    """Return a script whose last line is in sh as the shell of the script reads it."""
-    *lines, last = script.splitlines()
-    return "\n".join([*lines, *commands(scheduler, script, [last])]) + "\n"
+def read_by_shell(scheduler: Scheduler, script: str, first: str) -> str:
+    """Return a worker's script with its last line, and the one before where it begins so, as its shell reads them."""
+    lines = script.splitlines()
+    at = len(lines) - (2 if lines[-2].startswith(first) else 1)
+    return "\n".join([*lines[:at], *commands(scheduler, script, lines[at:])]) + "\n"
 
 
 def in_sh(lines: Sequence[str]) -> str:

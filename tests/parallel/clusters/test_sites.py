@@ -6,20 +6,22 @@ import logging
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from espnet3.parallel import ConfigError, SubmissionError, get_client, parallel_map
+from espnet3.parallel import ConfigError, get_client, parallel_map
 from espnet3.parallel.backends import row
+from espnet3.parallel.clusters import keeper
 from espnet3.parallel.clusters.job_cluster import plan_jobs
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.jobs import commands
 from tests.habits import rows
-from tests.parallel.clusters.test_arrays import STANDINS, block
-from tests.sites import BANNER, BEFORE, CANCEL, SUBMIT, habit, somebody_elses
+from tests.parallel.clusters.test_arrays import block
+from tests.sites import CANCEL, habit
 from tests.standins import StandIn, standin
 from tests.waiting import wait_until
 
@@ -27,50 +29,6 @@ from tests.waiting import wait_until
 def others(queue: StandIn) -> list[int]:
     """Return the numbers of the jobs that wait or run."""
     return sorted({each.job for each in queue.unfinished()})
-
-
-@pytest.mark.parametrize("env", rows(STANDINS, ("pbs",)))
-def test_numbers_around_the_answer_are_no_jobs(
-    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the site's submit command prints lines with numbers, the run's own jobs end with it, and no other job."""
-    with standin(env) as queue:
-        somebody_elses(env, tmp_path)
-        habit(SUBMIT[env], BANNER, tmp_path, monkeypatch)
-        with get_client(block(env, 2)) as client:
-            assert parallel_map(abs, range(-10, 0), client=client) == list(range(10, 0, -1))
-        wait_until(lambda: others(queue) == [1], said=queue.unfinished)
-        assert len(queue.jobs()) == 3
-
-
-@pytest.mark.parametrize("env", rows(STANDINS, ("moab",)))
-def test_a_job_of_another_name_is_left_alone(
-    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An id whose job the queue calls otherwise is not cancelled at the end of a run, and that is said."""
-    with standin(env) as queue:
-        somebody_elses(env, tmp_path)
-        # an answer of the right form, with another job's number
-        habit(SUBMIT[env], '"$OWN" "$@" | sed "s/2/1/g"', tmp_path, monkeypatch)
-        with caplog.at_level(logging.WARNING), get_client(block(env, 1)) as client:
-            client.wait_for_workers(1, timeout=600)
-        assert 1 in others(queue)
-        assert "is 'precious' in the queue" in caplog.text
-        queue.cancel_all()
-
-
-@pytest.mark.parametrize("env", rows(STANDINS, ("lsf",)))
-def test_an_answer_without_an_id_is_shown(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has what the submit command printed, says that a job may be queued, and how to look for it."""
-    with standin(env) as queue:
-        habit(SUBMIT[env], f'"$OWN" "$@" >"$MINE/said"; {BEFORE}', tmp_path, monkeypatch)
-        with pytest.raises(SubmissionError) as error, get_client(block(env, 2)):
-            pass
-        assert len(queue.unfinished()) == 2
-    text = str(error.value)
-    assert "a job may have been queued" in text and "no job was queued" not in text
-    assert "MEMLIMIT set to 1 MB" in text
-    assert {"pbs": "qstat", "lsf": "bjobs", "moab": "showq", "htcondor": "condor_q"}[env] in text
 
 
 REFUSING = """
@@ -94,19 +52,6 @@ def test_a_run_goes_on_with_the_jobs_that_a_site_allows(
     assert "has taken 2 of 4 jobs" in caplog.text and "n_workers" in caplog.text
 
 
-def test_a_submit_command_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first submission has `start_timeout`; what the command has started ends with it."""
-    with standin("pbs"):
-        mine = habit("qsub", 'sleep 1000 & echo $! >"$MINE/pid"; wait', tmp_path, monkeypatch)
-        with (
-            pytest.raises(SubmissionError, match="did not answer within 2 s"),
-            get_client({**block("pbs", 2), "start_timeout": 2}),
-        ):
-            pass
-        pid = int((mine / "pid").read_text())
-        wait_until(lambda: not Path(f"/proc/{pid}").exists())
-
-
 @pytest.mark.parametrize(
     ("code", "said"),
     rows(
@@ -124,7 +69,8 @@ def test_a_cancel_command_that_does_nothing_keeps_no_call(
         assert parallel_map(abs, range(-10, 0), client=client) == list(range(10, 0, -1))
         habit(CANCEL["pbs"], code, tmp_path, monkeypatch)
         jobs = [job.job_id for job in client.cluster.workers.values()]
-    assert "may be left in the queue" in caplog.text
+    assert f"may be left in the queue: qdel {jobs[0]} " in caplog.text
+    assert f"Cancel them with: qdel {jobs[0]}" in caplog.text
     assert said in caplog.text and all(job in caplog.text for job in jobs)
 
 
@@ -194,3 +140,24 @@ def test_jobs_write_their_own_output_and_pbs_delivers_none(
             assert {each.output for each in jobs} | {each.error for each in jobs} == {"/dev/null"}
         wait_until(lambda: not queue.unfinished())
         assert not list(here.iterdir())
+
+
+def test_a_job_that_is_listed_without_its_worker_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a lost node, whose jobs PBS lists as running for minutes: the job is cancelled, and another one works."""
+    monkeypatch.setattr(keeper, "_AWAY", 2.0)
+    launcher = tmp_path / "launcher"
+    launcher.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\nexec sleep 1000\n')
+    launcher.chmod(0o700)
+    config = block("pbs", 1)
+    config["options"]["python"] = str(launcher)
+    with standin("pbs") as queue, get_client(config) as client, caplog.at_level(logging.WARNING):
+        client.wait_for_workers(1, timeout=600)
+        (worker,) = client.run(os.getpid).values()
+        nanny = psutil.Process(worker).parents()[0]
+        for process in (nanny, psutil.Process(worker)):
+            process.kill()
+        assert parallel_map(abs, range(-10, 0), client=client) == list(range(10, 0, -1))
+        assert [each.ended_by for each in queue.jobs()] == ["cancel", None]
+    assert "runs (R), and its worker has been gone for 2 s; another one takes its place" in caplog.text

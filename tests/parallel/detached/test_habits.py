@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,18 @@ def test_a_server_without_history_lists_what_waits_and_runs(
     assert set(states) <= {JobState.RUNNING, JobState.PENDING}
     assert [command[1:3] for command in asked[:2]] == [["-t", "-x"], ["-t", "-u"]]
     assert asked[2:] == [["qstat", "-f", "1[]"]]  # why the array waits
+
+
+def test_a_shard_that_wrote_its_end_is_known_at_once_without_history(tmp_path: Path) -> None:
+    """A job that has said `unfinished`, and that the scheduler has forgotten, is not unknown for a minute."""
+    with standin("pbs", slots=0, habits=[Habit.NO_HISTORY]) as queue:
+        run = submit("pbs", tmp_path, shards=2)
+        queue.cancel_all()
+        for shard, end in enumerate(({"requeue": False}, {"requeue": True})):
+            folder = run.path / f"detached/shard.{shard}"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "ended.json").write_text(
+                json.dumps({"state": "unfinished", "why": "its time is up", **end})
+            )
+        states = [shard.state for shard in run.status().shards]
+    assert states == [JobState.UNFINISHED, JobState.UNKNOWN]  # the other one has asked to be queued again

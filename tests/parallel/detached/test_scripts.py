@@ -113,19 +113,6 @@ def test_arrays_are_split_at_the_sites_limit() -> None:
     assert [limit for _, limit in job_arrays(range(10), 1, 4)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("written", ["90m", "1.5 hours", "1h 30m", "01:30:00"])
-@pytest.mark.parametrize("name", [name for name in SCHEDULERS if "walltime" not in NOT.get(name, ())])
-def test_a_walltime_is_written_as_the_scheduler_reads_it(name: str, written: str) -> None:
-    """Ninety minutes are 01:30:00 or 01:30 in the header, however they were written; "90m" is no time for `sbatch`."""
-    scheduler = BACKENDS[name].scheduler
-    assert scheduler is not None
-    options = {k: v for k, v in OPTIONS.items() if OWN.get(k, name) == name and k not in NOT.get(name, ())}
-    options["walltime"] = written
-    header = make_job(Plan("", [0], "specs", [], name, 3, options, {}, "")).job_header
-    assert ("01:30:00" if scheduler.writes_seconds else "01:30") in header
-    assert written == "01:30:00" or written not in header
-
-
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_jobs_know_the_walltime_that_the_site_sets(name: str) -> None:
     """Without a walltime among the options the site's is what ends a job, so that is what it stops in time for."""

@@ -14,6 +14,7 @@ from tests.habits import rows
 from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go
 from tests.standins import standin
 from tests.standins.place import NAMES
+from tests.waiting import wait_until
 
 OWN: dict[str, dict[str, Any]] = {
     "lsf": {"lsf_units": "mb", "walltime": "00:10"},
@@ -87,3 +88,14 @@ def test_the_prologue_is_run_in_the_submitters_folder(
         status = run.wait(150)
         assert status.done, (status, dict(run.logs()))
     assert (tmp_path / "activated").read_text().splitlines() == [str(tmp_path)] * 2
+
+
+@pytest.mark.parametrize("name", rows([*NAMES], ("pbs",)))
+def test_output_goes_to_the_log_directory(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that is named for logs has what the jobs' scripts print, and `logs` reads it there."""
+    monkeypatch.chdir(tmp_path)
+    with standin(name):
+        run = submit(name, tmp_path, 2, 2, job_script_prologue=["echo before"], log_directory="my logs")
+        assert run.wait(600).done, dict(run.logs())
+        wait_until(lambda: all(text.startswith("before") for _, text in run.logs()), said=run.logs)
+    assert "before" in "".join(file.read_text() for file in (tmp_path / "my logs").iterdir())

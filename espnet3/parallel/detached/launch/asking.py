@@ -31,7 +31,7 @@ from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
-from espnet3.parallel.jobs.commands import SECONDS, Said, answers, comment, run
+from espnet3.parallel.jobs.commands import Said, answers, comment, run
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
 from espnet3.parallel.ledger.lease import disk_now
 
@@ -154,7 +154,7 @@ def ask(
     folder: Path,
     stdin: str | None = None,
     start: Path | None = None,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
 ) -> Said:
     """Run a command and return what it printed."""
     # OAR reads the folder from PWD

@@ -378,7 +378,8 @@ def body(facts: ScriptFacts, head: str) -> str:
     """
     scheduler = facts.scheduler
     index = str(scheduler.first) if facts.alone else f'"{scheduler.index}"'
-    words = [*map(quoted_word, facts.python), "-m", "espnet3.parallel.worker"]
+    python = [quoted_word(word) if "$" in word else shlex.quote(word) for word in facts.python]
+    words = [*python, "-m", "espnet3.parallel.worker"]
     if facts.requeue and scheduler.requeue and not facts.alone:
         words += ["--requeue", shlex.quote(scheduler.requeue)]
     elif facts.requeue and scheduler.again:

@@ -51,7 +51,7 @@ from espnet3.parallel.dask_compat.clusters import (
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import commands
 from espnet3.parallel.jobs.commands import JobsToCancel, Said, in_thread, refuse_elsewhere, run
-from espnet3.parallel.jobs.script import asked, defaults, misread, output_problems, read_by_shell
+from espnet3.parallel.jobs.script import Make, asked, defaults, misread, output_problems, read_by_shell
 from espnet3.parallel.local.pages import GuardedCluster
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
@@ -208,6 +208,18 @@ def _problems_here(row: Backend, options: dict[str, Any]) -> list[str]:
     return [*interface_problems(row, options), *output_problems(row.scheduler, directives)]
 
 
+# Takes the options of dask-jobqueue's cluster itself; the others go to each job.
+_CLUSTER = "dask_jobqueue.core:JobQueueCluster.__init__"
+_SHARED = ("interface", "protocol", "config_name")
+
+
+def _maker(job_class: Any, options: Mapping[str, Any]) -> Make:
+    """Return a function that makes a job of prepared options, with other values of some."""
+    for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)
+    for_job = {name: value for name, value in options.items() if name not in for_cluster}
+    return lambda changed: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **changed})
+
+
 def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     """Start the scheduler here and submit the jobs; return without waiting for a worker."""
     make = watched_cluster(row)
@@ -226,6 +238,8 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         cluster = make(**options)
         cluster.folder = folder
         refuse_elsewhere(row.name, make.job_cls.arrays.scheduler, *submission_of(cluster))
+        for said in misread(row, config.options, _maker(make.job_cls, options)):
+            logger.warning("%s", said)
         processes = processes_per_job(cluster)
         jobs = math.ceil(config.n_workers / processes)
         if processes > 1:
@@ -244,10 +258,6 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
 
 
 # --- plans ---
-
-# Takes the options of dask-jobqueue's cluster itself; the others go to each job.
-_CLUSTER = "dask_jobqueue.core:JobQueueCluster.__init__"
-_SHARED = ("interface", "protocol", "config_name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,20 +284,10 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         check_log_folder(row, given or os.getcwd())
         options["log_directory"] = logs  # a job makes its folder when it is built
         prepare(row, options)
-        for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)
-        for_job = {name: value for name, value in options.items() if name not in for_cluster}
-
-        def make(changed: Mapping[str, Any]) -> Any:
-            return job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **changed)
-
-        job = make(for_job)
-        own = {name: for_job[name] for name in config.options if name in for_job}
+        make = _maker(job_class, options)
+        job = make({})
         factor = DetachedSettings.of(config.detached).retry_memory_factor
-
-        def alike(changed: Mapping[str, Any]) -> Any:
-            return make({**for_job, **changed})
-
-        said = [*defaults(row, own, alike), *misread(row, own, alike, factor)]
+        said = [*defaults(row, config.options, make), *misread(row, config.options, make, factor)]
         processes = job.worker_processes
         jobs = math.ceil(config.n_workers / processes)
         script = job.job_script()

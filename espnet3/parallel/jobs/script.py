@@ -23,7 +23,9 @@ from espnet3.parallel.backends.job_text import walltime_seconds, walltime_text
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.errors import ConfigError
 
-Make = Callable[[Mapping[str, Any]], Any]  # makes dask-jobqueue's job of options
+Make = Callable[
+    [Mapping[str, Any]], Any
+]  # makes dask-jobqueue's job of a block, with other values of some options
 _OTHER_SHELLS = ("csh", "tcsh", "fish")  # read neither `export NAME=value` nor `$((1 + 2))`
 _VARIABLE_PART = re.compile(r"[%$]")
 
@@ -204,7 +206,7 @@ def misread(row: Backend, options: Mapping[str, Any], make: Make, factor: float 
     """Return options that mean something else than their name says; `factor`: of memory, with each retry."""
     said = []
     project = options.get("project")
-    if project is not None and f"-A {project}" in _header(make, options):
+    if project is not None and f"-A {project}" in _header(make):
         said.append(
             f"options.project = {project!r} is written as -A, the account: write account: {project} for that, or "
             f'job_extra_directives: ["-P {project}"] for a project'
@@ -225,12 +227,12 @@ def _is_requested(row: Backend, options: Mapping[str, Any], name: str, make: Mak
     from dask.utils import parse_bytes
 
     more = amount * 2 if name == "cores" else f"{parse_bytes(amount) * 2}B"
-    return _header(make, options) != _header(make, {**options, name: more})
+    return _header(make) != _header(make, **{name: more})
 
 
-def _header(make: Make, options: Mapping[str, Any]) -> str:
+def _header(make: Make, **changed: Any) -> str:
     with warnings.catch_warnings():  # given for the job itself
         warnings.simplefilter("ignore")
-        job = make(options)
+        job = make(changed)
     described = getattr(job, "job_header_dict", None)
     return str(job.job_header if described is None else described)

@@ -159,5 +159,5 @@ def test_a_job_that_is_listed_without_its_worker_is_replaced(
         for process in (nanny, psutil.Process(worker)):
             process.kill()
         assert parallel_map(abs, range(-10, 0), client=client) == list(range(10, 0, -1))
-        assert [each.ended_by for each in queue.jobs()] == ["cancel", None]
+        assert [each.ended_by for each in queue.jobs()] == ["cancel", ""]
     assert "runs (R), and its worker has been gone for 2 s; another one takes its place" in caplog.text

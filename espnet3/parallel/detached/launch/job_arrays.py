@@ -312,10 +312,10 @@ def check(config: ParallelConfig) -> None:
     given = json.loads(json.dumps(dict(config.options), default=str))
     backend, scheduler = row(config.env), scheduler_of(config.env)
 
-    def make(options: Mapping[str, Any]) -> Any:
-        return make_job(Plan("", [0], "check", [], config.env, 1, dict(options), {}))
+    def make(changed: Mapping[str, Any]) -> Any:
+        return make_job(Plan("", [0], "check", [], config.env, 1, {**given, **changed}, {}))
 
-    job = make(given)
+    job = make({})
     refuse_elsewhere(config.env, scheduler, job.submit_command, job.job_script())
     if wrong := [*output_problems(scheduler, asked(backend, given, "job_extra_directives", []))]:
         raise ConfigError("\n".join(wrong))

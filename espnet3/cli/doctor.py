@@ -126,8 +126,6 @@ def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None
     tell(True, f"the job script can be made (espnet3 plan prints it); {planned.jobs} jobs")
     for warning in planned.warnings:
         tell(False, warning)
-    for remark in planned.remarks:
-        tell(None, remark)
     command = planned.command.split()[0]
     place = shutil.which(command)
     if place is None:

@@ -295,7 +295,7 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
         if not ways or is_a(ways[0], FunctionType):
             return None
         reduce = ways[0]
-    elif has_attributes and not ways and kind not in copyreg.dispatch_table:
+    elif has_attributes and (not ways or is_torch_module(kind)) and kind not in copyreg.dispatch_table:
         return None
     try:
         taken = reduce(value)
@@ -304,6 +304,11 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     if isinstance(taken, str):  # a name in its module
         return [taken]
     return [list(part) if at > 2 and part is not None else part for at, part in enumerate(taken)]
+
+
+def is_torch_module(kind: type) -> bool:
+    """Tell whether objects of a class are layers or models of torch."""
+    return any(base.__module__ == "torch.nn.modules.module" for base in kind.__mro__)
 
 
 def _is_anonymous(function: FunctionType) -> bool:

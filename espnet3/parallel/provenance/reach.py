@@ -33,7 +33,7 @@ from espnet3.parallel.provenance.code import (
     functions_in,
     hashes_in,
 )
-from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to
+from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to, is_torch_module
 from espnet3.parallel.provenance.modules import (
     MAIN,
     absolute,
@@ -227,6 +227,8 @@ class Reach(Content):
         name, module, out = cls.__qualname__, module_of(cls), self.left_out(cls)
         bases = (*cls.__bases__, type(cls))
         known = {one: value for one, value in list(vars(cls).items()) if one not in _NOT_CODE}
+        if known.get("__annotations__") == {}:  # asking a class for them adds them
+            del known["__annotations__"]
         made_from = [f"{name_of(module_of(base))}:{base.__qualname__}" for base in bases]
         self._value(module, name, [made_from, sorted(known.keys() - out)])
         for base in bases:
@@ -465,6 +467,8 @@ class Changed:
     def of(self, value: Any) -> set[str]:
         """Return the names of a module, or the attributes of an object or a class, that are changed."""
         is_class, found = is_a(value, type), set(self._loose if id(value) in self._handed_on else ())
+        if is_torch_module(type(value)) and not self._names.isdisjoint(("eval", "train")):
+            found.add("training")  # which these methods of torch set
         for base in value.__mro__ if is_class else type(value).__mro__:
             for on_class, names in self._by_methods.get(id(base), ()):
                 if len(names) > 1:

@@ -13,7 +13,7 @@ import marshal
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import PurePath
@@ -332,13 +332,18 @@ def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, b
     found = {
         f"the default {name} of {called}": (one, f"argument {name}" in roots) for name, one in given.items()
     }
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            held = None if name == "__class__" else cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
+    for name, held in bound_around(function):
         found[f"{name} of {called}"] = held, name in around
     return found
+
+
+def bound_around(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of the function around it that a function reads, and their values."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, None if name == "__class__" else cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:

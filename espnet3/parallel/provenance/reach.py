@@ -88,12 +88,13 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
     hash of each function's code, and of what else counts, the nearest first. Then the import names of packages; of
     those, versions say whether they are the same.
     """
-    roots, reach = list(roots), Reach(Changed(), set())
+    places: dict[str, dict[str, str]] = {}
+    roots, reach = list(roots), Reach(Changed(), set(), places)
     called = {"forward", "build_env_local"}
     for root in roots:  # what a base of ours has, this layer calls
         called.update(*(vars(base) for base in getattr(root, "__mro__", ()) if not is_users(base)))
     for _ in range(2):  # what reached code changes is known once all of it has been reached
-        reach = Reach(Changed(reach.functions.values(), called), reach.later)
+        reach = Reach(Changed(reach.functions.values(), called), reach.later, places)
         for root in roots:
             reach.add(root)
         reach.hash(config, "config")
@@ -112,13 +113,14 @@ class Reach(Content):
 
     lenient = True
 
-    def __init__(self, changed: Changed, later: set[str]) -> None:
+    def __init__(self, changed: Changed, later: set[str], places: dict[str, dict[str, str]]) -> None:
         super().__init__()
         self.left_out = changed.of  # type: ignore[method-assign]
         self.later: set[str] = set()
         self.installed: set[str] = set()
         self.functions: dict[int, Function] = {}
         self._come_later = later
+        self._places = places  # what `locate` has returned: nothing is imported meanwhile
         self._todo: deque[Any] = deque()
         self._seen: dict[int, Any] = {}
         self._put: set[str] = set()
@@ -318,7 +320,7 @@ class Reach(Content):
             dots = len(text) - len(text.lstrip("."))
             for above in (package, *(facts.texts if dots else ())):
                 dotted = absolute(text[dots:], dots, above)
-                if dotted.replace(".", "").isidentifier() and any(map(is_own, locate(dotted).values())):
+                if dotted.replace(".", "").isidentifier() and any(map(is_own, self._locate(dotted).values())):
                     found = True
                     self._module(dotted, facts.names | frozenset(dotted.split(".")), module)
         if not found:  # by a name made at run time: any module may be meant
@@ -328,7 +330,7 @@ class Reach(Content):
 
     def _module(self, dotted: str, names: frozenset[str], owner: str | None = None) -> None:
         """Take in names of a module that code imports."""
-        for name, file in locate(dotted).items():
+        for name, file in self._locate(dotted).items():
             live = sys.modules.get(name)
             if not is_own(file):
                 self.installed.add(name.partition(".")[0])
@@ -337,6 +339,11 @@ class Reach(Content):
                 self._of_module(owner or name, live, names)
             if live is None or (name not in MAIN and owner is not None):
                 self._later(name, file, live is not None)
+
+    def _locate(self, dotted: str) -> dict[str, str]:
+        if dotted not in self._places:
+            self._places[dotted] = locate(dotted)
+        return self._places[dotted]
 
     def _later(self, name: str, file: str, is_loaded: bool) -> None:
         """Take in a module that functions import, by its file: its statements and its imports.
@@ -362,7 +369,7 @@ class Reach(Content):
             self._imports(name, facts, package)
             return
         for dotted in _imported(facts, package):
-            for inner, where in locate(dotted).items():
+            for inner, where in self._locate(dotted).items():
                 if is_own(where) and inner not in MAIN:
                     self._later(inner, where, inner in sys.modules)
 

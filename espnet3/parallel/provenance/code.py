@@ -54,13 +54,13 @@ KNOWN: dict[bytes, str] = {}
 _Place = tuple[str, ...]
 
 
-@lru_cache(maxsize=1 << 14)
 def code_hash(code: CodeType, body: bool = False) -> str:
     """Return the hash of compiled code; of a module's `body` without its functions and its lines for the program."""
-    as_it_is = hashlib.sha256(marshal.dumps(code, 2)).digest()[:DIGITS] + bytes([body])  # 2: no references
-    if as_it_is not in KNOWN:
-        KNOWN[as_it_is] = _hash(code, body)
-    return KNOWN[as_it_is]
+    try:
+        as_it_is = hashlib.sha256(marshal.dumps(code, 2)).digest() + bytes([body])  # 2: no references
+    except ValueError:  # of a constant that no compiler makes
+        return _hash(code, body)
+    return KNOWN.get(as_it_is) or KNOWN.setdefault(as_it_is, _hash(code, body))
 
 
 def _hash(code: CodeType, body: bool) -> str:
@@ -139,7 +139,7 @@ def _steady(value: Any, body: bool = False) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 11)
 def functions_in(code: CodeType, inside: str = "", given: bool = False) -> list[tuple[str, CodeType, bool]]:
     """Return the functions that code defines: qualified name, code, and whether a decorator is given them."""
     found, parts = [], [one for one in code.co_consts if isinstance(one, CodeType)]
@@ -174,7 +174,7 @@ def _decorated(code: CodeType) -> set[str]:
 def hashes_in(code: CodeType) -> dict[str, set[str]]:
     """Return the hashes of a module's own statements and of its functions, by name."""
     found = {BODY: {code_hash(code, True)}}
-    for name, function, _ in functions_in(code):
+    for name, function, _ in functions_in(code, given=True):  # which need not be found out
         found.setdefault(name, set()).add(code_hash(function))
     return found
 

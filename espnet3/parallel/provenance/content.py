@@ -50,6 +50,9 @@ _ONCE = frozenset({
     "_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"
 })  # fmt: skip
 _SOCKETS = ("socket", "_socket")
+_LAYERS = (
+    "torch.nn.modules.module"  # of the base of all layers, which pickles its attributes and nothing else
+)
 _factory: Any = vars(defaultdict)["default_factory"].__get__
 _longest: Any = vars(deque)["maxlen"].__get__
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
@@ -288,14 +291,14 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     users = [base for base in kind.__mro__ if is_users(base)]
     if issubclass(kind, BaseException):
         return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
-    theirs = [base for base in kind.__mro__[:-1] if base not in users]
+    theirs = [base for base in kind.__mro__[:-1] if base not in users and base.__module__ != _LAYERS]
     ways = [vars(base)[name] for base in theirs for name in _PICKLING if name in vars(base)]
     reduce: Any = copyreg.dispatch_table.get(kind) or (lambda one: one.__reduce_ex__(4))
     if users:  # nothing that calls what they override
         if not ways or is_a(ways[0], FunctionType):
             return None
         reduce = ways[0]
-    elif has_attributes and (not ways or is_torch_module(kind)) and kind not in copyreg.dispatch_table:
+    elif has_attributes and not ways and kind not in copyreg.dispatch_table:
         return None
     try:
         taken = reduce(value)
@@ -308,7 +311,7 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
 
 def is_torch_module(kind: type) -> bool:
     """Tell whether objects of a class are layers or models of torch."""
-    return any(base.__module__ == "torch.nn.modules.module" for base in kind.__mro__)
+    return any(base.__module__ == _LAYERS for base in kind.__mro__)
 
 
 def _is_anonymous(function: FunctionType) -> bool:

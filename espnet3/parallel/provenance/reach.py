@@ -13,8 +13,9 @@ import hashlib
 import os
 import sys
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from inspect import getattr_static
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -88,13 +89,13 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
     hash of each function's code, and of what else counts, the nearest first. Then the import names of packages; of
     those, versions say whether they are the same.
     """
-    places: dict[str, dict[str, str]] = {}
-    roots, reach = list(roots), Reach(Changed(), set(), places)
+    find = cache(locate)  # nothing is imported meanwhile
+    roots, reach = list(roots), Reach(Changed(), set(), find)
     called = {"forward", "build_env_local"}
     for root in roots:  # what a base of ours has, this layer calls
         called.update(*(vars(base) for base in getattr(root, "__mro__", ()) if not is_users(base)))
     for _ in range(2):  # what reached code changes is known once all of it has been reached
-        reach = Reach(Changed(reach.functions.values(), called), reach.later, places)
+        reach = Reach(Changed(reach.functions.values(), called), reach.later, find)
         for root in roots:
             reach.add(root)
         reach.hash(config, "config")
@@ -113,14 +114,14 @@ class Reach(Content):
 
     lenient = True
 
-    def __init__(self, changed: Changed, later: set[str], places: dict[str, dict[str, str]]) -> None:
+    def __init__(self, changed: Changed, later: set[str], find: Callable[[str], dict[str, str]]) -> None:
         super().__init__()
         self.left_out = changed.of  # type: ignore[method-assign]
         self.later: set[str] = set()
         self.installed: set[str] = set()
         self.functions: dict[int, Function] = {}
         self._come_later = later
-        self._places = places  # what `locate` has returned: nothing is imported meanwhile
+        self._locate = find
         self._todo: deque[Any] = deque()
         self._seen: dict[int, Any] = {}
         self._put: set[str] = set()
@@ -340,11 +341,6 @@ class Reach(Content):
             if live is None or (name not in MAIN and owner is not None):
                 self._later(name, file, live is not None)
 
-    def _locate(self, dotted: str) -> dict[str, str]:
-        if dotted not in self._places:
-            self._places[dotted] = locate(dotted)
-        return self._places[dotted]
-
     def _later(self, name: str, file: str, is_loaded: bool) -> None:
         """Take in a module that functions import, by its file: its statements and its imports.
 
@@ -474,7 +470,7 @@ class Changed:
     def of(self, value: Any) -> set[str]:
         """Return the names of a module, or the attributes of an object or a class, that are changed."""
         is_class, found = is_a(value, type), set(self._loose if id(value) in self._handed_on else ())
-        if is_torch_module(type(value)) and not self._names.isdisjoint(("eval", "train")):
+        if not self._names.isdisjoint(("eval", "train")) and is_torch_module(type(value)):
             found.add("training")  # which these methods of torch set
         for base in value.__mro__ if is_class else type(value).__mro__:
             for on_class, names in self._by_methods.get(id(base), ()):

@@ -96,15 +96,12 @@ class LoadedCode:
             if entry is not None and _is_meant(name, file, entry):
                 del self._left[called]
                 now = _functions_of(module, os.path.basename(file))
+                if entry.get("unloaded") and (code := compiled(name, file)) is not None:
+                    for one, found in hashes_in(code).items():  # a decorator may have compiled it anew
+                        now[one] = now.get(one, set()) | found
                 known = vars(module).keys() & entry.get("constants", {}).keys()
                 held = {one: constant_hash(vars(module)[one]) for one in known}
-                code = compiled(name, file) if entry.get("unloaded") else None
-                if code is not None:
-                    now[BODY] = {code_hash(code, True)}
-                found = [*_differences(called, file, entry, now, held)]
-                for one, written in hashes_in(code).items() if found and code is not None else ():
-                    now[one] = now.get(one, set()) | written  # a decorator may have compiled it anew
-                lines += _differences(called, file, entry, now, held) if found else []
+                lines += _differences(called, file, entry, now, held)
         if lines:
             raise ConfigError(
                 f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "

@@ -114,6 +114,8 @@ def test_a_moved_run_says_so_and_goes_on_where_it_is(name: str, tmp_path: Path) 
     with standin("pbs", slots=1):
         run = run_of(tmp_path, n=6) if name == "local" else submit(name, tmp_path)
         held(tmp_path, 0)
+        if name == "local":  # also where no shard is silent
+            wait_until(lambda: run.status().counts == {JobState.RUNNING: 1, JobState.DONE: 2})
         moved = run.path.rename(tmp_path / "moved")
         found = DetachedRun.open(moved)
         status = found.status()

@@ -34,16 +34,37 @@ _STACK = 20_000  # characters of a stack that travel: a deep recursion's has meg
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Items in progress when a call took too long."""
+    """Items in progress when a call took too long, or raised what makes its process useless."""
 
     position: int  # of the first item in progress, in the chunk that the driver sent
     items: int  # 1, or a batch
     seconds: float
     stack: str = ""  # where the call was; "" where that is not known
     inner: list[Any] | None = None  # in progress in a run within that item (the indices of a shard)
+    error: Sequence[str] | None = None  # type, message and traceback; None: it took too long
 
 
 Report = Callable[[Late], None]
+
+
+def late_in(
+    items: Sequence[Any],
+    at: int,
+    n: int,
+    seconds: float,
+    outer: list[Any] | None,
+    stack: str = "",
+    error: Sequence[str] | None = None,
+) -> Late:
+    """Describe `n` items in progress; `outer`: the results so far of the chunk in whose item they run, if any."""
+    if outer is None:
+        return Late(at, n, seconds, stack, error=error)
+    inner: list[Any] = list(items[at : at + n])
+    try:
+        pickle.dumps(inner)
+    except (Exception, SystemExit, GeneratorExit):  # user classes may raise anything; their text will do
+        inner = [repr(item) for item in inner]
+    return Late(len(outer), 1, seconds, stack, inner, error)
 
 
 class AwakeClock:
@@ -164,15 +185,7 @@ class Watch:
     def _late(self, seconds: float) -> Late:
         frame = sys._current_frames().get(self.thread)
         stack = "" if frame is None else stack_text(frame, ("espnet3.parallel.engine.",))[-_STACK:]
-        at, n = len(self.values), self.at_once
-        if self.outer is None:
-            return Late(at, n, seconds, stack)
-        inner: list[Any] = list(self.items[at : at + n])
-        try:
-            pickle.dumps(inner)
-        except (Exception, SystemExit, GeneratorExit):  # user classes may raise anything; their text will do
-            inner = [repr(item) for item in inner]
-        return Late(len(self.outer), 1, seconds, stack, inner)
+        return late_in(self.items, len(self.values), self.at_once, seconds, self.outer, stack)
 
 
 class _Watchman:

@@ -185,7 +185,8 @@ class Losses:
         assert late is not None
         rest = self._in_progress(chunk, late.position, late.items)
         end = _KILLED if slot.hello.pid else ProcessEnd()
-        loss = Loss(rest.start, len(rest.items), end, seconds=late.seconds, stack=late.stack)
+        why = late.seconds, late.stack, late.error
+        loss = Loss(rest.start, len(rest.items), end, True, True, *why)
         index = None
         if late.inner is not None:
             index = late.inner[0] if len(late.inner) == 1 else late.inner

@@ -293,7 +293,7 @@ class Pilot:
                     self._send(("unread", run_id, failure, pickle_error(error)))
                     return
             keep = float("inf") if positions is None else KEEP
-            with on_a_worker(report if self.alone else None):
+            with on_a_worker(report if self.alone else None, self.replaced):
                 how = budget, interrupted, self.mark.step, singly, self._step, keep
                 block = run_items(items, call, spec.policy, self.worker, *how)
             try:

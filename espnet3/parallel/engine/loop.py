@@ -23,7 +23,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.engine.exceptions import failure_of, spoilt_cuda
+from espnet3.parallel.engine.exceptions import spoilt_cuda
 from espnet3.parallel.engine.inside import THREAD
 from espnet3.parallel.engine.seeding import seeded, turn
 from espnet3.parallel.engine.settling import (
@@ -39,6 +39,7 @@ from espnet3.parallel.engine.settling import (
     stepper,
 )
 from espnet3.parallel.engine.watch import Feed, KeepingFeed, Report, Watch, late_in
+from espnet3.parallel.errors import add_note
 from espnet3.parallel.records import Policy
 
 _QUICK, _SLOW = 1 / 16, 1 / 4  # of the time budget: a step that takes less grows, one that takes more shrinks
@@ -245,8 +246,7 @@ class _Loop:
     def _leave_spoilt(self, tried: Attempt, n: int) -> None:
         """End this process with `n` items in progress, where their exception makes CUDA unusable in it."""
         leave, at = _INSIDE.leave, len(self.block.values)
-        if leave is not None and spoilt_cuda(tried.error):
-            failure = failure_of(tried.error, None, 1, self.worker)
-            error = failure.error_type, failure.message, failure.traceback
+        if leave is not None and (note := spoilt_cuda(tried.error)):
+            add_note(tried.error, note)  # `parallel_*` raise it as it is
             outer = None if _INSIDE.values is self.block.values else _INSIDE.values
-            leave(late_in(self.items, at, n, tried.seconds, outer, error=error))
+            leave(late_in(self.items, at, n, tried.seconds, outer, error=tried.error))

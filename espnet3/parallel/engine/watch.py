@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.engine.exceptions import stack_text
+from espnet3.parallel.engine.exceptions import failure_of, pickle_error, stack_text
 
 _LONGEST_STEP = 0.1  # seconds after which a step of several items ends with the item it is in
 _LOOKS = 10  # per timeout
@@ -42,6 +42,7 @@ class Late:
     stack: str = ""  # where the call was; "" where that is not known
     inner: list[Any] | None = None  # in progress in a run within that item (the indices of a shard)
     error: Sequence[str] | None = None  # type, message and traceback; None: it took too long
+    raised: bytes | None = None  # the exception itself, where it can be pickled
 
 
 Report = Callable[[Late], None]
@@ -54,17 +55,21 @@ def late_in(
     seconds: float,
     outer: list[Any] | None,
     stack: str = "",
-    error: Sequence[str] | None = None,
+    error: BaseException | None = None,
 ) -> Late:
     """Describe `n` items in progress; `outer`: the results so far of the chunk in whose item they run, if any."""
+    said, raised = None, pickle_error(error)
+    if error is not None:
+        failure = failure_of(error, None, 1, "")
+        said = failure.error_type, failure.message, failure.traceback
     if outer is None:
-        return Late(at, n, seconds, stack, error=error)
+        return Late(at, n, seconds, stack, None, said, raised)
     inner: list[Any] = list(items[at : at + n])
     try:
         pickle.dumps(inner)
     except (Exception, SystemExit, GeneratorExit):  # user classes may raise anything; their text will do
         inner = [repr(item) for item in inner]
-    return Late(len(outer), 1, seconds, stack, inner, error)
+    return Late(len(outer), 1, seconds, stack, inner, said, raised)
 
 
 class AwakeClock:

@@ -23,7 +23,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.engine.exceptions import spoilt_cuda
+from espnet3.parallel.engine import pickling
+from espnet3.parallel.engine.exceptions import ANYTHING, spoilt_cuda
 from espnet3.parallel.engine.inside import THREAD
 from espnet3.parallel.engine.seeding import seeded, turn
 from espnet3.parallel.engine.settling import (
@@ -248,5 +249,9 @@ class _Loop:
         leave, at = _INSIDE.leave, len(self.block.values)
         if leave is not None and (note := spoilt_cuda(tried.error)):
             add_note(tried.error, note)  # `parallel_*` raise it as it is
+            try:
+                pickling.dumps(self.block.values)
+            except ANYTHING:  # results on the GPU, where the kernel of any of these items may have failed
+                at, n = 0, at + n
             outer = None if _INSIDE.values is self.block.values else _INSIDE.values
             leave(late_in(self.items, at, n, tried.seconds, outer, error=tried.error))

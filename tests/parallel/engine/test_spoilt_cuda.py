@@ -58,7 +58,7 @@ spoilt: list[int] = []  # the items after which each CUDA call of this process f
 
 
 class Held:
-    """A result on the GPU, which is fetched when it is sent back: after a kernel of any item has failed."""
+    """A result on the GPU, fetched when it is sent back: not after a kernel of any item has failed."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -100,12 +100,13 @@ class InBatches(Runner):
 
 
 class Unnoticed(Runner):
-    """Loses it without an error in the item."""
+    """Loses it without an error in the item: the next one has it, or the result."""
 
     @staticmethod
     def forward(index: int, **env: object) -> Any:
-        if index == BAD:
-            spoilt.append(index)
+        if index != BAD:
+            return Held(fallen_out(index))
+        spoilt.append(index)
         return Held(index)
 
 

@@ -64,6 +64,7 @@ class JobSpec:
     retry_failed: bool = False  # run items again that failed before
     hooks: bool = False  # the runner writes files of its own, into `split.<shard>` of the run's folder
     keep_values: bool = True  # the results are wanted beside those files
+    gpus: bool = False  # the job was asked to have some
     run_id: str = ""  # the session that submitted it, for people
     entries: dict[str, str] = field(default_factory=dict)  # entries of the env that come from the run folder
 
@@ -71,6 +72,11 @@ class JobSpec:
     def end(self) -> int:
         """Position after the last item."""
         return self.begin + len(self.items)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the shard's process may be killed with an item: the job starts another."""
+        return self.gpus or self.policy.item_timeout is not None
 
     def moved_to(self, run: Path) -> JobSpec:
         """Return the spec for a moved or copied run folder: its paths in the old folder lead into this one."""

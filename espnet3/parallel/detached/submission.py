@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from espnet3.parallel.backends import Kind, row
+from espnet3.parallel.backends.machine import asks_for_gpus
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.job_spec import (
@@ -231,8 +232,15 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         batched=run.batch_forward is not None,
         hooks=run.writes,
         keep_values=not run.merges,
+        gpus=_on_gpus(config),
         entries=run.entries(folder),
     )
+
+
+def _on_gpus(config: ParallelConfig) -> bool:
+    """Whether the jobs of a configuration have GPUs."""
+    asks = [each if isinstance(each, (list, tuple)) else [each] for each in config.options.values()]
+    return row(config.env).kind is Kind.GPU or asks_for_gpus(word for words in asks for word in words)
 
 
 def shard_bounds(

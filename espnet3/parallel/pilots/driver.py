@@ -21,7 +21,7 @@ from typing import Any
 
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
+from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error, recorded_error
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.watch import AwakeClock
 from espnet3.parallel.engine.work import Chunk, Work
@@ -270,11 +270,10 @@ class PilotRun:
         error: BaseException | None = None,
     ) -> None:
         if self.spec.policy.on_error == "raise":
-            kind = TimeoutError if failure.cause == "timeout" else RuntimeError
-            block = Block(error=error or kind(failure.message), stop=failure)
+            block = Block(error=error or recorded_error(failure), stop=failure)
         else:
             block = Block(values=[failure], failed=[0], loss=loss)
-        block.retries = max(0, chunk.late - (failure.cause == "timeout"))
+        block.retries = max(0, chunk.late - (loss is not None and loss.seconds is not None))
         self._out.append((chunk, block))
 
     # --- messages up ---

@@ -13,15 +13,22 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error
+from espnet3.parallel.engine.exceptions import (
+    ANYTHING,
+    describe_error,
+    failure_of,
+    pickle_error,
+    spoilt_cuda,
+)
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler
 from espnet3.parallel.engine.settling import Block, Call, to_lines
-from espnet3.parallel.engine.watch import Late, end_process
+from espnet3.parallel.engine.watch import Late, end_process, late_in
 from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.errors import ParallelError
@@ -293,7 +300,7 @@ class Pilot:
                     self._send(("unread", run_id, failure, pickle_error(error)))
                     return
             keep = float("inf") if positions is None else KEEP
-            with on_a_worker(report if self.alone else None):
+            with on_a_worker(report if self.alone else None, self.replaced):
                 how = budget, interrupted, self.mark.step, singly, self._step, keep
                 block = run_items(items, call, spec.policy, self.worker, *how)
             try:
@@ -310,7 +317,7 @@ class Pilot:
             self.mark.leave(len(block.values))
             if positions is not None:
                 to_lines(block, positions, items, spec.policy, self.worker)
-            parts = self._pickled(run_id, items, block, spec.policy)
+            parts = self._pickled(run_id, items, block, spec.policy, report)
             block.error = None  # its traceback leads to this frame, and the frame to it
         try:
             sys.stdout.flush()
@@ -331,12 +338,15 @@ class Pilot:
     def _has_end(self, run_id: int) -> bool:
         return any(m[0] == "end" and m[1] == run_id for m in self._inbox)
 
-    def _pickled(self, run_id: int, items: Any, block: Block, policy: Policy) -> Any:
+    def _pickled(
+        self, run_id: int, items: Any, block: Block, policy: Policy, leave: Callable[[Late], None]
+    ) -> Any:
         values, head = block.values, head_of(block)
         try:
             return pickle_parts(("done", run_id, tuple(head), values))
-        except ANYTHING:  # some result needs more than pickle (a class made in a script) ...
-            pass
+        except ANYTHING as error:  # some result needs more than pickle (a class made in a script) ...
+            if self.replaced and spoilt_cuda(error):  # or is on a GPU, where the kernel of any of them failed
+                leave(late_in(items, 0, len(values), block.seconds, None, error=error))
         try:
             return pickle_parts(("done", run_id, tuple(head), values), Pickler)
         except ANYTHING:  # ... or cannot travel at all

@@ -16,7 +16,7 @@ import click
 
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.detached.looking.status import no_run
-from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below
 from espnet3_parallel.output import explained, say
 from espnet3_parallel.runs import exit_status
@@ -32,14 +32,14 @@ _LINE = 10.0  # seconds between two lines where there is no terminal
 @click.option("--json", "as_json", is_flag=True, help="Print what would be shown now as JSON, and leave.")
 @explained
 def watch(run: str, as_json: bool) -> None:
-    """Show RUN, or all runs in FOLDER, until they have stopped.
+    """Show RUN, or all runs in FOLDER, to a person until they have stopped.
 
     On a terminal: bar, rate, time left, workers, failures; q leaves, and the run goes on. Elsewhere there is a line
-    every ten seconds. Exit status: that of `status`.
+    every ten seconds. Exit status: that of `status`; a script uses `wait`.
     """
     folder = Path(os.path.abspath(run))
     if not runs_below(folder):
-        raise ConfigError(no_run(folder))
+        raise click.BadParameter(no_run(folder), param_hint="RUN|FOLDER")
     watchers: dict[Path, Watcher] = {}
     if as_json:
         facts = [one.to_json() for one in look(folder, watchers)]

@@ -86,7 +86,7 @@ def test_other_verbs_say_that_an_ordinary_run_has_no_jobs(tmp_path: Path) -> Non
         done = CliRunner().invoke(verb, [str(tmp_path / "run")])
         assert done.exit_code == 1 and "was not submitted as detached jobs" in done.stderr
     done = CliRunner().invoke(status, [str(tmp_path)])
-    assert done.exit_code == 1 and "holds no run (there are runs in run)" in done.stderr
+    assert done.exit_code == 2 and "holds no run (there are runs in run)" in done.stderr
 
 
 def test_watch_shows_every_change_until_the_end(tmp_path: Path) -> None:

@@ -156,4 +156,4 @@ def test_a_missing_rich_is_said_before_anything_is_drawn(
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     """A folder that holds no run is an error that says what to give."""
     done = CliRunner().invoke(watch, [str(tmp_path)])
-    assert done.exit_code == 1 and "holds no run" in done.stderr
+    assert done.exit_code == 2 and "holds no run" in done.stderr

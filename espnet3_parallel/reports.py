@@ -32,7 +32,8 @@ def report(run: str, output: str | None, kind: str, as_json: bool) -> None:
     if kind == "html":
         text = page_of(facts)
     else:
-        said = {**asdict(facts), "left": facts.left, "conclusions": conclusions(facts)}
+        times = {"began": facts.began, "ended": facts.ended, "worked": facts.worked}
+        said = {**asdict(facts), **times, "left": facts.left, "conclusions": conclusions(facts)}
         text = json.dumps(said, indent=2, default=str) + "\n"
     output = output or ("report.html" if kind == "html" else "-")
     if output == "-":

@@ -45,7 +45,7 @@ from espnet3.parallel.ledger.folder import EVENTS, note_event, resumed
 from espnet3.parallel.ledger.lease import Lease, disk_now
 from espnet3.parallel.ledger.merge import merge_splits
 from espnet3.parallel.ledger.results import Results
-from espnet3.parallel.ledger.scan import FAILED, LEFT, scan_splits
+from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, scan_splits
 from espnet3.parallel.ledger.split import RESULTS
 from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.messages import counted, html_table
@@ -288,10 +288,10 @@ class DetachedRun(Sequence[JobRecord]):
                 layout.write_plan(replace(plan, code={}))
             scan = scan_splits(layout.run, items, plan.indices_sha256, kind=plan.kind)
             shards = put_specs(layout, plan, items, scan.state, who, failed_items)
-            left = scan.state.count(LEFT)
+            ok, failed, left = map(scan.state.count, (OK, FAILED, LEFT))
             facts = {"on_error": on_error, "raised": raised, "ended": before.ended_early()}
             said = {name: value for name, value in facts.items() if value}
-            _event(layout, "retried", shards=shards, items=left, **said)
+            _event(layout, "retried", shards=shards, items=left, ok=ok, failed=failed, **said)
             hand_over(layout, plan, shards, raised)
         status = run_status(layout, plan)
         if shards:

@@ -43,7 +43,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "overlay": ("overlay", "Use this layer in TREE: a checkout of ESPnet."),
     },
 }
-_VERBS = {name: each for verbs in _GROUPS.values() for name, each in verbs.items()}
+VERBS = {name: each for verbs in _GROUPS.values() for name, each in verbs.items()}
 _STATUS = """Exit status of every command:
 
 \b
@@ -58,12 +58,12 @@ _STATUS = """Exit status of every command:
 
 class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_VERBS)
+        return list(VERBS)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         from click.shell_completion import CompletionItem  # 10 ms that only a shell waits for
 
-        found = [CompletionItem(n, help=text) for n, (_, text) in _VERBS.items() if n.startswith(incomplete)]
+        found = [CompletionItem(n, help=text) for n, (_, text) in VERBS.items() if n.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)  # its options
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -74,20 +74,20 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _VERBS and not args[0].startswith("-"):
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
             from espnet3.parallel.messages import did_you_mean  # of our layer alone
 
             ctx.fail(
-                f"no such command {args[0]!r}.{did_you_mean(args[0], _VERBS)} There are: {', '.join(_VERBS)}"
+                f"no such command {args[0]!r}.{did_you_mean(args[0], VERBS)} There are: {', '.join(VERBS)}"
             )
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _VERBS:
+        if cmd_name not in VERBS:
             return None
         if cmd_name != "overlay":  # which is for a tree that hides our layer
             _refuse_another_layer()
-        found: Any = getattr(import_module(f"espnet3_parallel.{_VERBS[cmd_name][0]}"), cmd_name)
+        found: Any = getattr(import_module(f"espnet3_parallel.{VERBS[cmd_name][0]}"), cmd_name)
         return found if isinstance(found, click.Command) else None
 
 
@@ -100,15 +100,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that shows ASCII alone gets escapes
             stream.reconfigure(errors="backslashreplace")
-
-
-def second_name() -> None:
-    """Run the command line as `espnet3`: words that are not its verbs go to ESPnet's command where there is one."""
-    theirs = None if sys.argv[1:2] and sys.argv[1] in _VERBS else layer.espnets_command()
-    if theirs is None:
-        main()
-    else:
-        sys.exit(theirs.load()())
 
 
 def _refuse_another_layer() -> None:

@@ -57,11 +57,11 @@ def test_fish_shows_each_verb_with_all_that_the_list_says_of_it(tmp_path: Path) 
         'for verb in $argv; complete -C "espnet3-parallel $verb"; end'
     )
     done = subprocess.run(
-        [str(FISH), "-c", line, *command._VERBS],
+        [str(FISH), "-c", line, *command.VERBS],
         env={**os.environ, **HERE, "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    said = "".join(f"{verb}\t{text}\n" for verb, (_, text) in command._VERBS.items())
+    said = "".join(f"{verb}\t{text}\n" for verb, (_, text) in command.VERBS.items())
     assert done.stdout == said

@@ -29,7 +29,7 @@ def test_the_list_of_verbs_loads_none_of_them() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for name in command._VERBS:
+    for name in command.VERBS:
         assert f"\n  {name} " in done.stdout
 
 
@@ -45,7 +45,7 @@ def test_the_verbs_stand_in_the_order_of_a_run_above_the_exit_statuses() -> None
     ]
     places = [said.index(title) for title in [*titles, "\n    75 "]]
     assert places == sorted(places) and said.index("\n  report ") > places[2] > said.index("\n  wait ")
-    assert sorted(command._VERBS) == sorted(name for verbs in command._GROUPS.values() for name in verbs)
+    assert sorted(command.VERBS) == sorted(name for verbs in command._GROUPS.values() for name in verbs)
 
 
 ASCII = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import os
 import re
 import shlex
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
@@ -83,20 +85,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
                 tasks = folder / f"tasks.{number}.json"
                 specs = [str(layout.spec(shard)) for shard in part]
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
-                facts = ScriptFacts(
-                    scheduler=scheduler,
-                    n=len(part),
-                    limit=at_once,
-                    name=str(job.job_name),
-                    shebang=str(job.shebang or "#!/bin/sh"),
-                    cwd=cwd,
-                    prologue=prologue_of(job),
-                    folder=str(folder),
-                    python=interpreter(plan.env, plan.options, cwd),
-                    import_path=import_path(),
-                    tasks=str(tasks),
-                    requeue=settings.requeue,
-                )
+                facts = _facts(plan, job, len(part), at_once, cwd, tasks)
                 command, stdin, text = _write(folder / f"job.{number}.sh", job, facts, silent)
                 with submitting(scheduler):
                     said = ask(command, folder, stdin, Path("/") if silent else folder)
@@ -124,6 +113,48 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
             file=sys.stderr,
             flush=True,
         )
+
+
+def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) -> ScriptFacts:
+    return ScriptFacts(
+        scheduler=scheduler_of(plan.env),
+        n=n,
+        limit=at_once,
+        name=str(job.job_name),
+        shebang=str(job.shebang or "#!/bin/sh"),
+        cwd=cwd,
+        prologue=prologue_of(job),
+        folder=str(tasks.parent),
+        python=interpreter(plan.env, plan.options, cwd),
+        import_path=import_path(),
+        tasks=str(tasks),
+        requeue=DetachedSettings.of(plan.settings).requeue,
+    )
+
+
+def planned(config: ParallelConfig, n_shards: int, run: Path) -> tuple[int, str, str]:
+    """Return how many arrays a detached run in a folder would be, and the command and the script of the first one."""
+    plan, job = _job_of(config, run.name)
+    limit, scheduler = DetachedSettings.of(plan.settings).array_limit, scheduler_of(config.env)
+    most = scheduler.largest_array() if limit is None else limit - scheduler.first + 1
+    arrays = job_arrays(range(n_shards), plan.n_workers, max(1, most))
+    jobs = run / "detached" / FOLDER
+    facts = _facts(plan, job, len(arrays[0][0]), arrays[0][1], os.getcwd(), jobs / "tasks.0.json")
+    with TemporaryDirectory() as folder:
+        command, stdin, _ = _write(Path(folder, "job.0.sh"), job, facts, silent=False)
+        files = sorted(
+            Path(folder).iterdir(), reverse=True
+        )  # a description comes before the script that it names
+        text = "\n".join(file.read_text(encoding="utf-8").rstrip() for file in files)
+        words = [*command, *(["<", files[-1].name] if stdin else [])]
+    return len(arrays), " ".join(words).replace(folder, str(jobs)), text.replace(folder, str(jobs))
+
+
+def _job_of(config: ParallelConfig, name: str) -> tuple[Plan, Any]:
+    """Return the plan of a configuration, without shards, and its job."""
+    options = json.loads(json.dumps(dict(config.options), default=str))
+    plan = Plan("", [0], name, [], config.env, config.n_workers, options, dict(config.detached))
+    return plan, make_job(plan)
 
 
 def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
@@ -196,8 +227,8 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     left = _cancel(scheduler, arrays, folder)
     again = (
         f"Jobs of {' '.join(array.whole[-1] for array in arrays)} that start or run end by themselves, because "
-        f"{layout.stop} tells them to; `espnet3 cancel` again when the scheduler answers, to take the others from "
-        "its queue"
+        f"{layout.stop} tells them to; `espnet3-parallel cancel` again when the scheduler answers, to take the others "
+        "from its queue"
     )
     if left.foreign:
         raise ParallelError(
@@ -307,8 +338,7 @@ def walltime(config: ParallelConfig) -> float | None:
 
 def check(config: ParallelConfig) -> None:
     """Raise if the scheduler's package is missing, or options of its job are wrong or send it to another cluster."""
-    options = json.loads(json.dumps(dict(config.options), default=str))
-    job = make_job(Plan("", [0], "check", [], config.env, 1, options, {}))
+    _, job = _job_of(config, "check")
     refuse_elsewhere(config.env, scheduler_of(config.env), job.submit_command, job.job_script())
 
 

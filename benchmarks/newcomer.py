@@ -124,7 +124,7 @@ def walk(home: Path, python: str, demo: bool) -> list[Step]:
     trail.step("an item that fails, in a run with a folder", run, "ItemError|AttributeError", code=1)
     trail.step(
         "its replay",
-        "clone/.venv/bin/espnet3 replay runs/words 1",
+        "clone/.venv/bin/espnet3-parallel replay runs/words 1",
         "item 1 now: raised.*same as then",
         code=1,
     )

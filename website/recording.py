@@ -50,7 +50,7 @@ COMMANDS = (
     "cat texts.py",
     "timeout -s KILL 3 python texts.py   # somebody kills it",
     "python texts.py   # the same command goes on with what is left",
-    "espnet3 report runs/texts",
+    "espnet3-parallel report runs/texts",
 )
 _HEX = re.compile("[0-9a-f]{6}")
 COLOURS = {"red": "r", "green": "g", "brown": "y", "blue": "b", "cyan": "c", "magenta": "m"}

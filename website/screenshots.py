@@ -56,12 +56,12 @@ if __name__ == "__main__":
 # What is typed, and the seconds after which the picture is taken, unless it has ended before
 VIEWS = {
     "bar": ("python run.py", 3.0),
-    "watch": ("(python run.py >/dev/null 2>&1 &) ; sleep 2; timeout 6 espnet3 watch out", 5.0),
-    "status": ("espnet3 status out", 60.0),
+    "watch": ("(python run.py >/dev/null 2>&1 &) ; sleep 2; timeout 6 espnet3-parallel watch out", 5.0),
+    "status": ("espnet3-parallel status out", 60.0),
     # of jobs: while they are at work, and what they are when they have ended
-    "watch-jobs": ("python run.py detached; sleep 2.5; timeout 6 espnet3 watch jobs", 7.0),
-    "status-jobs": ("espnet3 wait jobs >/dev/null 2>&1; espnet3 status jobs", 60.0),
-    "doctor": ("espnet3 doctor conf.yaml", 60.0),
+    "watch-jobs": ("python run.py detached; sleep 2.5; timeout 6 espnet3-parallel watch jobs", 7.0),
+    "status-jobs": ("espnet3-parallel wait jobs >/dev/null 2>&1; espnet3-parallel status jobs", 60.0),
+    "doctor": ("espnet3-parallel doctor conf.yaml", 60.0),
 }
 
 
@@ -121,7 +121,7 @@ def main() -> None:
                 picture(chromium, terminal(name, columns, folder), False, "1100,640")
         subprocess.run([sys.executable, "run.py"], cwd=folder, check=True, capture_output=True)
         report = [
-            str(Path(sys.executable).parent / "espnet3"),
+            str(Path(sys.executable).parent / "espnet3-parallel"),
             "report",
             "out",
             "-o",

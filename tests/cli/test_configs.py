@@ -1,4 +1,4 @@
-"""`espnet3 plan` and `espnet3 doctor`, against golden files and without a scheduler."""
+"""`espnet3-parallel plan` and `espnet3-parallel doctor`, against golden files and without a scheduler."""
 
 import os
 import shlex
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli.configs import plan
-from espnet3.cli.doctor import doctor
 from espnet3.parallel.backends import BACKENDS
+from espnet3_parallel.configs import plan
+from espnet3_parallel.doctor import doctor
 
 GOLDEN = Path(__file__).parent / "golden"
 COMMON = "queue: gpu, cores: 4, memory: 32GB, walltime: 4h, interface: lo"
@@ -33,7 +33,7 @@ def test_each_scheduler_has_a_golden_file():
 
 @pytest.mark.parametrize("env", OPTIONS)
 def test_the_job_script_is_the_golden_one(env, conf, tmp_path):
-    """`espnet3 plan` prints this script; ESPNET3_GOLDEN=write makes the file anew."""
+    """`espnet3-parallel plan` prints this script; ESPNET3_GOLDEN=write makes the file anew."""
     done = CliRunner().invoke(plan, [conf(env, OPTIONS[env])])
     assert done.exit_code == 0, done.output
     printed = done.output.replace(sys.executable, "PYTHON").replace(shlex.quote(str(tmp_path)), "HERE")
@@ -82,7 +82,7 @@ def test_a_warning_names_the_file_on_one_line(verb, tmp_path):
     """An ignored key is named in one line with the file's name, without a line of another program."""
     file = tmp_path / "conf.yaml"
     file.write_text("parallel: {env: local, colour: red}\n")
-    code = f"from espnet3.cli.main import main; main([{verb!r}, {str(file)!r}])"
+    code = f"from espnet3_parallel.main import main; main([{verb!r}, {str(file)!r}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"warning: {file}: The parallel config: colour = 'red' is ignored")

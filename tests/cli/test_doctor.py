@@ -1,4 +1,4 @@
-"""`espnet3 doctor`: what it finds before anything is queued, and what it says it could not check."""
+"""`espnet3-parallel doctor`: what it finds before anything is queued, and what it says it could not check."""
 
 import fcntl
 import os
@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli.doctor import doctor
-from espnet3.cli.importable import Facts, differences
+from espnet3_parallel.doctor import doctor
+from espnet3_parallel.importable import Facts, differences
 from tests.cli.test_configs import OPTIONS
 from tests.standins import standin
 
@@ -24,7 +24,7 @@ def test_doctor_works_without_the_scheduler_and_says_what_it_could_not_check(con
     assert "ok  package dask_jobqueue is installed" in done.output
     assert "not checked  the scheduler: sbatch is not on the PATH" in done.output
     assert f"not checked  that workers see {tmp_path} and {sys.executable}: --start asks one" in done.output
-    assert done.output.endswith("5 checks, 0 wrong, 4 not made\n")
+    assert done.output.endswith("6 checks, 0 wrong, 4 not made\n")
 
 
 def test_doctor_runs_an_item_where_there_is_a_scheduler(conf, tmp_path):

@@ -20,7 +20,7 @@ def like(line: str) -> str:
 
 
 def test_the_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
-    """Every `$ espnet3` line runs, and each line shown below it is printed, but for its numbers."""
+    """Every `$ espnet3-parallel` line runs, and each line shown below it is printed, but for its numbers."""
     (tmp_path / "letters.py").write_text(script(PAGE).partition("from espnet3.parallel.ledger import")[0])
     (conf,) = blocks(PAGE, "yaml")
     (tmp_path / "conf.yaml").write_text("\n".join(conf.lines))
@@ -29,10 +29,10 @@ def test_the_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
     printed: list[str] = []
     found = 0
     for line in (line for block in blocks(PAGE, "console") for line in block.lines):
-        if line.startswith("$ espnet3 "):
+        if line.startswith("$ espnet3-parallel "):
             found += 1
-            words = shlex.split(line.removeprefix("$ espnet3 "))
-            command = [sys.executable, "-c", "from espnet3.cli.main import main; main()", *words]
+            words = shlex.split(line.removeprefix("$ espnet3-parallel "))
+            command = [sys.executable, "-m", "espnet3_parallel", *words]
             done = subprocess.run(
                 command,
                 cwd=tmp_path,

@@ -86,7 +86,7 @@ def detached(theirs: Recipe, ours: Recipe) -> Check:
     folder = ours.folder / INFERENCE.format("detached")
     for run in sorted(path.parent for path in folder.glob("*/run.json")):
         for verb in ("wait", "merge"):
-            ours.run(check, [str(Path(ours.python).parent / "espnet3"), verb, str(run)])
+            ours.run(check, [str(Path(ours.python).parent / "espnet3-parallel"), verb, str(run)])
     ours.run(check, ours.command(["measure"], inference="inference_detached"))
     check.wrong += differences(theirs.folder / INFERENCE.format("serial"), folder)
     return check

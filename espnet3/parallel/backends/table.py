@@ -232,8 +232,8 @@ def unknown_env(env: object) -> str:
     if script in KALDI_SCRIPTS:
         instead = KALDI_SCRIPTS[script]
         return (
-            f"Unknown env {shown(env)}: write env: {instead} in place of {script} (espnet3 migrate cmd.sh makes the "
-            f"whole block). Known: {', '.join(BACKENDS)}"
+            f"Unknown env {shown(env)}: write env: {instead} in place of {script} (espnet3-parallel migrate cmd.sh "
+            f"makes the whole block). Known: {', '.join(BACKENDS)}"
         )
     # 0.5 rather than the usual 0.6: "gpu" and "kubernetes" should find local_gpu and kube.
     guess = did_you_mean(env, BACKENDS, cutoff=0.5)

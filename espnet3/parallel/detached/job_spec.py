@@ -103,7 +103,7 @@ class JobSpec:
         values = dict(plain)
         schema = values.pop("schema", None)
         if schema != SCHEMA:
-            raise ConfigError(f"unsupported job spec (schema {schema!r}): `espnet3 retry` writes specs again")
+            raise ConfigError(f"unsupported job spec (schema {schema!r}): `espnet3-parallel retry` renews it")
         try:
             values["items"] = items_from_json(values["items"])
             values["runner"] = ClassRef(**values["runner"])
@@ -122,7 +122,7 @@ def read_spec(path: Path, own: bool = True) -> JobSpec:
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(path, 0, error) from error
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such spec; `espnet3 retry` writes a run's specs again") from None
+        raise ConfigError(f"{path}: no such spec; `espnet3-parallel retry` writes specs again") from None
 
 
 def items_to_json(items: Sequence[Any]) -> Any:

@@ -96,7 +96,7 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
     print(
         f"submitted {counted(len(shards), 'shard')} ({counted(left, 'item')}) as {plan.env} jobs, "
         f"{plan.n_workers} at a time; the run is in {folder}\n"
-        "`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
+        "`espnet3-parallel status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
         file=sys.stderr,
     )
     if run.policy.on_error == "raise" and left > 1:

@@ -170,7 +170,7 @@ def spans(folder: Path, name: str, done: Path | None = None) -> Iterator[Span]:
 class JobEnds:
     """Shards whose jobs ended in one way."""
 
-    state: str  # as `espnet3 status` calls it
+    state: str  # as `espnet3-parallel status` calls it
     shards: tuple[int, ...]
     noticed: float | None  # when a retry found them so, in seconds since the epoch; None: they are so now
     sentence: str  # the meaning of the state

@@ -346,7 +346,7 @@ def _state(facts: RunFacts) -> str:
         return f"{have}; the run is at work."
     ended = facts.sessions[-1] if facts.sessions else None
     why = f" It stopped at {ended.error.splitlines()[0]:.120}." if ended is not None and ended.error else ""
-    again = f"`espnet3 retry {facts.run}`" if facts.shards else "the same call of the runner"
+    again = f"`espnet3-parallel retry {facts.run}`" if facts.shards else "the same call of the runner"
     left = f"the {facts.left:,} that are left" if facts.exact else "what is left, and to count"
     return f"{have}, and no process works on it.{why} To compute {left}: {again}."
 
@@ -354,7 +354,7 @@ def _state(facts: RunFacts) -> str:
 def _trouble(facts: RunFacts) -> str:
     if facts.failures:
         first = facts.failures[0]
-        replay = shlex.join(["espnet3", "replay", facts.run, first.indices[0]])
+        replay = shlex.join(["espnet3-parallel", "replay", facts.run, first.indices[0]])
         share = first.count / max(1, facts.failed)
         return (
             f"{first.count:,} of {counted(facts.failed, 'failure')} ({share:.0%}) are {first.error_type}: "

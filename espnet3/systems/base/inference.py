@@ -74,7 +74,7 @@ def infer(config: Any) -> dict[str, InferResult]:
     - `limit` (optional): only the first so many items of each set;
     - `provider`, `runner` (optional): blocks with a `_target_` and further arguments of the class,
       such as `on_error` or `resume` of the runner; with `async_mode` of the runner the items are submitted
-      as detached jobs, and `espnet3 merge` of the test set's folder, or the stage run again without it, writes
+      as detached jobs, and `espnet3-parallel merge` of the test set's folder, or the stage run again without it, writes
       the files when they are done;
     - `parallel` (optional): registered while the stage runs (`set_parallel`); then what was registered before is
       again.
@@ -148,7 +148,7 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
     seconds = time.perf_counter() - begin
     failed = 0
     if runner.async_mode:
-        logger.info("submitted; `espnet3 wait %s`, then `espnet3 merge` of it, writes the files", folder)
+        logger.info("submitted; `espnet3-parallel wait %s`, then `merge` of it, writes the files", folder)
     elif isinstance(run, Sequence):
         failed = sum(isinstance(result, ItemFailure) for result in run)
     return InferResult(folder, len(indices), failed, seconds, run)

@@ -102,8 +102,8 @@ class BaseSystem:
         if runner.get("async_mode") and {"infer", "measure"} <= set(names):
             raise ValueError(
                 "runner.async_mode is true, so the stage infer only submits jobs, and measure would find nothing, "
-                "or the files of an earlier run: run infer alone, then `espnet3 wait` and `espnet3 merge` with "
-                "the folder it prints, then measure"
+                "or the files of an earlier run: run infer alone, then `espnet3-parallel wait` and `merge` "
+                "with the folder it prints, then measure"
             )
 
     def create_dataset(self) -> bool:

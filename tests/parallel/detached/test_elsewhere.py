@@ -159,7 +159,7 @@ def test_every_verb_takes_a_finished_run_that_is_elsewhere(how: str, tmp_path: P
     shutil.rmtree(tmp_path / "specs")
     if how == "moved":
         shutil.rmtree(tmp_path / "run")
-    program = "import sys; from espnet3.cli.main import main\n"
+    program = "import sys; from espnet3_parallel.main import main\n"
     program += "for verb in sys.argv[2:]: main([verb, sys.argv[1]], standalone_mode=False)"
     verbs = ("status", "wait", "logs", "cancel", "retry", "merge", "report", "watch")
     subprocess.run(

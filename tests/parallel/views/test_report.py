@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli.reports import report
 from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger.merge import RECEIPT
@@ -21,6 +20,7 @@ from espnet3.parallel.timing.reading import RunTimes, Stint
 from espnet3.parallel.views import facts as facts_module
 from espnet3.parallel.views.facts import RunFacts, read_facts
 from espnet3.parallel.views.page import conclusions, page_of
+from espnet3_parallel.reports import report
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 from tests.standins import standin

@@ -1,4 +1,4 @@
-"""`espnet3 size`: how large a job should be, from what an earlier run has measured."""
+"""`espnet3-parallel size`: how large a job should be, from what an earlier run has measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from espnet3.cli.sizes import size
 from espnet3.parallel import ConfigError, ParallelConfig, set_parallel
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.ledger.split import TIMES
@@ -25,6 +24,7 @@ from espnet3.parallel.views.sizing import (
     size_for,
     walltime,
 )
+from espnet3_parallel.sizes import size
 from tests.parallel.detached.work import Provider, Squares, run_of, shut
 
 MEASURED = Measured(seconds=2.0, start=30.0, env=25.0, items=50)

@@ -196,8 +196,8 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     left = _cancel(scheduler, arrays, folder)
     again = (
         f"Jobs of {' '.join(array.whole[-1] for array in arrays)} that start or run end by themselves, because "
-        f"{layout.stop} tells them to; `espnet3 cancel` again when the scheduler answers, to take the others from "
-        "its queue"
+        f"{layout.stop} tells them to; `espnet3-parallel cancel` again when the scheduler answers, to take the others "
+        "from its queue"
     )
     if left.foreign:
         raise ParallelError(

@@ -367,7 +367,7 @@ def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
         if time.monotonic() > end:
             raise ParallelError(
                 f"{layout.run} was told to stop, and jobs of it are still at work after {grace + _PATIENCE:g} s: "
-                "`espnet3 status` says which"
+                "`espnet3-parallel status` says which"
             )
         time.sleep(_LOOK)  # another host's process sends no event
 
@@ -379,15 +379,15 @@ def _noted(status: RunStatus, note: str) -> RunStatus:
 def _waiting(status: RunStatus) -> str:
     shards = [s for s in status.shards if s.state is not JobState.DONE]
     if not shards:
-        return "`espnet3 retry` computes them"
+        return "`espnet3-parallel retry` computes them"
     counts = ", ".join(
         f"{n} {state.value.replace('_', ' ')}"
         for state, n in status.counts.items()
         if state is not JobState.DONE
     )
-    verb = "`espnet3 wait` waits for them" if status.alive else "`espnet3 retry` goes on with them"
+    verb = "wait` waits for them" if status.alive else "retry` goes on with them"
     first = next((f" (shard {s.shard}: {s.note})" for s in shards if s.note), "")
-    return f"Of {len(status.shards)} shards {counts}{first}: {verb}"
+    return f"Of {len(status.shards)} shards {counts}{first}: `espnet3-parallel {verb}"
 
 
 def runner_attributes(runner: Any) -> dict[str, Any]:

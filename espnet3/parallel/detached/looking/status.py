@@ -76,7 +76,7 @@ def _ask(
     if home is not None:
         what = "is a copy of" if original is not None else "was moved here from"
         notes.append(
-            f"the run {what} {home}, where its jobs belong; `espnet3 retry` computes here what is left"
+            f"the run {what} {home}, where its jobs belong; `espnet3-parallel retry` computes here what is left"
         )
     for shard, job in silent.items():
         status = shard_status(layout, plan, int(shard), job, now, queue)
@@ -121,8 +121,8 @@ def status_of_ended(layout: Layout, plan: Plan) -> RunStatus:
         counts = ", ".join(f"{n} {state.value}" for state, n in status.counts.items())
         unknown = next((f": {s.note}" for s in status.shards if s.state is JobState.UNKNOWN and s.note), "")
         raise FolderInUseError(
-            f"{layout.run} is in use by detached jobs ({counts}{unknown}). `espnet3 wait` waits for them, `espnet3 "
-            "cancel` ends them; or take another output_dir"
+            f"{layout.run} is in use by detached jobs ({counts}{unknown}). `espnet3-parallel wait` waits for them, "
+            "`espnet3-parallel cancel` ends them; or take another output_dir"
         )
     return status
 

@@ -1,4 +1,4 @@
-"""`espnet3 report`: a page about a run, or its facts as JSON."""
+"""`espnet3-parallel report`: a page about a run, or its facts as JSON."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from espnet3.cli.output import explained, say
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.page import conclusions, page_of
+from espnet3_parallel.output import explained, say
 
 
 @click.command()

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import click
 
-from espnet3.cli.output import explained, say
-from espnet3.cli.showing import LiveLine, print_status, status_text
 from espnet3.parallel.detached.layout import FOLDER, PLAN
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.looking.status import FolderStatus, watch
 from espnet3.parallel.detached.states import GRACE, RunStatus
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.views.outcomes import folder_status
+from espnet3_parallel.output import explained, say
+from espnet3_parallel.showing import LiveLine, print_status, status_text
 
 run_argument = click.argument("run", type=click.Path(exists=True, file_okay=False))
 trusting = click.option("--trust", is_flag=True, help="Act on RUN even if others own it or may write to it.")

@@ -1,4 +1,4 @@
-"""The manifests of `espnet3 plan`, and the questions of `espnet3 doctor` to the API server."""
+"""The manifests of `espnet3-parallel plan`, and the questions of `espnet3-parallel doctor` to the API server."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 import os
 from typing import Any
 
-from espnet3.cli.output import Tell
 from espnet3.parallel.backends import BACKENDS, load_cluster_class
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.kube.manifests import INDEXED, PER_INDEX, JobFacts, is_mounted, manifests
 from espnet3.parallel.kube.server import RefusedError, Server
 from espnet3.parallel.kube.spec import cluster_spec
+from espnet3_parallel.output import Tell
 
 # needed by a run with a driver and by a detached one: verb, group, resource
 _RIGHTS = {

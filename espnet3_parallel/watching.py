@@ -1,4 +1,4 @@
-"""`espnet3 watch`: a run, or all runs of a folder, on a terminal as they go on."""
+"""`espnet3-parallel watch`: a run, or all runs of a folder, on a terminal as they go on."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import click
 
-from espnet3.cli.output import explained, say
-from espnet3.cli.runs import exit_status
-from espnet3.cli.showing import plain_line
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.detached.looking.status import no_run
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below
+from espnet3_parallel.output import explained, say
+from espnet3_parallel.runs import exit_status
+from espnet3_parallel.showing import plain_line
 
 _KEYS = 0.25  # seconds of a wait for a key, and between two pictures
 _LEAVE = (b"q", b"\x03", b"\x1b", b"")  # q, Ctrl-C, Escape, the end of the input
@@ -78,14 +78,14 @@ def _in_lines(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts
 def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts]:
     if find_spec("rich") is None:
         raise MissingPackageError(
-            f"`espnet3 watch` draws with rich, which is not installed. Please install it: {pip_line('report')}. "
-            "Without it, `espnet3 watch RUN | cat` prints lines",
+            f"`espnet3-parallel watch` needs rich, which is not installed. Please install it: {pip_line('report')}. "
+            "Without it, `espnet3-parallel watch RUN | cat` prints lines",
             name="rich",
         )
     from rich.console import Console
     from rich.live import Live
 
-    from espnet3.cli.drawing import drawn
+    from espnet3_parallel.drawing import drawn
 
     console, begin, found = Console(), time.monotonic(), look(folder, watchers)
     with _keys() as keys, Live(console=console, auto_refresh=False) as live:

@@ -1,4 +1,4 @@
-"""A configuration in a YAML file, and `espnet3 plan`: its job script."""
+"""A configuration in a YAML file, and `espnet3-parallel plan`: its job script."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from espnet3.cli.output import explained, say
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig, check_trainer
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted, shown
+from espnet3_parallel.output import explained, say
 
 conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
 
@@ -77,7 +77,7 @@ def plan(conf: str) -> None:
     config = read_block(conf)
     row = BACKENDS[config.env]
     if row.kind is Kind.KUBERNETES:
-        from espnet3.cli.kubernetes import planned as manifests
+        from espnet3_parallel.kubernetes import planned as manifests
 
         say(manifests(config))
         return

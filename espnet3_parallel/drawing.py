@@ -1,4 +1,4 @@
-"""The picture of `espnet3 watch` on a terminal, by rich: at 80 columns as at 200."""
+"""The picture of `espnet3-parallel watch` on a terminal, by rich: at 80 columns as at 200."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from espnet3.cli.showing import cause_of, counts_of, pace, plain_line, span, state_of
 from espnet3.parallel.messages import printable
 from espnet3.parallel.views.charts import amount
 from espnet3.parallel.views.live import LiveFacts, Worker
+from espnet3_parallel.showing import cause_of, counts_of, pace, plain_line, span, state_of
 
 _COLOURS = {"running": "cyan", "pending": "yellow", "done": "green", "new": "dim", "not_started": "dim"}
 _LONG = ("in", "where")  # columns

@@ -1,4 +1,4 @@
-"""`espnet3 doctor`: check a configuration without submitting anything; with --same-answer, compare ways to run it."""
+"""`espnet3-parallel doctor`: check a configuration without submitting anything, or compare ways to run it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,6 @@ from typing import Any
 
 import click
 
-from espnet3.cli.configs import read_block, read_file
-from espnet3.cli.folders import Folder, arrived, existing, marked, reply
-from espnet3.cli.importable import (
-    Facts,
-    differences,
-    look,
-    look_as_job,
-    runner_and_provider,
-    see_current_folder,
-)
-from espnet3.cli.output import Tell, say, wrapped
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.base_runner import BaseRunner
@@ -34,7 +23,18 @@ from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.hooks import writes_files
 from espnet3.parallel.testing.answers import first_difference, unused_batches
 from espnet3_parallel import layer
+from espnet3_parallel.configs import read_block, read_file
+from espnet3_parallel.folders import Folder, arrived, existing, marked, reply
+from espnet3_parallel.importable import (
+    Facts,
+    differences,
+    look,
+    look_as_job,
+    runner_and_provider,
+    see_current_folder,
+)
 from espnet3_parallel.layer import Finding
+from espnet3_parallel.output import Tell, say, wrapped
 
 
 @click.command()
@@ -83,7 +83,7 @@ def doctor(
         else:
             if not BACKENDS[config.env].is_local:
                 tell(None, f"that workers see {' and '.join([*paths, sys.executable])}: --start asks one")
-            tell(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
+            tell(None, "a worker that starts and runs an item: espnet3-parallel doctor --start does it")
     if same_answer:
         _try_answers(loaded, wanted, items, tell)
     wrong = sum(each.good is False for each in findings)
@@ -108,7 +108,7 @@ def _look_at_block(
             chosen = chosen_gpus(config.options, config.n_workers)
             tell(True, f"{len(chosen)} GPUs are visible: {', '.join(chosen)}")
         if row.kind is Kind.KUBERNETES:
-            from espnet3.cli.kubernetes import look_at_kubernetes
+            from espnet3_parallel.kubernetes import look_at_kubernetes
 
             look_at_kubernetes(config, tell)
     except ParallelError as error:
@@ -123,7 +123,7 @@ def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None
 
     assert row.scheduler is not None
     planned = plan_jobs(row, config)
-    tell(True, f"the job script can be made (espnet3 plan prints it); {planned.jobs} jobs")
+    tell(True, f"the job script can be made (espnet3-parallel plan prints it); {planned.jobs} jobs")
     for warning in planned.warnings:
         tell(False, warning)
     command = planned.command.split()[0]

@@ -1,4 +1,4 @@
-"""`espnet3 size`: the number of workers of a bigger job, and its options."""
+"""`espnet3-parallel size`: the number of workers of a bigger job, and its options."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from espnet3.cli.configs import conf_argument, read_block, read_file
-from espnet3.cli.importable import runner_and_provider
-from espnet3.cli.output import explained, say, wrapped
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.views import sizing
 from espnet3.parallel.views.charts import amount, duration
+from espnet3_parallel.configs import conf_argument, read_block, read_file
+from espnet3_parallel.importable import runner_and_provider
+from espnet3_parallel.output import explained, say, wrapped
 
 _SAMPLE = 8  # items
 

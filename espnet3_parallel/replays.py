@@ -17,14 +17,14 @@ from typing import Any
 
 import click
 
-from espnet3.cli.output import explained, say, wrapped
-from espnet3.cli.runs import as_json_option, run_argument, trusting
-from espnet3.cli.showing import span
 from espnet3.parallel.engine.exceptions import below_ours
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.records import place_of
 from espnet3.parallel.timing.flames import FlameGraph, sampler
 from espnet3.parallel.views.replaying import Replay, Replayed, failed_items, index_of
+from espnet3_parallel.output import explained, say, wrapped
+from espnet3_parallel.runs import as_json_option, run_argument, trusting
+from espnet3_parallel.showing import span
 
 _DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer than item_timeout"}
 
@@ -36,7 +36,7 @@ _DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer t
 def failures(run: str, as_json: bool) -> None:
     """List the failed items of RUN so far, each with the type and the message of its error.
 
-    `espnet3 replay RUN ITEM` runs one of them again.
+    `espnet3-parallel replay RUN ITEM` runs one of them again.
     """
     found = failed_items(Path(run))
     lines = [

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from espnet3.cli.output import say, wrapped
 from espnet3.parallel.detached.looking.status import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus
 from espnet3.parallel.messages import printable
 from espnet3.parallel.views.live import LiveFacts, Rate
 from espnet3.parallel.views.outcomes import FailureGroup
+from espnet3_parallel.output import say, wrapped
 
 _REASONS = 3  # for waiting or unstarted jobs: the most frequent ones are shown
 _SHOWN = 10  # shards that need attention and are listed one by one

@@ -17,6 +17,10 @@ from espnet3_parallel.main import main as command
 
 TARGET = Path(__file__).resolve().parents[1] / "docs/generated"
 NAME = "espnet3-parallel"
+INTRODUCTION = """\
+Import them from `espnet3.parallel`, those of `ledger` and `testing` from there. A name that is not here is no promise.
+The built site has a page for each module, with all docstrings.
+"""
 NOTE = "<!-- written by `make pages`: change the docstrings, not this file -->"
 
 
@@ -46,8 +50,7 @@ def api() -> str:
     parts = [
         "# Public names\n",
         NOTE + "\n",
-        "Import them from `espnet3.parallel`, those of `ledger` and `testing` from there. A name that is not here is "
-        "no promise. The built site has a page for each module, with all docstrings.\n",
+        INTRODUCTION,
     ]
     for module, (place, names) in modules().items():
         parts += [f"## {module}\n", "| Name | Is |", "|---|---|"]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -65,11 +66,12 @@ PAGES = {"cli.md": cli, "api.md": api}
 
 
 def main() -> None:
-    """Write all pages."""
-    TARGET.mkdir(exist_ok=True)
+    """Write all pages into docs/generated, or into the folder that is given."""
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET
+    target.mkdir(exist_ok=True)
     for name, made in PAGES.items():
-        (TARGET / name).write_text(made(), encoding="utf-8")
-        print(f"wrote {TARGET / name}")
+        (target / name).write_text(made(), encoding="utf-8")
+        print(f"wrote {target / name}")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ _ERROR = re.compile(r"^## `(?P<name>\w+)`$", re.MULTILINE)
 _MODULE = re.compile(r"^## (?P<name>espnet3[\w.]+)$", re.MULTILINE)
 _NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 API = "generated/api.md"
+# What the search shows first, and last
+_BOOST = {"quickstart.md": 8.0, "howto.md": 4.0, "durability.md": 2.0, "configuration.md": 2.0, "manual.md": 1.5}
+_LAST = ("errors/", "api/", "project/", "generated/", "coming-from", "espnet3-results")
 # Where docstrings are read from, if not in the module that a name is imported from
 _SOURCE = {
     "DictReturnWorkerPlugin": "espnet3.parallel.clusters.client",
@@ -75,6 +78,7 @@ def api_page(module: str) -> str:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links of `docs/` that point out of it to their pages, and each error's heading to its own."""
     source = page.file.src_uri
+    page.meta["search"] = {"boost": 0.5 if source.startswith(_LAST) else _BOOST.get(source, 1.0)}
     if source.startswith(("project/", "errors/", "api/")):
         return markdown
     if source == "errors.md":

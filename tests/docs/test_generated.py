@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 
 from espnet3 import parallel
-from espnet3.systems.configs.roles import ROLES
 from tests.docs.test_docs import ROOT
 
 
@@ -27,17 +26,3 @@ def test_every_public_name_is_on_the_page() -> None:
     page = (ROOT / "docs/generated/api.md").read_text(encoding="utf-8")
     said = Counter(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
     assert {name: said[name] for name in parallel.__all__} == dict.fromkeys(parallel.__all__, 1)
-
-
-def test_every_key_of_a_config_has_its_row() -> None:
-    """The table of keys has each key that a stage reads, in the configs that it is read from."""
-    page = (ROOT / "docs/config-keys.md").read_text(encoding="utf-8")
-    rows = {}
-    for keys, where in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", page, re.MULTILINE):
-        for key in re.findall(r"\w+", keys):
-            rows[key] = where
-    assert set(rows) == set().union(*(role.keys for role in ROLES.values()))
-    for role in ROLES.values():
-        letter = role.name[0].upper()
-        read = {key for key, where in rows.items() if where == "all" or letter in where.split(", ")}
-        assert read == role.keys, role.name

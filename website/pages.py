@@ -24,8 +24,9 @@ Import them from `espnet3.parallel`, those of `ledger` and `testing` from there.
 The built site has a page for each module, with all docstrings.
 """
 KEYS = """\
-*T* is `training.yaml` (or `train.yaml`), *I* `inference.yaml`, *M* `metrics.yaml`, *D* `demo.yaml`. A `_target_` names a class or function
-by its import path; the other keys of its block are its arguments. [Configuration](../configuration.md) has the keys of `parallel`.
+*T* is `training.yaml` (or `train.yaml`), *I* `inference.yaml`, *M* `metrics.yaml`, *D* `demo.yaml`. A `_target_` names
+a class or function by its import path; the other keys of its block are arguments. The keys of `parallel` are those of
+[Configuration](../configuration.md).
 """
 NOTE = "<!-- written by `make pages`: change the docstrings, not this file -->"
 

@@ -328,7 +328,8 @@ def _open(
         )
     run = OpenRun(path, run_id, identity, items, lease, plan)
     notes: dict[str, dict[str, Any]] = {
-        "moved_aside": {"to": moved.name} if moved is not None else {},
+        "begun_anew": {"kept": before.name} if before is not None else {},
+        "moved_aside": {"to": moved.name} if moved not in (None, before) else {},
         "repaired": {"what": f"{damage}; forced"} if damage is not None else {},
         "forced": {"differences": differs} if differs else {},
     }

@@ -16,6 +16,7 @@ from tests.parallel.ledger.making import (
     begin,
     events,
     expected,
+    failure,
     finished,
     lines_of,
     partial,
@@ -66,6 +67,15 @@ def test_another_run_is_refused_and_touches_nothing(tmp_path: Path, what: dict[s
     assert finished(tmp_path) == expected()
 
 
+def test_a_changed_run_without_a_result_starts_anew(tmp_path: Path) -> None:
+    """After a mistake at the first item the mended code runs: nothing in the folder could be stale, and it is kept."""
+    for number in range(3):
+        with begin(tmp_path, config={"number": number}) as run:
+            assert run.failed == 0
+            run.append_failures([(0, failure(0))])
+    assert (tmp_path / "old.0/split.0/errors.jsonl").exists() and not (tmp_path / "old.1").exists()
+
+
 def test_force_keeps_the_results_of_indices_that_still_exist(tmp_path: Path) -> None:
     """After a change of the list, results move to their index's new place; what is gone is left out."""
     first, second = ["a", "b", "c", "d"], ["d", "x", "b"]
@@ -100,7 +110,7 @@ def test_starting_anew_moves_the_old_run_aside(tmp_path: Path) -> None:
         assert len(Results(tmp_path / "old.0")) == N
     assert json.loads((tmp_path / "old.0/run.json").read_bytes())["config"] == {"number": 1}
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    assert events(tmp_path)[0]["to"] == "old.0"
+    assert events(tmp_path)[0]["kept"] == "old.0"
 
 
 def test_only_a_run_that_was_replaced_is_removed(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def test_a_cluster_of_gpus_is_env_local_gpu():
         build_local_gpu_cluster(1000, {})
     assert str(found.value) == str(wanted.value)
     assert make_local_gpu_cluster is build_local_gpu_cluster
+    assert module._make_client is module.make_client is build_client  # the documents name all three
 
 
 # --- providers ------------------------------------------------------------------------------------

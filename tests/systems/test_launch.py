@@ -35,7 +35,7 @@ class System(BaseSystem):
         return self.publication_config["where"]
 
     def report(self):
-        return get_parallel_config().n_workers
+        return str(get_parallel_config())
 
 
 def show(results):
@@ -143,7 +143,7 @@ def test_all_stages_run_each_with_its_own_config(recipe: Path) -> None:
     stages = ["create_dataset", "infer", "measure", "publish", "report"]
     done = run(recipe, "--stages", *stages)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "create_dataset=True publish=here report=1\n"
+    assert done.stdout == "create_dataset=True publish=here report=None\n"
     assert (recipe / "data/workers").read_text() == "3"
     assert '"workers": 5' in (recipe / "exp/upper/inference/metrics.json").read_text()
     assert (recipe / "exp/upper/inference/few/hyp.scp").read_text() == "u0 WORD 0\nu1 WORD 1\n"

@@ -67,6 +67,7 @@ class JobSpec:
     gpus: bool = False  # the job was asked to have some
     run_id: str = ""  # the session that submitted it, for people
     entries: dict[str, str] = field(default_factory=dict)  # entries of the env that come from the run folder
+    given: str = ""  # `output_dir` as the user wrote it
 
     @property
     def end(self) -> int:

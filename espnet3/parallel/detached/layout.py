@@ -122,8 +122,8 @@ class Plan:
     options: dict[str, Any]
     settings: dict[str, Any]  # the `detached` block of the configuration
     code: dict[str, dict[str, Any]] = field(default_factory=dict)  # the user's own, as `code_of` returns it
-    hooks: bool = False  # the runner writes files of its own,
-    keep_values: bool = True  # and its results are wanted beside them
+    hooks: bool = False  # the runner writes files of its own
+    merges: bool = False  # its `merge` makes the result of the call
     outputs: bool = False  # the runner writes files from the whole results when they are merged
 
     @property

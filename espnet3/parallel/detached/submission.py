@@ -153,7 +153,7 @@ def _write_and_submit(
             settings=json.loads(json.dumps(dict(config.detached), default=str)),
             code=identity.code,
             hooks=spec.hooks,
-            keep_values=spec.keep_values,
+            merges=run.merges,
             outputs=run.outputs,
         )
         if run.writes:
@@ -196,6 +196,8 @@ def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> P
         for name in plan.outcomes:
             with contextlib.suppress(OSError):
                 (layout.run / name).rmdir()
+    for old in layout.run.glob(f"{FOLDER}.old.*") if fresh else ():
+        shutil.rmtree(old)  # of runs that are gone as well
     number = 0
     while (aside := layout.run / f"{FOLDER}.old.{number}").exists():
         number += 1
@@ -231,9 +233,10 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         walltime=walltime(config),
         batched=run.batch_forward is not None,
         hooks=run.writes,
-        keep_values=not run.merges,
+        keep_values=run.keeps,
         gpus=_on_gpus(config),
         entries=run.entries(folder),
+        given="" if runner.output_dir is None else str(runner.output_dir),
     )
 
 

@@ -120,13 +120,7 @@ def check_batches(runner: Any) -> None:
     own = kind.batch_forward
     if size is not None and size < 1:
         return  # an error of its own, when the runner is called
-    if takes_lists(kind, size):
-        warn_caller(
-            f"batch_size={size}, and {kind.__qualname__} has no batch_forward: its forward is given lists of up to "
-            f"{size} indices. Define batch_forward(indices, **env), which returns one result per index, to have "
-            "results and failures index by index, or leave batch_size out if forward takes one index"
-        )
-    elif size is not None and is_default(kind, "batch_forward"):
+    if size is not None and is_default(kind, "batch_forward") and not takes_lists(kind, size):
         warn_caller(
             f"batch_size={size} has no effect, as the runner has no batch_forward: define batch_forward(indices, "
             "**env), which returns one result per index, or leave batch_size out"

@@ -229,7 +229,7 @@ class _Attempt:
         provider = make_provider(load(spec.provider), spec.arguments)
         self.loaded.check("this job")
         begin = time.perf_counter()
-        env = build_here(adding(worker_setup_of(provider), spec.entries), spec.setup_timeout)
+        env = build_here(adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
         self.loaded.check("this job")  # with the modules that the env has imported
         self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
         return runner, env

@@ -331,12 +331,12 @@ class DetachedRun(Sequence[JobRecord]):
         results = Results(layout.run)
         if not plan.hooks:
             look_for_nones(f"{spec.runner.name}.{'batch_forward' if spec.batched else 'forward'}", results)
-        if plan.keep_values and not plan.outputs:
+        if not (plan.merges or plan.outputs):
             return results  # a runner is not made again, nor its module imported, for nothing
         runner = _finishing_runner(layout, self._runner)
         if resumed(True) != "force":
             LoadedCode(plan.code).check("this process, which merges,")
-        if plan.keep_values:
+        if not plan.merges:
             runner.write_outputs(items, results)
             return results
         return runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])

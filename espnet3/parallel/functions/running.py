@@ -15,7 +15,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.work import as_items
 from espnet3.parallel.env.calls import unwrapped
 from espnet3.parallel.env.injection import name_of
-from espnet3.parallel.env.store import SetupFn, check_setup
+from espnet3.parallel.env.store import Adding, SetupFn, check_setup
 from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown
@@ -31,6 +31,10 @@ class Given(EnvironmentProvider):
     def build_env_local(self) -> dict[str, Any]:
         """Return the config, which is the env."""
         return dict(self.config or {})
+
+    def make_worker_setup_fn(self) -> SetupFn:
+        """Return a function that workers know, which takes the env along: less to pickle than a provider's."""
+        return Adding(dict, self.config or {})
 
 
 # those of runners, but for the batches that a function has none of
@@ -173,13 +177,23 @@ def called(item: Any, function: Callable[..., Any], arguments: Mapping[str, Any]
     return function(item, **arguments)
 
 
+_asked: tuple[Any, Any, ParallelConfig] = (None, None, ParallelConfig())  # by the last call, and what that meant
+
+
 def _config(parallel: Any, n_workers: Any) -> ParallelConfig:
+    global _asked
     config = active_config() if parallel is None else ParallelConfig.parse(parallel)
-    return config if n_workers is None else replace(config, n_workers=n_workers)
+    if n_workers is None:
+        return config
+    if _asked[0] is not config or _asked[1] is not n_workers:
+        _asked = (config, n_workers, replace(config, n_workers=n_workers))
+    return _asked[2]
 
 
 def _check_names(fn: Any, more: Mapping[str, Any]) -> None:
     """Raise for a keyword that is neither one of run nor one of its function."""
+    if not more:
+        return
     try:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):  # a builtin without a signature

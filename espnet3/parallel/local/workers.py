@@ -11,6 +11,7 @@ import atexit
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -24,6 +25,8 @@ from espnet3.parallel.local.fork_server import ForkServer, boot_of, take_server
 from espnet3.parallel.local.memory_limit import MemoryWatch
 from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
 from espnet3.parallel.pilots.pool import Pool, RunSlots, SlotClaim, private_listener
+
+_ANSWER = 2.0  # seconds that processes have to say whether they are as new
 
 
 class OwnWorkers(SupervisedCluster, RunSlots):
@@ -82,6 +85,10 @@ class OwnWorkers(SupervisedCluster, RunSlots):
 
     # --- from one run to the next ---
 
+    def are_as_new(self) -> bool:
+        """Ask the processes, for two seconds, whether they are as new; those that are only starting are."""
+        return self.supervisor.is_whole() and self.pool.are_as_new(_ANSWER)
+
     def grow(self, n: int) -> None:
         """Have `n` processes at least."""
         with self._growing:
@@ -109,40 +116,45 @@ class OwnWorkers(SupervisedCluster, RunSlots):
 class _Idle(NamedTuple):
     workers: OwnWorkers
     wanted: tuple[object, ...]
-    timer: threading.Timer
+    until: float  # by `time.monotonic`
 
 
 class _Stay:
+    """The idle processes, and one thread that ends them: one for each call would cost the next call a start."""
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: _Idle | None = None
+        self.forget()
 
     def put(self, workers: OwnWorkers, wanted: tuple[object, ...], seconds: float) -> None:
-        timer = threading.Timer(seconds, self._end, (workers,))
-        timer.daemon = True
-        with self._lock:
-            before, self._idle = self._idle, _Idle(workers, wanted, timer)
-        timer.start()
+        with self._changed:
+            before, self._idle = self._idle, _Idle(workers, wanted, time.monotonic() + seconds)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="espnet3-idle", daemon=True)
+                self._thread.start()
+            elif self._idle.until < self._looks:
+                self._changed.notify()
         if before is not None:  # of another thread's run
-            before.timer.cancel()
             before.workers.close()
 
-    def take(self) -> _Idle | None:
-        with self._lock:
+    def take(self, for_good: bool = False) -> _Idle | None:
+        with self._changed:
             found, self._idle = self._idle, None
-        if found is not None:
-            found.timer.cancel()
+            if for_good:
+                self._changed.notify()
         return found
 
-    def _end(self, workers: OwnWorkers) -> None:
-        with self._lock:
-            if self._idle is None or self._idle.workers is not workers:  # a run has taken them meanwhile
-                return
-            self._idle = None
-        workers.close()
+    def _watch(self) -> None:
+        with self._changed:
+            while self._idle is not None and (left := self._idle.until - time.monotonic()) > 0:
+                self._looks = self._idle.until
+                self._changed.wait(left)
+            over, self._idle, self._thread = self._idle, None, None
+        if over is not None:
+            over.workers.close()
 
     def forget(self) -> None:  # in a forked child: whatever is there is its parent's
-        self._lock, self._idle = threading.Lock(), None
+        self._changed, self._idle = threading.Condition(threading.Lock()), None
+        self._thread, self._looks = None, 0.0
 
 
 _STAY = _Stay()
@@ -193,7 +205,7 @@ def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:
     found = _STAY.take()
     if found is None:
         return None
-    if found.wanted == wanted and found.workers.supervisor.are_as_new():
+    if found.wanted == wanted and found.workers.are_as_new():
         return found.workers
     found.workers.close()
     return None
@@ -201,7 +213,7 @@ def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:
 
 def end_idle() -> None:
     """End the processes that stay, and wait for that."""
-    found = _STAY.take()
+    found = _STAY.take(for_good=True)
     if found is not None:
         found.workers.close(kill=True)
 

@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ class Slots:
     """The slots of this process to one driver: a channel each, and one more that asks for further ones.
 
     `driver`: its host and process. `replaced`: another worker takes the place of one that ends, so that a process
-    beyond use may be ended.
+    beyond use may be ended. `as_new`: whether no item has changed the process, and no edit its modules.
     """
 
     address: Any
@@ -66,6 +67,7 @@ class Slots:
     replaced: bool
     hello: Hello
     tls: ssl.SSLContext | None = None
+    as_new: Callable[[], bool] = lambda: True
 
     def __post_init__(self) -> None:
         self._alone = self.hello.process != self.driver
@@ -137,7 +139,9 @@ class Slots:
             if channel is None:
                 return
             alone = self._alone
-            pilot = Pilot(channel, self.hello, self._permits, mark, alone, alone and self.replaced)
+            pilot = Pilot(
+                channel, self.hello, self._permits, mark, alone, alone and self.replaced, self.as_new
+            )
             self._pilots.add(pilot)
             try:
                 pilot.serve()
@@ -161,6 +165,7 @@ class Pilot:
     mark: Mark
     alone: bool = True
     replaced: bool = True
+    as_new: Callable[[], bool] = lambda: True
 
     end = staticmethod(end_process)  # what an item that takes too long does to its process
 
@@ -222,6 +227,9 @@ class Pilot:
     def _listening(self, run_id: int) -> AbstractContextManager[None]:
         # threads of the driver's own process log to its handlers without us
         return self._outlet.open(run_id) if self.alone else nullcontext()
+
+    def _on_check(self, run_id: int) -> None:
+        self._send(("as_new", run_id, self.as_new()))
 
     def _on_run(
         self, run_id: int, blob: bytes, timeout: float | None, path: list[str], hearing: Hearing

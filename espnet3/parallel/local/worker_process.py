@@ -93,7 +93,7 @@ def _receive(sock: socket.socket) -> bytes:
 
 
 def _edited(since: float, at_start: frozenset[str]) -> bool:
-    """Whether the source of a module was written after a moment; those of the start, and installed ones, do not count."""
+    """Whether the source of a module was written after a moment; but for installed ones and those of the start."""
     limit = since - _CLOCK
     for name in sys.modules.keys() - at_start:
         file = own_attribute(sys.modules.get(name), "__file__")

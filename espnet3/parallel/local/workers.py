@@ -12,9 +12,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, TypeVar
 
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.machine import chosen_gpus, gpu_env, processors
@@ -24,9 +24,9 @@ from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import ForkServer, boot_of, take_server
 from espnet3.parallel.local.memory_limit import MemoryWatch
 from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
-from espnet3.parallel.pilots.pool import Pool, RunSlots, SlotClaim, private_listener
+from espnet3.parallel.pilots.pool import ChangedWorkersError, Pool, RunSlots, SlotClaim, private_listener
 
-_ANSWER = 2.0  # seconds that processes have to say whether they are as new
+Outcome = TypeVar("Outcome")
 
 
 class OwnWorkers(SupervisedCluster, RunSlots):
@@ -85,10 +85,6 @@ class OwnWorkers(SupervisedCluster, RunSlots):
 
     # --- from one run to the next ---
 
-    def are_as_new(self) -> bool:
-        """Ask the processes, for two seconds, whether they are as new; those that are only starting are."""
-        return self.supervisor.is_whole() and self.pool.are_as_new(_ANSWER)
-
     def grow(self, n: int) -> None:
         """Have `n` processes at least."""
         with self._growing:
@@ -122,6 +118,9 @@ class _Idle(NamedTuple):
 class _Stay:
     """The idle processes, and one thread that ends them: one for each call would cost the next call a start."""
 
+    _idle: _Idle | None = None
+    _thread: threading.Thread | None = None
+
     def __init__(self) -> None:
         self.forget()
 
@@ -153,8 +152,8 @@ class _Stay:
             over.workers.close()
 
     def forget(self) -> None:  # in a forked child: whatever is there is its parent's
-        self._changed, self._idle = threading.Condition(threading.Lock()), None
-        self._thread, self._looks = None, 0.0
+        self._changed = threading.Condition(threading.Lock())
+        self._idle, self._thread, self._looks = None, None, 0.0
 
 
 _STAY = _Stay()
@@ -189,6 +188,18 @@ def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
         workers.close()
 
 
+def on_own_workers(
+    config: ParallelConfig, most: int | None, run: Callable[[OwnWorkers], Iterable[Outcome]]
+) -> Iterator[Outcome]:
+    """Yield a run's outcomes from borrowed workers; where an earlier run has changed these, from new ones."""
+    done = False
+    while not done:
+        # it comes before any chunk is handed out, and they are ended
+        with suppress(ChangedWorkersError), borrowed(config, most) as workers:
+            yield from run(workers)
+            done = True
+
+
 def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
     """Return the options and surroundings that processes would have now: with the same ones they can be used again."""
     return (
@@ -205,7 +216,8 @@ def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:
     found = _STAY.take()
     if found is None:
         return None
-    if found.wanted == wanted and found.workers.are_as_new():
+    if found.wanted == wanted and found.workers.supervisor.is_whole():
+        found.workers.kept = True
         return found.workers
     found.workers.close()
     return None

@@ -83,9 +83,9 @@ class Channel:
                 pass
         self.close()
 
-    def readable(self, seconds: float = 0.0) -> bool:
-        """Whether `recv` would find a message or the end within so many seconds."""
-        return bool(self._poll.poll(seconds * 1000))
+    def readable(self) -> bool:
+        """Whether `recv` would find a message or the end without waiting."""
+        return bool(self._poll.poll(0))
 
     def writable(self) -> bool:
         """Whether a short message can be sent without waiting for the other end to read."""
@@ -217,9 +217,9 @@ class TlsChannel(Channel):
         self._gone = select.poll()
         self._gone.register(sock, select.POLLRDHUP)
 
-    def readable(self, seconds: float = 0.0) -> bool:
+    def readable(self) -> bool:
         """As the base, what is decrypted already included."""
-        return self.buffered() or super().readable(seconds)
+        return self.buffered() or super().readable()
 
     def buffered(self) -> bool:
         """Say whether there is more to read that no selector will tell of."""

@@ -58,14 +58,6 @@ class Slot:
         """Return the channel's descriptor, for selectors."""
         return self.channel.fileno()
 
-    def says_as_new(self, until: float) -> bool:
-        """Wait for the answer to "check", past what a run has left unread; no answer in time is a no."""
-        while self.channel.readable(max(0.0, until - time.monotonic())):
-            message = self.channel.recv()
-            if message[0] == "as_new":
-                return bool(message[2])
-        return False
-
     @property
     def is_inside(self) -> bool:
         """Whether the slot is inside an item, as far as that is known, or was when its worker died."""
@@ -122,6 +114,10 @@ class SlotClaim:
         self.slots.clear()
         self._wake_r.close()
         self._wake_w.close()
+
+
+class ChangedWorkersError(Exception):
+    """Kept workers are not as new: a run that has handed out nothing yet wants others."""
 
 
 class RunSlots(Protocol):
@@ -407,18 +403,6 @@ class Pool:
         slot.channel.close()
         if free:  # perhaps of the same worker, which had as many slots in this run as it has threads
             claim.wake()
-
-    def are_as_new(self, seconds: float) -> bool:
-        """Ask the processes of idle slots, for so many seconds, whether they are as new; one that builds an env is."""
-        until = time.monotonic() + seconds
-        with self._lock:
-            slots = [slot for slot in self._idle if not (slot.channel.at_end() or slot.is_inside)]
-        try:
-            for slot in slots:
-                slot.channel.send(("check", 0))
-            return all(slot.says_as_new(until) for slot in slots)
-        except ANYTHING:  # it has just ended, or an unread result cannot be loaded here
-            return False
 
     def wake(self) -> None:
         """Have every run look for slots and for new work now; from any thread."""

@@ -228,12 +228,17 @@ class Pilot:
         # threads of the driver's own process log to its handlers without us
         return self._outlet.open(run_id) if self.alone else nullcontext()
 
-    def _on_check(self, run_id: int) -> None:
-        self._send(("as_new", run_id, self.as_new()))
-
     def _on_run(
-        self, run_id: int, blob: bytes, timeout: float | None, path: list[str], hearing: Hearing
+        self,
+        run_id: int,
+        blob: bytes,
+        timeout: float | None,
+        path: list[str],
+        hearing: Hearing,
+        must_say: bool,
     ) -> None:
+        if must_say:
+            self._send(("as_new", run_id, self.as_new()))
         if self._ended(run_id):  # it was over before this slot looked at it: build nothing
             self._broken.add(run_id)
             self._send(("over", run_id))

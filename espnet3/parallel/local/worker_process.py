@@ -27,6 +27,7 @@ from espnet3.parallel.pilots.worker import STARTED, Slots
 
 _WAKE_UP = 1000  # milliseconds
 _CLOCK = 0.05  # seconds that a file system's clock may be behind
+_AT_START = frozenset(sys.modules)  # in the server, before any module that its driver names
 _HEARTBEAT = 2.0  # seconds; Dask's own is 0.5, and each heartbeat costs both ends 3 ms of processor time
 
 
@@ -60,11 +61,11 @@ def _send(sock: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
-    began, at_start = time.time(), frozenset(sys.modules)
+    began = time.time()
     host, pid = socket.gethostname(), os.getpid()
 
     def as_new() -> bool:
-        return surroundings() == before and not _edited(began, at_start)
+        return surroundings() == before and not _edited(began)
 
     try:
         name_worker(f"local-{boot['name']}-{pid}")
@@ -92,10 +93,10 @@ def _receive(sock: socket.socket) -> bytes:
         return b""
 
 
-def _edited(since: float, at_start: frozenset[str]) -> bool:
+def _edited(since: float) -> bool:
     """Whether the source of a module was written after a moment; but for installed ones and those of the start."""
     limit = since - _CLOCK
-    for name in sys.modules.keys() - at_start:
+    for name in sys.modules.keys() - _AT_START:
         file = own_attribute(sys.modules.get(name), "__file__")
         if not isinstance(file, str) or is_installed(file):
             continue

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
@@ -32,7 +32,9 @@ Outcome = TypeVar("Outcome")
 class OwnWorkers(SupervisedCluster, RunSlots):
     """`n` worker processes of a server, watched and replaced, and the slots that they have opened."""
 
-    def __init__(self, n: int, config: ParallelConfig, server: ForkServer) -> None:
+    def __init__(
+        self, n: int, config: ParallelConfig, server: ForkServer, modules: Sequence[str] = ()
+    ) -> None:
         self._pid = os.getpid()
         self._closed = False
         listener, folder = private_listener(server.remove_at_end)
@@ -53,6 +55,9 @@ class OwnWorkers(SupervisedCluster, RunSlots):
                 driver=(socket.gethostname(), self._pid),
             )
             self._growing = threading.Lock()
+            wanted = options.get("preload") or []
+            for module in (*modules, *([wanted] if isinstance(wanted, str) else wanted)):
+                server.preload(module)
             self.supervisor = Supervisor(server)
             self.grow(n)
             self.supervisor.start()
@@ -160,7 +165,7 @@ _STAY = _Stay()
 
 
 @contextmanager
-def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
+def borrowed(config: ParallelConfig, most: int | None, modules: Sequence[str] = ()) -> Iterator[OwnWorkers]:
     """Have worker processes for a block of code: those that stayed, or new ones.
 
     After an error they are killed; else they stay for `config.idle_timeout` seconds.
@@ -171,7 +176,7 @@ def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
     if workers is None:
         server = take_server() or ForkServer(dask=False)
         try:
-            workers = OwnWorkers(n, config, server)
+            workers = OwnWorkers(n, config, server, modules)
         except BaseException:
             server.close()
             raise
@@ -189,13 +194,19 @@ def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
 
 
 def on_own_workers(
-    config: ParallelConfig, most: int | None, run: Callable[[OwnWorkers], Iterable[Outcome]]
+    config: ParallelConfig,
+    most: int | None,
+    run: Callable[[OwnWorkers], Iterable[Outcome]],
+    modules: Sequence[str] = (),
 ) -> Iterator[Outcome]:
-    """Yield a run's outcomes from borrowed workers; where an earlier run has changed these, from new ones."""
+    """Yield a run's outcomes from borrowed workers; where an earlier run has changed these, from new ones.
+
+    `modules`: what every worker would load for the run, and new ones find loaded.
+    """
     done = False
     while not done:
         # it comes before any chunk is handed out, and they are ended
-        with suppress(ChangedWorkersError), borrowed(config, most) as workers:
+        with suppress(ChangedWorkersError), borrowed(config, most, modules) as workers:
             yield from run(workers)
             done = True
 

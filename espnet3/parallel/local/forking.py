@@ -122,14 +122,14 @@ def _preload(name: str) -> str:
     except Exception as error:
         return f"preload: the module {name} cannot be imported: {type(error).__name__}: {error}"
     instead = "load it in setup_fn or in a provider, once in each worker"
-    if len(os.listdir("/proc/self/task")) > 1:
-        return (
-            f"preload: importing {name} has started threads, which a forked process does not have: {instead}"
-        )
     for fd in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # that of the list itself
             if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia"):
                 return f"preload: importing {name} has begun to use CUDA, which no fork survives: {instead}"
+    if len(os.listdir("/proc/self/task")) > 1:
+        return (
+            f"preload: importing {name} has started threads, which a forked process does not have: {instead}"
+        )
     gc.freeze()
     return ""
 

@@ -6,7 +6,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.env.injection import bind
@@ -28,6 +27,8 @@ from espnet3.parallel.runner.hooks import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from espnet3.parallel.config import ParallelConfig
     from espnet3.parallel.records import RunSummary
     from espnet3.parallel.runner.ranks import Rank

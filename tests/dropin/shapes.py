@@ -2,7 +2,7 @@
 
     python tests/dropin/shapes.py FOLDER
 
-prints a line for each: its name and what came of it. The table of `docs/generated/espnet3-shapes.md` has both layers' answers.
+prints a line for each: its name and what came of it. `docs/generated/espnet3-shapes.md` has both layers' answers.
 """
 
 from __future__ import annotations

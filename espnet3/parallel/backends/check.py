@@ -189,6 +189,11 @@ def _are_variables(value: Any) -> bool:
     )
 
 
+def _are_modules(value: Any) -> bool:
+    names = [value] if isinstance(value, str) else value
+    return isinstance(names, list) and all(each and isinstance(each, str) for each in names)
+
+
 _MAPPINGS: dict[str, Sort] = {
     name: Fits(_is(Mapping), f"a mapping of names to values, such as {name}: {{port: 0}}")
     for name in ("scheduler_options", "worker_options")
@@ -205,6 +210,7 @@ _OF_DASK: dict[str, Sort] = {
     ),
     **dict.fromkeys(("host", "interface", "protocol"), Fits(_is(str), "text")),
     "local_directory": Location(),
+    "preload": Fits(_are_modules, "a module, or a list of them, such as preload: [my_tables]"),
     "resources": Fits(_is(Mapping), "a mapping of names to numbers, such as resources: {licence: 1}"),
     "env": Fits(
         _are_variables,

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 GROUP = "espnet3.parallel.backends"
 
 # Options that worker processes of our own understand; any other is one of Dask's cluster.
-WITHOUT_DASK = frozenset({"threads_per_worker", "memory_limit", "env", "processes", "silence_logs"})
+WITHOUT_DASK = frozenset(
+    {"threads_per_worker", "memory_limit", "env", "preload", "processes", "silence_logs"}
+)
 
 _LOCAL = {
     **LAYER,

@@ -64,7 +64,7 @@ class Slots:
     """The slots of this process to one driver: a channel each, and one more that asks for further ones.
 
     `driver`: its host and process. `replaced`: another worker takes the place of one that ends, so that a process
-    beyond use may be ended.
+    beyond use may be ended. `as_new`: whether no item has changed the process, and no edit its modules.
     """
 
     address: Any
@@ -73,6 +73,7 @@ class Slots:
     replaced: bool
     hello: Hello
     tls: ssl.SSLContext | None = None
+    as_new: Callable[[], bool] = lambda: True
 
     def __post_init__(self) -> None:
         self._alone = self.hello.process != self.driver
@@ -144,7 +145,9 @@ class Slots:
             if channel is None:
                 return
             alone = self._alone
-            pilot = Pilot(channel, self.hello, self._permits, mark, alone, alone and self.replaced)
+            pilot = Pilot(
+                channel, self.hello, self._permits, mark, alone, alone and self.replaced, self.as_new
+            )
             self._pilots.add(pilot)
             try:
                 pilot.serve()
@@ -168,6 +171,7 @@ class Pilot:
     mark: Mark
     alone: bool = True
     replaced: bool = True
+    as_new: Callable[[], bool] = lambda: True
 
     end = staticmethod(end_process)  # what an item that takes too long does to its process
 
@@ -231,8 +235,16 @@ class Pilot:
         return self._outlet.open(run_id) if self.alone else nullcontext()
 
     def _on_run(
-        self, run_id: int, blob: bytes, timeout: float | None, path: list[str], hearing: Hearing
+        self,
+        run_id: int,
+        blob: bytes,
+        timeout: float | None,
+        path: list[str],
+        hearing: Hearing,
+        must_say: bool,
     ) -> None:
+        if must_say:
+            self._send(("as_new", run_id, self.as_new()))
         if self._ended(run_id):  # it was over before this slot looked at it: build nothing
             self._broken.add(run_id)
             self._send(("over", run_id))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import wraps
 from inspect import signature
-from pathlib import Path
 from typing import Any, TypeVar
 
 from espnet3.parallel.checks import (
@@ -60,7 +59,11 @@ def checked(name: str, value: Any) -> Any:
     """Return an argument of `BaseRunner` as a plain Python value; a path as a `Path`."""
     kind = _KINDS[name]
     found = argument(name, value, kind)
-    return Path(found) if isinstance(kind, Location) and found is not None else found
+    if not isinstance(kind, Location) or found is None:
+        return found
+    from pathlib import Path  # workers are starting meanwhile
+
+    return Path(found)
 
 
 def checked_batch_size(size: Any) -> Any:

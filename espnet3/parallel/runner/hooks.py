@@ -20,17 +20,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import seen_as
 from espnet3.parallel.errors import BatchLengthError, SignatureError
-from espnet3.parallel.ledger.files import BY_UMASK, Draft
 from espnet3.parallel.provenance import FUNCTION
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from espnet3.parallel.engine.settling import Call
 
 WRITER_HOOKS = ("open_writers", "write_record", "close_writers")
@@ -195,7 +195,9 @@ class ShardWriters:
     def __init__(self, hooks: Hooks, env: dict[str, Any], folder: Path, number: int) -> None:
         self._hooks = hooks
         self._env = env
-        self._folder = seen_as(folder, Path(str(env["output_dir"]), str(env["shard_subdir"]), folder.name))
+        self._folder = seen_as(
+            folder, type(folder)(str(env["output_dir"]), str(env["shard_subdir"]), folder.name)
+        )
         self._state: Any = new_state(self._folder, number)
         self._writers: Any = None
         if hooks.states is None:
@@ -233,14 +235,16 @@ def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:
 
     `shard_subdir` is empty if the folder does not end with it, as in a detached run without an `output_dir`.
     """
-    parts = Path(shard_subdir).parts
+    parts = type(folder)(shard_subdir).parts
     if not parts or folder.parts[-len(parts) :] != parts:
         return {"output_dir": str(folder), "shard_subdir": ""}
-    return {"output_dir": str(Path(*folder.parts[: -len(parts)])), "shard_subdir": shard_subdir}
+    return {"output_dir": str(type(folder)(*folder.parts[: -len(parts)])), "shard_subdir": shard_subdir}
 
 
 def opened_state(runner: Any, env: dict[str, Any]) -> dict[str, Any]:
     """Return the state of the base's `init_state`, with open writers."""
+    from pathlib import Path  # as `Draft` below: first runs start their workers before
+
     number = int(env["shard_id"])
     folder = Path(env["output_dir"], env["shard_subdir"], f"split.{number}")
     return {**new_state(folder, number), "_writers": bind(runner.open_writers, env)(folder)}
@@ -313,6 +317,9 @@ def concatenate_shard_files(
         OSError: A file cannot be read or written.
     """
     import shutil  # here: its compressors take longer to load than the rest of this module
+    from pathlib import Path
+
+    from espnet3.parallel.ledger.files import BY_UMASK, Draft
 
     out = Path(out_path)
     parts = [part for part in (Path(folder, relative_name) for folder in shard_dirs) if part.exists()]

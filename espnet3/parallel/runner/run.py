@@ -43,22 +43,12 @@ from espnet3.parallel.runner.hooks import (
     writes_files,
 )
 from espnet3.parallel.runner.progress import Report
-from espnet3.parallel.runner.shards import (
-    FEW,
-    Launch,
-    Shard,
-    cut,
-    failed_elsewhere,
-    make_shard_function,
-    run_shards,
-    shards_of,
-    write_manifest,
-)
 from espnet3.parallel.timing.recorder import TimesRecorder
 
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.folder import OpenRun
     from espnet3.parallel.ledger.identity import Identity
+    from espnet3.parallel.runner.shards import Launch, Shard
 
 # Methods called when all items are done, with their arguments
 _FINISHING = {"merge": ("shard_dirs",), "write_outputs": ("indices", "results")}
@@ -145,6 +135,7 @@ class Run:
     def identity(self) -> Identity:
         """Return the run's identity, by which its folder is recognised."""
         from espnet3.parallel.ledger.identity import identify  # here: it is a tenth of a second
+        from espnet3.parallel.runner.shards import FEW, cut
 
         runner, provider = self.runner, self.runner.provider
         lists = takes_lists(type(runner), checked_batch_size(runner.batch_size))
@@ -221,6 +212,7 @@ def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> tuple[l
 def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> tuple[Any, RunSummary]:
     from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
     from espnet3.parallel.provenance.record import LoadedCode
+    from espnet3.parallel.runner.shards import failed_elsewhere, shards_of
 
     retry = run.retry_failed
     identity = run.identity()
@@ -283,6 +275,8 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
 def _run_shards(
     run: Run, folder: OpenRun, left: list[Shard], spec: RunSpec, launch: Launch, report: Report
 ) -> None:
+    from espnet3.parallel.runner.shards import make_shard_function, run_shards, write_manifest
+
     hooks = Hooks.of(type(run.runner), run.batch_forward is not None)
     write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
     spec = replace(

@@ -13,7 +13,7 @@ import click
 
 from espnet3.cli.output import explained, say
 from espnet3.parallel.backends import BACKENDS, Kind
-from espnet3.parallel.config import ParallelConfig, check_trainer
+from espnet3.parallel.config import ParallelConfig, check_trainer, not_indented
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted, shown
 
@@ -24,6 +24,8 @@ def read_file(path: str) -> Any:
     """Return a YAML file as OmegaConf's mapping."""
     from omegaconf import OmegaConf
 
+    if flat := not_indented(Path(path).read_text(encoding="utf-8", errors="replace")):
+        raise ConfigError(f"{path}, {flat}")
     try:
         loaded: Any = OmegaConf.load(path)
     except Exception as error:  # PyYAML's errors have no base that can be named without importing it

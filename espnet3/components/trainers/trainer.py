@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from espnet3.components.trainers.options import import_lightning, trainer_options
+from espnet3.components.trainers.options import import_lightning, make_trainer, trainer_options
 from espnet3.parallel.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ class ESPnet3LightningTrainer:
     Attributes:
         model: The module.
         trainer: The `lightning.Trainer`.
+        kept: The callbacks that keep checkpoints, one for each criterion, and at the end that of the last checkpoint.
 
     Args:
         model: The module.
@@ -54,11 +55,11 @@ class ESPnet3LightningTrainer:
         *,
         seed: int | None = None,
     ) -> None:
-        lightning = import_lightning()
+        import_lightning()
         options = trainer_options(config)
         self.model = model
         self.exp_dir = None if exp_dir is None else Path(exp_dir)
-        self.best: Any = None
+        self.kept: list[Any] = []
         # here: it imports lightning
         from espnet3.components.trainers.checkpoints import (
             EpochLog,
@@ -75,10 +76,10 @@ class ESPnet3LightningTrainer:
             callbacks.append(EpochLog(self.exp_dir))
             options.setdefault("default_root_dir", str(self.exp_dir))
         if self.exp_dir is not None and options.get("enable_checkpointing", True):
-            kept = checkpoint_callbacks(self.exp_dir, best_model_criterion)
-            self.best = kept[0]
-            callbacks += kept
-        self.trainer = lightning.Trainer(callbacks=callbacks, **options)
+            self.kept = checkpoint_callbacks(self.exp_dir, best_model_criterion)
+            callbacks += self.kept
+        self.best = self.kept[0] if self.kept else None
+        self.trainer = make_trainer(callbacks=callbacks, **options)
         if self.best is not None:
             save_whole(self.trainer.strategy)
 

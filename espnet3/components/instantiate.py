@@ -17,7 +17,8 @@ def require(package: str, extra: str, purpose: str) -> Any:
         return import_module(package)
     except ImportError as error:
         raise MissingPackageError(
-            f"{purpose} needs the package {package} ({error}); install it with: {pip_line(extra)}"
+            f"{purpose} needs the package {package} ({error}); install it with: {pip_line(extra)}",
+            name=package,
         ) from error
 
 

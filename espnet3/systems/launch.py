@@ -144,7 +144,7 @@ def _configs(
         overrides=args.overrides,
         check=(),
     )
-    for each in stages:
+    for each in sorted(stages, key=lambda each: each.name != "train"):  # which looks at most of its config
         role = each.role(configs.plain())
         if role is not None:
             configs.check(role, trains=each.name == "train" and trains_by_lightning(system))

@@ -98,7 +98,8 @@ def make_trainer(**options: Any) -> Any:
         return lightning.Trainer(**options)
     except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
         said = " ".join(str(error).split())
-        key = next((name for name in _HERE if name in options and re.search(rf"\b{name}\b", said)), None)
+        given = [(sign, name) for sign in ("=", "") for name in _HERE if name in options]
+        key = next((name for sign, name in given if re.search(rf"\b{name}\b{sign}", said)), None)
         raise _refused(f"{key} = {shown(options[key])}: {said}" if key else said) from error
 
 

@@ -72,8 +72,10 @@ class BaseSystem:
         """
         wanted = chosen(type(self), stages)
         configs = {each.name: _config_of(self, each) for each in wanted}
-        for name, config in configs.items():
-            check_blocks(config, trains=name == "train" and trains_by_lightning(type(self)))
+        if "train" in configs and trains_by_lightning(type(self)):
+            check_blocks(configs["train"], trains=True)
+        for config in configs.values():
+            check_blocks(config)
         self.check_jobs(configs)
         first = is_first_process()
         results: dict[str, Any] = {}

@@ -295,4 +295,4 @@ def test_a_system_says_which_config_each_stage_reads() -> None:
     assert [each.name for each in chosen(System, ["infer", "train"])] == ["train", "infer"]
     assert len(chosen(System, ["all"])) == 7
     with pytest.raises(ValueError, match="no stage 'infre'; System has train, .* Did you mean 'infer'"):
-        System.check_stages(["infre"])
+        chosen(System, ["infre"])

@@ -21,7 +21,7 @@ class ExactSums:
         self.totals = list(totals)
 
     def add(self, values: Sequence[float] | Any) -> None:
-        """Add an array of doubles, place by place; one that is not finite, or another number of them, is a ValueError."""
+        """Add an array of doubles, place by place; what is not finite, or another number of them, is a ValueError."""
         import numpy  # here: a driver that only merges names has no need of it
 
         flat = numpy.ravel(numpy.asarray(values, dtype=numpy.float64))

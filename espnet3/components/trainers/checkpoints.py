@@ -171,7 +171,9 @@ class EpochLog(Callback):
         kept = {name: value if math.isfinite(value) else None for name, value in figures.items()}
         self._lines.append(json.dumps({"epoch": trainer.current_epoch, **kept}))
         write_text_atomic(self.path, "".join(f"{line}\n" for line in self._lines))
-        page = page_of_epochs([json.loads(line) for line in self._lines], f"Training {self.path.parent.name}")
+        page = page_of_epochs(
+            [json.loads(line) for line in self._lines], f"Training: {self.path.parent.name}"
+        )
         write_text_atomic(self.path.with_suffix(".html"), page)
         last = "" if (trainer.max_epochs or -1) < 0 else f" of {trainer.max_epochs}"
         said = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())

@@ -41,9 +41,8 @@ class ESPnet3LightningTrainer:
         seed: Makes each epoch's random numbers its own, so that a training that goes on ends as one that was not
             cut; None: as torch has them.
 
-    Raises:
-        ConfigError: A key is unknown, belongs to `parallel`, or has a wrong value.
-        MissingPackageError: lightning or torch is not installed.
+    A key that is unknown, belongs to `parallel` or has a wrong value is a ConfigError; without lightning and torch
+    there is a MissingPackageError.
     """
 
     def __init__(
@@ -84,16 +83,10 @@ class ESPnet3LightningTrainer:
             save_whole(self.trainer.strategy)
 
     def fit(self, *args: Any, ckpt_path: str | Path | None = _AUTO, **kwargs: Any) -> None:
-        """Train.
+        """Train, with the arguments of `lightning.Trainer.fit` after the model.
 
-        Args:
-            *args: Of `lightning.Trainer.fit`, after the model.
-            ckpt_path: The checkpoint to go on from: a path, "last" or "best" of `exp_dir`; "auto": the last one, if
-                any; None: begin anew.
-            **kwargs: Of `lightning.Trainer.fit`.
-
-        Raises:
-            ConfigError: There is no such checkpoint, or it isn't of this model.
+        `ckpt_path` is the checkpoint to go on from: a path, "last" or "best" of `exp_dir`; "auto": the last one, if
+        any; None: begin anew. One that is not there, or of another model, is a ConfigError.
         """
         ckpt_path = self._checkpoint(ckpt_path)
         if ckpt_path is not None:

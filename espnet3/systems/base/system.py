@@ -94,11 +94,6 @@ class BaseSystem:
                 logger.info("stage %s: %.1f s", name, time.perf_counter() - begin)
         return results
 
-    @classmethod
-    def check_stages(cls, stages: Iterable[str]) -> None:
-        """Check that there are stages of these names."""
-        chosen(cls, stages)
-
     def check_jobs(self, stages: Iterable[str]) -> None:
         """Check that no stage needs what jobs, or another process, have yet to compute.
 

@@ -88,6 +88,7 @@ def _train(config: DictConfig, lightning: Any) -> Path:
     if not is_first_process():
         logger.info("the training is done; the other stages are those of the first process")
         sys.exit(0)
+    logger.info("the curves of the training are in %s", exp_dir / "epochs.html")
     return _write_weights(trainer, model, exp_dir)
 
 

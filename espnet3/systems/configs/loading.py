@@ -86,19 +86,12 @@ def load_configs(
     every one of them; the overrides; and the keys that one takes from another (`inference_dir` of metrics from
     inference, `exp_tag` from training, ...), where it has no value of its own.
 
-    Args:
-        recipe_dir: The recipe's folder; configs are found in it and in its conf/.
-        files: Role -> name of the file. A role with None has the file that is in conf/, if there is one. None: all
-            roles of `ROLES` so.
-        parallel: Name of a small file with the block `parallel` and nothing else.
-        overrides: `dotted.key=value`, YAML values; `+key=value` adds one.
-        check: Roles whose values are checked; None: all.
+    `files` maps roles to names of files, in the recipe's folder or its conf/; a role with None has its usual file, if
+    it is there, and None stands for all `ROLES` so. `parallel` names the small file, which holds that block alone.
+    `overrides` are `dotted.key=value` or `+key=value`, and `check` the roles whose values are checked; None: all.
 
-    Raises:
-        ConfigError: A value is wrong; the message has file, line and key.
-        FileNotFoundError: There is no such file.
-        TypeError: A file holds no mapping.
-        ValueError: An override fits no config, or the small file holds something else.
+    A wrong value is a ConfigError with file, line and key; a file that is not there a FileNotFoundError, one without a
+    mapping a TypeError, and an override or a small file that does not fit a ValueError.
     """
     found: dict[str, StageConfig] = {}
     for name, file in (dict.fromkeys(ROLES) if files is None else files).items():

@@ -86,31 +86,6 @@ def test_a_target_becomes_an_object(tmp_path) -> None:
     assert trainer.default_root_dir == str(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("block", "said"),
-    [
-        ({"n_workers": 4}, "n_workers = 4: belongs to parallel, not to trainer"),
-        ({"nj": 4}, "nj = 4: belongs to parallel, not to trainer: move it to the parallel block, where it"),
-        ({"device": 2}, "device = 2: lightning.Trainer has no such argument. Did you mean 'devices'?"),
-        ("gpu", "trainer = 'gpu': must be a mapping"),
-    ],
-)
-def test_what_is_no_key_of_the_trainer_is_said(block, said) -> None:
-    """A key of `parallel`, of a scheduler or of nothing is an error that says where it belongs."""
-    with pytest.raises(ConfigError) as caught:
-        ESPnet3LightningTrainer(config=block)
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize("block", [{"strategy": "ddp"}, {"options": {"devices": 4}}, {"accelerator": "gpu"}])
-def test_a_key_of_the_trainer_under_parallel_is_said(block) -> None:
-    """The reverse: what is Lightning's does not belong under `parallel`."""
-    from espnet3.parallel import set_parallel
-
-    with pytest.raises(ConfigError, match="belongs to trainer, not to parallel"):
-        set_parallel({"env": "local", **block})
-
-
 @pytest.mark.parametrize("criterion", ["valid/loss", ["valid/loss", 3], ["valid/loss", 3, "least"]])
 def test_a_wrong_criterion_is_said(criterion, tmp_path) -> None:
     """A criterion that is no name, number and direction is shown with an example."""

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
-from espnet3.parallel.config import DetachedSettings, ParallelConfig, check_trainer
+from espnet3.parallel.config import DetachedSettings, ParallelConfig, check_trainer, not_indented
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted, shown
 from espnet3_parallel.output import as_json_option, explained, say
@@ -26,6 +26,8 @@ def read_file(path: str) -> Any:
     """Return a YAML file as OmegaConf's mapping."""
     from omegaconf import OmegaConf
 
+    if flat := not_indented(Path(path).read_text(encoding="utf-8", errors="replace")):
+        raise ConfigError(f"{path}, {flat}")
     try:
         loaded: Any = OmegaConf.load(path)
     except Exception as error:  # PyYAML's errors have no base that can be named without importing it

@@ -148,6 +148,19 @@ KALDI_SCRIPTS = {
     "stdout.pl": "local",
 }
 
+# Submit commands, and systems by another name.
+_COMMANDS = {
+    "qsub": "sge or env: pbs",
+    **dict.fromkeys(("sbatch", "srun", "salloc"), "slurm"),
+    "bsub": "lsf",
+    "condor_submit": "htcondor",
+    "oarsub": "oar",
+    "msub": "moab",
+    "kubectl": "kube",
+    "torque": "pbs",
+    "uge": "sge",
+}
+
 _WITHOUT_SCHEDULER = {row.name: row for row in (*_LOCAL_ROWS, *_REMOTE_ROWS)}
 
 
@@ -231,6 +244,8 @@ def row(env: str) -> Backend:
 def unknown_env(env: object) -> str:
     """Return the message for a value of `env` that no row has."""
     script = os.path.basename(env.split()[0]) if isinstance(env, str) and env.split() else ""
+    if instead := _COMMANDS.get(script.lower()):
+        return f"Unknown env {shown(env)}: write env: {instead} in place of {script}. Known: {', '.join(BACKENDS)}"
     if script in KALDI_SCRIPTS:
         instead = KALDI_SCRIPTS[script]
         return (

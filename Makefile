@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE # tests start thousands of processes, each of w
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-light test-security test-clusters test-kube test-gpu test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs site recording screenshots clean
+.PHONY: help demo test test-light test-security test-clusters test-kube test-gpu test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs pages site recording screenshots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -45,8 +45,9 @@ test-light: $(VENV)-light/stamp ## runs in this process, on local workers and de
 
 test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of Hugging Face and lhotse: with torch
 	ESPNET3_TEST_GPU=cpu $(RUN) -m pytest -m gpu tests/gpu
-	ESPNET3_TEST_TORCH=1 $(RUN) -m pytest tests/components tests/egs3/test_asterisk_ctc.py \
-		tests/egs3/test_asterisk_comparison.py tests/egs3/test_asterisk_killed.py tests/docs/test_examples.py $(ARGS)
+	ESPNET3_TEST_TORCH=1 $(RUN) -m pytest tests/components tests/parallel/provenance/test_content.py \
+		tests/egs3/test_asterisk_ctc.py tests/egs3/test_asterisk_comparison.py tests/egs3/test_asterisk_killed.py \
+		tests/docs/test_examples.py $(ARGS)
 
 test-demo: $(VENV)/demo.stamp ## the page of the stage demo in a headless Chromium, which must be installed
 	ESPNET3_TEST_DEMO=1 $(RUN) -m pytest tests/systems/test_demo.py tests/egs3/test_asterisk_demo_page.py $(ARGS)
@@ -92,10 +93,13 @@ bench: $(VENV)/bench.stamp ## compare with other libraries: half an hour; ARGS=-
 docs: $(VENV)/dev.stamp ## run the code of every page, check links and the table of backends
 	$(RUN) -m pytest tests/docs $(ARGS)
 
+pages: $(VENV)/dev.stamp ## write the pages that are made of the code: docs/generated
+	$(RUN) website/pages.py
+
 site: $(VENV)/site.stamp ## build the documentation site into build/site, with warnings as errors
 	cd website && NO_MKDOCS_2_WARNING=1 "$(abspath $(RUN))" -m mkdocs build --quiet $(ARGS)
 
-screenshots: $(VENV)/screenshots.stamp ## pictures of terminal views, a notebook, report and site, to be looked at; needs Chromium
+screenshots: $(VENV)/screenshots.stamp ## pictures of terminal views, a notebook, report and site, also those in docs/; needs Chromium
 	$(RUN) website/screenshots.py
 
 recording: $(VENV)/site.stamp ## record the commands of README on a terminal: docs/recording.svg

@@ -40,33 +40,20 @@ COMPLETE = "complete"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of the table of workloads.
+    """One row of the table of workloads."""
 
-    Attributes:
-        name: What `--workloads` may name, alone or by its prefix ("W3" is all of "W3-...").
-        title: One line for people.
-        measure: Which function of `benchmarks.measures` takes the figures.
-        work: The run.
-        figures: What comes out.
-        ideal: CPU seconds of all items together, where the figure needs it.
-        only_hinted: Run by the systems that take a cost hint.
-        only_keeping: Run by the systems that keep what is done on disk, and by the loop, which does not.
-        kills: W7: whom, "driver" or "all".
-        poison: The index that dies in W6; its name must come out in the error.
-        timeout: Seconds after which the measurement counts as hanging.
-    """
-
-    name: str
-    title: str
-    measure: str
-    work: Work
-    figures: tuple[Figure, ...]
-    ideal: float = 0.0
-    only_hinted: bool = False
+    name: str  # what `--workloads` may name, alone or by its prefix ("W3" is all of "W3-...")
+    title: str  # one line for people
+    measure: str  # which function of `benchmarks.measures` takes the figures
+    work: Work  # the run
+    figures: tuple[Figure, ...]  # what comes out
+    ideal: float = 0.0  # CPU seconds of all items together, where the figure needs it
+    only_hinted: bool = False  # run by the systems that take a cost hint
+    # run by the systems that keep what is done on disk, and by the loop, which does not
     only_keeping: bool = False
-    kills: str = ""
-    poison: int | None = None
-    timeout: float = FULL_TIMEOUT
+    kills: str = ""  # W7: whom, "driver" or "all"
+    poison: int | None = None  # the index that dies in W6; its name must come out in the error
+    timeout: float = FULL_TIMEOUT  # seconds after which the measurement counts as hanging
 
     @property
     def workload(self) -> str:

@@ -7,10 +7,7 @@ worker a GPU. With `--device cpu` the programs are rehearsed where there is no G
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -20,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import OUT, machine
+from benchmarks import report
 from benchmarks.tables import grid, number
 from tests.gpu.decoding import Decode, Recordings, recogniser, recordings, write_weights
 
@@ -33,18 +30,12 @@ LOOK = 0.1  # seconds between looks at the GPUs
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One way to decode.
+    """One way to decode."""
 
-    Attributes:
-        way: Which.
-        seconds: Of each round, without the start of processes that load a model.
-        start: Seconds of that start, of each round.
-        busy: Share of that time for which the GPUs computed, of each round; None where there is no GPU.
-    """
-
-    way: str
-    seconds: list[float]
-    start: list[float]
+    way: str  # which
+    seconds: list[float]  # of each round, without the start of processes that load a model
+    start: list[float]  # seconds of that start, of each round
+    # share of that time for which the GPUs computed, of each round; None where there is no GPU
     busy: list[float | None]
 
 
@@ -168,11 +159,8 @@ def measure(n: int, rounds: int, device: str) -> list[Figure]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--recordings", type=int, default=2000, help="default %(default)s")
-    parser.add_argument("--rounds", type=int, default=3, help="default %(default)s")
+    parser = report.arguments("gpu", __doc__, recordings=2000, rounds=3)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="default %(default)s")
-    parser.add_argument("--out", type=Path, default=OUT / "gpu.json", help="default %(default)s")
     args = parser.parse_args(argv)
     figures = measure(args.recordings, args.rounds, args.device)
     rows = []
@@ -187,16 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             ]
         )
     print(grid(["way", "recordings a second", "GPUs busy", "start, s"], rows))
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    report = {
-        "schema": 1,
-        "device": args.device,
-        "recordings": args.recordings,
-        "machine": machine.describe(["torch", "distributed"]),
-        "figures": [asdict(each) for each in figures],
-    }
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"written: {args.out}", file=sys.stderr)
+    content = {"device": args.device, "recordings": args.recordings}
+    report.write(args.out, ["torch", "distributed"], **content, figures=[asdict(each) for each in figures])
     return 0
 
 

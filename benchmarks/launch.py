@@ -23,19 +23,12 @@ _serial = count()
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended.
+    """How a process ended."""
 
-    Attributes:
-        code: Its exit status; negative for a signal.
-        exited: `time.monotonic()` when it was gone.
-        timed_out: It was killed because its time was over.
-        left_behind: Processes it had started that outlived it by `GRACE`; they were killed.
-            0 where it was killed itself.
-    """
-
-    code: int
-    exited: float
-    timed_out: bool
+    code: int  # its exit status; negative for a signal
+    exited: float  # `time.monotonic()` when it was gone
+    timed_out: bool  # it was killed because its time was over
+    # processes it had started that outlived it by `GRACE`; they were killed. 0 where it was killed itself
     left_behind: int
 
 

@@ -27,45 +27,27 @@ class WrongResultsError(Exception):
 
 @dataclass(slots=True)
 class Taken:
-    """What one measurement found.
+    """What one measurement found."""
 
-    Attributes:
-        figures: The numbers, by key.
-        last: `time.monotonic()` when the last result was there.
-        outcome: W6: what became of the run, in words.
-        error: W6: the error it ended with, as text.
-        named: W6: whether the poison item's index is in what the caller sees.
-    """
-
-    figures: dict[str, float]
-    last: float
-    outcome: str = ""
-    error: str = ""
-    named: bool | None = None
+    figures: dict[str, float]  # the numbers, by key
+    last: float  # `time.monotonic()` when the last result was there
+    outcome: str = ""  # W6: what became of the run, in words
+    error: str = ""  # W6: the error it ended with, as text
+    named: bool | None = None  # W6: whether the poison item's index is in what the caller sees
     lost: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a measurement is given besides the system.
+    """What a measurement is given besides the system."""
 
-    Attributes:
-        case: The row of the table.
-        work: Its run, cut to what the system can do.
-        started: `time.monotonic()` just before the parent started this process.
-        scratch: A folder of this measurement's own.
-        phase: Tells the parent how far it came.
-        name: The system's name in the table.
-        quick: Small sizes.
-    """
-
-    case: Case
-    work: Work
-    started: float
-    scratch: Path
-    phase: Callable[[str], None]
-    name: str = ""
-    quick: bool = False
+    case: Case  # the row of the table
+    work: Work  # its run, cut to what the system can do
+    started: float  # `time.monotonic()` just before the parent started this process
+    scratch: Path  # A folder of this measurement's own
+    phase: Callable[[str], None]  # tells the parent how far it came
+    name: str = ""  # the system's name in the table
+    quick: bool = False  # small sizes
 
 
 def _warm(system: System, s: Setting) -> None:

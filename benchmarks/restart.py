@@ -1,13 +1,12 @@
 """W7: a run is killed at half way and started again; what is computed again is counted.
 
-    measurement ──> driver (`python -m benchmarks.restart`), killed ──> driver again, to the end
+    measurement ──> driver (`benchmarks.child --driver`), killed ──> driver again, to the end
 
 Every item appends its index to a file, so that each call is counted, whoever made it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import struct
@@ -34,8 +33,8 @@ def calls(path: Path) -> list[int]:
 
 def start(case: str, system: str, quick: bool, scratch: Path) -> subprocess.Popen[bytes]:
     """Start the driver."""
-    argv = [sys.executable, "-m", "benchmarks.restart", "--case", case, "--system", system]
-    argv += ["--quick"] * quick + ["--scratch", str(scratch)]
+    argv = [sys.executable, "-m", "benchmarks.child", "--case", case, "--system", system]
+    argv += ["--quick"] * quick + ["--scratch", str(scratch), "--driver"]
     return subprocess.Popen(argv, cwd=ROOT)
 
 
@@ -62,28 +61,11 @@ def kill_at(process: subprocess.Popen[bytes], path: Path, n: int, everything: bo
     return len(calls(path))
 
 
-def work_of(case: cases.Case, scratch: Path) -> Work:
-    """Return the case's run, whose items write to a file in `scratch`."""
-    return Work(case.work.item, case.work.n, env("plain", calls=str(scratch / "calls")))
-
-
-def main() -> int:
+def drive(case: cases.Case, system: str, scratch: Path) -> None:
     """Be the driver: run, or go on, and write the results to a file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", required=True)
-    parser.add_argument("--system", required=True)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--scratch", type=Path, required=True)
-    args = parser.parse_args()
-    (case,) = (c for c in cases.table(args.quick) if c.name == args.case)
-    folder = args.scratch / "kept"
+    folder = scratch / "kept"
     folder.mkdir(exist_ok=True)
-    results = load(args.system)().run_kept(work_of(case, args.scratch), folder)
-    part = args.scratch / "answer.part"
-    part.write_text(json.dumps(list(results)))
-    os.replace(part, args.scratch / "answer.json")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    work = Work(case.work.item, case.work.n, env("plain", calls=str(scratch / "calls")))  # items write to it
+    part = scratch / "answer.part"
+    part.write_text(json.dumps(list(load(system)().run_kept(work, folder))))
+    os.replace(part, scratch / "answer.json")

@@ -20,35 +20,20 @@ from benchmarks.systems import load
 
 @dataclass(slots=True)
 class Measurement:
-    """One cell of one round.
+    """One cell of one round."""
 
-    Attributes:
-        round: From 1.
-        case: Name of the case.
-        system: Name of the system.
-        status: "ok", "hangs", "failed", "left out" or "not installed".
-        n: Items run; 0 where nothing ran.
-        figures: The numbers, by key.
-        outcome: In words: what became of a W6 run, where a W5 item ran.
-        named: W6: whether the error names the poison item.
-        lost: W6: what the system said of items without a result.
-        detail: Why there is no figure, or the error a W6 run ended with.
-        left_behind: Processes that outlived the measurement and were killed.
-        load_average: Of the machine, just before.
-    """
-
-    round: int
-    case: str
-    system: str
-    status: str
-    n: int = 0
-    figures: dict[str, float] = field(default_factory=dict)
-    outcome: str = ""
-    named: bool | None = None
-    lost: list[str] = field(default_factory=list)
-    detail: str = ""
-    left_behind: int = 0
-    load_average: float = 0.0
+    round: int  # from 1
+    case: str  # name of the case
+    system: str  # name of the system
+    status: str  # "ok", "hangs", "failed", "left out" or "not installed"
+    n: int = 0  # items run; 0 where nothing ran
+    figures: dict[str, float] = field(default_factory=dict)  # the numbers, by key
+    outcome: str = ""  # in words: what became of a W6 run, where a W5 item ran
+    named: bool | None = None  # W6: whether the error names the poison item
+    lost: list[str] = field(default_factory=list)  # W6: what the system said of items without a result
+    detail: str = ""  # why there is no figure, or the error a W6 run ended with
+    left_behind: int = 0  # processes that outlived the measurement and were killed
+    load_average: float = 0.0  # of the machine, just before
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a plain dict."""

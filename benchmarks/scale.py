@@ -9,57 +9,37 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from benchmarks import OUT, ROOT, light_jobs, machine, memory, tables
+from benchmarks import light_jobs, memory, report, tables
 
-WORKERS = (10, 50, 100, 200)
+WORKERS = [10, 50, 100, 200]
 ITEMS = 100_000
 SECONDS = 0.005  # of an item that sleeps
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The figures of one number of workers; times in seconds, memory in bytes.
+    """The figures of one number of workers; times in seconds, memory in bytes."""
 
-    Attributes:
-        workers: How many.
-        first_s: From the start to the first result.
-        start_s: From the start until every worker has had an item.
-        start_cpu_s: Processor time of the driver meanwhile.
-        empty_us: Processor time of the driver per item of an empty function, in microseconds.
-        empty_s: Wall time of these items.
-        sleep_us: As `empty_us`, of items that sleep.
-        sleep_s: Their wall time.
-        resident: Driver memory after both.
-        files: Open files of the driver.
-        shrink_s: From the request until half of the workers are gone, in the middle of a run.
-        shrink_right: Whether that run has every result.
-        idle_cpu: Share of one processor the driver takes while nothing runs.
-        end_s: Closing the client: workers and jobs gone.
-    """
-
-    workers: int
-    first_s: float
-    start_s: float
-    start_cpu_s: float
-    empty_us: float
-    empty_s: float
-    sleep_us: float
-    sleep_s: float
-    resident: int
-    files: int
-    shrink_s: float
-    shrink_right: bool
-    idle_cpu: float
-    end_s: float
+    workers: int  # how many
+    first_s: float  # from the start to the first result
+    start_s: float  # from the start until every worker has had an item
+    start_cpu_s: float  # processor time of the driver meanwhile
+    empty_us: float  # processor time of the driver per item of an empty function, in microseconds
+    empty_s: float  # wall time of these items
+    sleep_us: float  # as `empty_us`, of items that sleep
+    sleep_s: float  # their wall time
+    resident: int  # driver memory after both
+    files: int  # open files of the driver
+    shrink_s: float  # from the request until half of the workers are gone, in the middle of a run
+    shrink_right: bool  # whether that run has every result
+    idle_cpu: float  # share of one processor the driver takes while nothing runs
+    end_s: float  # closing the client: workers and jobs gone
 
 
 def double(x: int) -> int:
@@ -119,23 +99,9 @@ def measure(workers: int, items: int) -> Point:
             shrink, shrink_right = _shrink(client, workers // 2, items)
             closing = time.perf_counter()
         end = time.perf_counter() - closing
-    per_item = 1e6 / items
-    return Point(
-        workers,
-        first,
-        start,
-        start_cpu,
-        empty_cpu * per_item,
-        empty,
-        sleep_cpu * per_item,
-        sleep,
-        resident,
-        files,
-        shrink,
-        shrink_right,
-        idle / second,
-        end,
-    )
+    per_item, rest = 1e6 / items, (shrink, shrink_right, idle / second, end)
+    empties, sleeps = (empty_cpu * per_item, empty), (sleep_cpu * per_item, sleep)
+    return Point(workers, first, start, start_cpu, *empties, *sleeps, resident, files, *rest)
 
 
 def _shrink(client: Any, left: int, items: int) -> tuple[float, bool]:
@@ -160,82 +126,39 @@ def _shrink(client: Any, left: int, items: int) -> tuple[float, bool]:
     return gone[0], seen == [2 * x for x in range(items)]
 
 
-def table(points: Sequence[Point]) -> str:
-    """Return the figures as a table."""
-    head = [
+def row(p: Point) -> list[str]:
+    """Return a line of the table."""
+    before = (p.first_s, p.start_s, p.start_cpu_s, p.empty_us, p.sleep_us, p.sleep_s, p.resident / 2**20)
+    after = (100 * p.idle_cpu, p.shrink_s, p.end_s)
+    return [str(p.workers), *map(tables.number, before), str(p.files), *map(tables.number, after)]
+
+
+HEAD = [
+    *(
         "workers",
         "first result, s",
         "all at work, s",
         "driver CPU, s",
         "µs per empty item",
         "µs per item of 5 ms",
-        "its wall, s",
-        "driver, MiB",
-        "files",
-        "idle, % of a core",
-        "half gone, s",
-        "end, s",
-    ]
-    rows = [
-        [
-            str(p.workers),
-            *map(
-                tables.number,
-                (
-                    p.first_s,
-                    p.start_s,
-                    p.start_cpu_s,
-                    p.empty_us,
-                    p.sleep_us,
-                    p.sleep_s,
-                    p.resident / 2**20,
-                ),
-            ),
-            str(p.files),
-            *map(tables.number, (100 * p.idle_cpu, p.shrink_s, p.end_s)),
-        ]
-        for p in points
-    ]
-    return tables.grid(head, rows)
+    ),
+    *("its wall, s", "driver, MiB", "files", "idle, % of a core", "half gone, s", "end, s"),
+]
 
 
 def main() -> int:
     """Measure each number of workers in a process of its own, print the table, write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("--workers", type=int, nargs="+", default=list(WORKERS), help="default %(default)s")
-    parser.add_argument("--items", type=int, default=ITEMS, help="default %(default)s")
-    parser.add_argument("--out", type=Path, default=OUT / "scale.json", help="default %(default)s")
+    parser = report.arguments("scale", __doc__, workers=WORKERS, items=ITEMS)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # the child: prints its figures
     args = parser.parse_args()
     if args.one:
         print(json.dumps(asdict(measure(args.workers[0], args.items))))
         return 0
-
-    points = []
-    for n in args.workers:
-        child = [
-            sys.executable,
-            "-m",
-            "benchmarks.scale",
-            "--one",
-            "--workers",
-            str(n),
-            "--items",
-            str(args.items),
-        ]
-        done = subprocess.run(child, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-        points.append(Point(**json.loads(done.stdout.splitlines()[-1])))
-        print(f"{n} workers: measured", file=sys.stderr, flush=True)
-    print(table(points))
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    report = {
-        "schema": 1,
-        "items": args.items,
-        "machine": machine.describe(["dask-jobqueue", "distributed"]),
-        "points": [asdict(p) for p in points],
-    }
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"written: {args.out}", file=sys.stderr)
+    words = ("--items", args.items, "--one", "--workers")
+    points = [Point(**report.child("scale", *words, n)) for n in args.workers]
+    print(tables.grid(HEAD, [row(p) for p in points]))
+    packages = ["dask-jobqueue", "distributed"]
+    report.write(args.out, packages, items=args.items, points=[asdict(p) for p in points])
     return 0 if all(p.shrink_right for p in points) else 1
 
 

@@ -23,37 +23,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import OUT, ROOT, machine, memory
+from benchmarks import ROOT, memory, report
 from benchmarks.tables import grid, number
 
-WORKERS = (10, 100, 300, 1000, 2000)
-SECONDS = (0.001, 0.01, 0.1, 1.0)  # of an item
+WORKERS = [10, 100, 300, 1000, 2000]
+SECONDS = [0.001, 0.01, 0.1, 1.0]  # of an item
 LEAST = 5.0  # seconds of a run, were no time lost
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The figures of one number of workers with items of one length.
+    """The figures of one number of workers with items of one length."""
 
-    Attributes:
-        workers: How many.
-        item_s: Seconds of an item.
-        items: How many of them.
-        wall_s: From the first worker's connection used to the last result.
-        cpu_s: Processor time of the driver meanwhile.
-        efficiency: Share of the workers' time that was spent in items.
-        resident: Bytes resident in the driver afterwards.
-        connect_s: From the workers' start until all were connected.
-    """
-
-    workers: int
-    item_s: float
-    items: int
-    wall_s: float
-    cpu_s: float
-    efficiency: float
-    resident: int
-    connect_s: float
+    workers: int  # how many
+    item_s: float  # seconds of an item
+    items: int  # how many of them
+    wall_s: float  # from the first worker's connection used to the last result
+    cpu_s: float  # processor time of the driver meanwhile
+    efficiency: float  # share of the workers' time that was spent in items
+    resident: int  # bytes resident in the driver afterwards
+    connect_s: float  # from the workers' start until all were connected
 
     @property
     def driver(self) -> float:
@@ -218,12 +207,7 @@ def plot(points: Sequence[Point], path: Path) -> None:
 
 def main() -> int:
     """Measure each pair in a process of its own, print the table, write figures and plot."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated", description=__doc__)
-    parser.add_argument("--workers", type=int, nargs="+", default=list(WORKERS), help="default %(default)s")
-    parser.add_argument("--seconds", type=float, nargs="+", default=list(SECONDS), help="default %(default)s")
-    parser.add_argument(
-        "--out", type=Path, default=OUT / "simulated.json", help="default %(default)s; the plot beside it"
-    )
+    parser = report.arguments("simulated", __doc__, workers=WORKERS, seconds=SECONDS)
     parser.add_argument("--serve", help=argparse.SUPPRESS)  # the workers
     parser.add_argument(
         "--one", action="store_true", help=argparse.SUPPRESS
@@ -235,19 +219,10 @@ def main() -> int:
     if args.one:
         print(json.dumps(asdict(measure(args.workers[0], args.seconds[0]))))
         return 0
-    points = []
-    for item_s in args.seconds:
-        for n in args.workers:
-            child = [sys.executable, "-m", "benchmarks.simulated", "--one"]
-            child += ["--workers", str(n), "--seconds", str(item_s)]
-            done = subprocess.run(child, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-            points.append(Point(**json.loads(done.stdout.splitlines()[-1])))
-            print(f"{n} workers, items of {item_s:g} s: measured", file=sys.stderr, flush=True)
+    pairs = [(n, item_s) for item_s in args.seconds for n in args.workers]
+    points = [Point(**report.child("simulated", "--one", "--workers", n, "--seconds", s)) for n, s in pairs]
     print(table(points))
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    report = {"schema": 1, "machine": machine.describe(["numpy"]), "points": [asdict(p) for p in points]}
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"written: {args.out}", file=sys.stderr)
+    report.write(args.out, ["numpy"], points=[asdict(p) for p in points])
     try:
         plot(points, args.out.with_suffix(".svg"))
     except ModuleNotFoundError as error:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from benchmarks import OUT, ROOT, machine, tables
+from benchmarks import ROOT, report, tables
 
 RUN = ROOT / "egs3" / "asterisk" / "asr" / "run.py"
 PREPARE = ("--stages", "create_dataset")
@@ -42,11 +39,8 @@ def decode(workers: int, overrides: Sequence[str]) -> float:
 
 def main() -> int:
     """Measure, print the ratio, write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speech", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="default %(default)s")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="default 1 2")
+    parser = report.arguments("speech", __doc__, rounds=3, workers=[1, 2])
     parser.add_argument("--limit", type=int, help="only the first utterances: to try it, not for figures")
-    parser.add_argument("--out", type=Path, default=OUT / "speech.json", help="default %(default)s")
     args = parser.parse_args()
     if not RUN.is_file():
         parser.error(f"there is no {RUN}")
@@ -68,15 +62,7 @@ def main() -> int:
         for n, s in seconds.items()
     ]
     print(tables.grid(head, rows))
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    report = {
-        "schema": 1,
-        "limit": args.limit,
-        "machine": machine.describe(["pocketsphinx", "distributed"]),
-        "seconds": seconds,
-    }
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"written: {args.out}", file=sys.stderr)
+    report.write(args.out, ["pocketsphinx", "distributed"], limit=args.limit, seconds=seconds)
     return 0
 
 

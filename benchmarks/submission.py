@@ -8,8 +8,6 @@ round pays each library's imports and is shown apart. `--lab` starts the SLURM o
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shlex
 import shutil
@@ -25,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import machine, tables
+from benchmarks import report, tables
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sacct")
 PATIENCE = 120.0  # seconds for a cancelled array to leave the queue
@@ -33,17 +31,12 @@ PATIENCE = 120.0  # seconds for a cancelled array to leave the queue
 
 @dataclass(slots=True)
 class Taken:
-    """What one action of one library took, a value for each round.
+    """What one action of one library took, a value for each round."""
 
-    Attributes:
-        wall_s: Seconds by the clock.
-        cpu_s: Processor seconds of this process, without those of its children.
-        calls: Calls of each of the scheduler's commands.
-    """
-
-    wall_s: list[float] = field(default_factory=list)
+    wall_s: list[float] = field(default_factory=list)  # seconds by the clock
+    # processor seconds of this process, without those of its children
     cpu_s: list[float] = field(default_factory=list)
-    calls: list[dict[str, int]] = field(default_factory=list)
+    calls: list[dict[str, int]] = field(default_factory=list)  # calls of each of the scheduler's commands
 
 
 class Counted:
@@ -157,14 +150,10 @@ def lab() -> Iterator[None]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table, write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.submission", description=__doc__)
-    parser.add_argument("--shards", type=int, default=1000, help="default %(default)s")
-    parser.add_argument("--rounds", type=int, default=7, help="after the first; default %(default)s")
+    parser = report.arguments("submission", __doc__, shards=1000, rounds=7)
     parser.add_argument("--partition", default="debug", help="default %(default)s")
     parser.add_argument("--lab", action="store_true", help="start the SLURM of the cluster tests")
-    parser.add_argument(
-        "--out", type=Path, help="a file for every figure; in the lab nobody may write to the checkout"
-    )
+    parser.set_defaults(out=None)  # in the lab nobody may write to the checkout
     args = parser.parse_args(argv)
     names = ("submit", "status", "cancel")
     taken = {library: {name: Taken() for name in names} for library in LIBRARIES}
@@ -184,17 +173,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     head = ["", "calls", "median s", "min .. max", "own CPU s", "first time, s"]
     rows = [_row(f"{library}: {name}", one) for library, each in taken.items() for name, one in each.items()]
     print(tables.grid(head, [row for row in rows if row]))
-    report = {
-        "schema": 1,
-        "shards": args.shards,
-        "machine": machine.describe(["submitit", "dask-jobqueue"]),
-        "taken": {
-            library: {name: asdict(one) for name, one in each.items()} for library, each in taken.items()
-        },
-    }
     if args.out is not None:
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
-        print(f"written: {args.out}", file=sys.stderr)
+        figures = {name: {what: asdict(one) for what, one in each.items()} for name, each in taken.items()}
+        report.write(args.out, ["submitit", "dask-jobqueue"], shards=args.shards, taken=figures)
     return 0
 
 

@@ -15,41 +15,23 @@ OURS = "ours"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of one system in one case, over all rounds.
+    """One figure of one system in one case, over all rounds."""
 
-    Attributes:
-        case: Name of the case.
-        figure: Key of the figure.
-        unit: Its unit.
-        lower_is_better: Which way is better.
-        system: Name of the system.
-        n: Items of each run.
-        values: One for each round that gave a figure.
-        median: Of the values; None where there are none.
-        low: The least value.
-        high: The greatest value.
-        ratio: How many times better ours is, by the medians; below 1 the other is better.
-        status: The worst status of all rounds.
-        outcome: W6: what became of the run; for a run that hangs, where.
-        named: W6: whether the error named the poison item in every round.
-        note: What else needs to be said.
-    """
-
-    case: str
-    figure: str
-    unit: str
-    lower_is_better: bool
-    system: str
-    n: int
-    values: tuple[float, ...]
-    median: float | None
-    low: float | None
-    high: float | None
-    ratio: float | None
-    status: str
-    outcome: str
-    named: bool | None
-    note: str
+    case: str  # name of the case
+    figure: str  # key of the figure
+    unit: str  # its unit
+    lower_is_better: bool  # which way is better
+    system: str  # name of the system
+    n: int  # items of each run
+    values: tuple[float, ...]  # one for each round that gave a figure
+    median: float | None  # of the values; None where there are none
+    low: float | None  # the least value
+    high: float | None  # the greatest value
+    ratio: float | None  # how many times better ours is, by the medians; below 1 the other is better
+    status: str  # the worst status of all rounds
+    outcome: str  # W6: what became of the run; for a run that hangs, where
+    named: bool | None  # W6: whether the error named the poison item in every round
+    note: str  # what else needs to be said
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a plain dict."""

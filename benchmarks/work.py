@@ -140,21 +140,13 @@ class WithEnv:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One run: `item(idx, **env)` for idx in range(n).
+    """One run: `item(idx, **env)` for idx in range(n)."""
 
-    Attributes:
-        item: A module-level function of this file.
-        n: How many indices.
-        env: What each worker builds first; None for nothing.
-        costs: A hint for each index, for the systems that take one.
-        pieces: Into how many chunks a system that is tuned by hand cuts the indices.
-    """
-
-    item: Callable[..., Any]
-    n: int
-    env: Env | None = None
-    costs: tuple[float, ...] | None = None
-    pieces: int = 32
+    item: Callable[..., Any]  # A module-level function of this file
+    n: int  # how many indices
+    env: Env | None = None  # what each worker builds first; None for nothing
+    costs: tuple[float, ...] | None = None  # A hint for each index, for the systems that take one
+    pieces: int = 32  # into how many chunks a system that is tuned by hand cuts the indices
 
     @property
     def call(self) -> Callable[[int], Any]:

@@ -1,22 +1,17 @@
-"""The start of the command `espnet3`, which is found also where another `espnet3` hides ours."""
+"""The names of the command: `espnet3-parallel`, and `espnet3` where ESPnet does not own that one."""
 
 from __future__ import annotations
 
 import sys
-from importlib import import_module
+
+from espnet3_parallel.layer import espnets_command
+from espnet3_parallel.main import VERBS, main
 
 
-def main() -> None:
-    """Run the command line; where `espnet3.parallel` is not ours, say so and end with 1, but for `overlay`."""
-    if sys.argv[1:2] == ["overlay"]:
-        from espnet3_parallel.overlay import overlay
-
-        overlay(sys.argv[2:], prog_name="espnet3 overlay")
-    from espnet3_parallel.layer import findings, in_use
-
-    layer = in_use()
-    if not layer.ours:
-        for finding in findings(layer):
-            print(f"espnet3: {finding.text}", file=sys.stderr)
-        sys.exit(1)
-    import_module("espnet3.cli.main").main()
+def second_name() -> None:
+    """Run the command line as `espnet3`: words that are not its verbs go to ESPnet's command where there is one."""
+    theirs = None if sys.argv[1:2] and sys.argv[1] in VERBS else espnets_command()
+    if theirs is None:
+        main()
+    else:
+        sys.exit(theirs.load()())

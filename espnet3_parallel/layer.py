@@ -1,4 +1,4 @@
-"""Which `espnet3.parallel` Python imports here, and why: ours, or the one that ESPnet brings.
+"""Which `espnet3.parallel` Python imports here, and why: ours, or the one that ESPnet brings; and whose `espnet3` runs.
 
 ESPnet's distribution and its checkout have an `espnet3` of their own. Installed into one environment both live in one
 folder, and our modules are found first (setup.py says how); a checkout on the path hides the installed one.
@@ -7,6 +7,7 @@ folder, and our modules are found first (setup.py says how); a checkout on the p
 from __future__ import annotations
 
 import os
+import sysconfig
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 DISTRIBUTION = "espnet3-parallel"
 SYSTEMS = "espnet3-parallel-systems"
 ESPNET = "espnet"
+COMMAND = "espnet3-parallel"
+SECOND = "espnet3"  # ESPnet's, where its distribution has a command
 # The modules that users import from and that ESPnet has too.
 MODULES = ("base_runner", "env_provider", "inference_provider", "parallel")
 # The folder that holds this package holds our espnet3 as well: an installation's site-packages, or a checkout.
@@ -88,6 +91,7 @@ def findings(layer: Layer) -> list[Finding]:
                 f"--force-reinstall --no-deps {DISTRIBUTION} changes that until {ESPNET} is installed again",
             )
         )
+    found.append(_command())
     systems, espnet = _version(SYSTEMS), _version(ESPNET)
     if systems is not None and espnet is not None:
         found.append(
@@ -101,6 +105,41 @@ def findings(layer: Layer) -> list[Finding]:
     return found
 
 
+def espnets_command() -> metadata.EntryPoint | None:
+    """Return the command `espnet3` of another distribution, or of a checkout of ESPnet on the path."""
+    from importlib import metadata
+
+    for entry in metadata.entry_points(group="console_scripts", name=SECOND):
+        if entry.dist is None or entry.dist.name != DISTRIBUTION:
+            return entry
+    try:
+        there = find_spec("espnet3.cli.main")
+    except ModuleNotFoundError:  # of its package
+        there = None
+    return None if there is None else metadata.EntryPoint(SECOND, "espnet3.cli.main:main", "console_scripts")
+
+
+def _command() -> Finding:
+    """Say whose command `espnet3` is: installing one distribution overwrites the script of the other."""
+    script = Path(sysconfig.get_path("scripts"), SECOND)
+    ours = script.is_file() and "espnet3_parallel" in script.read_text(encoding="utf-8", errors="replace")
+    entry = espnets_command()
+    if entry is None:
+        second = f"; {script} is a second name of it" if ours else ""
+        return Finding(True, f"the command is {COMMAND}{second}")
+    owner, again = f"the checkout that has {entry.module}", ""
+    if entry.dist is not None:
+        owner = f"{entry.dist.name} {entry.dist.version}"
+        again = f": pip install --force-reinstall --no-deps {entry.dist.name} writes its own"
+    how = f"is not there{again}"
+    if script.is_file():
+        how = f"is ours, and hands it all words but our verbs{again}" if ours else "is its own"
+    return Finding(
+        script.is_file(),
+        f"the command is {COMMAND}; {SECOND} belongs to {owner}, and the script {script} {how}",
+    )
+
+
 def _which(layer: Layer) -> str:
     number = _version(DISTRIBUTION)
     ours = f"{DISTRIBUTION} {number}" if number else f"the checkout in {ROOT}"
@@ -109,7 +148,7 @@ def _which(layer: Layer) -> str:
     if not layer.ours:
         return (
             f"{what} is not ours: {', '.join(layer.foreign)} are those of {_espnet(layer)}, since {why}. "
-            f"To lay {ours} over that tree: espnet3 overlay {entry}"
+            f"To lay {ours} over that tree: espnet3-parallel overlay {entry}"
         )
     if entry.resolve() != ROOT:
         return f"{what} is that of {ours}, laid over the tree in {entry}: {why}"
@@ -140,7 +179,7 @@ def _espnet(layer: Layer) -> str:
 
 def installed(distribution: str) -> metadata.Distribution | None:
     """Return what is installed in the folder that holds this package, and None if it is not there."""
-    from importlib import metadata  # 30 ms, which `espnet3 --help` should not wait for
+    from importlib import metadata  # 30 ms, which `--help` should not wait for
 
     # another folder of the path may hold another version's description
     return next(iter(metadata.distributions(name=distribution, path=[str(ROOT)])), None)

@@ -1,4 +1,4 @@
-"""`espnet3 overlay TREE`: the installed layer in a checkout of ESPnet, as links; no file of the checkout changes."""
+"""`espnet3-parallel overlay TREE`: the installed layer in a checkout of ESPnet, as links; none of its files changes."""
 
 from __future__ import annotations
 
@@ -52,11 +52,9 @@ def remove(tree: Path) -> list[Path]:
     Raises:
         OSError: A link cannot be removed.
     """
-    folders = [tree / "espnet3", tree / "espnet3" / "parallel"]
     links = [
         path
-        for folder in folders
-        for path in sorted(folder.iterdir())
+        for path in sorted((tree / "espnet3" / "parallel").iterdir())
         if path.is_symlink() and ROOT in Path(os.readlink(path)).parents
     ]
     for link in links:
@@ -65,7 +63,7 @@ def remove(tree: Path) -> list[Path]:
 
 
 def _parts() -> list[PurePosixPath]:
-    """Return our modules and rooms: espnet3/cli, and what lies in espnet3/parallel but its own file."""
+    """Return our modules and rooms: what lies in espnet3/parallel but its own file."""
     if not (ROOT / "espnet3" / "parallel" / "base_runner").is_dir():
         raise OverlayError(
             f"{ROOT} holds the layer as a checkout does; only its wheel has the packages that are found before "
@@ -73,12 +71,8 @@ def _parts() -> list[PurePosixPath]:
         )
     found = installed(DISTRIBUTION)
     files = (found.files if found else None) or []
-    inside = [PurePosixPath(*file.parts) for file in files if file.parts[0] == "espnet3"]
-    parts = {
-        PurePosixPath(*file.parts[: 3 if file.parts[1] == "parallel" else 2])
-        for file in inside
-        if "__pycache__" not in file.parts[:3]
-    }
+    inside = {PurePosixPath(*file.parts[:3]) for file in files if file.parts[0] == "espnet3"}
+    parts = {part for part in inside if part.name != "__pycache__"}
     return sorted(parts - {PurePosixPath("espnet3/parallel/__init__.py")})
 
 
@@ -95,7 +89,5 @@ def overlay(tree: Path, away: bool) -> None:
     if away:
         print(f"{len(links)} links removed; {tree} uses its own espnet3.parallel again")
         return
-    print(
-        f"{len(links)} links in {os.path.join(tree, 'espnet3')} point into {ROOT}; no file there has changed"
-    )
-    print(f"to undo: espnet3 overlay --remove {tree}")
+    print(f"{len(links)} links in {tree / 'espnet3'} point into {ROOT}; no file there has changed")
+    print(f"to undo: espnet3-parallel overlay --remove {tree}")

@@ -1,7 +1,7 @@
 """A run on Slurm without a driver: submit, log out, come back; the same command goes on with what is missing.
 
 python slurm_detached.py --queue cpu --account lab    # submits, or submits what is missing, and says how far it is
-espnet3 status runs/primes                            # from any machine that sees the folder
+espnet3-parallel status runs/primes                            # from any machine that sees the folder
 """
 
 from __future__ import annotations

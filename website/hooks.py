@@ -1,4 +1,4 @@
-"""What the site has beyond `docs/`: pages from elsewhere in the repository, a page for each error, and their links."""
+"""What the site has beyond `docs/`: pages from elsewhere, a page for each error and each public module, their links."""
 
 from __future__ import annotations
 
@@ -21,6 +21,29 @@ ELSEWHERE = {
 }
 _LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#:]+)?(?P<anchor>#[^)\s]*)?(?=\))")
 _ERROR = re.compile(r"^## `(?P<name>\w+)`$", re.MULTILINE)
+_MODULE = re.compile(r"^## (?P<name>espnet3[\w.]+)$", re.MULTILINE)
+_NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
+API = "generated/api.md"
+# What the search shows first, and last
+_BOOST = {
+    "quickstart.md": 8.0,
+    "howto.md": 4.0,
+    "durability.md": 2.0,
+    "configuration.md": 2.0,
+    "manual.md": 1.5,
+}
+_LAST = ("errors/", "api/", "project/", "generated/", "coming-from")
+# Where docstrings are read from, if not in the module that a name is imported from
+_SOURCE = {
+    "DictReturnWorkerPlugin": "espnet3.parallel.clusters.client",
+    "wrap_func_with_worker_env": "espnet3.parallel.env.calls",
+    "Results": "espnet3.parallel.ledger.results",
+    "check_receipt": "espnet3.parallel.ledger.merge",
+    "BackendContract": "espnet3.parallel.testing.contract",
+    "equal": "espnet3.parallel.testing.answers",
+    "same_answer": "espnet3.parallel.testing.answers",
+    "concatenate_shard_files": "espnet3.parallel.runner.hooks",
+}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -31,24 +54,45 @@ def on_files(files: Files, config: Any) -> Files:
         text = examples() if page == EXAMPLES else (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=relinked(text, source, page)))
     errors = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
-    for name, text in error_sections(errors).items():
+    for name, text in sections(errors, _ERROR).items():
         page = f"errors/{name.lower()}.md"
         moved = relinked(f"# {name}\n\n{text}", "docs/errors.md", page)
-        added = File.generated(config, page, content=moved)
-        added.inclusion = added.inclusion.NOT_IN_NAV  # the page of all errors leads to it
-        files.append(added)
+        files.append(_beside(config, page, moved))
+    names = (ROOT / "docs" / API).read_text(encoding="utf-8")
+    for module, text in sections(names, _MODULE).items():
+        lines = [f"::: {_SOURCE.get(name, module)}.{name}\n" for name in _NAME.findall(text)]
+        files.append(_beside(config, api_page(module), "\n".join([f"# {module}\n", *lines])))
     return files
+
+
+def _beside(config: Any, page: str, content: str) -> File:
+    """Return a page that is not in the navigation: another page leads to it."""
+    added = File.generated(config, page, content=content)
+    added.inclusion = added.inclusion.NOT_IN_NAV
+    return added
+
+
+def api_page(module: str) -> str:
+    """Return the page of a public module."""
+    return (
+        f"api/{module.rpartition('.')[2]}.md"
+        if module != "espnet3.parallel.ledger.errors"
+        else "api/ledger_errors.md"
+    )
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links of `docs/` that point out of it to their pages, and each error's heading to its own."""
     source = page.file.src_uri
-    if source.startswith(("project/", "errors/")):
+    page.meta["search"] = {"boost": 0.5 if source.startswith(_LAST) else _BOOST.get(source, 1.0)}
+    if source.startswith(("project/", "errors/", "api/")):
         return markdown
     if source == "errors.md":
         markdown = _ERROR.sub(
             lambda m: f"{m[0]}\n\n[A page of its own](errors/{m['name'].lower()}.md)", markdown
         )
+    if source == API:
+        return _MODULE.sub(lambda m: f"{m[0]}\n\n[All docstrings](../{api_page(m['name'])})", markdown)
     return relinked(markdown, f"docs/{source}", source)
 
 
@@ -62,12 +106,12 @@ def examples() -> str:
     return text
 
 
-def error_sections(text: str) -> dict[str, str]:
-    """Return the text of each section of the page of errors that is about one class."""
-    heads = list(_ERROR.finditer(text))
-    ends = [head.start() for head in heads[1:]] + [len(text)]
+def sections(text: str, head: re.Pattern[str]) -> dict[str, str]:
+    """Return the text of each section whose heading is of one kind, by the name in it."""
+    heads = list(head.finditer(text))
+    ends = [each.start() for each in heads[1:]] + [len(text)]
     return {
-        head["name"]: text[head.end() : end].strip() + "\n" for head, end in zip(heads, ends, strict=True)
+        each["name"]: text[each.end() : end].strip() + "\n" for each, end in zip(heads, ends, strict=True)
     }
 
 

@@ -33,16 +33,23 @@ found = run(half, range(200), on_error="record", output_dir="out")
     "found.to_pandas().head(3)",
 )
 SIZE = {"width": 1100, "height": 1350}
+PART = {
+    "x": 0,
+    "y": 90,
+    "width": 1060,
+    "height": 715,
+}  # for a page: a run and a failed item, without the folder's name
 PATIENCE = 60_000  # milliseconds
 
 
-def pictures(chromium: str, folder: Path, target: Path) -> None:
+def pictures(chromium: str, folder: Path, target: Path, part: Path) -> None:
     """Run the cells in a browser, and take a picture while the first one runs and one when all have.
 
     Args:
         chromium: The browser's command.
         folder: Where the notebook is made and run.
         target: Where the pictures go.
+        part: The file for a part of the last one.
     """
     cells = [nbformat.v4.new_code_cell(cell.strip()) for cell in CELLS]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "run.ipynb")
@@ -61,6 +68,7 @@ def pictures(chromium: str, folder: Path, target: Path) -> None:
             page.keyboard.press("Shift+Enter")
         page.locator(".dataframe").wait_for()
         page.screenshot(path=target / "notebook.png")
+        page.screenshot(path=part, clip=PART)
         browser.close()
 
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -50,7 +50,7 @@ COMMANDS = (
     "cat texts.py",
     "timeout -s KILL 3 python texts.py   # somebody kills it",
     "python texts.py   # the same command goes on with what is left",
-    "espnet3 report runs/texts",
+    "espnet3-parallel report runs/texts",
 )
 _HEX = re.compile("[0-9a-f]{6}")
 COLOURS = {"red": "r", "green": "g", "brown": "y", "blue": "b", "cyan": "c", "magenta": "m"}
@@ -173,7 +173,13 @@ def _attributes(style: str) -> str:
     return (f' class="{classes}"' if classes else "") + "".join(f' style="fill:{one}"' for one in colours)
 
 
-def svg(frames: list[Frame], seconds: float, columns: int = COLUMNS, rows: int = ROWS) -> str:
+def svg(
+    frames: list[Frame],
+    seconds: float,
+    columns: int = COLUMNS,
+    rows: int = ROWS,
+    commands: Sequence[str] = COMMANDS,
+) -> str:
     """Return the picture: the frames one under the other, moved past a window."""
     width, height = columns * WIDTH + 24, rows * HEIGHT + 24
     begin = frames[0].when
@@ -190,7 +196,7 @@ def svg(frames: list[Frame], seconds: float, columns: int = COLUMNS, rows: int =
                     named = _attributes(style)
                     drawn.append(f'<text x="{x:.1f}" y="{y:.1f}"{named}>{escape(text)}</text>')
                 x += len(text) * WIDTH
-    label = "A terminal: " + "; ".join(COMMANDS)
+    label = "A terminal: " + "; ".join(commands)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
         f'aria-label="{escape(label)}"><style>{STYLE}.f{{animation:f {seconds:.1f}s infinite step-end}}'

@@ -1,4 +1,4 @@
-"""Pictures of all that people see, to be looked at: `make screenshots` writes them into build/screenshots.
+"""Pictures of all that people see: `make screenshots` writes them into build/screenshots, three of them into docs/ too.
 
 The terminal views run on a pseudo-terminal of 80 and of 120 columns, a notebook in JupyterLab; the report and the
 pages of the site are opened in a headless Chromium, light and dark, which must be installed. An error on a page's
@@ -20,10 +20,11 @@ from recording import Recorder, svg
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "build/screenshots"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+DOCS = ROOT / "docs"
 PAGES = (
     "index",
-    "concepts",
-    "reference",
+    "quickstart",
+    "api/base_runner",
     "errors/itemerror",
     "performance",
 )  # of the site, where it is built
@@ -56,12 +57,12 @@ if __name__ == "__main__":
 # What is typed, and the seconds after which the picture is taken, unless it has ended before
 VIEWS = {
     "bar": ("python run.py", 3.0),
-    "watch": ("(python run.py >/dev/null 2>&1 &) ; sleep 2; timeout 6 espnet3 watch out", 5.0),
-    "status": ("espnet3 status out", 60.0),
+    "watch": ("(python run.py >/dev/null 2>&1 &) ; sleep 2; timeout 6 espnet3-parallel watch out", 5.0),
+    "status": ("espnet3-parallel status out", 60.0),
     # of jobs: while they are at work, and what they are when they have ended
-    "watch-jobs": ("python run.py detached; sleep 2.5; timeout 6 espnet3 watch jobs", 7.0),
-    "status-jobs": ("espnet3 wait jobs >/dev/null 2>&1; espnet3 status jobs", 60.0),
-    "doctor": ("espnet3 doctor conf.yaml", 60.0),
+    "watch-jobs": ("python run.py detached; sleep 2.5; timeout 6 espnet3-parallel watch jobs", 7.0),
+    "status-jobs": ("espnet3-parallel wait jobs >/dev/null 2>&1; espnet3-parallel status jobs", 60.0),
+    "doctor": ("espnet3-parallel doctor conf.yaml", 60.0),
 }
 
 
@@ -88,7 +89,18 @@ def terminal(name: str, columns: int, folder: Path) -> Path:
     return file
 
 
-def picture(chromium: str, page: Path, dark: bool, size: str) -> None:
+def watched(folder: Path) -> None:
+    """Write docs/watch.svg, from which the name of the folder for temporary files is left out."""
+    columns, rows, typed = 80, 13, "espnet3-parallel watch out"
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    recorder = Recorder(columns, rows)
+    recorder.type(typed)
+    recorder.run(VIEWS["watch"][0], folder, at_most=VIEWS["watch"][1])
+    text = svg(recorder.frames[-1:], 1.0, columns, rows, [typed])
+    (DOCS / "watch.svg").write_text(text.replace(str(folder), "~/runs"), encoding="utf-8")
+
+
+def picture(chromium: str, page: Path, dark: bool, size: str, target: Path | None = None) -> None:
     """Take the picture of a page.
 
     Raises:
@@ -98,7 +110,7 @@ def picture(chromium: str, page: Path, dark: bool, size: str) -> None:
     command = [chromium, "--headless", "--disable-gpu", "--hide-scrollbars", f"--window-size={size}"]
     command += ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to run as root otherwise
     command += ["--blink-settings=preferredColorScheme=0"] if dark else []
-    command += ["--enable-logging=stderr", f"--screenshot={TARGET / name}.png", page.as_uri()]
+    command += ["--enable-logging=stderr", f"--screenshot={target or TARGET / f'{name}.png'}", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     wrong = [line for line in done.stderr.splitlines() if "CONSOLE" in line and "rror" in line]
     if wrong:
@@ -119,17 +131,21 @@ def main() -> None:
                 if old := {"bar": "out", "watch": "out", "watch-jobs": "jobs"}.get(name):
                     shutil.rmtree(folder / old, ignore_errors=True)
                 picture(chromium, terminal(name, columns, folder), False, "1100,640")
+        watched(folder)
         subprocess.run([sys.executable, "run.py"], cwd=folder, check=True, capture_output=True)
         report = [
-            str(Path(sys.executable).parent / "espnet3"),
+            str(Path(sys.executable).parent / "espnet3-parallel"),
             "report",
             "out",
             "-o",
             str(TARGET / "report.html"),
         ]
         subprocess.run(report, cwd=folder, check=True, capture_output=True)
+        shown = TARGET / "report.html"
+        shown.write_text(shown.read_text(encoding="utf-8").replace(str(folder), "~/runs"), encoding="utf-8")
+        picture(chromium, shown, False, "900,1010", DOCS / "report.png")
     with tempfile.TemporaryDirectory() as made:
-        pictures(chromium, Path(made), TARGET)
+        pictures(chromium, Path(made), TARGET, DOCS / "notebook.png")
     pages = [TARGET / "report.html"]
     pages += [page for name in PAGES if (page := ROOT / f"build/site/{name}.html").exists()]
     for page in pages:

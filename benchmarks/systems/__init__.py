@@ -10,7 +10,6 @@ SYSTEMS = {
     "ours": "benchmarks.systems.ours:Ours",
     "ours-client": "benchmarks.systems.ours:OursOnClient",
     "loop": "benchmarks.systems.loop:Loop",
-    "fork": "benchmarks.systems.loop:Fork",
     "pool": "benchmarks.systems.stdlib:Pool",
     "pool-tuned": "benchmarks.systems.stdlib:PoolTuned",
     "executor": "benchmarks.systems.stdlib:Executor",
@@ -20,10 +19,7 @@ SYSTEMS = {
     "dask": "benchmarks.systems.dask_:DaskMap",
     "joblib-memory": "benchmarks.systems.keeping:JoblibMemory",
     "datatrove": "benchmarks.systems.keeping:Datatrove",
-    "submitit": "benchmarks.systems.keeping:Submitit",
     "ray-tasks": "benchmarks.systems.ray_:RayTasks",
-    "ray-actors": "benchmarks.systems.ray_:RayActors",
-    "ray-data": "benchmarks.systems.ray_:RayData",
 }
 
 

@@ -14,15 +14,10 @@ from benchmarks.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What an adapter puts in the place of a result that did not come.
+    """What an adapter puts in the place of a result that did not come."""
 
-    Attributes:
-        index: The index, as far as the system says it.
-        reason: What the system says about it.
-    """
-
-    index: int | None
-    reason: str
+    index: int | None  # the index, as far as the system says it
+    reason: str  # what the system says about it
 
 
 class System:
@@ -30,27 +25,18 @@ class System:
 
     `start` and `stop` bracket any number of `run` calls. The peer is imported in `start` or below it, never
     at module level: a missing one is then reported, and the time it takes to import counts in W5.
-
-    Attributes:
-        title: What the table calls it.
-        needs: Modules that must be installed.
-        takes_hints: `run` makes use of `work.costs`.
-        at_most: Most items per case or workload, for systems that would need minutes for more
-            (`--quick` takes a fortieth).
-        leaves_out: Reason by case or workload, where a measurement says nothing.
-        keeps: It has `run_kept`.
-        only: Workloads it takes part in; empty for all.
-        in_quick: False leaves it out of `--quick` unless `--systems` names it.
     """
 
-    title: ClassVar[str]
-    needs: ClassVar[tuple[str, ...]] = ()
-    takes_hints: ClassVar[bool] = False
+    title: ClassVar[str]  # what the table calls it
+    needs: ClassVar[tuple[str, ...]] = ()  # modules that must be installed
+    takes_hints: ClassVar[bool] = False  # `run` makes use of `work.costs`
+    # most items per case or workload, for systems that would need minutes for more (`--quick` takes a fortieth)
     at_most: ClassVar[Mapping[str, int]] = {}
+    # reason by case or workload, where a measurement says nothing
     leaves_out: ClassVar[Mapping[str, str]] = {}
-    in_quick: ClassVar[bool] = True
-    keeps: ClassVar[bool] = False
-    only: ClassVar[tuple[str, ...]] = ()
+    in_quick: ClassVar[bool] = True  # false leaves it out of `--quick` unless `--systems` names it
+    keeps: ClassVar[bool] = False  # it has `run_kept`
+    only: ClassVar[tuple[str, ...]] = ()  # workloads it takes part in; empty for all
 
     @classmethod
     def missing(cls) -> list[str]:

@@ -18,24 +18,20 @@ class DaskMap(System):
     at_most = {"W1": 100_000}
 
     def start(self, work: Work) -> None:
-        """Start the cluster and connect."""
         from distributed import Client, LocalCluster
 
         self.cluster = LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address="127.0.0.1:0")
         self.client = Client(self.cluster)
 
     def run(self, work: Work) -> Iterable[Any]:
-        """Return the list."""
         results: list[Any] = self.client.gather(self.client.map(work.call, range(work.n), pure=False))
         return results
 
     def run_with_faults(self, work: Work) -> Iterable[Any]:
-        """Take each future by itself: an item that killed its workers is known by its place."""
         for index, future in enumerate(self.client.map(work.call, range(work.n), pure=False)):
             error = future.exception()
             yield future.result() if error is None else Lost(index, f"{type(error).__name__}: {error}")
 
     def stop(self) -> None:
-        """Close client and cluster."""
         self.client.close()
         self.cluster.close()

@@ -25,15 +25,12 @@ class Joblib(System):
         return results
 
     def run(self, work: Work) -> Iterable[Any]:
-        """Return the list; the workers stay for the next call."""
         return self._map(work, "list")
 
     def run_with_faults(self, work: Work) -> Iterable[Any]:
-        """Yield in order, so that what is done before a fault is not lost."""
         return self._map(work, "generator")
 
     def stop(self) -> None:
-        """End the workers, which joblib would keep."""
         from joblib.externals.loky import get_reusable_executor
 
         get_reusable_executor().shutdown(wait=True)

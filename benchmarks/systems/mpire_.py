@@ -17,21 +17,17 @@ class Mpire(System):
     needs = ("mpire",)
 
     def start(self, work: Work) -> None:
-        """Make the pool; it forks with the first call."""
         from mpire.pool import WorkerPool
 
         self.pool = WorkerPool(n_jobs=WORKERS, keep_alive=True)
 
     def run(self, work: Work) -> Iterable[Any]:
-        """Return the list."""
         results: list[Any] = self.pool.map(work.call, range(work.n))
         return results
 
     def run_with_faults(self, work: Work) -> Iterable[Any]:
-        """Yield in order, so that what is done before a fault is not lost."""
         results: Iterable[Any] = self.pool.imap(work.call, range(work.n))
         return results
 
     def stop(self) -> None:
-        """Let the workers end and wait for them."""
         self.pool.stop_and_join()

@@ -21,11 +21,9 @@ class Ours(System):
     keeps = True
 
     def __init__(self) -> None:
-        """Have nothing open."""
         self.stack = ExitStack()
 
     def start(self, work: Work) -> None:
-        """Say how many workers: the first call starts them, and they stay for the next one."""
         from espnet3.parallel import set_parallel
 
         set_parallel({"env": "local", "n_workers": WORKERS})
@@ -42,12 +40,10 @@ class Ours(System):
         return runner(range(work.n))
 
     def run(self, work: Work) -> Iterable[Any]:
-        """Return the list."""
         results: Iterable[Any] = self._run(work, "raise")
         return results
 
     def run_with_faults(self, work: Work) -> Iterable[Any]:
-        """Record what fails, and go on."""
         from espnet3.parallel import ItemFailure
 
         for result in self._run(work, "record"):
@@ -55,7 +51,6 @@ class Ours(System):
             yield Lost(result.index, f"{result.cause}: {result.message}") if failed else result
 
     def run_kept(self, work: Work, folder: Path) -> Iterable[Any]:
-        """Run with `output_dir`."""
         from espnet3.parallel import set_parallel
 
         set_parallel({"env": "local", "n_workers": WORKERS})
@@ -63,7 +58,6 @@ class Ours(System):
         return results
 
     def stop(self) -> None:
-        """Leave the client's context, where there is one."""
         self.stack.close()
 
 
@@ -75,7 +69,6 @@ class OursOnClient(Ours):
     keeps = False
 
     def start(self, work: Work) -> None:
-        """Open the client, which the runners then use."""
         from espnet3.parallel import get_client
 
         self.stack.enter_context(get_client({"env": "local", "n_workers": WORKERS}))

@@ -1,4 +1,4 @@
-"""The items as runners, as a user would write them: one class each, at module level."""
+"""The items as runners, as a user would write them: one class each."""
 
 from __future__ import annotations
 
@@ -15,38 +15,19 @@ class Provider(EnvironmentProvider):
 
     def build_env_local(self) -> dict[str, Any]:
         """Build it in this process."""
-        if not self.config:
-            return {}
-        return env(self.config["name"], **self.config["args"]).build()
+        return env(self.config["name"], **self.config["args"]).build() if self.config else {}
 
 
 class Empty(BaseRunner):
-    """`work.empty`."""
+    """`work.empty`, at module level: detached jobs import it."""
 
     forward: Any = staticmethod(work.empty)
 
 
-class IgnoreEnv(BaseRunner):
-    """`work.ignore_env`."""
-
-    forward: Any = staticmethod(work.ignore_env)
-
-
-class Spin(BaseRunner):
-    """`work.spin_1ms`."""
-
-    forward: Any = staticmethod(work.spin_1ms)
-
-
-class SpinFor(BaseRunner):
-    """`work.spin_for`."""
-
-    forward: Any = staticmethod(work.spin_for)
-
-
-class SpinForHinted(SpinFor):
+class SpinForHinted(BaseRunner):
     """`work.spin_for`, and how long each item will take."""
 
+    forward: Any = staticmethod(work.spin_for)
     costs: Sequence[float] = ()
 
     def item_cost(self, idx: int) -> float:
@@ -54,43 +35,12 @@ class SpinForHinted(SpinFor):
         return self.costs[idx]
 
 
-class Payload(BaseRunner):
-    """`work.payload`."""
-
-    forward: Any = staticmethod(work.payload)
+def _runner(item: Callable[..., Any]) -> type[BaseRunner]:
+    return type(item.__name__, (BaseRunner,), {"forward": staticmethod(item), "__doc__": item.__doc__})
 
 
-class Where(BaseRunner):
-    """`work.where`."""
-
-    forward: Any = staticmethod(work.where)
-
-
-class WhereScaled(BaseRunner):
-    """`work.where_scaled`."""
-
-    forward: Any = staticmethod(work.where_scaled)
-
-
-class KilledOnce(BaseRunner):
-    """`work.killed_once`."""
-
-    forward: Any = staticmethod(work.killed_once)
-
-
-class Poison(BaseRunner):
-    """`work.poison`."""
-
-    forward: Any = staticmethod(work.poison)
-
-
-class Counted(BaseRunner):
-    """`work.counted`."""
-
-    forward: Any = staticmethod(work.counted)
-
-
+_ITEMS = (work.ignore_env, work.spin_1ms, work.spin_for, work.payload, work.where, work.where_scaled)
 RUNNERS: dict[Callable[..., Any], type[BaseRunner]] = {
-    cls.forward: cls
-    for cls in (Empty, IgnoreEnv, Spin, SpinFor, Payload, Where, WhereScaled, KilledOnce, Poison, Counted)
+    work.empty: Empty,
+    **{item: _runner(item) for item in (*_ITEMS, work.killed_once, work.poison, work.counted)},
 }

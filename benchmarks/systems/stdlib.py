@@ -18,19 +18,15 @@ class Pool(System):
     title = "mp.Pool, chunk 1"
 
     def start(self, work: Work) -> None:
-        """Fork the workers."""
         self.pool = multiprocessing.Pool(WORKERS)
 
     def chunk(self, work: Work) -> int:
-        """Return the chunk size."""
         return 1
 
     def run(self, work: Work) -> Iterable[Any]:
-        """Yield the results in order."""
         return self.pool.imap(work.call, range(work.n), chunksize=self.chunk(work))
 
     def stop(self) -> None:
-        """Let the workers end and wait for them."""
         self.pool.close()
         self.pool.join()
 
@@ -42,7 +38,6 @@ class PoolTuned(Pool):
     leaves_out = {"W6": "as with chunk 1"}
 
     def chunk(self, work: Work) -> int:
-        """Return the chunk size."""
         return work.chunk
 
 
@@ -52,15 +47,12 @@ class Executor(System):
     title = "ProcessPoolExecutor, chunk set by hand"
 
     def start(self, work: Work) -> None:
-        """Make the executor; it forks with the first task."""
         self.executor = ProcessPoolExecutor(WORKERS)
 
     def run(self, work: Work) -> Iterable[Any]:
-        """Yield the results in order."""
         return self.executor.map(work.call, range(work.n), chunksize=work.chunk)
 
     def stop(self) -> None:
-        """Let the workers end and wait for them."""
         self.executor.shutdown()
 
 
@@ -71,18 +63,15 @@ class Loky(Executor):
     needs = ("loky",)
 
     def start(self, work: Work) -> None:
-        """Import it: the executor is asked for with each call."""
         import loky
 
         self.reusable = loky.get_reusable_executor
 
     def run(self, work: Work) -> Iterable[Any]:
-        """Yield the results in order."""
         results: Iterable[Any] = self.reusable(max_workers=WORKERS).map(
             work.call, range(work.n), chunksize=work.chunk
         )
         return results
 
     def stop(self) -> None:
-        """Let the workers end and wait for them."""
         self.reusable().shutdown(wait=True)

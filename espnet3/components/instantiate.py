@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -16,7 +17,8 @@ def require(package: str, extra: str, purpose: str) -> Any:
         return import_module(package)
     except ImportError as error:
         raise MissingPackageError(
-            f"{purpose} needs the package {package} ({error}); install it with: {pip_line(extra)}"
+            f"{purpose} needs the package {package} ({error}); install it with: {pip_line(extra)}",
+            name=package,
         ) from error
 
 
@@ -35,6 +37,22 @@ def instantiate_block(config: Any, name: str, **kwargs: Any) -> Any:
             f"the block {name!r} has no _target_, the import path of the class to make: {block!r}"
         )
     return instantiate(block, **kwargs)
+
+
+@cache
+def load_function(path: str, key: str = "output_fn_path") -> Callable[..., Any]:
+    """Import a function by its dotted path, which stands under a key of a config."""
+    module_name, _, name = path.rpartition(".")
+    if not module_name:
+        raise ValueError(f"{key} {path!r} must be a dotted path such as 'src.output_fn.output_fn'")
+    module = import_module(module_name)
+    function = getattr(module, name, None)
+    if function is None:
+        raise AttributeError(f"{key} {path!r}: {module.__file__} has no {name!r}")
+    if not callable(function):
+        raise TypeError(f"{key} {path!r} is a {type(function).__name__}, not a function")
+    loaded: Callable[..., Any] = function
+    return loaded
 
 
 def as_plain(value: Any) -> Any:

@@ -6,7 +6,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.env.injection import bind
@@ -28,6 +27,8 @@ from espnet3.parallel.runner.hooks import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from espnet3.parallel.config import ParallelConfig
     from espnet3.parallel.records import RunSummary
     from espnet3.parallel.runner.ranks import Rank
@@ -41,9 +42,8 @@ class BaseRunner(ABC):
 
     Args:
         provider: Builds the env, once per process.
-        batch_size: Indices for one call of `batch_forward`; changes the speed, never the result. In a runner that
-            writes files of its own and has no `batch_forward`, a `forward` that takes lists gets lists of so many
-            indices, and `write_record` the result of each.
+        batch_size: Indices for one call of `batch_forward`; changes the speed, never the result. Without one it has no
+            effect, except beside ESPnet's own `espnet3.systems`, where `forward` is given lists of so many indices.
         async_mode: Submit detached jobs instead of waiting.
         async_specs_dir: Folder for a link to the specs of detached jobs, which the run folder holds.
         async_result_dir: Output folder of detached jobs without an `output_dir`.
@@ -52,7 +52,7 @@ class BaseRunner(ABC):
             where it stopped.
         shard_subdir: The run's folder inside `output_dir`.
         resume: True goes on with the outcomes in the folder, if they are of this runner, config and index list; "force"
-            goes on in any case; False moves them to `old.<n>` there and starts anew.
+            goes on in any case; False moves them to `old.<n>` there, where the last such run is kept, and starts anew.
         on_error: "raise" stops at the first failed item with an `ItemError`; "record" puts an
             `ItemFailure` in the item's place and goes on.
         max_retries: Further tries of an item that raised, in place.
@@ -164,6 +164,8 @@ class BaseRunner(ABC):
     def write_record(writers: Any, result: Any, state: Any, *args: Any, **env: Any) -> None:
         """Write one result. Optional; the default gathers results in `state["records"]`.
 
+        It says where results go: the run folder keeps none of a runner that overrides it, and the call returns None for
+        each, unless `merge` makes its result.
         `state` lives as long as the shard; it also holds `index`, `shard_id` and `shard_dir`.
         """
         state.setdefault("records", []).append(result)
@@ -202,6 +204,13 @@ class BaseRunner(ABC):
         """Return the shard's state with its writers closed and the entries from `close_writers`. Optional."""
         found = bind(cls.close_writers, env, n_positional=2)(state.pop("_writers", {}), state)
         return {**state, **(found or {})}
+
+    @classmethod
+    def is_shard_done(cls, shard_dir: str | Path) -> bool:
+        """Whether a shard is finished, by its folder: one of those that `merge` gets."""
+        from espnet3.parallel.ledger.split import DONE
+
+        return (Path(shard_dir) / DONE).exists()
 
     @default
     def merge(self, shard_dirs: list[Path]) -> Any:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.check import (
     MISSING,
+    OF_TRAINER,
     is_missing,
+    is_option,
     misplaced_in_trainer,
     option_problems,
     unknown_key,
@@ -194,21 +197,80 @@ def _plain_block(config: Any, problems: list[str]) -> dict[str, Any]:
         )
     if "parallel" in raw:
         raise ConfigError(
-            "This is a configuration that holds a parallel block, not the block itself: pass config.parallel"
+            not_indented(raw)
+            or "This is a configuration that holds a parallel block, not the block itself: pass config.parallel"
         )
     return raw
 
 
-def check_trainer(block: Any) -> None:
-    """Refuse keys of `parallel` in a `trainer` block (a mapping or a `DictConfig`) with a ConfigError."""
+def check_trainer(block: Any, known: Sequence[str] | None = None) -> None:
+    """Refuse keys of `parallel` in a `trainer` block (a mapping or a `DictConfig`) with a ConfigError.
+
+    With `known`, the arguments of `lightning.Trainer`, any other key is refused as well.
+    """
     if not isinstance(block, Mapping) and not (_is_omegaconf(block) and hasattr(block, "keys")):
         return
     problems: list[str] = []
     for key in block:
-        if isinstance(key, str) and (refusal := misplaced_in_trainer(key, _names())):
-            problems.append(problem(key, _entry(block, key, key, problems), refusal))
+        refusal = misplaced_in_trainer(key, _names()) if isinstance(key, str) else ""
+        if not refusal and known is not None and key not in known:
+            refusal = f"lightning.Trainer has no such argument.{did_you_mean(key, known)}"
+        if refusal:
+            problems.append(problem(str(key), _entry(block, key, str(key), problems), refusal))
     if problems:
         raise _wrong(problems, "trainer")
+
+
+def not_indented(config: Any) -> str:
+    """Return what is wrong with a config whose block `parallel` or `trainer` is empty, with its keys beside it.
+
+    `config` is the text of a YAML file, whose lines are then named, or a mapping. Another config gives "".
+    """
+    rows = _rows(config)
+    for at, (block, empty, line, _) in enumerate(rows):
+        if not empty or block not in ("parallel", "trainer"):
+            continue
+        own = _names() if block == "parallel" else OF_TRAINER - {"num_device", "trainer"}
+        parts: list[list[_Row]] = [[], []]  # what the block holds, and its options
+        for row in rows[at + 1 :]:
+            inside = parts[0]
+            deeper = bool(inside) and inside[-1][:2] == ("options", True) and is_option(row[0])
+            if not deeper and row[0] not in own:
+                break
+            parts[deeper].append(row)
+        if parts[0]:
+            steps = [f"{_named(part)} by {n} spaces" for part, n in zip(parts, (2, 4), strict=True) if part]
+            place = f"line {line}: " if line else ""
+            return (
+                f"{place}{block} is empty, and what belongs to it stands beside it: YAML has blocks by their "
+                f"indentation. Indent {' and '.join(steps)}"
+            )
+    return ""
+
+
+_Row = tuple[
+    str, bool, int, int
+]  # a key at the top of a config, whether it is empty, its first line and its last
+_TOP = re.compile(r"([A-Za-z_]\w*):(?:\s+([^#\s].*)?)?$")
+
+
+def _rows(config: Any) -> list[_Row]:
+    if not isinstance(config, str):
+        return [(str(key), config[key] is None, 0, 0) for key in config]
+    rows: list[_Row] = []
+    for number, line in enumerate(config.splitlines(), 1):
+        if found := _TOP.match(line.partition(" #")[0].rstrip()):
+            rows.append((found[1], not found[2], number, number))
+        elif rows and line.strip() and not line.startswith("#"):  # a line of the key above
+            rows[-1] = (rows[-1][0], False, rows[-1][2], number)
+    return rows
+
+
+def _named(rows: Sequence[_Row]) -> str:
+    names, first, last = ", ".join(row[0] for row in rows), rows[0][2], rows[-1][3]
+    if not first:
+        return names
+    return f"line {first} ({names})" if first == last else f"lines {first} to {last} ({names})"
 
 
 def _wrong(problems: list[str], block: str = "parallel") -> ConfigError:

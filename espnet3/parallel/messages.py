@@ -4,43 +4,58 @@ from __future__ import annotations
 
 import inspect
 import re
-import string
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
+
+
+class _Pattern:
+    def __init__(self, text: str, flags: int = 0) -> None:
+        self._given = text, flags
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(re.compile(*self._given), name)
+        setattr(self, name, found)
+        return found
+
+
+def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a regular expression that is compiled at its first use: a start need not wait for all of them."""
+    return _Pattern(text, flags)  # type: ignore[return-value]  # it has the methods of one
+
 
 _WIDTH = 80  # characters of a value in a message
 _MASK = "***"
 _LONGEST_NAME = 100  # characters; in a longer text, such as a whole file, a search would take minutes
 # control characters except tab and newline, Unicode's line ends, and characters that turn the writing direction
-_OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_OBEYED = pattern("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 # A name is a secret's by its words. Every speech config has tokens, so of those only a name that ends with the word
 # "token" is one, unless a word before it names the kind of token: pad_token.
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_SECRET_NAME = re.compile(
+_WORDS = pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SECRET_NAME = pattern(
     r"pass(?:word|wd|phrase|code)|secret(?!ar)|credential|authorization|(?:api|access|private|signing|encryption)_?key"
     r"|(?:^|_)(?:pwd|(?:db|user|smtp|mysql|redis|root)_pass|(?:o|basic|http|proxy)?auth|bearer|jwt|dsn|(?:set)?cookies?"
     r"|(?:api|auth|access|hub)?token)(?:_\d+)?$"
 )
-_SPOKEN = re.compile(
+_SPOKEN = pattern(
     r"_?(?:sos|eos|bos|pad|unk|mask|cls|sep|blank|special|start|end|begin|stop|lang|language|task|next|first|last|space|sil"
     r"|oov|word|sub|per|each|max|min|num|by|sentence|segment|speaker|turn|audio|text|speech|image|video|noise|time"
     r"|timestamp|target|source|src|tgt|prompt|input|output)_token(?:_\d+)?$"
 )
 # Texts name a secret as well: export API_KEY=..., --token ..., 'password': ..., Cookie: ...
-_HINT = re.compile(r"pass|pwd|secret|token|credential|key|auth|bearer|jwt|dsn|cookie", re.IGNORECASE)
-_OF_NAMES = string.ascii_letters + string.digits + "_-"
-_REST = re.compile(rf"[\w-]{{0,{_LONGEST_NAME}}}")
-_SIGN = re.compile(r"\\*[\"']?(?:\s{0,9}(?P<sign>[=:])\s{0,9}|[ \t]{1,9}(?!-))")
-_VALUE = re.compile(
+_HINT = pattern(r"pass|pwd|secret|token|credential|key|auth|bearer|jwt|dsn|cookie", re.IGNORECASE)
+_OF_NAMES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+_REST = pattern(rf"[\w-]{{0,{_LONGEST_NAME}}}")
+_SIGN = pattern(r"\\*[\"']?(?:\s{0,9}(?P<sign>[=:])\s{0,9}|[ \t]{1,9}(?!-))")
+_VALUE = pattern(
     r"(?!None\b|null\b|True\b|False\b|\*\*\*)"
     r"""(?:\\*"(?:[^"\\\n]|\\.)*"?|\\*'(?:[^'\\\n]|\\.)*'?|\S+)"""
 )
-_LINE = re.compile(r"(?!\*\*\*)[^\"'\n]+")
-_CALL = re.compile(r"[A-Za-z_][\w.]*[(\[]")
+_LINE = pattern(r"(?!\*\*\*)[^\"'\n]+")
+_CALL = pattern(r"[A-Za-z_][\w.]*[(\[]")
 _ORDINARY = ("token", "auth", "dsn", "bearer", "jwt")  # words with other meanings in a text
 # Secrets by themselves, or by the text around them; the parts in groups stay
-_SECRETS = re.compile(
+_SECRETS = pattern(
     r"(?P<url>://[^\s/:@\"']{0,200}:)[^\s/\"']{1,500}(?=@)|(?P<user>://)[\w-]{20,200}(?=@)"
     r"|(?P<bearer>\b[Bb](?i:earer)\s{1,9})(?=[^\s\"']{0,99}\d|[^\s\"']{16})[\w.~+/=-]{6,}"
     r"|(?P<query>[?&][\w-]{0,30}(?i:signature|sig|key)=)[^&\s\"']+"
@@ -49,7 +64,7 @@ _SECRETS = re.compile(
     r"|sk-(?=[\w-]{0,60}\d)[\w-]{16,}|xox[a-z]-[\w-]{8,}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?)"
     r"|(?P<pem>-----BEGIN [A-Z0-9 ]{1,60}-----)(?s:.)*?(?=-----END [A-Z0-9 ]{1,60}-----|\Z)"
 )
-_MARKS = re.compile(
+_MARKS = pattern(
     r"://|earer|EARER|[?&]|hf_|AKIA|ASIA|gh[pousr]_|github_pat|glpat|sk-|xox|AIza|eyJ|-----BEGIN"
 )
 

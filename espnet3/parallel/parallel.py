@@ -76,18 +76,16 @@ def set_parallel(config: Any) -> None:
     parallel_config = None if config is None else registered(config)
 
 
-def get_parallel_config() -> ParallelConfig | DictConfig:
-    """Return the registered configuration; `local` with one worker if there is none.
+def get_parallel_config() -> ParallelConfig | DictConfig | None:
+    """Return the registered configuration; None if there is none, and calls run on one local worker.
 
     Returns:
         For a registered `DictConfig` a copy of it, with its keys and `env`, `n_workers` and `options`; else a
         `ParallelConfig`. Both are read by attribute or as a mapping.
     """
-    return (
-        active_config()
-        if parallel_config is None or isinstance(parallel_config, ParallelConfig)
-        else copy.deepcopy(parallel_config)
-    )
+    if parallel_config is None or isinstance(parallel_config, ParallelConfig):
+        return parallel_config
+    return copy.deepcopy(parallel_config)
 
 
 def active_config() -> ParallelConfig:
@@ -115,7 +113,7 @@ def build_client(config: Any = None) -> EnvClient:
     return start_client(active_config() if config is None else ParallelConfig.parse(config), default=True)
 
 
-make_client = build_client
+make_client = _make_client = build_client
 
 
 def build_local_gpu_cluster(n_workers: int, options: Mapping[str, Any] | None = None) -> EnvClient:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.components.data.dataset_builder import SourceError
+from espnet3.components.instantiate import as_plain
 from espnet3.parallel import ChangedRunError, DetachedRun, FolderInUseError, ParallelConfig
-from espnet3.parallel.errors import ConfigError, MissingPackageError
-from espnet3.parallel.messages import printable
+from espnet3.parallel.errors import ConfigError, MissingPackageError, SubmissionError
+from espnet3.parallel.messages import printable, shown
 from espnet3.systems.base.inference import InferResult
+from espnet3.systems.base.system import trains_by_lightning
 from espnet3.systems.configs.loading import StageConfigs, load_configs
 from espnet3.systems.configs.mistakes import StageConfigError
 from espnet3.systems.configs.places import place_of
@@ -61,7 +63,7 @@ def launch(
         configs = _configs(system, stages, recipe, args)
         made = system(**configs.arguments())
         made.check_jobs([each.name for each in stages])
-    except (FileNotFoundError, TypeError, ValueError) as error:
+    except (FileNotFoundError, MissingPackageError, TypeError, ValueError) as error:
         parser.error(str(error))
     if args.dry_run:
         print("\n".join(_plan(stages, configs)))
@@ -76,7 +78,7 @@ def launch(
     except ChangedRunError as error:
         print(f"{error}\n{_ANEW}", file=sys.stderr)
         return 1
-    except FolderInUseError as error:
+    except (FolderInUseError, SubmissionError) as error:
         print(error, file=sys.stderr)
         return 1
     (show or show_results)(results)
@@ -140,10 +142,13 @@ def _configs(
         {role: getattr(args, f"{role}_config") for role in _roles(system)},
         parallel=args.parallel_config,
         overrides=args.overrides,
-        check={role for each in stages for role in each.roles},
+        check=(),
     )
-    for each in stages:
-        if each.roles and not any(role in configs for role in each.roles):
+    for each in sorted(stages, key=lambda each: each.name != "train"):  # which looks at most of its config
+        role = each.role(configs.plain())
+        if role is not None:
+            configs.check(role, trains=each.name == "train" and trains_by_lightning(system))
+        elif each.roles:
             names = " or ".join(role_of(each.roles[0]).files)
             raise ConfigError(
                 f"stage {each.name} reads {names}, and {recipe / 'conf'} has none: give one by "
@@ -157,17 +162,33 @@ def _configs(
 def _plan(stages: Sequence[StageSpec], configs: StageConfigs) -> list[str]:
     lines = []
     for each in stages:
-        role = next((role for role in each.roles if role in configs), None)
+        role = each.role(configs.plain())
         if role is None:
             lines.append(f"{each.name}: reads no config of its own")
             continue
-        block = configs[role].get("parallel")
-        where = "none, so this process"
-        if block is not None:
-            parsed = ParallelConfig.parse(block)
-            where = f"{parsed.env}, {parsed.n_workers} worker{'s' if parsed.n_workers > 1 else ''}"
-        lines.append(f"{each.name}: {configs.by_role[role].file}; parallel: {where}")
+        how = _trainer if each.name == "train" else _workers
+        lines.append(f"{each.name}: {configs.by_role[role].file}; {how(configs[role])}")
     return lines
+
+
+def _workers(config: Any) -> str:
+    if config.get("parallel") is None:
+        return "parallel: none, so this process"
+    parsed = ParallelConfig.parse(config.get("parallel"))
+    return f"parallel: {parsed.env}, {parsed.n_workers} worker{'s' if parsed.n_workers > 1 else ''}"
+
+
+def _trainer(config: Any) -> str:
+    if config.get("trainer") is None and config.get("optimizer") is None:
+        return "neither 'optimizer' nor 'trainer', so nothing is trained"
+    block = {
+        "accelerator": "auto",
+        "devices": "auto",
+        "strategy": "auto",
+        **(as_plain(config.get("trainer")) or {}),
+    }
+    keys = ("accelerator", "devices", *(["num_nodes"] if "num_nodes" in block else []), "strategy")
+    return "trainer: " + ", ".join(f"{key} {shown(block[key], key).strip(chr(39))}" for key in keys)
 
 
 def _with_place(error: StageConfigError, configs: StageConfigs) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from espnet3.parallel.messages import did_you_mean
 
@@ -18,17 +19,29 @@ class StageSpec:
         name: Its name, and that of the system's method.
         config: The role of the config that it reads ("training" for `training_config`), or several roles; the stage
             takes what it needs from the first that is there.
+        log_dir: The dotted key of that config with the folder of the stage's log, such as "stats_dir".
         in_all: Whether "all" asks for it; False for a stage that goes on until it is ended.
     """
 
     name: str
     config: str | tuple[str, ...] = ()
+    log_dir: str = "exp_dir"
     in_all: bool = True
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles, as a tuple."""
         return (self.config,) if isinstance(self.config, str) else self.config
+
+    def role(self, configs: Mapping[str, Any]) -> str | None:
+        """Return the role whose config the stage reads, of configs by role; create_dataset wants one with data."""
+        there = [role for role in self.roles if configs.get(role) is not None]
+        data = [role for role in there if self.name == "create_dataset" and _has_data(configs[role])]
+        return next(iter([*data, *there]), None)
+
+
+def _has_data(config: Any) -> bool:
+    return config.get("create_dataset") is not None or config.get("dataset") is not None
 
 
 def specs_of(system: type) -> tuple[StageSpec, ...]:

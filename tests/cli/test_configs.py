@@ -1,5 +1,6 @@
-"""`espnet3 plan` and `espnet3 doctor`, against golden files and without a scheduler."""
+"""`espnet3-parallel plan` and `espnet3-parallel doctor`, against golden files and without a scheduler."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli.configs import plan
-from espnet3.cli.doctor import doctor
 from espnet3.parallel.backends import BACKENDS
+from espnet3_parallel.configs import plan
+from espnet3_parallel.doctor import doctor
 
+ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
 COMMON = "queue: gpu, cores: 4, memory: 32GB, walltime: 4h, interface: lo"
 OPTIONS = {
@@ -33,16 +35,19 @@ def test_each_scheduler_has_a_golden_file():
 
 @pytest.mark.parametrize("env", OPTIONS)
 def test_the_job_script_is_the_golden_one(env, conf, tmp_path):
-    """`espnet3 plan` prints this script; ESPNET3_GOLDEN=write makes the file anew."""
+    """`plan` prints both scripts, of a driver and detached; ESPNET3_GOLDEN=write makes the file anew."""
     done = CliRunner().invoke(plan, [conf(env, OPTIONS[env])])
     assert done.exit_code == 0, done.output
     printed = done.output.replace(sys.executable, "PYTHON").replace(shlex.quote(str(tmp_path)), "HERE")
+    printed = printed.replace(str(ROOT), "ROOT")
     golden = GOLDEN / f"{env}.txt"
     if os.environ.get("ESPNET3_GOLDEN") == "write":
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(printed)
     assert printed == golden.read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["conf.yaml"]
+    said = json.loads(CliRunner().invoke(plan, ["conf.yaml", "--json"]).stdout)
+    assert said["driver"]["script"].rstrip() in done.output and said["detached"]["script"] in done.output
 
 
 def test_a_local_block_has_no_script(conf):
@@ -82,7 +87,7 @@ def test_a_warning_names_the_file_on_one_line(verb, tmp_path):
     """An ignored key is named in one line with the file's name, without a line of another program."""
     file = tmp_path / "conf.yaml"
     file.write_text("parallel: {env: local, colour: red}\n")
-    code = f"from espnet3.cli.main import main; main([{verb!r}, {str(file)!r}])"
+    code = f"from espnet3_parallel.main import main; main([{verb!r}, {str(file)!r}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"warning: {file}: The parallel config: colour = 'red' is ignored")
@@ -91,7 +96,8 @@ def test_a_warning_names_the_file_on_one_line(verb, tmp_path):
 @pytest.mark.parametrize("verb", [plan, doctor])
 def test_a_scheduler_package_that_is_missing_is_named_with_its_line(verb, conf, monkeypatch):
     """On a machine without dask-jobqueue, where options cannot be read, the answer is how to install it."""
-    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)  # the import system's own "not installed"
+    for name in ("dask_jobqueue", "distributed"):
+        monkeypatch.setitem(sys.modules, name, None)  # the import system's own "not installed"
     done = CliRunner().invoke(verb, [conf("slurm", "cores: 1, memory: 1GB, queu: x")])
     assert done.exit_code == 1 and "dask_jobqueue" in done.output
     assert "[jobqueue]'" in " ".join(done.output.split())

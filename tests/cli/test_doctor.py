@@ -1,6 +1,7 @@
-"""`espnet3 doctor`: what it finds before anything is queued, and what it says it could not check."""
+"""`espnet3-parallel doctor`: what it finds before anything is queued, and what it says it could not check."""
 
 import fcntl
+import json
 import os
 import platform
 import sys
@@ -10,8 +11,8 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli.doctor import doctor
-from espnet3.cli.importable import Facts, differences
+from espnet3_parallel.doctor import doctor
+from espnet3_parallel.importable import Facts, differences
 from tests.cli.test_configs import OPTIONS
 from tests.standins import standin
 
@@ -24,7 +25,7 @@ def test_doctor_works_without_the_scheduler_and_says_what_it_could_not_check(con
     assert "ok  package dask_jobqueue is installed" in done.output
     assert "not checked  the scheduler: sbatch is not on the PATH" in done.output
     assert f"not checked  that workers see {tmp_path} and {sys.executable}: --start asks one" in done.output
-    assert done.output.endswith("5 checks, 0 wrong, 4 not made\n")
+    assert done.output.endswith("6 checks, 0 wrong, 4 not made\n")
 
 
 def test_doctor_runs_an_item_where_there_is_a_scheduler(conf, tmp_path):
@@ -33,9 +34,22 @@ def test_doctor_runs_an_item_where_there_is_a_scheduler(conf, tmp_path):
         done = CliRunner().invoke(doctor, [conf("pbs", "cores: 1, memory: 1GB, interface: lo", 4), "--start"])
         assert done.exit_code == 0, done.output
         assert "ok  qstat answers" in done.output
-        assert "ok  one item ran on " in done.output
+        assert "ok  one item ran on " in done.output and "--start" not in done.output
         assert len(queue.jobs()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["conf.yaml"]
+
+
+def test_doctor_tries_a_block_of_this_machine_without_dask(conf, monkeypatch):
+    """`--start` runs an item in a worker process of its own; as JSON the findings are the same."""
+    for name in ("dask", "distributed", "tornado"):
+        monkeypatch.setitem(sys.modules, name, None)  # the import system's own "not installed"
+    done = CliRunner().invoke(doctor, [conf("local", "", 2), "--start", "--json"])
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert said["wrong"] == 0 and said["checks"] == sum(one["good"] is not None for one in said["findings"])
+    (ran,) = [one["text"] for one in said["findings"] if one["text"].startswith("one item ran on ")]
+    assert not ran.endswith(f"process {os.getpid()}")
+    assert CliRunner().invoke(doctor, ["--start"]).exit_code == 2
 
 
 def test_doctor_shows_why_a_request_can_never_run(tmp_path, monkeypatch):

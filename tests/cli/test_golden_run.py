@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli.main import main
+from espnet3_parallel.main import main
 
 GOLDEN = Path(__file__).parent / "golden" / "run"
 PROGRAM = """

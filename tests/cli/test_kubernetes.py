@@ -1,11 +1,11 @@
-"""`espnet3 plan` and `espnet3 doctor` for Kubernetes, on a small API server."""
+"""`espnet3-parallel plan` and `espnet3-parallel doctor` for Kubernetes, on a small API server."""
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from espnet3.cli.configs import plan
-from espnet3.cli.doctor import doctor
+from espnet3_parallel.configs import plan
+from espnet3_parallel.doctor import doctor
 from tests.parallel.kube.standin import kubernetes
 
 OPTIONS = """image: "lab/espnet:1", resources: {limits: {memory: 4Gi, nvidia.com/gpu: 1}},

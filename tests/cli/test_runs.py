@@ -1,4 +1,4 @@
-"""`espnet3 status` and `wait`, of runs with jobs and without, and `--version`."""
+"""`espnet3-parallel status` and `wait`, of runs with jobs and without, and `--version`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli.main import main
-from espnet3.cli.runs import merge, retry, status, wait
 from espnet3.parallel import ItemError, set_parallel
+from espnet3_parallel.main import main
+from espnet3_parallel.runs import merge, retry, status, wait
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 from tests.parallel.views.test_report import HELD
 
@@ -86,7 +86,7 @@ def test_other_verbs_say_that_an_ordinary_run_has_no_jobs(tmp_path: Path) -> Non
         done = CliRunner().invoke(verb, [str(tmp_path / "run")])
         assert done.exit_code == 1 and "was not submitted as detached jobs" in done.stderr
     done = CliRunner().invoke(status, [str(tmp_path)])
-    assert done.exit_code == 1 and "holds no run (there are runs in run)" in done.stderr
+    assert done.exit_code == 2 and "holds no run (there are runs in run)" in done.stderr
 
 
 def test_watch_shows_every_change_until_the_end(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_watch_shows_every_change_until_the_end(tmp_path: Path) -> None:
     hold(tmp_path, 0)
     run = run_of(tmp_path, n=2, shards=2)
     held(tmp_path, 0)
-    command = [sys.executable, "-c", "from espnet3.cli.main import main; main()", "status", str(run.path)]
+    command = [sys.executable, "-m", "espnet3_parallel", "status", str(run.path)]
     with subprocess.Popen([*command, "--watch"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         assert watching.stdout.readline().startswith(str(run.path))  # the rest may stand on the next line
@@ -106,7 +106,7 @@ def test_watch_shows_every_change_until_the_end(tmp_path: Path) -> None:
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
-    """`espnet3 --version` names the distribution, its version and the Python."""
+    """`espnet3-parallel --version` names the distribution, its version and the Python."""
     done = CliRunner().invoke(main, ["--version"])
     assert done.exit_code == 0
     assert done.output.startswith(f"espnet3-parallel {version('espnet3-parallel')}, Python 3.")
@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_read_is_no_traceback(tmp_path: Path) -> None:
 
 
 def test_a_report_that_cannot_be_written_says_where_else(tmp_path: Path) -> None:
-    """`espnet3 report -o` into a folder that is not there is one line with what to do."""
+    """`espnet3-parallel report -o` into a folder that is not there is one line with what to do."""
     folder = tmp_path / "run"
     Squares(Provider({"folder": str(tmp_path)}), output_dir=folder, batch_size=2, progress=False)(range(2))
     done = CliRunner().invoke(main, ["report", str(folder), "-o", str(tmp_path / "nope" / "r.html")])

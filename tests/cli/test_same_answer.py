@@ -1,4 +1,4 @@
-"""`espnet3 doctor --same-answer`: the first item that differs, and why."""
+"""`espnet3-parallel doctor --same-answer`: the first item that differs, and why."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def ask(folder: Path, *arguments: str) -> tuple[int, str]:
     """Return the exit status of the command and what it printed."""
     (folder / "mine.py").write_text(RUNNERS)
     done = subprocess.run(
-        [Path(sys.executable).with_name("espnet3"), "doctor", "--same-answer", *arguments],
+        [Path(sys.executable).with_name("espnet3-parallel"), "doctor", "--same-answer", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""`espnet3 size` without an earlier run: a few items are run here first."""
+"""`espnet3-parallel size` without an earlier run: a few items are run here first."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ask(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "seconds: 0.2\nparallel: {env: slurm, n_workers: 2, options: {queue: cpu, cores: 1, memory: 2GB}}\n"
     )
     return subprocess.run(
-        [Path(sys.executable).with_name("espnet3"), "size", "conf.yaml", *arguments],
+        [Path(sys.executable).with_name("espnet3-parallel"), "size", "conf.yaml", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""`espnet3 watch`: on a terminal, without one, of a run at work, of a finished one, of a folder of runs."""
+"""`espnet3-parallel watch`: on a terminal, without one, of a run at work, of a finished one, of a folder of runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from espnet3.cli import watching
-from espnet3.cli.drawing import drawn
-from espnet3.cli.runs import status
-from espnet3.cli.watching import look, watch
 from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.views.live import Watcher
+from espnet3_parallel import watching
+from espnet3_parallel.drawing import drawn
+from espnet3_parallel.runs import status
+from espnet3_parallel.watching import look, watch
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 from tests.parallel.views.test_report import HELD
 
@@ -120,7 +120,7 @@ def test_q_leaves_and_the_run_goes_on(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HELD, str(tmp_path)], cwd=ROOT) as driver:
         held(tmp_path, 1)
         ours, theirs = pty.openpty()
-        command = [sys.executable, "-c", "from espnet3.cli.main import main; main()", "watch"]
+        command = [sys.executable, "-m", "espnet3_parallel", "watch"]
         with subprocess.Popen(
             [*command, str(tmp_path / "run")], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
         ) as watching_it:
@@ -156,4 +156,4 @@ def test_a_missing_rich_is_said_before_anything_is_drawn(
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     """A folder that holds no run is an error that says what to give."""
     done = CliRunner().invoke(watch, [str(tmp_path)])
-    assert done.exit_code == 1 and "holds no run" in done.stderr
+    assert done.exit_code == 2 and "holds no run" in done.stderr

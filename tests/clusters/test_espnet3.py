@@ -49,7 +49,7 @@ def test_mini_an4_on_slurm_writes_what_its_own_layer_writes(recipe: Recipe, mode
     if mode == "detached":
         for run in sorted(path.parent for path in folder.glob("*/run.json")):
             for verb in ("wait", "merge"):
-                recipe.run(check, [str(SCRATCH.python.parent / "espnet3"), verb, str(run)])
+                recipe.run(check, [str(SCRATCH.python.parent / "espnet3-parallel"), verb, str(run)])
     recipe.run(check, recipe.command(["measure"], inference="inference_slurm"))
     assert check.wrong == []
     assert differences(REFERENCE, folder) == []

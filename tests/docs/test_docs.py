@@ -26,7 +26,7 @@ from espnet3.parallel.ledger import errors as ledger_errors
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 _FENCE = re.compile(r"^```(\w*)$")
 _EXPECTED = re.compile(r"^\s*print\(.*\)  # (?P<output>.+)$")

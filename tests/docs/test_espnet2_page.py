@@ -8,8 +8,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from espnet3.cli.configs import plan
-from espnet3.cli.migrate.verb import migrate
+from espnet3_parallel.configs import plan
+from espnet3_parallel.migrate.verb import migrate
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from-espnet2.md"
 
@@ -33,7 +33,7 @@ def test_the_command_prints_the_block_on_the_page(tmp_path, monkeypatch) -> None
     for name, text in files.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text, encoding="utf-8")
-    done = CliRunner().invoke(migrate, shlex.split(command.removeprefix("$ espnet3 migrate ")))
+    done = CliRunner().invoke(migrate, shlex.split(command.removeprefix("$ espnet3-parallel migrate ")))
     assert done.exit_code == 0, done.output
     assert done.stdout == printed
     Path("parallel.yaml").write_text(printed, encoding="utf-8")

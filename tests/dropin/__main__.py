@@ -14,7 +14,7 @@ from tests.dropin.recipe import Check
 from tests.dropin.report import page
 from tests.dropin.suites import Suite
 
-PAGE = ROOT / "docs" / "espnet3-results.md"
+PAGE = ROOT / "docs/generated/espnet3-results.md"
 
 
 def main() -> int:

@@ -8,11 +8,6 @@ _SHARDS = (
     "same for any number of workers, so that sums made shard by shard are the same to the last bit"
 )
 
-_LISTS = (
-    "expects lists for a `forward(idx, *, dataset, model, **env)` with a `batch_size`: here a `forward` that does not "
-    "say it takes lists is given one index, so that `batch_size` never changes the result; a warning says so"
-)
-
 _BATCH = "test.espnet3.parallel.test_base_runner_batch::"
 
 _RUNNER = "test.espnet3.parallel.test_inference_runner::"
@@ -20,11 +15,6 @@ _RUNNER = "test.espnet3.parallel.test_inference_runner::"
 REASONS: dict[str, str] = {
     f"{_RUNNER}test_parallel_shards_offline_with_base_runner": _SHARDS,
     f"{_RUNNER}test_parallel_shards_streaming_with_base_runner": _SHARDS,
-    f"{_BATCH}test_batch_size_chunks_indices": _LISTS,
-    f"{_BATCH}test_failed_shard_releases_lock": _LISTS,
-    f"{_BATCH}test_forward_used_when_batch_size_set": _LISTS,
-    f"{_BATCH}test_resume_false_forces_rerun": _LISTS,
-    f"{_BATCH}test_resume_skips_completed_shards": _LISTS,
     f"{_BATCH}test_local_config_uses_workers_and_dask_dispatch": (
         "replaces the private `_run_parallel_dask` and `_get_completed_shard_dirs`"
     ),
@@ -36,7 +26,6 @@ REASONS: dict[str, str] = {
     ),
     f"{_BATCH}test_resume_raises_when_shard_count_changes": _PLAN,
     f"{_BATCH}test_resume_raises_when_shard_plan_changes": _PLAN,
-    f"{_BATCH}test_resume_reruns_only_incomplete_shards": _PLAN,
     f"{_BATCH}test_resume_reuses_manifest_shard_plan": _PLAN,
     "test.espnet3.parallel.test_inference_provider::test_build_worker_setup_fn_rebuilds_env_and_captures_params": (
         "counts a build of the env in the provider's constructor: here the driver builds no env that it does not use, "

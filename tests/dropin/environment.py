@@ -70,7 +70,7 @@ def prepare(folder: Path) -> Scratch:
         shutil.rmtree(tree, ignore_errors=True)
         # with new times, as a user's own checkout has them after each update
         shutil.copytree(scratch.pristine, tree, copy_function=shutil.copy)
-    subprocess.run([scratch.python.parent / "espnet3", "overlay", scratch.ours], check=True)
+    subprocess.run([scratch.python.parent / "espnet3-parallel", "overlay", scratch.ours], check=True)
     return scratch
 
 

@@ -8,14 +8,16 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.dropin.compare import differences
-from tests.dropin.environment import Scratch
+from tests.dropin.environment import ROOT, Scratch
 from tests.dropin.ranks import two_ranks
 from tests.dropin.recipe import INFERENCE, LIMIT, RECIPE, STATS, Check, Recipe
 from tests.dropin.wheels import both_orders
 from tests.waiting import wait_until
 
+SHAPES_PAGE = ROOT / "docs/generated/espnet3-shapes.md"
 CHOSEN = RECIPE / "conf" / "training.yaml"  # a link to one of several, as in ESPnet's own integration test
 
 
@@ -86,7 +88,7 @@ def detached(theirs: Recipe, ours: Recipe) -> Check:
     folder = ours.folder / INFERENCE.format("detached")
     for run in sorted(path.parent for path in folder.glob("*/run.json")):
         for verb in ("wait", "merge"):
-            ours.run(check, [str(Path(ours.python).parent / "espnet3"), verb, str(run)])
+            ours.run(check, [str(Path(ours.python).parent / "espnet3-parallel"), verb, str(run)])
     ours.run(check, ours.command(["measure"], inference="inference_detached"))
     check.wrong += differences(theirs.folder / INFERENCE.format("serial"), folder)
     return check
@@ -154,6 +156,24 @@ def unmodified(scratch: Scratch) -> Check:
     return check
 
 
+def shapes(recipe: Recipe, who: str, column: str) -> Check:
+    check = Check(f"the shapes of public recipes, {who}")
+    with TemporaryDirectory() as folder:
+        said = recipe.run(check, [recipe.python, str(ROOT / "tests" / "dropin" / "shapes.py"), folder])
+    found = dict(line.split(" | ", 1) for line in said.splitlines() if " | " in line)
+    for name, answers in shapes_table().items():
+        if found.get(name) != answers[column]:
+            check.wrong.append(f"{name}: {found.get(name)}, and not {answers[column]}")
+    return check
+
+
+def shapes_table() -> dict[str, dict[str, str]]:
+    """Return the answers of both layers by the names of the shapes, as `docs/generated/espnet3-shapes.md` says."""
+    cells = [line.split(" | ") for line in SHAPES_PAGE.read_text(encoding="utf-8").splitlines()]
+    rows = [each for each in cells if len(each) == 4 and each[2].startswith("`")]
+    return {row[0].strip("| "): {"theirs": row[2].strip("`"), "ours": row[3].strip("` |")} for row in rows}
+
+
 def _write(ours: Recipe, name: str, more: str) -> None:
     conf = ours.folder / "conf"
     text = (conf / "inference_parallel.yaml").read_text(encoding="utf-8")
@@ -171,5 +191,7 @@ def all_of(scratch: Scratch) -> Iterator[Check]:
     yield changed(ours)
     yield trains(ours)
     yield two_ranks(ours)
+    yield shapes(theirs, "its own layer", "theirs")
+    yield shapes(ours, "our layer", "ours")
     yield unmodified(scratch)
     yield from both_orders(scratch, theirs)

@@ -1,4 +1,4 @@
-"""The page of results: docs/espnet3-results.md."""
+"""The page of results: docs/generated/espnet3-results.md."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _one(scratch: Scratch, theirs: Recipe, order: str, wheels: list[Path]) -> Ch
     for wheel in wheels:
         recipe.run(check, [*pip, "install", "--no-deps", "--ignore-requires-python", str(wheel)])
     _expect(check, recipe, _IMPORTS, "{}/__init__.py")
-    said = recipe.run(check, [str(place.python.parent / "espnet3"), "doctor"])
+    said = recipe.run(check, [str(place.python.parent / "espnet3-parallel"), "doctor"])
     if "espnet 202611" not in said or "0 wrong" not in said:
         check.wrong.append(f"doctor says {said.strip()}")
     recipe.run(check, recipe.command(["infer", "measure"], inference="inference_serial"))

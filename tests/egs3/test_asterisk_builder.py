@@ -21,10 +21,9 @@ RECIPE = ROOT / "egs3" / "asterisk" / "asr"
 
 
 def same_corpus(found: Path, corpus: Path) -> bool:
-    """Return whether every file is equal; wav.scp holds absolute paths, and the marker its hash."""
-    wanted = [
-        path for path in corpus.rglob("*") if path.is_file() and path.name not in ("wav.scp", "built.json")
-    ]
+    """Return whether every file is equal; wav.scp holds absolute paths, the marker its hash, and a log times."""
+    own = ("wav.scp", "built.json", "create_dataset.log")
+    wanted = [path for path in corpus.rglob("*") if path.is_file() and path.name not in own]
     return all((found / path.relative_to(corpus)).read_bytes() == path.read_bytes() for path in wanted)
 
 

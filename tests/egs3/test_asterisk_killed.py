@@ -164,6 +164,7 @@ class Home:
             for output in self._outputs(name)
             for path in (output, *output.rglob("*"))
             if path.is_file()
+            and path.suffix != ".log"
             and not any(part.startswith(ACCOUNT) for part in path.relative_to(self.recipe).parts)
         ]
         return {str(path.relative_to(self.recipe)): content(path) for path in found}

@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # As ESPnet's distribution has them: packages of a docstring each, and modules under the names of ours.
 ESPNET = {
+    "espnet3/cli/__init__.py": "",
+    "espnet3/cli/main.py": "import sys\ndef main():\n    print('of ESPnet:', *sys.argv[1:])\n    return 3\n",
     "espnet3/__init__.py": '"""ESPnet."""\n',
     "espnet3/parallel/__init__.py": '"""ESPnet."""\n',
     **{
@@ -157,6 +159,7 @@ def _espnet(folder: Path) -> Path:
     files = {
         **ESPNET,
         f"{info}/METADATA": "Metadata-Version: 2.1\nName: espnet\nVersion: 202611\n",
+        f"{info}/entry_points.txt": "[console_scripts]\nespnet3 = espnet3.cli.main:main\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = [f"{name},sha256={_digest(text)},{len(text)}" for name, text in files.items()]
@@ -203,16 +206,32 @@ def test_the_package_alone_brings_the_names_when_it_was_installed_last(both: Bot
     """`import espnet3.parallel` has our names if ours was installed last, and doctor says so if it was not."""
     place, order = both
     has = place.python_says("import espnet3.parallel; print(hasattr(espnet3.parallel, 'set_parallel'))")
-    said = place.run("espnet3", "doctor")
+    said = place.run("espnet3-parallel", "doctor")
     assert said.returncode == 0, said.stderr
     assert "espnet 202611 has modules of the same names there" in said.stdout
     assert "0 wrong" in said.stdout
     if order == "espnet first":
         assert has == "True"
-        assert "\n1 check, 0 wrong" in said.stdout
+        assert "\n2 checks, 0 wrong" in said.stdout
     else:
         assert has == "False"
         assert "is that of espnet 202611: `from espnet3.parallel import NAME` works" in said.stdout
+
+
+def test_the_words_of_espnets_command_reach_it(both: Both) -> None:
+    """`espnet3 clone` is ESPnet's, whichever was installed last; doctor says so, and our name is our own."""
+    place, order = both
+    for words in (["clone", "mini_an4"], ["--help"], []):
+        said = place.run("espnet3", *words)
+        assert (said.returncode, said.stdout.split()) == (3, ["of", "ESPnet:", *words]), said.stderr
+    for ours in (["espnet3-parallel"], ["python", "-m", "espnet3_parallel"]):
+        assert place.run(*ours, "--version").stdout.startswith("espnet3-parallel 0.1.0"), ours
+        assert "no such command 'clone'" in place.run(*ours, "clone").stderr
+    doctor = place.run("espnet3-parallel", "doctor").stdout
+    script = "is its own" if order == "espnet last" else "is ours, and hands it all words but our verbs"
+    if order == "espnet first":
+        assert place.run("espnet3", "doctor").stdout == doctor
+    assert f"espnet3 belongs to espnet 202611, and the script {place.folder}/bin/espnet3 {script}" in doctor
 
 
 def test_without_ours_espnets_own_layer_is_back(both: Both, tmp_path: Path) -> None:
@@ -238,7 +257,8 @@ def test_alone_everything_documented_is_there(alone: Place) -> None:
         "import espnet3.parallel as p; from espnet3.systems.base.inference_provider import InferenceProvider"
     )
     assert alone.python_says(f"{code}; print(p.parallel_map.__name__)") == "parallel_map"
-    assert "there is no other" in alone.run("espnet3", "doctor").stdout
+    said = alone.run("espnet3", "doctor").stdout
+    assert "there is no other" in said and "bin/espnet3 is a second name of it" in said
 
 
 def test_a_detached_job_starts_by_the_module_of_the_runner(alone: Place) -> None:
@@ -281,21 +301,24 @@ def contents(folder: Path) -> dict[str, str]:
 def test_a_checkout_hides_the_installed_layer_and_the_command_says_so(alone: Place, checkout: Path) -> None:
     """With a checkout on PYTHONPATH every verb ends with 1 and says whose layer is in use, why, and what to do."""
     for verb in ("doctor", "status"):
-        said = alone.run("espnet3", verb, path=checkout)
+        said = alone.run("espnet3-parallel", verb, path=checkout)
         assert said.returncode == 1
         assert "is not ours: base_runner, env_provider, inference_provider, parallel" in said.stderr
         assert f"PYTHONPATH names {checkout}" in said.stderr
-        assert f"espnet3 overlay {checkout}" in said.stderr
+        assert f"espnet3-parallel overlay {checkout}" in said.stderr
+    assert alone.run("espnet3", "clone", path=checkout).stdout == "of ESPnet: clone\n"  # of the checkout
 
 
 def test_overlay_puts_ours_in_front_and_changes_no_file(alone: Place, checkout: Path) -> None:
     """Over a checkout every documented import is ours, its files are as before, and again after --remove."""
-    said = alone.run("espnet3", "overlay", checkout, path=checkout)
+    said = alone.run("espnet3-parallel", "overlay", checkout, path=checkout)
     assert said.returncode == 0, said.stderr
     assert alone.python_says(IMPORTS, path=checkout) == "True True ItemError [1, 2, 3]"
-    assert alone.run("espnet3", "doctor", path=checkout).returncode == 0
-    assert alone.run("espnet3", "overlay", checkout, path=checkout).returncode == 0  # again: the same
-    assert alone.run("espnet3", "overlay", "--remove", checkout, path=checkout).returncode == 0
+    assert alone.run("espnet3-parallel", "doctor", path=checkout).returncode == 0
+    assert (
+        alone.run("espnet3-parallel", "overlay", checkout, path=checkout).returncode == 0
+    )  # again: the same
+    assert alone.run("espnet3-parallel", "overlay", "--remove", checkout, path=checkout).returncode == 0
     assert contents(checkout) == ESPNET
     assert not [path for path in checkout.rglob("*") if path.is_symlink()]
 
@@ -304,11 +327,11 @@ def test_overlay_refuses_what_is_no_checkout_and_what_would_be_hidden(
     alone: Place, checkout: Path, tmp_path: Path
 ) -> None:
     """A folder without ESPnet, and a checkout that has a file under one of our names, are left as they are."""
-    said = alone.run("espnet3", "overlay", tmp_path)
+    said = alone.run("espnet3-parallel", "overlay", tmp_path)
     assert said.returncode == 1
     assert "is not a checkout of ESPnet: it has no espnet3/__init__.py" in said.stderr
     (checkout / "espnet3" / "parallel" / "config.py").write_text("")
-    said = alone.run("espnet3", "overlay", checkout)
+    said = alone.run("espnet3-parallel", "overlay", checkout)
     assert said.returncode == 1
     assert "espnet3/parallel/config.py" in said.stderr
     assert not [path for path in checkout.rglob("*") if path.is_symlink()]
@@ -327,7 +350,7 @@ def modules(*folders: str) -> set[str]:
 
 def test_the_layer_has_all_of_its_modules_and_nothing_else(wheels: Wheels) -> None:
     """The layer's wheel holds its modules, four of them as packages, a module for each public name, and the licence."""
-    expected = modules("espnet3/parallel", "espnet3/cli", "espnet3_parallel") | {"espnet3/parallel/py.typed"}
+    expected = modules("espnet3/parallel", "espnet3_parallel") | {"espnet3/parallel/py.typed"}
     expected -= {f"espnet3/parallel/{name}.py" for name in SHARED}
     expected |= {f"espnet3/parallel/{name}/__init__.py" for name in SHARED}
     expected |= {f"espnet3/parallel/{name}.py" for name in espnet3.parallel.__all__}
@@ -339,7 +362,7 @@ def test_the_systems_have_the_rest(wheels: Wheels) -> None:
     """What of espnet3 is not in the layer's wheel is in that of the systems, but for espnet3 itself."""
     expected = modules("espnet3/systems", "espnet3/components")
     assert inside(wheels.systems) == expected | {"espnet3/systems/py.typed", "espnet3/components/py.typed"}
-    both = modules("espnet3/systems", "espnet3/components", "espnet3/parallel", "espnet3/cli")
+    both = modules("espnet3/systems", "espnet3/components", "espnet3/parallel")
     assert modules("espnet3") - both == {"espnet3/__init__.py"}
     assert any(name.endswith("licenses/LICENSE") for name in ZipFile(wheels.systems).namelist())
 

@@ -75,6 +75,23 @@ class Device(EnvironmentProvider):
         return {"device": self.config["device"]}
 
 
+class Asserts(BaseRunner):
+    """Reads beyond a tensor at one item, after which no CUDA call of its process succeeds."""
+
+    @staticmethod
+    def forward(idx: int, device: str) -> float:
+        return Asserts.batch_forward([idx], device)[0]
+
+    @staticmethod
+    def batch_forward(indices: list[int], device: str) -> list[float]:
+        import torch
+
+        if 5 in indices and device == "cpu":  # rehearsed where there is no GPU
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        at = torch.tensor([99 if idx == 5 else idx for idx in indices], device=device)
+        return [float(value) for value in torch.arange(48, device=device)[at].cpu()]
+
+
 class Fills(BaseRunner):
     """Takes a third of the device's memory for each item of a batch, so that two fit."""
 

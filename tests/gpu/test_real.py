@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import set_parallel
-from tests.gpu.decoding import Decode, Device, Fills, Recordings, recogniser, recordings, write_weights
+from tests.gpu.decoding import (
+    Asserts,
+    Decode,
+    Device,
+    Fills,
+    Recordings,
+    recogniser,
+    recordings,
+    write_weights,
+)
 
 torch = pytest.importorskip("torch", reason="`make test-gpu` installs it")
 pytestmark = pytest.mark.gpu
@@ -70,6 +79,17 @@ def test_a_detached_run_decodes_on_gpus(gpus: int, weights: str, texts: list[str
     run = runner(range(N))
     assert run.wait(600).done
     assert [one["text"] for one in run.merge()] == texts
+
+
+@pytest.mark.parametrize("batch_size", [None, 8])
+def test_an_item_that_makes_cuda_unusable_takes_no_other_with_it(batch_size: int | None, gpus: int) -> None:
+    """A device-side assert fails its item alone: a new process takes those after it, and of a batch all others."""
+    set_parallel(block(gpus))
+    runner = Asserts(Device({"device": DEVICE}), batch_size=batch_size, on_error="record", progress=False)
+    for _ in range(2):  # the second run has the workers that the first one leaves
+        found = runner(range(N))
+        assert [idx for idx, one in enumerate(found) if one != idx] == [5]
+        assert found[5].cause == "error" and "device-side assert" in found[5].message
 
 
 def test_a_batch_that_does_not_fit_is_halved_until_it_does(gpus: int) -> None:

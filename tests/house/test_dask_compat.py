@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tornado.iostream import IOStream
 
+from espnet3.parallel.backends.loading import interrupts_wait
 from espnet3.parallel.dask_compat import SEEN, is_lost_connection
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,7 +180,8 @@ def test_the_installed_version_has_it(package: str, path: str) -> None:
         pytest.skip(f"{package} is not installed")
     module, _, attributes = path.partition(":")
     try:
-        found: Any = import_module(module)
+        with interrupts_wait():  # which keeps the handler of Ctrl-C
+            found: Any = import_module(module)
         for name in attributes.split("."):
             found = getattr(found, name)
     except (ImportError, AttributeError) as error:

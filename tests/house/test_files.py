@@ -24,7 +24,7 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (1_699, ["espnet3/parallel/provenance/"]),
+    (1_736, ["espnet3/parallel/provenance/"]),
     (3_032, ["espnet3/parallel/ledger/"]),
     (2_885, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_711, ["espnet3/parallel/pilots/"]),
@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_087, ["espnet3/parallel/runner/"]),
     (1_966, ["espnet3/parallel/views/"]),
     (815, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
-    (2_484, ["espnet3/cli/"]),
+    (2_759, ["espnet3_parallel/"]),
     (4_865, ["espnet3/components/", "espnet3/systems/"]),
     (42_000, ["tests/"]),
 ]
@@ -106,7 +106,7 @@ def test_no_room_outgrows_its_budget() -> None:
     """The Python files of a room have at most as many lines together as its budget allows."""
     room_of = {start: room for room, (_, starts) in enumerate(BUDGET) for start in starts}
     lines = [0] * len(BUDGET)
-    for folder in ("espnet3", "tests"):
+    for folder in ("espnet3", "espnet3_parallel", "tests"):
         for path in (ROOT / folder).rglob("*.py"):
             name = path.relative_to(ROOT).as_posix()
             starts = [start for start in room_of if name.startswith(start)]

@@ -61,7 +61,7 @@ LAYERS = [
 AROUND = [
     ("parts for systems: data, metrics", ["components"]),
     ("the stages of a recipe", ["systems"]),
-    ("the command line", ["cli"]),
+    ("the command line", ["espnet3_parallel"]),
 ]
 ROOMS = [f"parallel.{name}" if name != "__init__" else "parallel" for _, names in LAYERS for name in names]
 ROOMS += [name for _, names in AROUND for name in names]
@@ -110,11 +110,11 @@ class Import:
 
 def module_name(path: Path) -> str:
     """Return a file's module name without the leading `espnet3.`."""
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    parts = path.relative_to(PACKAGE if path.is_relative_to(PACKAGE) else ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+FILES = {module_name(path): path for name in sorted(OWN) for path in sorted((ROOT / name).rglob("*.py"))}
 
 
 def imports(path: Path) -> list[Import]:
@@ -147,8 +147,10 @@ IMPORTS = {name: imports(path) for name, path in FILES.items()}
 def ours(module: str, *, at_once_only: bool = False) -> Iterator[Import]:
     """Yield a module's imports of this package, without the leading `espnet3.`."""
     for one in IMPORTS[module]:
-        if one.name.split(".")[0] == "espnet3" and (one.at_once or not at_once_only):
-            yield Import(one.name.removeprefix("espnet3").lstrip("."), one.line, one.at_once)
+        if one.name.split(".")[0] in OWN and (one.at_once or not at_once_only):
+            yield Import(
+                one.name.removeprefix("espnet3.") if one.name != "espnet3" else "", one.line, one.at_once
+            )
 
 
 def room(module: str) -> str:

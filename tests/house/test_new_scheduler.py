@@ -29,7 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(__file__).parent / "example"
 COMMANDS = PACKAGE / "example_scheduler" / "commands.py"
 POINT = "[espnet3.parallel.backends]\nexample = example_scheduler:BACKEND\n"
-UNFINISHED = 75  # exit code of `espnet3 status` while jobs are queued
+TOPS = [ROOT / "espnet3", ROOT / "espnet3_parallel"]
+UNFINISHED = 75  # exit code of `espnet3-parallel status` while jobs are queued
 OPTIONS = {"cores": 1, "memory": "1GB", "walltime": "10m", "interface": "lo"}
 
 
@@ -68,9 +69,9 @@ def placed(slots: int = 8) -> Any:
 
 
 def espnet3(*words: object, cwd: Path, code: int = 0) -> str:
-    """Run the command `espnet3` in another process, which ends with `code`; return what it printed."""
+    """Run the command `espnet3-parallel` in another process, which ends with `code`; return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", "from espnet3.cli.main import main; main()", *map(str, words)],
+        [sys.executable, "-m", "espnet3_parallel", *map(str, words)],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -108,7 +109,7 @@ def test_its_options_are_checked() -> None:
 
 
 def test_plan_prints_its_script(tmp_path: Path) -> None:
-    """`espnet3 plan` prints the job script and the command that would submit it, in a process of its own."""
+    """`espnet3-parallel plan` prints the job script and the command that would submit it, in a process of its own."""
     printed = espnet3("plan", conf(tmp_path), cwd=tmp_path)
     assert printed.startswith("# 2 jobs of 1 worker each, by: exsub SCRIPT\n")
     assert "#EX --time=00:10\n" in printed  # "10m", as the record says that times are written
@@ -116,7 +117,7 @@ def test_plan_prints_its_script(tmp_path: Path) -> None:
 
 
 def test_doctor_starts_a_worker_on_it(queue: Any, tmp_path: Path) -> None:
-    """`espnet3 doctor --start` finds its commands, asks its queue, and runs an item in a job."""
+    """`espnet3-parallel doctor --start` finds its commands, asks its queue, and runs an item in a job."""
     printed = espnet3("doctor", conf(tmp_path), "--start", cwd=tmp_path)
     for line in ("package example_scheduler is installed", "exsub is ", "exstat answers", "one item ran on "):
         assert f"ok  {line}" in printed
@@ -213,14 +214,15 @@ def test_code_asks_the_record_and_not_for_a_name() -> None:
     """Outside the records and the words of Kaldi's scripts no code names a scheduler."""
     names = {name for name, each in BACKENDS.items() if not each.is_local} | {"local_gpu"}
     records = ("parallel/backends/table.py", "parallel/backends/schedulers.py")
-    records += ("cli/migrate/",)  # translates scripts that are each made for one scheduler
+    records += ("migrate/",)  # translates scripts that are each made for one scheduler
     found = []
-    for path in sorted((ROOT / "espnet3").rglob("*.py")):
-        place = path.relative_to(ROOT / "espnet3").as_posix()
+    files = [(path, path.relative_to(top)) for top in TOPS for path in sorted(top.rglob("*.py"))]
+    for path, inside in files:
+        place = inside.as_posix()
         if place.startswith(records):
             continue
         found += [
-            f"espnet3/{place}:{node.lineno}: {node.value!r}"
+            f"{place}:{node.lineno}: {node.value!r}"
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             if isinstance(node, ast.Constant) and node.value in names
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from importlib import import_module
+from importlib.metadata import version
 
 import pytest
 
@@ -85,8 +86,8 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_every_public_name_is_there_and_documented() -> None:
-    """A public name can be had from the package, is listed by `dir`, and has a docstring of its own."""
-    assert set(SURFACE) <= set(dir(espnet3.parallel))
+    """`dir` lists the public names and nothing else; each has a docstring of its own, and the package a version."""
+    assert dir(espnet3.parallel) == SURFACE and espnet3.parallel.__version__ == version("espnet3-parallel")
     for name in SURFACE:
         value = getattr(espnet3.parallel, name)
         assert value.__doc__ and value.__module__.startswith("espnet3.parallel"), name

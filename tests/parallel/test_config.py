@@ -104,6 +104,8 @@ def test_the_constructor_checks_too():
     ("env", "fix"),
     [
         ("lcoal", "Did you mean 'local'?"),
+        ("qsub -V", "write env: sge or env: pbs in place of qsub"),
+        ("bsub", "write env: lsf in place of bsub"),
         ("gpu", "Did you mean 'local_gpu'?"),
         ("queue.pl --mem 4G", "write env: sge in place of queue.pl"),
         (None, "Unknown env None."),
@@ -192,6 +194,18 @@ def test_options_must_be_a_mapping():
     [
         ({"nworkers": 4}, "nworkers = 4: unknown key. Did you mean 'n_workers'?"),
         ({"nj": 4}, "it is called n_workers here"),
+        ({"options": {"nj": 4}}, "options.nj = 4: it is called n_workers here, beside env"),
+        ({"batch_size": 4}, "batch_size = 4: there is no such key: it is an argument of a runner"),
+        (
+            {"options": {"fsdp": True}},
+            "belongs to trainer, not to parallel: move it to the trainer block, as str",
+        ),
+        ({"env": "oar", "options": {**JOB, "account": "a"}}, "not to oar; under oar it is called project"),
+        ({"env": "lsf", "account": "a", "options": JOB}, "not of lsf; under lsf it is called project"),
+        (
+            {"parallel": None, "env": "local", "n_workers": 4},
+            "parallel is empty, and what belongs to it stands",
+        ),
         ({"gpu_inference": True}, "env: local_gpu"),
         ({"options": {"cuda_cmd": "x"}}, "options.cuda_cmd = 'x': there is no such key: env chooses"),
         ({"thread_per_worker": 1}, "Did you mean 'threads_per_worker', under options?"),

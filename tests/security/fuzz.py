@@ -11,6 +11,7 @@ bytes), or the folder's damage with file and number. The process may not need mo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import json
 import math
@@ -26,7 +27,9 @@ import numpy as np
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.values import encode, from_json, to_json
 
-SPACE = 2 << 30
+with contextlib.suppress(ImportError):
+    import torch
+SPACE = (8 if "torch" in globals() else 2) << 30  # its libraries alone fill two
 DTYPES = ("O", "|O", "|O8", "V8", "i4,O", "(2,)i4", "<f8", "<f4", ">i2", "|b1", "|S0", "|S3", "<U0", "<U2",
           "<M8[ns]", "<M8",
           "<m8[3D]", "<f16", "<c16", "float32", "int8", "uint64", "bool", "str", "object", "<U999999999",
@@ -67,6 +70,17 @@ WRITTEN: tuple[Any, ...] = (
     np.array([b"a", b"bcd"]), np.array([True, False]), np.array([1j]), np.array(["2024-01-02"], "M8[D]"),
     np.zeros(0, "U1"),
 )  # fmt: skip
+
+
+if "torch" in globals():
+    TAGS += ("torch.tensor",)
+    DTYPES += ("bfloat16", "float8_e5m2", "qint8", "complex32", "float4_e2m1fn_x2", "Tensor")
+    WRITTEN += (
+        torch.arange(6).reshape(2, 3),
+        torch.zeros(0, 3, dtype=torch.bfloat16),
+        torch.tensor([True, False]),
+    )
+    WRITTEN += (torch.tensor(1.5), torch.tensor([1j]), torch.zeros(2, dtype=torch.uint8))
 
 
 def drawn(seed: int, n: int) -> Iterator[bytes]:
@@ -147,7 +161,7 @@ def judge(line: bytes, number: int) -> bool:
     if b"\\ud" not in line:  # half a letter, escaped, is written with a tag
         assert _as_written(json.loads(to_json(value))) == _as_written(json.loads(line)), line
     for one in _walk(value):
-        if isinstance(one, (np.ndarray, np.generic)):
+        if isinstance(one, (np.ndarray, np.generic)) or type(one).__name__ == "Tensor":
             assert one.nbytes <= 4 * len(line), line  # a letter of text takes four
             one.tolist()  # looks at all of it
     return True

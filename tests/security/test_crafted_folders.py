@@ -14,10 +14,10 @@ from zlib import crc32
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli.reports import report
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPANS
+from espnet3_parallel.reports import report
 from tests.parallel.ledger.making import N, begin, expected, failure, finished, lines_of, partial
 
 ROOT = Path(__file__).parents[2]

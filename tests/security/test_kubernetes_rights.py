@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from espnet3.cli.kubernetes import _RIGHTS
+from espnet3_parallel.kubernetes import _RIGHTS
 
 PAGE = Path(__file__).parents[2] / "docs/backends.md"
 

@@ -26,7 +26,7 @@ from tests.parallel.detached.work import espnet3, run_of
 from tests.standins import standin
 from tests.waiting import wait_until
 
-ESPNET3 = [sys.executable, "-c", "from espnet3.cli.main import main; main()"]
+ESPNET3 = [sys.executable, "-m", "espnet3_parallel"]
 ACTS: dict[str, Callable[[Path], object]] = {
     "cancel": lambda run: DetachedRun.open(run).cancel(0),
     "retry": lambda run: DetachedRun.open(run).retry(),

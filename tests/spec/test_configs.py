@@ -5,6 +5,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from espnet3.parallel import ConfigError, get_parallel_config, set_parallel
+from espnet3.parallel.parallel import active_config
 from tests.parallel.contract.helpers import REPOSITORY
 from tests.spec import documents
 
@@ -34,7 +35,8 @@ def test_the_slurm_dict_is_taken():
 
 def test_nothing_registered_is_local_with_one_worker():
     """If no configuration is registered, it is local with n_workers: 1."""
-    assert (get_parallel_config().env, get_parallel_config().n_workers) == ("local", 1)
+    assert get_parallel_config() is None
+    assert (active_config().env, active_config().n_workers) == ("local", 1)
 
 
 @pytest.mark.parametrize(

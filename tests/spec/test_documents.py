@@ -12,13 +12,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from espnet3.cli.configs import plan
 from espnet3.parallel import (
     ConfigError,
     get_client,
     set_parallel,
 )
 from espnet3.parallel.errors import MissingPackageError
+from espnet3_parallel.configs import plan
 from tests.habits import rows
 from tests.parallel.contract.work import Provider, Times
 from tests.spec import documents
@@ -80,7 +80,7 @@ def planned(block: dict[str, Any], folder: Path) -> Any:
 
 @pytest.mark.parametrize("name", QUEUED)
 def test_a_schedulers_block_becomes_a_job_script(name: str, tmp_path: Path) -> None:
-    """`espnet3 plan` prints one job for each worker, with what the block asks for in it."""
+    """`espnet3-parallel plan` prints one job for each worker, with what the block asks for in it."""
     options = dict(BLOCKS[name]["options"])
     if "interface" in options:
         options["interface"] = "lo"  # the printed one is a cluster's: see below

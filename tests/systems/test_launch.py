@@ -15,17 +15,18 @@ from espnet3.systems.stages import StageSpec, chosen, roles_of, stage_names
 ROOT = Path(__file__).resolve().parents[2]
 
 RUN = """\
+import os
 import sys
 from pathlib import Path
 
-from espnet3.parallel import get_parallel_config
+from espnet3.parallel import get_parallel_config, parallel_map
 from espnet3.systems.base.system import BaseSystem
 from espnet3.systems.launch import launch
 from espnet3.systems.stages import StageSpec
 
 
 class System(BaseSystem):
-    stages = (*BaseSystem.stages, StageSpec("publish", "publication"), "report")
+    stages = (*BaseSystem.stages, StageSpec("publish", "publication"), StageSpec("count", "training"), "report")
 
     def __init__(self, publication_config=None, **configs):
         super().__init__(**configs)
@@ -34,8 +35,15 @@ class System(BaseSystem):
     def publish(self):
         return self.publication_config["where"]
 
+    def count(self):
+        return len(set(parallel_map(process, range(20))) - {os.getpid()}), get_parallel_config().n_workers
+
     def report(self):
-        return get_parallel_config().n_workers
+        return str(get_parallel_config())
+
+
+def process(number):
+    return os.getpid()
 
 
 def show(results):
@@ -139,18 +147,37 @@ def run(recipe: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_all_stages_run_each_with_its_own_config(recipe: Path) -> None:
-    """Each stage works with its own block, and a later one not with it; `all` are those that the system has."""
-    stages = ["create_dataset", "infer", "measure", "publish", "report"]
+    """Each stage, one of the recipe's own too, works with its own block, and a later one not with it."""
+    stages = ["create_dataset", "infer", "measure", "publish", "count", "report"]
     done = run(recipe, "--stages", *stages)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "create_dataset=True publish=here report=1\n"
+    assert done.stdout in {
+        f"create_dataset=True publish=here count=({n}, 3) report=None\n" for n in (1, 2, 3)
+    }
     assert (recipe / "data/workers").read_text() == "3"
     assert '"workers": 5' in (recipe / "exp/upper/inference/metrics.json").read_text()
     assert (recipe / "exp/upper/inference/few/hyp.scp").read_text() == "u0 WORD 0\nu1 WORD 1\n"
     every = run(recipe, "--stages", "all", "--dry_run")
     assert [line.split(":")[0] for line in every.stdout.splitlines()] == [
-        *("create_dataset", "collect_stats", "train", "infer", "measure", "publish", "report")
+        *("create_dataset", "train_tokenizer", "collect_stats", "train", "infer", "measure", "publish"),
+        *("count", "report"),
     ]
+
+
+def test_each_stage_has_a_log(recipe: Path) -> None:
+    """It has the command line, the config without secrets, what was said and the traceback, and grows with each run."""
+    training = recipe / "conf/training.yaml"
+    training.write_text(f"{training.read_text()}hub_token: hunter2345\n")
+    assert run(recipe, "--stages", "create_dataset").returncode == 0
+    log = (recipe / "data/create_dataset.log").read_text()
+    assert "run.py --stages create_dataset" in log and '"n_workers": 3' in log and "hunter2345" not in log
+    assert "INFO Builder: building" in log and "INFO stage create_dataset: " in log
+    done = run(recipe, "--stages", "infer", "+log_dir=${recipe_dir}/logs", "model._target_=dataset.Nothing")
+    assert done.returncode != 0
+    assert "Nothing" in (recipe / "logs/infer.log").read_text().partition("Traceback")[2]
+    assert run(recipe, "--stages", "create_dataset").returncode == 0
+    again = (recipe / "data/create_dataset.log").read_text()
+    assert again.startswith(log) and "already built" in again
 
 
 def test_a_dry_run_says_what_would_run_and_runs_nothing(recipe: Path) -> None:
@@ -167,8 +194,46 @@ def test_a_dry_run_says_what_would_run_and_runs_nothing(recipe: Path) -> None:
     assert not (recipe / "data").exists() and not (recipe / "exp").exists()
 
 
+def test_what_no_wanted_stage_reads_stops_nothing(recipe: Path) -> None:
+    """A config may hold any mistake, in whatever shape, until a stage that reads it is asked for."""
+    for text in (
+        "parallel: {env: locl}",
+        "parallel: 3",
+        "paralel: {env: local}",
+        "parallel:\nenv: local",
+        "trainer: {n_workers: 2}",
+        "model: ${nope}",
+    ):
+        (recipe / "conf/demo.yaml").write_text(text + "\n")
+        done = run(recipe, "--dry_run", "--stages", "infer", "--parallel_config", "parallel_two")
+        assert done.returncode == 0, (text, done.stderr)
+    (recipe / "conf/inference.yaml").write_text(CONF["inference"] + "parallel: {env: locl}\n")
+    assert run(recipe, "--dry_run", "--stages", "create_dataset").returncode == 0
+    done = run(recipe, "--dry_run", "--stages", "demo")
+    assert done.returncode == 2 and "conf/demo.yaml, line 1: model: " in done.stderr
+
+
 MISTAKES: list[tuple[dict[str, str | None], list[str], str]] = [
-    ({}, ["--stages", "trian"], "no stage 'trian'; System has create_dataset, collect_stats, train"),
+    (
+        {},
+        ["--stages", "trian"],
+        "no stage 'trian'; System has create_dataset, train_tokenizer, collect_stats",
+    ),
+    (
+        {"inference": CONF["inference"] + "parallel:\nenv: local\noptions:\nthreads_per_worker: 1\n"},
+        ["--stages", "infer"],
+        "conf/inference.yaml, line 10: parallel is empty, and what belongs to it stands beside it",
+    ),
+    (
+        {"inference": CONF["inference"] + "parallel:\nenv: local\noptions:\nthreads_per_worker: 1\n"},
+        ["--stages", "infer"],
+        "Indent lines 11 to 12 (env, options) by 2 spaces and line 13 (threads_per_worker) by 4 spaces",
+    ),
+    (
+        {"training": "num_nodes: 1\ntrainer:\ndevices: 4\nnum_nodes: ${num_nodes}\nstrategy: ddp\n"},
+        ["--stages", "train"],
+        "Indent lines 3 to 5 (devices, num_nodes, strategy) by 2 spaces",
+    ),
     (
         {"training": "parallel:\n  env: local\n  n_workers: 0\n"},
         [],
@@ -230,6 +295,6 @@ def test_a_system_says_which_config_each_stage_reads() -> None:
     assert stage_names(System)[:3] == ("train", "report", "create_dataset")
     assert roles_of(System) == ("training", "demo", "inference", "metrics")
     assert [each.name for each in chosen(System, ["infer", "train"])] == ["train", "infer"]
-    assert len(chosen(System, ["all"])) == 6
+    assert len(chosen(System, ["all"])) == 7
     with pytest.raises(ValueError, match="no stage 'infre'; System has train, .* Did you mean 'infer'"):
-        System.check_stages(["infre"])
+        chosen(System, ["infre"])

@@ -15,6 +15,7 @@ from espnet3.parallel.errors import ConfigError, ItemError, WorkerSetupError
 from espnet3.systems.base.inference import infer
 from espnet3.systems.base.inference_provider import InferenceProvider
 from espnet3.systems.base.metric import measure
+from espnet3.systems.base.scp import read_scp
 from espnet3.systems.base.system import BaseSystem
 
 HERE = __name__
@@ -198,6 +199,89 @@ def test_measure_reads_the_columns_that_inputs_name(config: Any, tmp_path: Path)
     block = {"metric": {"_target_": f"{HERE}.Exact"}, "inputs": {"ref": "hyp", "hyp": "hyp"}}
     results = measure({"inference_dir": tmp_path / "out", "metrics": [block], "test_sets": ["test"]})
     assert results[f"{HERE}.Exact"]["test"]["ids"] == ["u9", "u8", "u7"]
+
+
+def test_a_metric_takes_fields_of_the_data(config: Any, tmp_path: Path) -> None:
+    """`dataset:text` is the field of the items that were decoded, read anew, and failed items are in neither column."""
+    config.words = ["one", "bad", "three"]
+    config.runner.on_error = "record"
+    config.output_keys = ["hyp"]
+    block = {"metric": {"_target_": f"{HERE}.Exact"}, "inputs": {"ref": "dataset:text", "hyp": "hyp"}}
+    metrics = {"inference_dir": tmp_path / "out", "metrics": [block]}
+    system = BaseSystem(inference_config=config, metrics_config=metrics)
+    assert system.run(["infer", "measure"])["measure"][f"{HERE}.Exact"]["test"]["exact"] == 2
+    assert (tmp_path / "out/test/dataset/text.scp").read_text() == "u9 one\nu8 bad\nu7 three\n"
+    block["inputs"] = {"ref": "dataset:txt", "hyp": "hyp"}
+    with pytest.raises(KeyError, match=r"the item 'u9' has no field 'txt' \(it has utt_id, text\)"):
+        measure(metrics, config)
+    with pytest.raises(ConfigError, match=r"dataset:txt is read from the test set of the inference config"):
+        measure(metrics)
+
+
+class Wave:
+    """A model of several outputs, of which none but the text fits on a line."""
+
+    supports_batch = False
+
+    def __call__(self, text: str) -> dict[str, Any]:
+        numpy = pytest.importorskip("numpy")
+        samples = numpy.arange(len(text) * 4000, dtype="float32") / 32768
+        return {"hyp": text, "audio": samples, "scores": samples[:4], "facts": {"n": [1, 2]}, "own": {text}}
+
+
+def outputs(*, data: Any, model_output: Any, idx: int) -> dict[str, Any]:
+    return {"utt_id": data["utt_id"], **model_output}
+
+
+def write_own(value: Any, output_path: Path, end: str) -> Path:
+    path = output_path.with_name(output_path.name + end)
+    path.write_text(",".join(value))
+    return path
+
+
+def test_outputs_that_are_no_text_are_files_of_their_own(config: Any, tmp_path: Path) -> None:
+    """Each is written where it was computed, with the batch or alone, and its path stands in the .scp file."""
+    soundfile, numpy = pytest.importorskip("soundfile"), pytest.importorskip("numpy")
+    config.model = {"_target_": f"{HERE}.Wave"}
+    config.output_fn = f"{HERE}.outputs"
+    config.update({"output_keys": ["hyp", "audio", "scores", "facts", "own"], "batch_size": 2})
+    config.parallel = {"env": "local", "n_workers": 2}
+    config.output_artifacts = {
+        "audio": {"type": "wav", "sample_rate": 8000},
+        "own": {"writer": {"_target_": f"{HERE}.write_own", "end": ".txt"}},
+    }
+    folder = infer(config)["test"].folder
+    paths = {name: read_scp(folder / f"{name}.scp") for name in ("audio", "scores", "facts", "own")}
+    assert {name: Path(found["u9"]).name for name, found in paths.items()} == {
+        "audio": "u9.wav",
+        "scores": "u9.npy",
+        "facts": "u9.json",
+        "own": "u9.txt",
+    }
+    samples, rate = soundfile.read(paths["audio"]["u8"], dtype="float32")
+    assert (len(samples), rate) == (20000, 8000)
+    assert numpy.array_equal(numpy.load(paths["scores"]["u9"]), samples[:4])
+    assert json.loads(Path(paths["facts"]["u7"]).read_text()) == {"n": [1, 2]}
+    assert Path(paths["own"]["u7"]).read_text() == "four"
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ({"type": "wave"}, r"output_artifacts\.audio\.type = 'wave': must be one of .* Did you mean 'wav'"),
+        ({"type": "wav"}, r"output_artifacts\.audio\.sample_rate = None: a wav file needs its rate"),
+        ({"writer": {"end": 1}}, r"output_artifacts\.audio\.writer has no _target_"),
+        ("wav", r"output_artifacts\.audio = 'wav': must be such as \{type: npy\}"),
+    ],
+)
+def test_a_wrong_way_to_write_an_output_is_refused_before_any_work(
+    config: Any, way: Any, said: str, tmp_path: Path
+) -> None:
+    """An unknown type, a wav file without its rate and a writer without a function are named with their key."""
+    config.output_artifacts = {"audio": way}
+    with pytest.raises(ConfigError, match=said):
+        infer(config)
+    assert not (tmp_path / "out").exists()
 
 
 def test_measure_needs_something_to_measure(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import logging
 import math
 import pickle
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from espnet3.components.data.dataloader import draw
 from espnet3.components.data.files import write_atomic, write_text_atomic
 from espnet3.components.instantiate import as_plain
+from espnet3.components.trainers.curves import page_of_epochs
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import shown
 
@@ -88,6 +90,16 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return content
 
 
+def mean_of(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of several checkpoints' weights; whole numbers, such as counts of batches, are the last one's."""
+    found = dict(states[-1])
+    for name, value in found.items():
+        if torch.is_tensor(value) and (value.is_floating_point() or value.is_complex()):
+            wide = torch.promote_types(value.dtype, torch.float32)  # a sum of halves would lose digits
+            found[name] = sum(state[name].to(wide) for state in states).div(len(states)).to(value.dtype)
+    return found
+
+
 def last_checkpoint(exp_dir: Path) -> Path | None:
     """Return the checkpoint that a training goes on from; None: it begins."""
     path = exp_dir / CHECKPOINTS / LAST
@@ -123,6 +135,8 @@ class EpochSeed(Callback):
 class EpochLog(Callback):
     """Logs what each epoch has come to, and keeps it in `<exp_dir>/epochs.jsonl`, a line for each epoch.
 
+    `epochs.html` beside it draws the curves so far, for a browser.
+
     A training that goes on after a kill writes the lines that it would have written without. Epochs are counted from
     0 in the file, as in the names of checkpoints.
     """
@@ -157,6 +171,10 @@ class EpochLog(Callback):
         kept = {name: value if math.isfinite(value) else None for name, value in figures.items()}
         self._lines.append(json.dumps({"epoch": trainer.current_epoch, **kept}))
         write_text_atomic(self.path, "".join(f"{line}\n" for line in self._lines))
+        page = page_of_epochs(
+            [json.loads(line) for line in self._lines], f"Training: {self.path.parent.name}"
+        )
+        write_text_atomic(self.path.with_suffix(".html"), page)
         last = "" if (trainer.max_epochs or -1) < 0 else f" of {trainer.max_epochs}"
         said = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
         seconds = time.perf_counter() - self._begin

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import warnings
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +13,16 @@ from espnet3.components.instantiate import as_plain, instantiate_block, require
 from espnet3.parallel.backends.loading import parameters
 from espnet3.parallel.config import check_trainer
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import did_you_mean, shown
+from espnet3.parallel.messages import shown
 
 _TRAINER = "lightning.pytorch.trainer.trainer:Trainer.__init__"
+_ACCELERATORS = {
+    "gpu": ("CUDAAccelerator", "MPSAccelerator"),
+    "cuda": ("CUDAAccelerator",),
+    "mps": ("MPSAccelerator",),
+    "tpu": ("XLAAccelerator",),
+}
+_HERE = ("accelerator", "devices", "strategy", "num_nodes", "precision")  # what depends on the machine
 
 
 def import_lightning() -> Any:
@@ -31,6 +41,10 @@ def trainer_options(block: Any) -> dict[str, Any]:
     Raises:
         ConfigError: It is no mapping, or a key belongs to `parallel`, or to nothing.
     """
+    return {str(name): _made(value) for name, value in _checked(block).items()}
+
+
+def _checked(block: Any) -> dict[str, Any]:
     plain = as_plain(vars(block) if isinstance(block, Namespace) else block)
     if plain is None:
         return {}
@@ -38,21 +52,58 @@ def trainer_options(block: Any) -> dict[str, Any]:
         raise ConfigError(
             f"trainer = {shown(plain)}: must be a mapping, such as {{accelerator: cpu, devices: 1}}"
         )
-    check_trainer(plain)
     known = parameters(_TRAINER)
     if known is None:
         import_lightning()  # which says what is missing
-    problems = [
-        f"{name} = {shown(value, str(name))}: lightning.Trainer has no such argument.{did_you_mean(name, known or ())}"
-        for name, value in plain.items()
-        if known is not None and name not in known
-    ]
-    if problems:
-        raise ConfigError("The trainer config is wrong: " + "; ".join(problems))
-    return {str(name): _made(value) for name, value in plain.items()}
+    check_trainer(plain, known)
+    return dict(plain)
 
 
 def _made(value: Any) -> Any:
     if isinstance(value, Mapping) and "_target_" in value:
         return instantiate_block({"of": value}, "of")
     return [_made(each) for each in value] if isinstance(value, list) else value
+
+
+def check_training(block: Any) -> None:
+    """Let Lightning look at a block as on this machine, without loggers and callbacks; a refusal is a ConfigError."""
+    options = {name: _made(value) for name, value in _checked(block).items() if name in _HERE}
+    log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    before = log.level
+    log.setLevel(logging.ERROR)  # a training says all this once more
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            make_trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, **options)
+    finally:
+        log.setLevel(before)
+
+
+def make_trainer(**options: Any) -> Any:
+    """Return a `lightning.Trainer`; what it refuses is a ConfigError of one sentence, with the key and its value."""
+    lightning = import_lightning()
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    wanted = options.get("accelerator")
+    kinds = _ACCELERATORS.get(wanted) if isinstance(wanted, str) else None
+    there = [getattr(lightning.pytorch.accelerators, kind).is_available() for kind in kinds or ()]
+    if kinds and not any(there):
+        import torch
+
+        raise _refused(
+            f"accelerator = {wanted!r}: this machine has none that torch {torch.__version__} can use; write cpu or "
+            "auto, or start the stage where there is one"
+        )
+    try:
+        return lightning.Trainer(**options)
+    except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        given = [(sign, name) for sign in ("=", "") for name in _HERE if name in options]
+        key = next((name for sign, name in given if re.search(rf"\b{name}\b{sign}", said)), None)
+        raise _refused(f"{key} = {shown(options[key])}: {said}" if key else said) from error
+
+
+def _refused(problem: str) -> ConfigError:
+    error = ConfigError(f"The trainer config is wrong: {problem}")
+    error.problems = (problem,)
+    return error

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from espnet3.components.trainers.options import import_lightning, trainer_options
+from espnet3.components.trainers.options import import_lightning, make_trainer, trainer_options
 from espnet3.parallel.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ class ESPnet3LightningTrainer:
     Attributes:
         model: The module.
         trainer: The `lightning.Trainer`.
+        kept: The callbacks that keep checkpoints, one for each criterion, and at the end that of the last checkpoint.
 
     Args:
         model: The module.
@@ -40,9 +41,8 @@ class ESPnet3LightningTrainer:
         seed: Makes each epoch's random numbers its own, so that a training that goes on ends as one that was not
             cut; None: as torch has them.
 
-    Raises:
-        ConfigError: A key is unknown, belongs to `parallel`, or has a wrong value.
-        MissingPackageError: lightning or torch is not installed.
+    A key that is unknown, belongs to `parallel` or has a wrong value is a ConfigError; without lightning and torch
+    there is a MissingPackageError.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class ESPnet3LightningTrainer:
         *,
         seed: int | None = None,
     ) -> None:
-        lightning = import_lightning()
+        import_lightning()
         options = trainer_options(config)
         self.model = model
         self.exp_dir = None if exp_dir is None else Path(exp_dir)
-        self.best: Any = None
+        self.kept: list[Any] = []
         # here: it imports lightning
         from espnet3.components.trainers.checkpoints import (
             EpochLog,
@@ -75,24 +75,18 @@ class ESPnet3LightningTrainer:
             callbacks.append(EpochLog(self.exp_dir))
             options.setdefault("default_root_dir", str(self.exp_dir))
         if self.exp_dir is not None and options.get("enable_checkpointing", True):
-            kept = checkpoint_callbacks(self.exp_dir, best_model_criterion)
-            self.best = kept[0]
-            callbacks += kept
-        self.trainer = lightning.Trainer(callbacks=callbacks, **options)
+            self.kept = checkpoint_callbacks(self.exp_dir, best_model_criterion)
+            callbacks += self.kept
+        self.best = self.kept[0] if self.kept else None
+        self.trainer = make_trainer(callbacks=callbacks, **options)
         if self.best is not None:
             save_whole(self.trainer.strategy)
 
     def fit(self, *args: Any, ckpt_path: str | Path | None = _AUTO, **kwargs: Any) -> None:
-        """Train.
+        """Train, with the arguments of `lightning.Trainer.fit` after the model.
 
-        Args:
-            *args: Of `lightning.Trainer.fit`, after the model.
-            ckpt_path: The checkpoint to go on from: a path, "last" or "best" of `exp_dir`; "auto": the last one, if
-                any; None: begin anew.
-            **kwargs: Of `lightning.Trainer.fit`.
-
-        Raises:
-            ConfigError: There is no such checkpoint, or it isn't of this model.
+        `ckpt_path` is the checkpoint to go on from: a path, "last" or "best" of `exp_dir`; "auto": the last one, if
+        any; None: begin anew. One that is not there, or of another model, is a ConfigError.
         """
         ckpt_path = self._checkpoint(ckpt_path)
         if ckpt_path is not None:

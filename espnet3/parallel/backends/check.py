@@ -28,7 +28,7 @@ TO_TRAINER = "belongs to trainer, not to parallel: move it to the trainer block"
 TO_PARALLEL = "belongs to parallel, not to trainer: move it to the parallel block"
 
 # Parameters of lightning.Trainer, which takes seconds to import, and two keys of a recipe's configuration.
-_OF_TRAINER = {
+OF_TRAINER = {
     *("accelerator", "strategy", "devices", "num_nodes", "precision", "logger", "callbacks", "fast_dev_run"),
     *("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time", "limit_train_batches", "profiler"),
     *("limit_val_batches", "limit_test_batches", "limit_predict_batches", "overfit_batches", "benchmark"),
@@ -60,7 +60,13 @@ _GPUS = (
     "there is no such key: GPUs come with the backend. Write env: local_gpu for those of this machine; a scheduler "
     'is asked for them under options, such as job_extra_directives: ["--gres=gpu:1"] of slurm'
 )
+_BATCHES = (
+    "there is no such key: it is an argument of a runner, and stands beside model in inference.yaml; a training has "
+    "dataloader: {train: {batch_size: ...}}"
+)
+_STRATEGIES = ("ddp", "fsdp", "deepspeed")
 _REPLACED = {
+    "batch_size": _BATCHES,
     **dict.fromkeys(("train_cmd", "cuda_cmd", "decode_cmd", "cmd"), _COMMAND),
     **dict.fromkeys(("gpu_inference", "ngpu", "gpu", "gpus", "gres"), _GPUS),
 }
@@ -92,18 +98,18 @@ def _refused_name(row: Backend | None, name: Any) -> str:
     if not isinstance(name, str):
         return f"the name of an option is text, not {type(name).__name__}: put it in quotes"
     if row is None:
-        return "set n_workers beside env" if name == "n_workers" else TO_TRAINER * (name in _OF_TRAINER)
+        return "set n_workers beside env" if name == "n_workers" else TO_TRAINER * (name in OF_TRAINER)
     if name in row.controlled:
         return f"not an option of {row.name}: {row.controlled[name]}"
     known = has_option(row, name)
     # None: its package is not installed; the option may be right, and building the cluster names the package
     if known:
         return ""
-    if known is None and name not in _OF_TRAINER and not (name in _OF_OTHERS and _owners(name)):
-        return ""
     if meant := _elsewhere(name):
         return meant
-    instead = f"; under {row.name} {row.instead[name]}" if name in row.instead else ""
+    if known is None and not (name in _OF_OTHERS and _owners(name)):
+        return ""
+    instead = _instead(row, name)
     if others := _owners(name):
         return f"belongs to {others}, not to {row.name}{instead}"
     guess = did_you_mean(name, allowed_options(row))
@@ -112,14 +118,25 @@ def _refused_name(row: Backend | None, name: Any) -> str:
     return f"unknown option of {row.name}{instead or takes}{lines}.{guess}"
 
 
+def is_option(name: str) -> bool:
+    """Return whether a name is an option of some env."""
+    return name in _OF_OTHERS or bool(_owners(name))
+
+
+def _instead(row: Backend | None, name: str) -> str:
+    return f"; under {row.name} {row.instead[name]}" if row is not None and name in row.instead else ""
+
+
 def _owners(name: str) -> str:
     return ", ".join(each.name for each in BACKENDS.values() if has_option(each, name))
 
 
 def _elsewhere(name: str) -> str:
     """Return the right place of a word of Lightning, ESPnet2 or job scripts; "" for another name."""
-    if name in _OF_TRAINER:
+    if name in OF_TRAINER:
         return TO_TRAINER
+    if name in _STRATEGIES:
+        return f"{TO_TRAINER}, as strategy: {name}"
     if name in _RENAMED:
         meant = _RENAMED[name]
         return f"it is called {meant} here, {'beside env' if meant == 'n_workers' else 'under options'}"
@@ -134,7 +151,7 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
         return f"belongs under options: write options: {{{name}: {shown(value, name)}}}"
     if name in _OF_OTHERS:
         not_here = f", not of {row.name}" if row else ""
-        return f"belongs under options of {_owners(name) or 'another env'}{not_here}"
+        return f"belongs under options of {_owners(name) or 'another env'}{not_here}{_instead(row, name)}"
     if meant := _elsewhere(name):
         return meant
     guess = did_you_mean(name, known)
@@ -147,6 +164,10 @@ def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
     """Return the right place of a key of `parallel` in a `trainer` block; "" for another key."""
     if name == "parallel":
         return "is a block of its own: move it out of the trainer block"
+    if name in _STRATEGIES:
+        return f"there is no such key: write strategy: {name}"
+    if name == "batch_size":
+        return _BATCHES
     meant = _RENAMED.get(name, name)
     if meant not in known and name not in _OF_OTHERS:
         return ""
@@ -190,6 +211,11 @@ def _are_variables(value: Any) -> bool:
     )
 
 
+def _are_modules(value: Any) -> bool:
+    names = [value] if isinstance(value, str) else value
+    return isinstance(names, list) and all(each and isinstance(each, str) for each in names)
+
+
 _MAPPINGS: dict[str, Sort] = {
     name: Fits(_is(Mapping), f"a mapping of names to values, such as {name}: {{port: 0}}")
     for name in ("scheduler_options", "worker_options")
@@ -206,6 +232,7 @@ _OF_DASK: dict[str, Sort] = {
     ),
     **dict.fromkeys(("host", "interface", "protocol"), Fits(_is(str), "text")),
     "local_directory": Location(),
+    "preload": Fits(_are_modules, "a module, or a list of them, such as preload: [my_tables]"),
     "resources": Fits(_is(Mapping), "a mapping of names to numbers, such as resources: {licence: 1}"),
     "env": Fits(
         _are_variables,

@@ -13,13 +13,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from inspect import Parameter, signature
 from operator import attrgetter
-from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from espnet3.parallel.backends.backend import Backend
-from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.errors import MissingPackageError
 
 
@@ -104,6 +101,8 @@ def _name_the_user() -> None:
     try:
         getpass.getuser()  # as asyncssh and dask-kubernetes do when they are imported
     except (KeyError, OSError):
+        from espnet3.parallel.backends.queue_answers import submitter  # here: its patterns take 3 ms
+
         os.environ["LOGNAME"] = submitter()
 
 
@@ -136,6 +135,8 @@ def pip_line(extra: str) -> str:
     # these take longer to import than the rest of this package
     import json
     from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
 
     try:
         came = json.loads(distribution(_PACKAGE).read_text("direct_url.json") or "{}")

@@ -190,9 +190,7 @@ def processors() -> int:
 
 def all_memory() -> int:
     """Return the bytes that processes here may use: of the machine, or of the container or the job around them."""
-    import psutil  # only where a limit is watched
-
-    limits = [psutil.virtual_memory().total]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for group in _groups("memory"):
         limits += _numbers(group / "memory.max") or _numbers(group / "memory.limit_in_bytes")
     limits.append(resource.getrlimit(resource.RLIMIT_RSS)[0])

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 GROUP = "espnet3.parallel.backends"
 
 # Options that worker processes of our own understand; any other is one of Dask's cluster.
-WITHOUT_DASK = frozenset({"threads_per_worker", "memory_limit", "env", "processes", "silence_logs"})
+WITHOUT_DASK = frozenset(
+    {"threads_per_worker", "memory_limit", "env", "preload", "processes", "silence_logs"}
+)
 
 _LOCAL = {
     **LAYER,
@@ -146,6 +148,19 @@ KALDI_SCRIPTS = {
     "stdout.pl": "local",
 }
 
+# Submit commands, and systems by another name.
+_COMMANDS = {
+    "qsub": "sge or env: pbs",
+    **dict.fromkeys(("sbatch", "srun", "salloc"), "slurm"),
+    "bsub": "lsf",
+    "condor_submit": "htcondor",
+    "oarsub": "oar",
+    "msub": "moab",
+    "kubectl": "kube",
+    "torque": "pbs",
+    "uge": "sge",
+}
+
 _WITHOUT_SCHEDULER = {row.name: row for row in (*_LOCAL_ROWS, *_REMOTE_ROWS)}
 
 
@@ -229,11 +244,13 @@ def row(env: str) -> Backend:
 def unknown_env(env: object) -> str:
     """Return the message for a value of `env` that no row has."""
     script = os.path.basename(env.split()[0]) if isinstance(env, str) and env.split() else ""
+    if instead := _COMMANDS.get(script.lower()):
+        return f"Unknown env {shown(env)}: write env: {instead} in place of {script}. Known: {', '.join(BACKENDS)}"
     if script in KALDI_SCRIPTS:
         instead = KALDI_SCRIPTS[script]
         return (
-            f"Unknown env {shown(env)}: write env: {instead} in place of {script} (espnet3 migrate cmd.sh makes the "
-            f"whole block). Known: {', '.join(BACKENDS)}"
+            f"Unknown env {shown(env)}: write env: {instead} in place of {script} (espnet3-parallel migrate cmd.sh "
+            f"makes the whole block). Known: {', '.join(BACKENDS)}"
         )
     # 0.5 rather than the usual 0.6: "gpu" and "kubernetes" should find local_gpu and kube.
     guess = did_you_mean(env, BACKENDS, cutoff=0.5)

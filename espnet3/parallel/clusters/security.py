@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends.job_text import quoted_word
-from espnet3.parallel.backends.loading import installed
+from espnet3.parallel.backends.loading import installed, pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.ledger.errors import LedgerError
@@ -63,7 +63,7 @@ def make_pair() -> tuple[str, str]:
     if not installed("cryptography"):
         raise MissingPackageError(
             "workers are reached over TLS, for which cryptography is not installed. Please install it: "
-            "pip install cryptography; or set security: off where no other account reaches this machine",
+            f"{pip_line('dask')}; or set security: off where no other account reaches this machine",
             name="cryptography",
         )
     from cryptography import x509

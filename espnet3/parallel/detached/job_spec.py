@@ -66,13 +66,20 @@ class JobSpec:
     retry_failed: bool = False  # run items again that failed before
     hooks: bool = False  # the runner writes files of its own, into `split.<shard>` of the run's folder
     keep_values: bool = True  # the results are wanted beside those files
+    gpus: bool = False  # the job was asked to have some
     run_id: str = ""  # the session that submitted it, for people
     entries: dict[str, str] = field(default_factory=dict)  # entries of the env that come from the run folder
+    given: str = ""  # `output_dir` as the user wrote it
 
     @property
     def end(self) -> int:
         """Position after the last item."""
         return self.begin + len(self.items)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the shard's process may be killed with an item: the job starts another."""
+        return self.gpus or self.policy.item_timeout is not None
 
     def moved_to(self, run: Path) -> JobSpec:
         """Return the spec for a moved or copied run folder: its paths in the old folder lead into this one."""
@@ -105,7 +112,7 @@ class JobSpec:
         values = dict(plain)
         schema = values.pop("schema", None)
         if schema != SCHEMA:
-            raise ConfigError(f"unsupported job spec (schema {schema!r}): `espnet3 retry` writes specs again")
+            raise ConfigError(f"unsupported job spec (schema {schema!r}): `espnet3-parallel retry` renews it")
         try:
             values["items"] = items_from_json(values["items"])
             values["runner"] = ClassRef(**values["runner"])
@@ -124,7 +131,7 @@ def read_spec(path: Path, own: bool = True) -> JobSpec:
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(path, 0, error) from error
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such spec; `espnet3 retry` writes a run's specs again") from None
+        raise ConfigError(f"{path}: no such spec; `espnet3-parallel retry` writes specs again") from None
 
 
 def items_to_json(items: Sequence[Any]) -> Any:

@@ -122,8 +122,8 @@ class Plan:
     options: dict[str, Any]
     settings: dict[str, Any]  # the `detached` block of the configuration
     code: dict[str, dict[str, Any]] = field(default_factory=dict)  # the user's own, as `code_of` returns it
-    hooks: bool = False  # the runner writes files of its own,
-    keep_values: bool = True  # and its results are wanted beside them
+    hooks: bool = False  # the runner writes files of its own
+    merges: bool = False  # its `merge` makes the result of the call
     outputs: bool = False  # the runner writes files from the whole results when they are merged
 
     @property
@@ -214,7 +214,7 @@ class Layout:
     @property
     def retrying(self) -> str:
         """The command that goes on with the run."""
-        return shlex.join(["espnet3", "retry", str(self.run)])
+        return shlex.join(["espnet3-parallel", "retry", str(self.run)])
 
     def spec(self, shard: int) -> Path:
         """Return the file of a shard's spec."""
@@ -233,8 +233,8 @@ class Layout:
 
             if (self.run / RUN).exists():
                 raise ConfigError(
-                    f"the run in {self.run} was not submitted as detached jobs: `espnet3 status` and `wait` work on "
-                    "it; to go on with it, call its runner again"
+                    f"the run in {self.run} was not submitted as detached jobs: `espnet3-parallel status` and `wait` "
+                    "work on it; to go on with it, call its runner again"
                 ) from None
             what = f"is not the folder of a detached run (it has no {FOLDER}/{PLAN})"
             raise ConfigError(

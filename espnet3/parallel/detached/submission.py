@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from espnet3.parallel.backends import Kind, row
+from espnet3.parallel.backends.machine import asks_for_gpus
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.job_spec import (
@@ -96,7 +97,7 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
     print(
         f"submitted {counted(len(shards), 'shard')} ({counted(left, 'item')}) as {plan.env} jobs, "
         f"{plan.n_workers} at a time; the run is in {folder}\n"
-        "`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
+        "`espnet3-parallel status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
         file=sys.stderr,
     )
     if run.policy.on_error == "raise" and left > 1:
@@ -152,7 +153,7 @@ def _write_and_submit(
             settings=json.loads(json.dumps(dict(config.detached), default=str)),
             code=identity.code,
             hooks=spec.hooks,
-            keep_values=spec.keep_values,
+            merges=run.merges,
             outputs=run.outputs,
         )
         if run.writes:
@@ -195,6 +196,8 @@ def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> P
         for name in plan.outcomes:
             with contextlib.suppress(OSError):
                 (layout.run / name).rmdir()
+    for old in layout.run.glob(f"{FOLDER}.old.*") if fresh else ():
+        shutil.rmtree(old)  # of runs that are gone as well
     number = 0
     while (aside := layout.run / f"{FOLDER}.old.{number}").exists():
         number += 1
@@ -230,9 +233,17 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         walltime=walltime(config),
         batched=run.batch_forward is not None,
         hooks=run.writes,
-        keep_values=not run.merges,
+        keep_values=run.keeps,
+        gpus=_on_gpus(config),
         entries=run.entries(folder),
+        given="" if runner.output_dir is None else str(runner.output_dir),
     )
+
+
+def _on_gpus(config: ParallelConfig) -> bool:
+    """Whether the jobs of a configuration have GPUs."""
+    asks = [each if isinstance(each, (list, tuple)) else [each] for each in config.options.values()]
+    return row(config.env).kind is Kind.GPU or asks_for_gpus(word for words in asks for word in words)
 
 
 def shard_bounds(

@@ -15,7 +15,8 @@ The rules:
   make it poison; where something else may have killed the process, two at least.
 - One item, beside the work of another run or thread: it becomes a suspect, without a charge. A suspect that dies with
   its process three times is poison, also in company.
-- A call that took longer than `item_timeout`: the item goes again `Policy.max_retries` times, then it has failed.
+- A call that took longer than `item_timeout`, or that raised what makes CUDA unusable in its process: the item goes
+  again `Policy.max_retries` times, then it has failed.
 
 The rules end: a stretch of several items is a suspect after one loss, and single items after the second; then each loss
 is charged to an item, and a charge stays.
@@ -23,7 +24,7 @@ is charged to an item, and a charge stays.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -56,6 +57,7 @@ class Loss:
     seen: bool = True  # a mark says what was in progress; else it is all that the process had been given
     seconds: float | None = None  # that the call had taken, where its process was killed for it
     stack: str = ""  # where the call was; "" where that is not known
+    error: Sequence[str] | None = None  # that it was killed for: type, message and traceback
     hook: str = ""  # the writer hook that the process was in, where it was in no item
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +77,7 @@ class Fate(Enum):
     ONE_BY_ONE = "goes again one item at a time, in a process that does nothing else"
     APART = "goes again, each item by itself: they end a process also where no single one is in progress"
     POISON = "has failed: it ended its processes"
-    GIVEN_UP = "has failed: it took too long, also when it was tried again"
+    GIVEN_UP = "has failed: its process was killed for it, also when it was tried again"
 
     @property
     def failed(self) -> bool:
@@ -123,7 +125,9 @@ def failure_of_item(
     index: Any, loss: Loss, charges: Charges, policy: Policy, worker: str, place: str = ""
 ) -> ItemFailure:
     """Return the record of an item that has failed because of a loss."""
-    if loss.seconds is None:
+    if loss.error is not None:
+        (kind, message, text), cause = loss.error, "error"
+    elif loss.seconds is None:
         kind, cause, message, text = "WorkerDied", "poison", _death(loss, charges), ""
     else:
         kind, cause, message = "TimeoutError", "timeout", _delay(loss, policy, place or f"worker {worker}")

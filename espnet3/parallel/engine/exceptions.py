@@ -34,6 +34,14 @@ _SPOILING = (
     "no CUDA-capable device is detected",
     "CUDA error: unknown error",
     "GPU is lost",
+    # the driver's own names, by numba and cuda-python
+    "CUDA_ERROR_ASSERT",
+    "CUDA_ERROR_ECC_UNCORRECTABLE",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_ILLEGAL_",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
 )
 
 
@@ -87,9 +95,14 @@ def stack_text(frame: FrameType, below: tuple[str, ...]) -> str:
     return "".join(traceback.StackSummary.extract(reversed(found)).format())
 
 
+def may_be_cudas(error: BaseException) -> bool:
+    """Whether an exception may be CUDA's own: torch.AcceleratorError, cupy's and XLA's, or numba's."""
+    return isinstance(error, RuntimeError) or type(error).__name__.startswith(("Cuda", "CUDA"))
+
+
 def spoilt_cuda(error: BaseException) -> str:
     """Explain an exception after which CUDA is unusable in this process, with its GPUs; "" for any other."""
-    if not isinstance(error, RuntimeError):  # also of torch.AcceleratorError, cupy's and XLA's
+    if not may_be_cudas(error):
         return ""
     try:
         said = str(error)

@@ -23,6 +23,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from espnet3.parallel.engine import pickling
+from espnet3.parallel.engine.exceptions import ANYTHING, spoilt_cuda
 from espnet3.parallel.engine.inside import THREAD
 from espnet3.parallel.engine.seeding import seeded, turn
 from espnet3.parallel.engine.settling import (
@@ -37,7 +39,8 @@ from espnet3.parallel.engine.settling import (
     one_by_one,
     stepper,
 )
-from espnet3.parallel.engine.watch import Feed, KeepingFeed, Report, Watch
+from espnet3.parallel.engine.watch import Feed, KeepingFeed, Report, Watch, late_in
+from espnet3.parallel.errors import add_note
 from espnet3.parallel.records import Policy
 
 _QUICK, _SLOW = 1 / 16, 1 / 4  # of the time budget: a step that takes less grows, one that takes more shrinks
@@ -48,6 +51,7 @@ _ASK_EVERY = 0.05  # seconds between calls of `interrupted`: each is a system ca
 
 class _Inside(threading.local):
     report: Report | None = None  # as for `on_a_worker`
+    leave: Report | None = None
     values: list[Any] | None = None  # results so far of the outermost `run_items`
     loop: _Loop | None = None  # the innermost `run_items`
 
@@ -65,16 +69,20 @@ def items_in_hand() -> Sequence[Any]:
 
 
 @contextmanager
-def on_a_worker(report: Report | None = None) -> Iterator[None]:
-    """Mark this thread as one that runs items for a driver."""
-    before = _INSIDE.report
+def on_a_worker(report: Report | None = None, replaced: bool = False) -> Iterator[None]:
+    """Mark this thread as one that runs items for a driver.
+
+    `report` ends this process with the items in progress, which took too long; where another one takes its place,
+    also with those whose exception makes CUDA unusable in it.
+    """
+    before = _INSIDE.report, _INSIDE.leave
     THREAD.depth += 1
-    _INSIDE.report = report
+    _INSIDE.report, _INSIDE.leave = report, report if replaced else None
     try:
         yield
     finally:
         THREAD.depth -= 1
-        _INSIDE.report = before
+        _INSIDE.report, _INSIDE.leave = before
 
 
 Enter = Callable[[int, int], None]
@@ -207,7 +215,8 @@ class _Loop:
         if is_the_runners(tried.error, block):
             return False
         part = self.items[len(block.values) : len(block.values) + unit]
-        announced = _announced(do, self.enter, watch)
+        self._leave_spoilt(tried, 1 if self.policy.seed is not None else len(part))
+        announced = self._announced(do, watch)
         if len(part) > 1 and is_too_large(tried.error, self.policy):
             go_on, fitted = in_halves(part, tried.error, block, announced, self.policy, self.worker)
             if fitted:
@@ -218,15 +227,31 @@ class _Loop:
         first = tried if len(part) == 1 or self.policy.seed is not None else None
         return one_by_one(part, first, block, announced, self.policy, self.worker)
 
+    def _announced(self, do: Step, watch: Watch | None) -> Step:
+        """Wrap a step: it sets the mark and the watch first."""
 
-def _announced(do: Step, enter: Enter | None, watch: Watch | None) -> Step:
-    """Wrap a step: it sets the mark and the watch first."""
+        def announced(part: Sequence[Any], out: list[Any]) -> None:
+            if self.enter is not None:
+                self.enter(len(out), len(part))
+            if watch is not None:
+                watch.begin()
+            begin = time.perf_counter()
+            try:
+                do(part, out)
+            except BaseException as error:
+                self._leave_spoilt(Attempt(error, time.perf_counter() - begin), len(part))
+                raise
 
-    def announced(part: Sequence[Any], out: list[Any]) -> None:
-        if enter is not None:
-            enter(len(out), len(part))
-        if watch is not None:
-            watch.begin()
-        do(part, out)
+        return announced
 
-    return announced
+    def _leave_spoilt(self, tried: Attempt, n: int) -> None:
+        """End this process with `n` items in progress, where their exception makes CUDA unusable in it."""
+        leave, at = _INSIDE.leave, len(self.block.values)
+        if leave is not None and (note := spoilt_cuda(tried.error)):
+            add_note(tried.error, note)  # `parallel_*` raise it as it is
+            try:
+                pickling.dumps(self.block.values)
+            except ANYTHING:  # results on the GPU, where the kernel of any of these items may have failed
+                at, n = 0, at + n
+            outer = None if _INSIDE.values is self.block.values else _INSIDE.values
+            leave(late_in(self.items, at, n, tried.seconds, outer, error=tried.error))

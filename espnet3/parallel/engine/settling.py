@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.engine.exceptions import describe_error, failure_of, spoilt_cuda
+from espnet3.parallel.engine.exceptions import describe_error, failure_of, may_be_cudas, spoilt_cuda
 from espnet3.parallel.engine.watch import Feed, Watch
 from espnet3.parallel.errors import BatchLengthError, add_note
 from espnet3.parallel.messages import brief, counted
@@ -23,8 +23,8 @@ from espnet3.parallel.timing.recorder import ItemTimes
 
 # torch.OutOfMemoryError and cupy's, tensorflow's
 _NO_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}
-# older torch, and its allocator of host memory; XLA
-_WORDS = ("out of memory", "can't allocate memory", "RESOURCE_EXHAUSTED")
+# older torch, and its allocator of host memory; XLA; numba
+_WORDS = ("out of memory", "can't allocate memory", "RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 Step = Callable[[Sequence[Any], list[Any]], None]
@@ -195,7 +195,7 @@ def is_too_large(error: BaseException, policy: Policy) -> bool:
         return False
     if isinstance(error, MemoryError) or _NO_MEMORY & {kind.__name__ for kind in type(error).__mro__}:
         return True
-    return isinstance(error, RuntimeError) and any(word in describe_error(error)[1] for word in _WORDS)
+    return may_be_cudas(error) and any(word in describe_error(error)[1] for word in _WORDS)
 
 
 def _give_memory_back(error: BaseException) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.engine.exceptions import stack_text
+from espnet3.parallel.engine.exceptions import failure_of, pickle_error, stack_text
 
 _LONGEST_STEP = 0.1  # seconds after which a step of several items ends with the item it is in
 _LOOKS = 10  # per timeout
@@ -34,16 +34,42 @@ _STACK = 20_000  # characters of a stack that travel: a deep recursion's has meg
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Items in progress when a call took too long."""
+    """Items in progress when a call took too long, or raised what makes its process useless."""
 
     position: int  # of the first item in progress, in the chunk that the driver sent
     items: int  # 1, or a batch
     seconds: float
     stack: str = ""  # where the call was; "" where that is not known
     inner: list[Any] | None = None  # in progress in a run within that item (the indices of a shard)
+    error: Sequence[str] | None = None  # type, message and traceback; None: it took too long
+    raised: bytes | None = None  # the exception itself, where it can be pickled
 
 
 Report = Callable[[Late], None]
+
+
+def late_in(
+    items: Sequence[Any],
+    at: int,
+    n: int,
+    seconds: float,
+    outer: list[Any] | None,
+    stack: str = "",
+    error: BaseException | None = None,
+) -> Late:
+    """Describe `n` items in progress; `outer`: the results so far of the chunk in whose item they run, if any."""
+    said, raised = None, pickle_error(error)
+    if error is not None:
+        failure = failure_of(error, None, 1, "")
+        said = failure.error_type, failure.message, failure.traceback
+    if outer is None:
+        return Late(at, n, seconds, stack, None, said, raised)
+    inner: list[Any] = list(items[at : at + n])
+    try:
+        pickle.dumps(inner)
+    except (Exception, SystemExit, GeneratorExit):  # user classes may raise anything; their text will do
+        inner = [repr(item) for item in inner]
+    return Late(len(outer), 1, seconds, stack, inner, said, raised)
 
 
 class AwakeClock:
@@ -164,15 +190,7 @@ class Watch:
     def _late(self, seconds: float) -> Late:
         frame = sys._current_frames().get(self.thread)
         stack = "" if frame is None else stack_text(frame, ("espnet3.parallel.engine.",))[-_STACK:]
-        at, n = len(self.values), self.at_once
-        if self.outer is None:
-            return Late(at, n, seconds, stack)
-        inner: list[Any] = list(self.items[at : at + n])
-        try:
-            pickle.dumps(inner)
-        except (Exception, SystemExit, GeneratorExit):  # user classes may raise anything; their text will do
-            inner = [repr(item) for item in inner]
-        return Late(len(self.outer), 1, seconds, stack, inner)
+        return late_in(self.items, len(self.values), self.at_once, seconds, self.outer, stack)
 
 
 class _Watchman:

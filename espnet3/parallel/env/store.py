@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -144,17 +145,28 @@ class Adding:
 
     build: SetupFn
     entries: dict[str, Any]
+    given: str
 
     def __call__(self) -> dict[str, Any]:
         """Build the env."""
-        env = self.build()
+        env, entries = self.build(), dict(self.entries)
+        if "output_dir" in entries and self.given:
+            entries["output_dir"] = str(seen_as(entries["output_dir"], self.given))
         # anything but a dict is an error, which `build_env` words
-        return {**self.entries, **env} if isinstance(env, dict) else env
+        return {**entries, **env} if isinstance(env, dict) else env
 
 
-def adding(build: SetupFn, entries: dict[str, Any]) -> SetupFn:
-    """Return a setup function whose env has these entries too, unless `build` gives them itself."""
-    return Adding(build, entries) if entries else build
+def adding(build: SetupFn, entries: dict[str, Any], given: str = "") -> SetupFn:
+    """Return a setup function whose env has these entries too, unless `build` gives them itself.
+
+    `given` is `output_dir` as the user wrote it.
+    """
+    return Adding(build, entries, given) if entries else build
+
+
+def seen_as(folder: str | Path, given: str | Path) -> Path:
+    """Return a folder by the path that a user gave, where that leads to it from this process's working directory."""
+    return Path(given if os.path.abspath(given) == os.path.abspath(folder) else folder)
 
 
 def check_setup(setup: Any) -> None:

@@ -6,23 +6,24 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.base_runner import BaseRunner, call_runner
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine.work import as_items
-from espnet3.parallel.env.calls import unwrapped
 from espnet3.parallel.env.injection import name_of
-from espnet3.parallel.env.store import SetupFn, check_setup
 from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown
-from espnet3.parallel.parallel import active_config
+from espnet3.parallel.parallel import active_config, before_loading
 from espnet3.parallel.provenance import FUNCTION
-from espnet3.parallel.records import ItemFailure, RunSummary
 from espnet3.parallel.runner.arguments import check_indices
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from espnet3.parallel.env.store import SetupFn
+    from espnet3.parallel.records import ItemFailure, RunSummary
 
 
 class Given(EnvironmentProvider):
@@ -31,6 +32,12 @@ class Given(EnvironmentProvider):
     def build_env_local(self) -> dict[str, Any]:
         """Return the config, which is the env."""
         return dict(self.config or {})
+
+    def make_worker_setup_fn(self) -> SetupFn:
+        """Return a function that workers know, which takes the env along: less to pickle than a provider's."""
+        from espnet3.parallel.env.store import Adding  # workers are starting meanwhile, as below
+
+        return Adding(dict, self.config or {})
 
 
 # those of runners, but for the batches that a function has none of
@@ -99,6 +106,24 @@ def run(  # noqa: D417  BaseRunner describes the others
     """
     options = {name: value for name, value in locals().items() if name in _OPTIONS}
     options |= {name: more.pop(name) for name in list(more) if name in _OPTIONS}
+    config = None if parallel is n_workers is None else _config(parallel, n_workers)
+    with before_loading(here=async_mode, config=config):
+        return _run(fn, items, config, env, more, setup, item_cost, options)
+
+
+def _run(
+    fn: Any,
+    items: Any,
+    config: ParallelConfig | None,
+    env: Mapping[str, Any] | None,
+    more: dict[str, Any],
+    setup: SetupFn | None,
+    item_cost: Callable[[Any], float] | None,
+    options: dict[str, Any],
+) -> Any:
+    from espnet3.parallel.env.calls import unwrapped
+    from espnet3.parallel.env.store import check_setup
+
     while isinstance(fn, functools.partial) and not fn.args:
         more = {**fn.keywords, **more}
         fn = fn.func
@@ -111,13 +136,12 @@ def run(  # noqa: D417  BaseRunner describes the others
     if env is not None and not isinstance(env, Mapping):
         raise ConfigError(f"env must be a mapping from parameter names to values, not {shown(env)}")
     check_setup(setup)
-    config = None if parallel is n_workers is None else _config(parallel, n_workers)
     _check_names(fn, more)
     given = {**more, **(env or {})}
     found = _items_of(items, fn, given if setup is None else None)
     if isinstance(fn, (FunctionType, BuiltinFunctionType)) or inspect.iscoroutinefunction(fn):
         runner = runner_of(fn, item_cost)
-    elif setup is None and not async_mode:
+    elif setup is None and not options["async_mode"]:
         runner = runner_of(called, item_cost)
         # a name that no other process finds: a replay says so
         runner.__name__, runner.__qualname__ = name_of(fn), f"{name_of(fn)}.<locals>.called"
@@ -132,7 +156,7 @@ def run(  # noqa: D417  BaseRunner describes the others
     results = call_runner(made, found, config)
     if type(results) is list:
         results = ResultList(results, found)
-    if not async_mode:
+    if not made.async_mode:
         results.summary = made.summary
     return results
 
@@ -154,11 +178,15 @@ class ResultList(list[Any]):
     @property
     def failures(self) -> list[ItemFailure]:
         """The records of the failed items, in order."""
+        from espnet3.parallel.records import ItemFailure
+
         return [value for value in self if isinstance(value, ItemFailure)]
 
     @property
     def ok(self) -> list[Any]:
         """The results of the other items, in order."""
+        from espnet3.parallel.records import ItemFailure
+
         return [value for value in self if not isinstance(value, ItemFailure)]
 
     def to_pandas(self) -> Any:
@@ -173,13 +201,28 @@ def called(item: Any, function: Callable[..., Any], arguments: Mapping[str, Any]
     return function(item, **arguments)
 
 
+_ASKED: list[Any] = [
+    None,
+    None,
+    None,
+]  # configuration and number of the last call, and what they mean together
+
+
 def _config(parallel: Any, n_workers: Any) -> ParallelConfig:
     config = active_config() if parallel is None else ParallelConfig.parse(parallel)
-    return config if n_workers is None else replace(config, n_workers=n_workers)
+    if n_workers is None:
+        return config
+    given, number, found = _ASKED
+    if given is not config or number is not n_workers:
+        found = replace(config, n_workers=n_workers)
+        _ASKED[:] = config, n_workers, found
+    return found  # type: ignore[no-any-return]  # a ParallelConfig
 
 
 def _check_names(fn: Any, more: Mapping[str, Any]) -> None:
     """Raise for a keyword that is neither one of run nor one of its function."""
+    if not more:
+        return
     try:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):  # a builtin without a signature
@@ -196,6 +239,8 @@ def _check_names(fn: Any, more: Mapping[str, Any]) -> None:
 
 def _items_of(items: Any, fn: Any, env: Mapping[str, Any] | None) -> Sequence[Any]:
     """Return the items as a sequence; raise where they are tuples for a function of as many arguments."""
+    from espnet3.parallel.engine.work import as_items
+
     if type(items).__name__ == "Series":  # of pandas or polars
         items = list(items)
     check_indices(items, "items")
@@ -225,6 +270,8 @@ def runner_of(fn: Any, item_cost: Callable[[Any], float] | None = None) -> type[
 
 
 def _provider_of(setup: SetupFn) -> EnvironmentProvider:
+    from espnet3.parallel.env.calls import unwrapped
+
     fn = unwrapped(setup)
     body = {
         "build_env_local": staticmethod(fn),

@@ -94,7 +94,7 @@ class Server:
         if missing:
             raise ConfigError(
                 f"{self.place}: this user may not {', '.join(missing)} daskclusters ({_GROUP}) in the namespace "
-                f"{self.namespace!r}; `espnet3 doctor` lists every right that a run needs"
+                f"{self.namespace!r}; `espnet3-parallel doctor` lists every right that a run needs"
             )
 
     def may(self, verb: str, group: str, resource: str) -> bool:

@@ -18,7 +18,7 @@ from espnet3.parallel.kube.server import Server
 logger = logging.getLogger(__name__)
 
 _SPEC = ("image", "resources", "env", "worker_command", "scheduler_service_type", "idle_timeout", "jupyter")
-_EXAMPLE = "`espnet3 plan` prints one that is made of options"
+_EXAMPLE = "`espnet3-parallel plan` prints one that is made of options"
 _SERVICE_ACCOUNT = Path(os.sep, "var", "run", "secrets", "kubernetes.io", "serviceaccount", "namespace")
 
 

@@ -393,8 +393,8 @@ def refuse_others(run: Path) -> None:
         if why or stat.S_ISLNK(status.st_mode):
             raise ConfigError(
                 f"{path} {why or 'is a link'}, so somebody else may have written what this run is. Look at it "
-                "(`espnet3 status` and `report` only read), and chown or chmod it, or say that you trust its writers: "
-                "--trust, DetachedRun.open(folder, trust=True)"
+                "(`espnet3-parallel status` and `report` only read), and chown or chmod it, or say that you trust its "
+                "writers: --trust, DetachedRun.open(folder, trust=True)"
             )
         if not stat.S_ISDIR(status.st_mode):
             continue

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
+import shutil
 import uuid
 import warnings
 from array import array
@@ -227,6 +229,7 @@ MANIFEST = "manifest.json"  # how the run is cut, for tools of ESPnet3
 _MOST_ITEMS = 1 << 32  # looking at a run takes a byte for each
 _CALLER = 7  # frames from here to the line that calls the runner
 # By the holder of the lease; drafts of a lease are not ours
+_OLD = re.compile(r"old\.\d+")
 _WRITTEN_WHOLE = (RUN, INDICES, RECEIPT, RESULTS, ERRORS, MANIFEST)
 
 
@@ -253,6 +256,7 @@ class _RunFile(TypedDict, total=False):
     packages: dict[str, str]
     origin: dict[str, Any]
     history: list[Any]
+    aside: str | None  # the folder of the run that this one has replaced
 
 
 class _SessionFile(TypedDict, total=False):
@@ -290,7 +294,8 @@ def _open(
     path: Path, run_id: str, identity: Identity, items: Sequence[Any], resume: bool | str, lease: Lease
 ) -> OpenRun:
     _remove_leftovers(path)
-    moved = set_aside(path) if resume is False else _strangers_aside(path)
+    before = _begin_anew(path) if resume is False else None
+    moved = _strangers_aside(path) or before
     old, damage = _read_run(path)
     if damage is not None and resume is True:
         raise damage
@@ -298,9 +303,10 @@ def _open(
         moved = set_aside(path, only=(RUN,)) or moved
     differs = changes(old, identity, _lost_indices(path, old, items)) if old else []
     if differs and resume is True:
-        if _has_outcomes(path):
+        if _has_results(path):
             raise ChangedRunError(str(path), differs)
-        moved, old, differs = set_aside(path) or moved, {}, []  # it was refused before its first item
+        before = _begin_anew(path) or before
+        moved, old, differs = before or moved, {}, []
     plan = _plan_to_keep(old or _said_by_sessions(path), identity)
     if plan is None and differs:
         moved = set_aside(path) or moved
@@ -312,10 +318,18 @@ def _open(
             stacklevel=_CALLER,
         )
     if differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
-        _write_run(path, run_id, replace(identity, plan=plan), items, old, differs)
+        _write_run(
+            path,
+            run_id,
+            replace(identity, plan=plan),
+            items,
+            {"aside": before and before.name, **old},
+            differs,
+        )
     run = OpenRun(path, run_id, identity, items, lease, plan)
     notes: dict[str, dict[str, Any]] = {
-        "moved_aside": {"to": moved.name} if moved is not None else {},
+        "begun_anew": {"kept": before.name} if before is not None else {},
+        "moved_aside": {"to": moved.name} if moved not in (None, before) else {},
         "repaired": {"what": f"{damage}; forced"} if damage is not None else {},
         "forced": {"differences": differs} if differs else {},
     }
@@ -404,16 +418,16 @@ def _write_run(
     history = list(old.get("history", []))
     if differs:
         history.append({"time": now, "forced": differs})
-    facts = {"schema": SCHEMA, "run_id": run_id, "created": old.get("created", now)}
+    facts = {"schema": SCHEMA, "run_id": run_id, "created": old.get("created", now), "aside": old["aside"]}
     where = {"origin": origin(identity.runner["file"]), "history": history}
     write_json(path / RUN, {**facts, **identity.to_json(), **where})
 
 
-def _has_outcomes(path: Path) -> bool:
-    """Tell whether a session has left an outcome, or a finished shard of its own."""
+def _has_results(path: Path) -> bool:
+    """Tell whether a session has left a result, or a finished shard of its own: what could be stale."""
     if any((split / DONE).exists() for split in _sessions(path)) and split_folders(path, SESSION):
         return True
-    files = (split / name for split in _sessions(path) for name in (RESULTS, ERRORS))
+    files = (split / RESULTS for split in _sessions(path))
     return any(file.exists() and file.stat().st_size for file in files)
 
 
@@ -475,8 +489,30 @@ def _strangers_aside(path: Path) -> Path | None:
     return moved
 
 
+def _begin_anew(path: Path) -> Path | None:
+    """Move the run of a folder aside, in the place of the one that it has replaced itself; return where it is.
+
+    So one is kept: the last that was finished, else the last.
+    """
+    moved = set_aside(path)
+    try:
+        name = (moved and read_run(moved).get("aside")) or ""
+    except (FileNotFoundError, DamagedFolderError):
+        return moved
+    earlier = path / name
+    if moved is None or not _OLD.fullmatch(name) or earlier.is_symlink() or not (earlier / RUN).exists():
+        return moved
+    with writing(earlier):
+        if (earlier / RECEIPT).exists() and not (moved / RECEIPT).exists():
+            shutil.rmtree(moved)
+        else:
+            shutil.rmtree(earlier)
+            os.rename(moved, earlier)
+    return earlier
+
+
 def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
-    """Move a run's files to a new `old.<n>` beside them; nothing is ever deleted.
+    """Move a run's files to a new `old.<n>` beside them.
 
     Interrupted at any point, it leaves a run that lacks some results: `run.json` goes last, and files made from the
     splits go first.

@@ -58,7 +58,7 @@ def read_receipt(path: Path) -> Receipt:
     except FileNotFoundError:
         raise IncompleteRunError(
             f"{path} has no {RECEIPT}: the run is not finished, or was never merged",
-            "Run again with the same arguments to finish it; merge a detached run with `espnet3 merge`",
+            "Run again with the same arguments to finish it; merge a detached run with `espnet3-parallel merge`",
         ) from None
 
 

@@ -11,17 +11,22 @@ Everything else is written as an object with a `__type__`:
     numpy scalar                             {"__type__": "numpy.scalar", "dtype": "float32", "value": 0.5}
     numpy array up to 64 KiB                 {"__type__": "numpy.array", "dtype": "<f4", "shape": [3],
                                               "base64": ...}
+    torch tensor up to 64 KiB                {"__type__": "torch.tensor", "dtype": "float32", "shape": [3],
+                                              "base64": ...}
+
+A tensor comes back in main memory and without its gradient.
 
 Subclasses (a namedtuple, an IntEnum, an OrderedDict) are refused: they would come back as something else. So are text
 that UTF-8 cannot hold (lone surrogates), and numbers of more digits than Python reads (4,300).
 
 A file may come from anywhere: a tagged value that was read is written again, and must be the same. So only types that
-are written here come back, and an array holds the bytes of its line, of a kind without pointers.
+are written here come back, and an array or tensor holds the bytes of its line, of a kind without pointers.
 """
 
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import math
 import pathlib
@@ -35,6 +40,8 @@ from espnet3.parallel.messages import brief
 
 MAX_ARRAY_BYTES = 64 << 10  # a line stays something that `less` and `jq` can show
 _MAX_DEPTH = 100  # far below what any reader's stack holds
+_HOOK = "or write it in a writer hook (open_writers, write_record)"
+_NO_ENCODING = f"for which there is no encoding: return numbers, text, lists and dicts, {_HOOK}"
 _TAG = "__type__"
 _SCALARS = frozenset({str, int, bool, type(None), float})
 _STRINGS = frozenset({str})
@@ -118,6 +125,9 @@ def _tagged(value: Any, where: str, depth: int) -> Any:
             return _numpy_scalar(value, where, depth)
         if type(value) is numpy.ndarray:
             return _numpy_array(value, where)
+    torch = sys.modules.get("torch")
+    if torch is not None and type(value) is getattr(torch, "Tensor", None):
+        return _torch_tensor(value, where)
     raise ValueTypeError(where, _refusal(value))
 
 
@@ -126,10 +136,9 @@ def _refusal(value: Any) -> str:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     base = next((b for b in (dict, list, tuple, str, int, float, bytes) if issubclass(kind, b)), None)
     if base is not None:
-        return f"is of type {name}, and would come back as {base.__name__}: return {base.__name__}(value)"
+        return f"is of type {name}, and would come back as {base.__name__}: return {base.__name__}(value), {_HOOK}"
     return (
-        f"is of type {name}, which a line of JSON cannot hold: return numbers, text, lists and dicts, "
-        "or write it in a writer hook (open_writers, write_record)"
+        f"is of type {name}, which a line of JSON cannot hold: return numbers, text, lists and dicts, {_HOOK}"
     )
 
 
@@ -198,22 +207,37 @@ def _numpy_scalar(value: Any, where: str, depth: int) -> Any:
         return {_TAG: "numpy.scalar", "dtype": "str", "value": _write_str(str(value), where, depth)}
     if dtype.kind in "fcmMS":
         return {_TAG: "numpy.scalar", "dtype": dtype.str, "base64": _base64(value.tobytes())}
-    raise ValueTypeError(where, f"is a numpy scalar of dtype {dtype}, for which there is no encoding")
+    raise ValueTypeError(where, f"is a numpy scalar of dtype {dtype}, {_NO_ENCODING}")
 
 
 def _numpy_array(value: Any, where: str) -> Any:
-    if value.dtype.kind not in "biufcmMSU":
-        raise ValueTypeError(
-            where, f"is a numpy array of dtype {value.dtype}, for which there is no encoding"
-        )
+    _check_array(f"numpy array of dtype {value.dtype}", value, value.dtype.kind in "biufcmMSU", where)
+    return _array("numpy.array", value.dtype.str, value, value.tobytes())
+
+
+def _torch_tensor(value: Any, where: str) -> Any:
+    name = str(value.dtype).removeprefix("torch.")
+    is_dense = str(value.layout) == "torch.strided" and not (value.is_meta or value.is_nested)
+    called = f"torch tensor of dtype {name}" if is_dense else f"torch tensor without dense data ({name})"
+    _check_array(called, value, is_dense and _TENSOR.fullmatch(name), where)
+    data = bytearray(value.nbytes)
+    if data:
+        held = sys.modules["torch"].frombuffer(data, dtype=value.dtype)
+        held.view(value.shape).copy_(value.detach())  # from any device, in any order
+    return _array("torch.tensor", name, value, data)
+
+
+def _check_array(called: str, value: Any, is_known: object, where: str) -> None:
+    if not is_known:
+        raise ValueTypeError(where, f"is a {called}, {_NO_ENCODING}")
     if value.nbytes > MAX_ARRAY_BYTES:
-        raise ValueTypeError(
-            where,
-            f"is a numpy array of {value.nbytes:,} bytes; up to {MAX_ARRAY_BYTES:,} are stored in a line: "
-            "write it in a writer hook (open_writers, write_record), or return less of it",
-        )
+        size = f"{value.nbytes:,} bytes; up to {MAX_ARRAY_BYTES:,} are stored in a line"
+        raise ValueTypeError(where, f"is a {called} of {size}: return less of it, {_HOOK}")
+
+
+def _array(kind: str, dtype: str, value: Any, data: bytes | bytearray) -> Any:
     shape = [int(length) for length in value.shape]
-    return {_TAG: "numpy.array", "dtype": value.dtype.str, "shape": shape, "base64": _base64(value.tobytes())}
+    return {_TAG: kind, "dtype": dtype, "shape": shape, "base64": _base64(data)}
 
 
 def _base64(data: bytes | bytearray) -> str:
@@ -234,6 +258,7 @@ _loads = json.JSONDecoder(parse_constant=_refuse_constant).decode
 _NOT_WRITTEN = (ValueError, TypeError, LookupError, OverflowError, RecursionError)
 _DTYPE = re.compile(r"[<>|][biufcmMSU]\d{1,9}(\[\d{0,9}[A-Za-z]{1,2}\])?")
 _SCALAR = re.compile(r"str|bool|u?int(8|16|32|64)|float(16|32|64)")
+_TENSOR = re.compile(r"bool|u?int(8|16|32|64)|b?float16|float(32|64)|complex(32|64|128)|float8_e\dm\d[a-z]*")
 
 
 def _decoded(value: Any, depth: int) -> Any:
@@ -280,14 +305,13 @@ def _bytes_of(value: dict[str, Any]) -> bytes:
     return base64.b64decode(value["base64"], validate=True)
 
 
-def _numpy() -> Any:
+def _package(name: str) -> Any:
     try:
-        import numpy
+        return importlib.import_module(name)
     except ImportError as error:
         raise LedgerError(
-            "a result holds a numpy value, and numpy is not installed here; install it to read the results"
+            f"a result holds a {name} value, and {name} is not installed here; install it to read the results"
         ) from error
-    return numpy
 
 
 def _read_numpy_scalar(value: dict[str, Any]) -> Any:
@@ -298,7 +322,7 @@ def _read_numpy_scalar(value: dict[str, Any]) -> Any:
         return _flat(value)[0]
     if not _SCALAR.fullmatch(value["dtype"]):
         raise ValueError(f"no scalar is of dtype {brief(value['dtype'], 80)}")
-    numpy = _numpy()
+    numpy = _package("numpy")
     with numpy.errstate(over="ignore"):  # a value that does not fit was not written here
         return numpy.dtype(value["dtype"]).type(_decoded(value["value"], 0))
 
@@ -312,13 +336,33 @@ def _flat(value: dict[str, Any]) -> Any:
     dtype, data = _dtype(value), bytearray(_bytes_of(value))
     if dtype.kind == "U":  # text with a code beyond Unicode ends in errors elsewhere
         data.decode("utf-32-be" if dtype.str[0] == ">" else "utf-32-le", "surrogatepass")
-    return _numpy().frombuffer(data, dtype)
+    _check_bools(data, dtype.kind == "b")
+    return _package("numpy").frombuffer(data, dtype)
+
+
+def _check_bools(data: bytearray, are_bools: bool) -> None:
+    if are_bools and data.strip(b"\0\1"):  # any other byte is neither true nor false
+        raise ValueError("a truth value is neither 0 nor 1")
+
+
+def _read_torch_tensor(value: dict[str, Any]) -> Any:
+    torch, name = _package("torch"), value["dtype"]
+    dtype = getattr(torch, name, None) if _TENSOR.fullmatch(name) else None
+    if dtype is None:
+        raise ValueError(f"no tensor is of dtype {brief(name, 80)}")
+    data = bytearray(_bytes_of(value))
+    _check_bools(data, name == "bool")
+    flat = torch.frombuffer(data, dtype=dtype) if data else torch.zeros(0, dtype=dtype)
+    try:
+        return flat.view(value["shape"])
+    except RuntimeError as error:
+        raise ValueError(f"its bytes have not the shape {brief(value['shape'], 80)}") from error
 
 
 def _dtype(value: dict[str, Any]) -> Any:
     if not _DTYPE.fullmatch(value["dtype"]):
         raise ValueError(f"no array is of dtype {brief(value['dtype'], 80)}")
-    return _numpy().dtype(value["dtype"])
+    return _package("numpy").dtype(value["dtype"])
 
 
 _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -329,4 +373,5 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "purepath": lambda v: pathlib.PurePath(_decoded(v["value"], 0)),
     "numpy.scalar": _read_numpy_scalar,
     "numpy.array": _read_numpy_array,
+    "torch.tensor": _read_torch_tensor,
 }

@@ -120,10 +120,17 @@ class ForkServer:
 
     def remove_at_end(self, folder: str) -> None:
         """Have the server remove a folder when it ends: it outlives a driver that is killed. For any thread."""
-        path = os.fsencode(folder)
+        self._tell(b"R", folder)
+
+    def preload(self, module: str) -> None:
+        """Have the server import a module before it forks again: workers share what that loads. For any thread."""
+        self._tell(b"I", module)
+
+    def _tell(self, request: bytes, text: str) -> None:
+        data = os.fsencode(text)
         with contextlib.suppress(OSError):  # the server is gone
             # short enough to be sent in one piece, whatever other threads send
-            self.sock.sendall(b"R" + SIZE.pack(len(path)) + path)
+            self.sock.sendall(request + SIZE.pack(len(data)) + data)
 
     def read_events(self) -> bool:
         """Read what the server reports; call it when the socket is readable."""

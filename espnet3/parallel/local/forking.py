@@ -6,6 +6,7 @@ It is imported by the server before anything heavy: standard library only.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import pickle
 import select
@@ -48,7 +49,7 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
     _load(dask)
     alive: set[int] = set()
     folders: list[str] = []
-    patience = 0.0
+    patience, refusal = 0.0, ""
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(wake_r, select.POLLIN)
@@ -63,21 +64,15 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
             request, fds, _, _ = socket.recv_fds(control, 1, 1)
         except ConnectionResetError:  # the driver closed with reports of ours unread
             break
-        if request == b"R":
+        if request in (b"R", b"I"):
             (size,) = SIZE.unpack(control.recv(SIZE.size, socket.MSG_WAITALL))
-            folders.append(os.fsdecode(control.recv(size, socket.MSG_WAITALL)))
+            text = os.fsdecode(control.recv(size, socket.MSG_WAITALL))
+            if request == b"R":
+                folders.append(text)
+            else:
+                refusal = refusal or _preload(text)
         elif request == b"F":
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                control.close()
-                os.close(wake_r)
-                os.close(wake_w)
-                _child(fds[0])
-            os.close(fds[0])
-            alive.add(pid)
-            _report(control, b"P", pid, 0)
+            alive.add(_fork(control, (wake_r, wake_w), fds[0], refusal))
         else:
             patience = _GRACE if request == b"L" else 0.0
             if request == b"K":  # the driver goes on, and removes them after what Dask removes in them
@@ -89,6 +84,21 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)  # it is gone already if the driver closed its pool
     os._exit(0)
+
+
+def _fork(control: socket.socket, wake: tuple[int, int], fd: int, refusal: str) -> int:
+    """Fork a worker that talks over a descriptor, and report it."""
+    pid = os.fork()
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        control.close()
+        for each in wake:
+            os.close(each)
+        _child(fd, refusal)
+    os.close(fd)
+    _report(control, b"P", pid, 0)
+    return pid
 
 
 def _load(dask: bool) -> None:
@@ -103,6 +113,25 @@ def _load(dask: bool) -> None:
         import espnet3.parallel.pilots.dask.pools  # noqa: F401
     gc.freeze()  # nor do the workers need to search them
     gc.enable()
+
+
+def _preload(name: str) -> str:
+    """Import a module that forked workers will share; return why they must not be forked after that, or ""."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        return f"preload: the module {name} cannot be imported: {type(error).__name__}: {error}"
+    instead = "load it in setup_fn or in a provider, once in each worker"
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the list itself
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia"):
+                return f"preload: importing {name} has begun to use CUDA, which no fork survives: {instead}"
+    if len(os.listdir("/proc/self/task")) > 1:
+        return (
+            f"preload: importing {name} has started threads, which a forked process does not have: {instead}"
+        )
+    gc.freeze()
+    return ""
 
 
 def _end(control: socket.socket, wake: int, alive: set[int], patience: float) -> None:
@@ -135,22 +164,19 @@ def _report(control: socket.socket, kind: bytes, pid: int, status: int) -> None:
         control.sendall(EVENT.pack(kind, pid, status))
 
 
-def _enter(sock: socket.socket, boot: Mapping[str, Any]) -> bool:
-    """Take over the driver's environment, search path and folder; if that fails, tell the driver and return False."""
+def _enter(boot: Mapping[str, Any]) -> str:
+    """Take over the driver's environment, search path and folder; return why that fails, or ""."""
     os.environ.update(boot["env"])
     sys.path[:] = boot["path"]
     try:
         if boot["cwd"] is not None:  # else it is deleted, and this process is in it already
             os.chdir(boot["cwd"])
     except OSError as error:
-        import json
-
-        sock.sendall(json.dumps({"error": f"it cannot enter the working folder: {error}"}).encode() + b"\n")
-        return False
-    return True
+        return f"it cannot enter the working folder: {error}"
+    return ""
 
 
-def _child(fd: int) -> NoReturn:
+def _child(fd: int, refusal: str) -> NoReturn:
     code = 1
     try:
         os.setsid()
@@ -159,7 +185,11 @@ def _child(fd: int) -> NoReturn:
         if len(head) == SIZE.size:
             (size,) = SIZE.unpack(head)
             boot = pickle.loads(sock.recv(size, socket.MSG_WAITALL))
-            if _enter(sock, boot):
+            if refusal := refusal or _enter(boot):
+                import json
+
+                sock.sendall(json.dumps({"error": refusal}).encode() + b"\n")
+            else:
                 from espnet3.parallel.local.worker_process import run  # it is loaded
 
                 run(sock, boot)

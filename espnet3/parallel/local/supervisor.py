@@ -1,7 +1,7 @@
 """Watch forked worker processes from a thread: start them, notice how they end, replace them.
 
 supervisor ──> fork server: starts a process, says how it ended
-supervisor ──> each process: "check", "stop"; its end of the socket says that it is gone
+supervisor ──> each process: "stop"; its end of the socket says that it is gone
 
 All workers of this machine are under it, those with slots alone and those of Dask; the latter have an
 owner, which is told how they fare.
@@ -37,7 +37,6 @@ _PAUSE = 0.2  # seconds after the first of them; more after each further one
 _EARLY = 20
 _AGAIN = 0.05  # seconds from one kill to the next, until the process has ended
 _AT_ONCE = 0.5  # seconds after its start in which a worker that ends has ended early
-_ANSWER = 2.0  # seconds that workers have to say whether they are as new
 
 
 @dataclass(slots=True, eq=False)
@@ -103,8 +102,6 @@ class Supervisor:
         self.exits: dict[int, ProcessEnd] = {}  # how processes ended, by their pids
         self.server = server
         self._pid = os.getpid()
-        self._answers: dict[int, bool] = {}
-        self._changed = threading.Condition()
         self._closing = self._without_server = False
         self._calls: deque[Callable[[], None]] = deque()
         self._wake_r, self._wake_w = socket.socketpair()
@@ -143,19 +140,9 @@ class Supervisor:
         worker.stopped = True
         self._call(lambda: self._stop(worker, kill))
 
-    def are_as_new(self) -> bool:
-        """Ask each process, for two seconds, whether it is as new; those that are only starting are."""
-        with self._changed:
-            if self._without_server or any(worker.given_up for worker in self.workers):
-                return False
-            asked = [worker for worker in self.workers if worker.up]
-            self._answers.clear()
-            if not all(worker.send(b"check\n") for worker in asked):
-                return False
-            answered = self._changed.wait_for(
-                lambda: all(worker.pid in self._answers for worker in asked), _ANSWER
-            )
-            return answered and all(self._answers.values())
+    def is_whole(self) -> bool:
+        """Whether processes can be replaced, and none is given up."""
+        return not self._without_server and not any(worker.given_up for worker in self.workers)
 
     def close(self, kill: bool = False) -> None:
         """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing."""
@@ -290,11 +277,7 @@ class Supervisor:
         while b"\n" in worker.inbox:
             line, worker.inbox = worker.inbox.split(b"\n", 1)
             answer = json.loads(line)
-            if "as_new" in answer:
-                with self._changed:
-                    self._answers[worker.pid] = answer["as_new"]
-                    self._changed.notify_all()
-            elif "error" in answer:
+            if "error" in answer:
                 worker.refused = True
                 worker.failure = f"worker {worker.name} did not start:\n{answer['error']}"
             else:
@@ -321,9 +304,6 @@ class Supervisor:
             self._read(worker)
         end = self.exits[pid] = worker.memory.end_of(pid, status)
         worker.ended = True
-        with self._changed:  # no answer of its is to come
-            self._answers.setdefault(pid, False)
-            self._changed.notify_all()
         if worker.stopped:
             self._over(worker)
             return

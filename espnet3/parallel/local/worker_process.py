@@ -1,7 +1,7 @@
 """The work of a forked process until its driver says stop or is gone: slots of our own, or a worker of Dask's.
 
-    driver ── boot, then lines: "check", "stop" ──> this process
-           <── one JSON line for each, the first says that it is up ──
+    driver ── boot, then the line "stop" ──> this process
+           <── one JSON line: that it is up, or why not ──
 
 Items of our own slots run in their threads. The main thread waits for the driver, and wakes up every second: by that
 the driver sees that the process is not frozen.
@@ -27,6 +27,7 @@ from espnet3.parallel.pilots.worker import STARTED, Slots
 
 _WAKE_UP = 1000  # milliseconds
 _CLOCK = 0.05  # seconds that a file system's clock may be behind
+_AT_START = frozenset(sys.modules)  # in the server, before any module that its driver names
 _HEARTBEAT = 2.0  # seconds; Dask's own is 0.5, and each heartbeat costs both ends 3 ms of processor time
 
 
@@ -62,31 +63,27 @@ def _send(sock: socket.socket, message: dict[str, Any]) -> None:
 def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
     began = time.time()
     host, pid = socket.gethostname(), os.getpid()
+
+    def as_new() -> bool:
+        return surroundings() == before and not _edited(began)
+
     try:
         name_worker(f"local-{boot['name']}-{pid}")
         hello = Hello(boot["name"], f"process {pid}", pid, host, boot["threads"])
-        Slots(boot["address"], boot["key"], boot["driver"], True, hello).open()
+        place = boot["address"], boot["key"], boot["driver"]
+        Slots(*place, True, hello, as_new=as_new).open()
     except Exception:
         _send(sock, {"error": traceback.format_exc()})
         return
     before = surroundings()  # what an item may change for those that come after it
     _send(sock, {"up": True})
     STARTED.set()
-    inbox = b""
     poller = select.poll()
     poller.register(sock, select.POLLIN)
-    while True:
-        if not poller.poll(_WAKE_UP):
-            continue
-        data = _receive(sock)
-        if not data:
-            _leave()
-        inbox += data
-        while b"\n" in inbox:
-            line, inbox = inbox.split(b"\n", 1)
-            if line == b"stop":
-                return
-            _send(sock, {"as_new": surroundings() == before and not _edited(began)})
+    while not poller.poll(_WAKE_UP):
+        continue
+    if not _receive(sock):  # else it is "stop"
+        _leave()
 
 
 def _receive(sock: socket.socket) -> bytes:
@@ -97,10 +94,10 @@ def _receive(sock: socket.socket) -> bytes:
 
 
 def _edited(since: float) -> bool:
-    """Whether the source of a module that is loaded here was written after a moment; installed ones are not asked."""
+    """Whether the source of a module was written after a moment; but for installed ones and those of the start."""
     limit = since - _CLOCK
-    for module in list(sys.modules.values()):
-        file = own_attribute(module, "__file__")
+    for name in sys.modules.keys() - _AT_START:
+        file = own_attribute(sys.modules.get(name), "__file__")
         if not isinstance(file, str) or is_installed(file):
             continue
         try:

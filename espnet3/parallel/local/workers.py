@@ -11,9 +11,10 @@ import atexit
 import os
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, TypeVar
 
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.machine import chosen_gpus, gpu_env, processors
@@ -23,13 +24,17 @@ from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import ForkServer, boot_of, take_server
 from espnet3.parallel.local.memory_limit import MemoryWatch
 from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
-from espnet3.parallel.pilots.pool import Pool, RunSlots, SlotClaim, private_listener
+from espnet3.parallel.pilots.pool import ChangedWorkersError, Pool, RunSlots, SlotClaim, private_listener
+
+Outcome = TypeVar("Outcome")
 
 
 class OwnWorkers(SupervisedCluster, RunSlots):
     """`n` worker processes of a server, watched and replaced, and the slots that they have opened."""
 
-    def __init__(self, n: int, config: ParallelConfig, server: ForkServer) -> None:
+    def __init__(
+        self, n: int, config: ParallelConfig, server: ForkServer, modules: Sequence[str] = ()
+    ) -> None:
         self._pid = os.getpid()
         self._closed = False
         listener, folder = private_listener(server.remove_at_end)
@@ -50,6 +55,9 @@ class OwnWorkers(SupervisedCluster, RunSlots):
                 driver=(socket.gethostname(), self._pid),
             )
             self._growing = threading.Lock()
+            wanted = options.get("preload") or []
+            for module in (*modules, *([wanted] if isinstance(wanted, str) else wanted)):
+                server.preload(module)
             self.supervisor = Supervisor(server)
             self.grow(n)
             self.supervisor.start()
@@ -109,47 +117,55 @@ class OwnWorkers(SupervisedCluster, RunSlots):
 class _Idle(NamedTuple):
     workers: OwnWorkers
     wanted: tuple[object, ...]
-    timer: threading.Timer
+    until: float  # by `time.monotonic`
 
 
 class _Stay:
+    """The idle processes, and one thread that ends them: one for each call would cost the next call a start."""
+
+    _idle: _Idle | None = None
+    _thread: threading.Thread | None = None
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: _Idle | None = None
+        self.forget()
 
     def put(self, workers: OwnWorkers, wanted: tuple[object, ...], seconds: float) -> None:
-        timer = threading.Timer(seconds, self._end, (workers,))
-        timer.daemon = True
-        with self._lock:
-            before, self._idle = self._idle, _Idle(workers, wanted, timer)
-        timer.start()
+        with self._changed:
+            before, self._idle = self._idle, _Idle(workers, wanted, time.monotonic() + seconds)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="espnet3-idle", daemon=True)
+                self._thread.start()
+            elif self._idle.until < self._looks:
+                self._changed.notify()
         if before is not None:  # of another thread's run
-            before.timer.cancel()
             before.workers.close()
 
-    def take(self) -> _Idle | None:
-        with self._lock:
+    def take(self, for_good: bool = False) -> _Idle | None:
+        with self._changed:
             found, self._idle = self._idle, None
-        if found is not None:
-            found.timer.cancel()
+            if for_good:
+                self._changed.notify()
         return found
 
-    def _end(self, workers: OwnWorkers) -> None:
-        with self._lock:
-            if self._idle is None or self._idle.workers is not workers:  # a run has taken them meanwhile
-                return
-            self._idle = None
-        workers.close()
+    def _watch(self) -> None:
+        with self._changed:
+            while self._idle is not None and (left := self._idle.until - time.monotonic()) > 0:
+                self._looks = self._idle.until
+                self._changed.wait(left)
+            over, self._idle, self._thread = self._idle, None, None
+        if over is not None:
+            over.workers.close()
 
     def forget(self) -> None:  # in a forked child: whatever is there is its parent's
-        self._lock, self._idle = threading.Lock(), None
+        self._changed = threading.Condition(threading.Lock())
+        self._idle, self._thread, self._looks = None, None, 0.0
 
 
 _STAY = _Stay()
 
 
 @contextmanager
-def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
+def borrowed(config: ParallelConfig, most: int | None, modules: Sequence[str] = ()) -> Iterator[OwnWorkers]:
     """Have worker processes for a block of code: those that stayed, or new ones.
 
     After an error they are killed; else they stay for `config.idle_timeout` seconds.
@@ -160,7 +176,7 @@ def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
     if workers is None:
         server = take_server() or ForkServer(dask=False)
         try:
-            workers = OwnWorkers(n, config, server)
+            workers = OwnWorkers(n, config, server, modules)
         except BaseException:
             server.close()
             raise
@@ -175,6 +191,24 @@ def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
         _STAY.put(workers, wanted, config.idle_timeout)
     else:
         workers.close()
+
+
+def on_own_workers(
+    config: ParallelConfig,
+    most: int | None,
+    run: Callable[[OwnWorkers], Iterable[Outcome]],
+    modules: Sequence[str] = (),
+) -> Iterator[Outcome]:
+    """Yield a run's outcomes from borrowed workers; where an earlier run has changed these, from new ones.
+
+    `modules`: what every worker would load for the run, and new ones find loaded.
+    """
+    done = False
+    while not done:
+        # it comes before any chunk is handed out, and they are ended
+        with suppress(ChangedWorkersError), borrowed(config, most, modules) as workers:
+            yield from run(workers)
+            done = True
 
 
 def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
@@ -193,7 +227,8 @@ def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:
     found = _STAY.take()
     if found is None:
         return None
-    if found.wanted == wanted and found.workers.supervisor.are_as_new():
+    if found.wanted == wanted and found.workers.supervisor.is_whole():
+        found.workers.kept = True
         return found.workers
     found.workers.close()
     return None
@@ -201,7 +236,7 @@ def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:
 
 def end_idle() -> None:
     """End the processes that stay, and wait for that."""
-    found = _STAY.take()
+    found = _STAY.take(for_good=True)
     if found is not None:
         found.workers.close(kill=True)
 

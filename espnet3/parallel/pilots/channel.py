@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("!QI")  # bytes of the pickle, number of out-of-band buffers
 _SIZE = struct.Struct("!Q")
 _MAX_IOV = 512  # below every platform's IOV_MAX
+_FIRST = (
+    1 << 12
+)  # bytes of a receive buffer that has had no larger message: a driver has three for each worker
 _KEEP = 64 << 20  # a receive buffer larger than this is given back after use
 _NONCE = 32
 _GONE = 30  # seconds without a word from the other host, after which it is taken to be gone: as long as Dask waits
@@ -57,7 +60,7 @@ class Channel:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _notice_lost_host(sock)
         self.received = 0  # bytes of the last message
-        self._inbox = bytearray(1 << 16)
+        self._inbox = bytearray(_FIRST)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
 
@@ -131,7 +134,7 @@ class Channel:
         finally:
             view.release()
             if len(self._inbox) > _KEEP:
-                self._inbox = bytearray(1 << 16)
+                self._inbox = bytearray(_FIRST)
 
     def _read(self, n: int) -> memoryview:
         """Return a view of the next `n` bytes, good until the next read."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
+from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error, recorded_error
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.watch import AwakeClock
 from espnet3.parallel.engine.work import Chunk, Work
@@ -38,7 +38,7 @@ from espnet3.parallel.pilots.losses import (
     abandon_run,
     find_late_item,
 )
-from espnet3.parallel.pilots.pool import RunSlots, Slot, SlotClaim
+from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot, SlotClaim
 from espnet3.parallel.pilots.protocol import Done, RunSpec, block_of, pack, setup_error
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 _RUN_IDS = itertools.count(1)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
+_ANSWER = 2.0  # seconds that kept workers have to say whether they are as new
 _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to reach us
 
 
@@ -86,6 +87,8 @@ class PilotRun:
         self._answered: set[str] = set()
         self._seen: set[tuple[str, int]] = set()  # processes that became ready
         self._in_setup = SetupLosses(self.cluster)
+        self._kept, self._sure_by = self.cluster.kept, 0.0
+        self._unsure: set[Slot] = set()  # slots of kept workers that have not said yet that these are as new
         self._out: list[tuple[Chunk, Block]] = []
 
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
@@ -109,7 +112,8 @@ class PilotRun:
                 if now - self._looked > _TICK:
                     self._look_around(now)
                     self._looked = now
-                self._feeder.fill_all()
+                if not self._unsure:
+                    self._feeder.fill_all()
                 while self._out:
                     out, self._out = self._out, []
                     yield from out
@@ -162,6 +166,10 @@ class PilotRun:
         fresh = self._claim.collect()
         if fresh and self.tally.joined is None:
             self.tally.joined = time.perf_counter()
+        if fresh and self._kept:  # one that still builds an earlier run's env would keep all others waiting
+            self._kept = False
+            self._unsure = {slot for slot in fresh if slot.mark is None or not slot.mark.in_setup()}
+            self._sure_by = self._looked + _ANSWER
         for slot in fresh:
             here = slot.hello.process == (socket.gethostname(), os.getpid())
             if here and self.spec.policy.item_timeout is not None:
@@ -173,7 +181,7 @@ class PilotRun:
             path = search_path()  # as it is now: a notebook may have added to it since the workers began
             message = ("run", self._id, self._blob, self.spec.setup_timeout, path, self._hearing)
             try:
-                slot.channel.send(message)
+                slot.channel.send((*message, slot in self._unsure))
             except ChannelClosedError:
                 self._drop(slot)
 
@@ -229,11 +237,14 @@ class PilotRun:
 
     def _drop(self, slot: Slot) -> None:
         self._selector.unregister(slot)
+        self._unsure.discard(slot)
         self._feeder.forget(slot)
         self._claim.lost(slot)
 
     def _look_around(self, now: float) -> None:
         """Find dead workers with an open socket, and overdue ones."""
+        if self._unsure and now > self._sure_by:
+            raise ChangedWorkersError
         for slot in list(self._claim.slots):
             if slot not in self._claim.slots or not slot.hello.pid:
                 continue
@@ -270,11 +281,10 @@ class PilotRun:
         error: BaseException | None = None,
     ) -> None:
         if self.spec.policy.on_error == "raise":
-            kind = TimeoutError if failure.cause == "timeout" else RuntimeError
-            block = Block(error=error or kind(failure.message), stop=failure)
+            block = Block(error=error or recorded_error(failure), stop=failure)
         else:
             block = Block(values=[failure], failed=[0], loss=loss)
-        block.retries = max(0, chunk.late - (failure.cause == "timeout"))
+        block.retries = max(0, chunk.late - (loss is not None and loss.seconds is not None))
         self._out.append((chunk, block))
 
     # --- messages up ---
@@ -301,6 +311,8 @@ class PilotRun:
     def _take(self, slot: Slot, message: Any) -> None:
         if message[0] == "ready":
             self._ready(slot, *message[2:])
+        elif message[0] == "as_new":
+            self._heard_whether_new(slot, message[2])
         elif message[0] == "log":
             self._inlet.take(*message[2])
         elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
@@ -322,6 +334,11 @@ class PilotRun:
                 slot.late = None
         else:
             self._done(slot, Done(*message[2]), message[3])
+
+    def _heard_whether_new(self, slot: Slot, is_as_new: bool) -> None:
+        if not is_as_new:
+            raise ChangedWorkersError
+        self._unsure.discard(slot)
 
     def _ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
         self._in_setup.count = 0

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from espnet3.parallel.engine.blame import Charges, Fate, Loss, after_loss, failure_of_item
-from espnet3.parallel.engine.exceptions import ANYTHING
+from espnet3.parallel.engine.exceptions import ANYTHING, load_error
 from espnet3.parallel.engine.watch import AwakeClock, Late
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import WorkerSetupError
@@ -43,8 +43,8 @@ _EXCUSED = 3  # jobs that may end under the same chunk: after more, it does not 
 _KILLED = ProcessEnd(signal=signal.SIGKILL)
 
 
-# Takes a chunk of one item that has failed, its record, and the loss that it has failed by
-Finish = Callable[[Chunk, ItemFailure, Loss], None]
+# Takes a chunk of one item that has failed, its record, the loss that it has failed by, and its exception, if any
+Finish = Callable[[Chunk, ItemFailure, Loss, BaseException | None], None]
 
 
 class PendingLosses:
@@ -185,11 +185,12 @@ class Losses:
         assert late is not None
         rest = self._in_progress(chunk, late.position, late.items)
         end = _KILLED if slot.hello.pid else ProcessEnd()
-        loss = Loss(rest.start, len(rest.items), end, seconds=late.seconds, stack=late.stack)
+        why = late.seconds, late.stack, late.error
+        loss = Loss(rest.start, len(rest.items), end, True, True, *why)
         index = None
         if late.inner is not None:
             index = late.inner[0] if len(late.inner) == 1 else late.inner
-        self._decide(rest, slot, loss, index)
+        self._decide(rest, slot, loss, index, late.raised)
 
     def _inside(self, slot: Slot) -> tuple[int, int] | None:
         """Return the items of its chunk that a slot was in, as (first, how many); None where that is not known."""
@@ -209,7 +210,9 @@ class Losses:
         self.work.put_back(after)
         return Chunk(chunk.start + at, chunk.items[at : at + n], chunk.suspect, chunk.deaths, chunk.late)
 
-    def _decide(self, chunk: Chunk, slot: Slot, loss: Loss, index: object = None) -> None:
+    def _decide(
+        self, chunk: Chunk, slot: Slot, loss: Loss, index: object = None, raised: bytes | None = None
+    ) -> None:
         """Put items back that were in progress, or finish one that has failed; as `index`, where that is given."""
         verdict = after_loss(Charges(chunk.suspect, chunk.deaths, chunk.late), loss, self.policy)
         charges = verdict.charges
@@ -219,7 +222,8 @@ class Losses:
         elif verdict.fate.failed:
             index = chunk.items[0] if index is None else index
             worker = slot.hello.worker
-            self.finish(after, failure_of_item(index, loss, charges, self.policy, worker), loss)
+            failure = failure_of_item(index, loss, charges, self.policy, worker)
+            self.finish(after, failure, loss, load_error(raised))
         else:
             self.work.put_back(after)
 
@@ -269,13 +273,11 @@ class SignsOfLife:
         if pid == os.getpid():
             return time.monotonic()
         try:
-            import psutil  # 30 ms that a first result need not wait for
-        except OSError:  # no descriptor is free to load it
-            return time.monotonic()
-        try:
-            process = psutil.Process(pid)
-            return process.cpu_times()[:2], process.num_ctx_switches()
-        except (OSError, psutil.Error):  # no descriptor is free; it has ended; only its owner may look
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                times = file.read().rpartition(b")")[2].split()[11:13]
+            with open(f"/proc/{pid}/status", "rb") as file:
+                return times, [line for line in file if b"ctxt_switches" in line]
+        except OSError:  # no descriptor is free; it has ended; only its owner may look
             return time.monotonic()
 
 

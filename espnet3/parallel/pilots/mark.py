@@ -96,10 +96,10 @@ class Window:
         """Read the mark as it is now."""
         return InFlight(*_PAGE.unpack_from(self._memory))
 
-    def in_setup(self, run: int) -> bool:
-        """Whether the slot is building the env of a run."""
+    def in_setup(self, run: int | None = None) -> bool:
+        """Whether the slot is building the env of a run, or of any."""
         seen = self.read()
-        return (seen.run, seen.start) == (run, SETUP) and seen.items != 0
+        return run in (None, seen.run) and seen.start == SETUP and seen.items != 0
 
     def within(self, run: int, start: int, items: Sequence[Any]) -> tuple[int, int] | None:
         """Return a chunk's items in progress, as (first, how many); None if it has not begun."""

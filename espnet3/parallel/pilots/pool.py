@@ -14,9 +14,8 @@ import errno
 import logging
 import os
 import select
-import shutil
 import socket
-import tempfile
+import sys
 import threading
 import time
 import uuid
@@ -114,6 +113,10 @@ class SlotClaim:
         self.slots.clear()
         self._wake_r.close()
         self._wake_w.close()
+
+
+class ChangedWorkersError(Exception):
+    """Kept workers are not as new: a run that has handed out nothing yet wants others."""
 
 
 class RunSlots(Protocol):
@@ -459,6 +462,8 @@ def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socke
 
 def _remove(folder: str) -> None:
     """Remove a pool's folder, in which workers that have lost their slots may be putting the marks of new ones."""
+    import shutil  # here, as `tempfile` below: they load every compressor
+
     gone = f"{folder}-gone"
     try:
         os.rename(folder, gone)  # nothing can be put into it any more
@@ -472,10 +477,16 @@ def _remove(folder: str) -> None:
 
 def _private_folder() -> str:
     """Return a new name for the folder of the pool's socket, under a path that is short enough."""
-    # the second one is where every Unix has temporary files
-    for place in (tempfile.gettempdir(), os.path.join(os.sep, "tmp")):
+    named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    found = (
+        sys.modules["tempfile"].gettempdir() if "tempfile" in sys.modules else next(filter(None, named), "")
+    )
+    # the last one is where every Unix has temporary files
+    for place in (*([os.path.abspath(found)] if found else []), os.path.join(os.sep, "tmp")):
         if len(os.fsencode(place)) <= _LONGEST - len("/espnet3-12345678") and os.access(place, os.W_OK):
             return os.path.join(place, f"espnet3-{uuid.uuid4().hex[:8]}")
+    import tempfile
+
     raise ConfigError(
         f"the folder for temporary files, {tempfile.gettempdir()!r}, has too long a path for a socket in it, and "
         "the system's own one cannot be written to: set TMPDIR to a folder with a shorter path"

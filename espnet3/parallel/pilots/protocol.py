@@ -2,12 +2,13 @@
 
 The second field of each message is the run's number.
 
-Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path, Hearing), ("end", id),
-    ("chunk", id, items or their pickle, start, singly, their positions in the caller's list for a run with
+Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path, Hearing, whether "as_new" is asked for),
+    ("end", id), ("chunk", id, items or their pickle, start, singly, their positions in the caller's list for a run with
     `as_lines`, seconds it may take).
 Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id, Report),
     ("log", id, records and lines of items), ("done", id, fields of Done, values), ("late", id, Late),
     ("unread", id, ItemFailure without its index, pickled error) where the items could not be unpickled,
+    ("as_new", id, whether the process is as it was before its first run),
     ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends,
     ("broken", id, type and text of an error, traceback) where the slot cannot go on and its worker may not be ended.
 """
@@ -29,7 +30,7 @@ from espnet3.parallel.engine.exceptions import (
 )
 from espnet3.parallel.engine.settling import Block, Call
 from espnet3.parallel.env.injection import bind, name_of
-from espnet3.parallel.env.store import ENVS, SetupFn
+from espnet3.parallel.env.store import ENVS, Adding, SetupFn
 from espnet3.parallel.env_provider import carried_by
 from espnet3.parallel.errors import ParallelError, WorkerSetupError, say_where
 from espnet3.parallel.records import ItemFailure, Policy
@@ -126,7 +127,11 @@ def pack(spec: RunSpec) -> bytes:
     try:
         return pickling.dumps(spec)
     except Exception as error:
-        carried = {**carried_by(spec.setup), name_of(spec.one): spec.one}
+        setup, carried = spec.setup, {name_of(spec.one): spec.one}
+        while isinstance(setup, Adding):
+            carried = {**setup.entries, **carried}
+            setup = setup.build
+        carried = {**carried_by(setup), **carried}
         parts = (pickling.culprit(value, name) for name, value in carried.items())
         what = next(filter(None, parts), f"what {name_of(spec.one)} or its env's setup refers to")
         say_where(

@@ -13,15 +13,22 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error
+from espnet3.parallel.engine.exceptions import (
+    ANYTHING,
+    describe_error,
+    failure_of,
+    pickle_error,
+    spoilt_cuda,
+)
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler
 from espnet3.parallel.engine.settling import Block, Call, to_lines
-from espnet3.parallel.engine.watch import Late, end_process
+from espnet3.parallel.engine.watch import Late, end_process, late_in
 from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.errors import ParallelError
@@ -57,7 +64,7 @@ class Slots:
     """The slots of this process to one driver: a channel each, and one more that asks for further ones.
 
     `driver`: its host and process. `replaced`: another worker takes the place of one that ends, so that a process
-    beyond use may be ended.
+    beyond use may be ended. `as_new`: whether no item has changed the process, and no edit its modules.
     """
 
     address: Any
@@ -66,6 +73,7 @@ class Slots:
     replaced: bool
     hello: Hello
     tls: ssl.SSLContext | None = None
+    as_new: Callable[[], bool] = lambda: True
 
     def __post_init__(self) -> None:
         self._alone = self.hello.process != self.driver
@@ -137,7 +145,9 @@ class Slots:
             if channel is None:
                 return
             alone = self._alone
-            pilot = Pilot(channel, self.hello, self._permits, mark, alone, alone and self.replaced)
+            pilot = Pilot(
+                channel, self.hello, self._permits, mark, alone, alone and self.replaced, self.as_new
+            )
             self._pilots.add(pilot)
             try:
                 pilot.serve()
@@ -161,6 +171,7 @@ class Pilot:
     mark: Mark
     alone: bool = True
     replaced: bool = True
+    as_new: Callable[[], bool] = lambda: True
 
     end = staticmethod(end_process)  # what an item that takes too long does to its process
 
@@ -224,8 +235,16 @@ class Pilot:
         return self._outlet.open(run_id) if self.alone else nullcontext()
 
     def _on_run(
-        self, run_id: int, blob: bytes, timeout: float | None, path: list[str], hearing: Hearing
+        self,
+        run_id: int,
+        blob: bytes,
+        timeout: float | None,
+        path: list[str],
+        hearing: Hearing,
+        must_say: bool,
     ) -> None:
+        if must_say:
+            self._send(("as_new", run_id, self.as_new()))
         if self._ended(run_id):  # it was over before this slot looked at it: build nothing
             self._broken.add(run_id)
             self._send(("over", run_id))
@@ -293,7 +312,7 @@ class Pilot:
                     self._send(("unread", run_id, failure, pickle_error(error)))
                     return
             keep = float("inf") if positions is None else KEEP
-            with on_a_worker(report if self.alone else None):
+            with on_a_worker(report if self.alone else None, self.replaced):
                 how = budget, interrupted, self.mark.step, singly, self._step, keep
                 block = run_items(items, call, spec.policy, self.worker, *how)
             try:
@@ -310,7 +329,7 @@ class Pilot:
             self.mark.leave(len(block.values))
             if positions is not None:
                 to_lines(block, positions, items, spec.policy, self.worker)
-            parts = self._pickled(run_id, items, block, spec.policy)
+            parts = self._pickled(run_id, items, block, spec.policy, report)
             block.error = None  # its traceback leads to this frame, and the frame to it
         try:
             sys.stdout.flush()
@@ -331,12 +350,15 @@ class Pilot:
     def _has_end(self, run_id: int) -> bool:
         return any(m[0] == "end" and m[1] == run_id for m in self._inbox)
 
-    def _pickled(self, run_id: int, items: Any, block: Block, policy: Policy) -> Any:
+    def _pickled(
+        self, run_id: int, items: Any, block: Block, policy: Policy, leave: Callable[[Late], None]
+    ) -> Any:
         values, head = block.values, head_of(block)
         try:
             return pickle_parts(("done", run_id, tuple(head), values))
-        except ANYTHING:  # some result needs more than pickle (a class made in a script) ...
-            pass
+        except ANYTHING as error:  # some result needs more than pickle (a class made in a script) ...
+            if self.replaced and spoilt_cuda(error):  # or is on a GPU, where the kernel of any of them failed
+                leave(late_in(items, 0, len(values), block.seconds, None, error=error))
         try:
             return pickle_parts(("done", run_id, tuple(head), values), Pickler)
         except ANYTHING:  # ... or cannot travel at all

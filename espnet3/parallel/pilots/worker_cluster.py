@@ -32,6 +32,7 @@ class WorkerCluster(Protocol):
     """A cluster as the driver sees it; the defaults are those of a cluster that knows nothing."""
 
     owns_processes: bool = False  # it has forked its workers: it hears how each one ends, and replaces it
+    kept: bool = False  # its workers were another run's, whose items may have changed them: each is asked
     is_ours: bool = True  # opened by this package: a worker of it may be ended where another takes its place
 
     @property

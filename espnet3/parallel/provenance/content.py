@@ -13,7 +13,7 @@ import marshal
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import PurePath
@@ -50,6 +50,9 @@ _ONCE = frozenset({
     "_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"
 })  # fmt: skip
 _SOCKETS = ("socket", "_socket")
+_LAYERS = (
+    "torch.nn.modules.module"  # of the base of all layers, which pickles its attributes and nothing else
+)
 _factory: Any = vars(defaultdict)["default_factory"].__get__
 _longest: Any = vars(deque)["maxlen"].__get__
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
@@ -288,7 +291,7 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     users = [base for base in kind.__mro__ if is_users(base)]
     if issubclass(kind, BaseException):
         return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
-    theirs = [base for base in kind.__mro__[:-1] if base not in users]
+    theirs = [base for base in kind.__mro__[:-1] if base not in users and base.__module__ != _LAYERS]
     ways = [vars(base)[name] for base in theirs for name in _PICKLING if name in vars(base)]
     reduce: Any = copyreg.dispatch_table.get(kind) or (lambda one: one.__reduce_ex__(4))
     if users:  # nothing that calls what they override
@@ -304,6 +307,11 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     if isinstance(taken, str):  # a name in its module
         return [taken]
     return [list(part) if at > 2 and part is not None else part for at, part in enumerate(taken)]
+
+
+def is_torch_module(kind: type) -> bool:
+    """Tell whether objects of a class are layers or models of torch."""
+    return any(base.__module__ == _LAYERS for base in kind.__mro__)
 
 
 def _is_anonymous(function: FunctionType) -> bool:
@@ -327,13 +335,18 @@ def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, b
     found = {
         f"the default {name} of {called}": (one, f"argument {name}" in roots) for name, one in given.items()
     }
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            held = None if name == "__class__" else cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
+    for name, held in bound_around(function):
         found[f"{name} of {called}"] = held, name in around
     return found
+
+
+def bound_around(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of the function around it that a function reads, and their values."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, None if name == "__class__" else cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:

@@ -123,7 +123,10 @@ def _compiled(text: bytes, file: str) -> CodeType:
 
 
 def locate(module: str) -> dict[str, str]:
-    """Return the files that an import of a module loads, by module name: its own and its packages' `__init__`."""
+    """Return the files that an import of a module loads, by module name: its own and its packages' `__init__`.
+
+    Of an installed package, the `__init__` alone.
+    """
     files: dict[str, str] = {}
     parts = module.split(".")
     folders: Any = None
@@ -137,7 +140,7 @@ def locate(module: str) -> dict[str, str]:
             break
         if isinstance(file, str):
             files[name] = os.path.abspath(file)
-        if not folders:
+        if not folders or (name in files and not is_own(files[name])):
             break
     return files
 

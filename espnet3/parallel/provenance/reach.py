@@ -13,8 +13,9 @@ import hashlib
 import os
 import sys
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from inspect import getattr_static
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -33,7 +34,7 @@ from espnet3.parallel.provenance.code import (
     functions_in,
     hashes_in,
 )
-from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to
+from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to, is_torch_module
 from espnet3.parallel.provenance.modules import (
     MAIN,
     absolute,
@@ -88,12 +89,13 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
     hash of each function's code, and of what else counts, the nearest first. Then the import names of packages; of
     those, versions say whether they are the same.
     """
-    roots, reach = list(roots), Reach(Changed(), set())
+    find = cache(locate)  # nothing is imported meanwhile
+    roots, reach = list(roots), Reach(Changed(), set(), find)
     called = {"forward", "build_env_local"}
     for root in roots:  # what a base of ours has, this layer calls
         called.update(*(vars(base) for base in getattr(root, "__mro__", ()) if not is_users(base)))
     for _ in range(2):  # what reached code changes is known once all of it has been reached
-        reach = Reach(Changed(reach.functions.values(), called), reach.later)
+        reach = Reach(Changed(reach.functions.values(), called), reach.later, find)
         for root in roots:
             reach.add(root)
         reach.hash(config, "config")
@@ -112,13 +114,14 @@ class Reach(Content):
 
     lenient = True
 
-    def __init__(self, changed: Changed, later: set[str]) -> None:
+    def __init__(self, changed: Changed, later: set[str], find: Callable[[str], dict[str, str]]) -> None:
         super().__init__()
         self.left_out = changed.of  # type: ignore[method-assign]
         self.later: set[str] = set()
         self.installed: set[str] = set()
         self.functions: dict[int, Function] = {}
         self._come_later = later
+        self._locate = find
         self._todo: deque[Any] = deque()
         self._seen: dict[int, Any] = {}
         self._put: set[str] = set()
@@ -227,6 +230,8 @@ class Reach(Content):
         name, module, out = cls.__qualname__, module_of(cls), self.left_out(cls)
         bases = (*cls.__bases__, type(cls))
         known = {one: value for one, value in list(vars(cls).items()) if one not in _NOT_CODE}
+        if known.get("__annotations__") == {}:  # asking a class for them adds them
+            del known["__annotations__"]
         made_from = [f"{name_of(module_of(base))}:{base.__qualname__}" for base in bases]
         self._value(module, name, [made_from, sorted(known.keys() - out)])
         for base in bases:
@@ -316,7 +321,7 @@ class Reach(Content):
             dots = len(text) - len(text.lstrip("."))
             for above in (package, *(facts.texts if dots else ())):
                 dotted = absolute(text[dots:], dots, above)
-                if dotted.replace(".", "").isidentifier() and any(map(is_own, locate(dotted).values())):
+                if dotted.replace(".", "").isidentifier() and any(map(is_own, self._locate(dotted).values())):
                     found = True
                     self._module(dotted, facts.names | frozenset(dotted.split(".")), module)
         if not found:  # by a name made at run time: any module may be meant
@@ -326,7 +331,7 @@ class Reach(Content):
 
     def _module(self, dotted: str, names: frozenset[str], owner: str | None = None) -> None:
         """Take in names of a module that code imports."""
-        for name, file in locate(dotted).items():
+        for name, file in self._locate(dotted).items():
             live = sys.modules.get(name)
             if not is_own(file):
                 self.installed.add(name.partition(".")[0])
@@ -360,7 +365,7 @@ class Reach(Content):
             self._imports(name, facts, package)
             return
         for dotted in _imported(facts, package):
-            for inner, where in locate(dotted).items():
+            for inner, where in self._locate(dotted).items():
                 if is_own(where) and inner not in MAIN:
                     self._later(inner, where, inner in sys.modules)
 
@@ -465,6 +470,8 @@ class Changed:
     def of(self, value: Any) -> set[str]:
         """Return the names of a module, or the attributes of an object or a class, that are changed."""
         is_class, found = is_a(value, type), set(self._loose if id(value) in self._handed_on else ())
+        if not self._names.isdisjoint(("eval", "train")) and is_torch_module(type(value)):
+            found.add("training")  # which these methods of torch set
         for base in value.__mro__ if is_class else type(value).__mro__:
             for on_class, names in self._by_methods.get(id(base), ()):
                 if len(names) > 1:

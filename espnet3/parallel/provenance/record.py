@@ -10,8 +10,8 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.provenance.code import BODY, code_hash, constant_hash, constants_in, hashes_in
-from espnet3.parallel.provenance.content import WRAPPERS, given_to
+from espnet3.parallel.provenance.code import BODY, KNOWN, code_hash, constant_hash, constants_in, hashes_in
+from espnet3.parallel.provenance.content import WRAPPERS, bound_around
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, module_of, name_of_file
 from espnet3.parallel.provenance.reach import INSTALLED, Code
 
@@ -63,7 +63,8 @@ class LoadedCode:
     Code of the script itself travels with the run; a module that is imported by name is compared once it is loaded.
     """
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: Code, known: dict[bytes, str] | None = None) -> None:
+        KNOWN.update(known or {})
         script = own_attribute(sys.modules.get("__main__"), "__file__")
         travels = name_of_file(os.path.abspath(script)) if script else ""
         self._left: Code = {
@@ -74,7 +75,7 @@ class LoadedCode:
         self._known = 0
 
     def __reduce__(self) -> Any:
-        return LoadedCode, (self._left,)
+        return LoadedCode, (self._left, KNOWN.copy())
 
     def check(self, where: str) -> None:
         """Compare what this process, called `where`, has loaded since it was last asked.
@@ -128,7 +129,8 @@ def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
             name = getattr(one.__code__, "co_qualname", one.__qualname__)
             if os.path.basename(one.__code__.co_filename) == file:
                 found.setdefault(name, set()).add(code_hash(one.__code__))
-            left += [*(value for value, _ in given_to(one).values()), vars(one).get("__wrapped__")]
+            left += [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+            left += [*(value for _, value in bound_around(one)), vars(one).get("__wrapped__")]
         elif is_a(one, type) and module_of(one) == module.__name__:
             left += vars(one).values()
         elif type(one) in WRAPPERS:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import wraps
 from inspect import signature
-from pathlib import Path
 from typing import Any, TypeVar
 
 from espnet3.parallel.checks import (
@@ -60,7 +59,11 @@ def checked(name: str, value: Any) -> Any:
     """Return an argument of `BaseRunner` as a plain Python value; a path as a `Path`."""
     kind = _KINDS[name]
     found = argument(name, value, kind)
-    return Path(found) if isinstance(kind, Location) and found is not None else found
+    if not isinstance(kind, Location) or found is None:
+        return found
+    from pathlib import Path  # workers are starting meanwhile
+
+    return Path(found)
 
 
 def checked_batch_size(size: Any) -> Any:
@@ -120,13 +123,7 @@ def check_batches(runner: Any) -> None:
     own = kind.batch_forward
     if size is not None and size < 1:
         return  # an error of its own, when the runner is called
-    if takes_lists(kind, size):
-        warn_caller(
-            f"batch_size={size}, and {kind.__qualname__} has no batch_forward: its forward is given lists of up to "
-            f"{size} indices. Define batch_forward(indices, **env), which returns one result per index, to have "
-            "results and failures index by index, or leave batch_size out if forward takes one index"
-        )
-    elif size is not None and is_default(kind, "batch_forward"):
+    if size is not None and is_default(kind, "batch_forward") and not takes_lists(kind, size):
         warn_caller(
             f"batch_size={size} has no effect, as the runner has no batch_forward: define batch_forward(indices, "
             "**env), which returns one result per index, or leave batch_size out"

@@ -161,14 +161,17 @@ def _on_client(
 def _on_own_workers(
     spec: RunSpec, work: Work, config: ParallelConfig, may_take: Callable[[], bool], tally: Tally
 ) -> Pairs:
-    from espnet3.parallel.local.workers import borrowed
+    from espnet3.parallel.local.workers import OwnWorkers, on_own_workers
 
-    with borrowed(config, work.total) as workers:
+    def run(workers: OwnWorkers) -> Pairs:
         tally.asked = len(workers)
         from espnet3.parallel.pilots.driver import PilotRun  # while the processes start
 
         timeouts = config.start_timeout, config.frozen_timeout
         yield from PilotRun(workers, work, spec, workers, *timeouts, may_take, False, tally)
+
+    of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.provenance.record")
+    yield from on_own_workers(config, work.total, run, of_folder if spec.loaded is not None else ())
 
 
 def _has_threads(client: Any) -> bool:

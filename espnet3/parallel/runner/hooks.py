@@ -8,41 +8,39 @@ Where a runner overrides one of `init_state`, `reduce_state` and `finalize_state
 those of the base call the hooks above.
 
 A runner may have one of `forward` and `batch_forward` alone. `batch_forward` alone: its `forward` is a batch of one.
-`forward` alone, a batch size, and files of its own: where `forward` says that it takes lists, an item of the run is a
-list of indices, as in ESPnet3's layer. It says so by its first parameter (annotated as a list, sequence or iterable, or
-called `indices`, `batch`, ...), or by being ESPnet3's own, or that of a runner derived from one of ESPnet3's, which are
-documented to be given lists. A `forward` that says nothing is given one index, which is right for any batch size.
+`forward` alone and a batch size: beside ESPnet's own `espnet3.systems` an item of the run is a list of indices, as
+ESPnet documents it for every runner; elsewhere the batch size has no effect.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.env.injection import bind, name_of
+from espnet3.parallel.env.store import seen_as
 from espnet3.parallel.errors import BatchLengthError, SignatureError
-from espnet3.parallel.ledger.files import BY_UMASK, Draft
 from espnet3.parallel.provenance import FUNCTION
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from espnet3.parallel.engine.settling import Call
 
 WRITER_HOOKS = ("open_writers", "write_record", "close_writers")
 STATE_HOOKS = ("init_state", "reduce_state", "finalize_state")
 _STATIC = ("forward", "batch_forward", *WRITER_HOOKS, *STATE_HOOKS)
+_TAKING_RESULTS = ("write_record", "reduce_state", "merge", "write_outputs")
 _ITERATED = ("batch_forward", "open_writers")  # results of the others are not iterated over
 _DEFAULT = "_espnet3_default"
 MADE = "_espnet3_in_batches_of_one"  # on a `forward` that calls `batch_forward`
-_ESPNET3 = ("espnet3.systems.", "espnet3.components.")  # ours, of the same names, have a `batch_forward`
-_LISTS = ("batch", "batch_indices", "idxs", "indices")
-_LIST = re.compile(r"\b([Ll]ist|Sequence|Iterable|Collection)\b")
+_OURS = "stages.py"  # in the folder of our own `espnet3.systems`, and not in that of ESPnet's
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,6 +55,12 @@ def is_default(runner: type, name: str) -> bool:
     """Whether a runner's hook is that of the base."""
     hook = inspect.getattr_static(runner, name)
     return own_attribute(getattr(hook, "__func__", hook), _DEFAULT) is True
+
+
+def keeps_results(runner: type) -> bool:
+    """Whether a run folder holds a runner's results; those of one with a `write_record` go where that writes them."""
+    own = {name for name in _TAKING_RESULTS if not is_default(runner, name)}
+    return not own or ("write_outputs" in own and "merge" not in own)
 
 
 def writes_files(runner: type) -> bool:
@@ -127,13 +131,11 @@ def in_batches_of_one(runner: Any) -> Callable[..., Any]:
 
 def takes_lists(runner: type, batch_size: int | None) -> bool:
     """Whether a runner's `forward` takes lists of indices; the module's docstring has the rule."""
-    if batch_size is None or not is_default(runner, "batch_forward") or not writes_files(runner):
+    if batch_size is None or not is_default(runner, "batch_forward"):
         return False
-    forward = runner.forward  # type: ignore[attr-defined]  # a runner's class
-    if any(one.__module__.startswith(_ESPNET3) for one in (forward, *runner.__mro__)):
-        return True
-    first = next(iter(inspect.signature(forward).parameters.values()), None)
-    return first is not None and (first.name in _LISTS or bool(_LIST.search(str(first.annotation))))
+    systems = find_spec("espnet3.systems")
+    places = [] if systems is None else systems.submodule_search_locations or []
+    return bool(places) and not any(os.path.exists(os.path.join(place, _OURS)) for place in places)
 
 
 def in_lists(items: Sequence[Any], size: int) -> list[list[Any]]:
@@ -193,8 +195,10 @@ class ShardWriters:
     def __init__(self, hooks: Hooks, env: dict[str, Any], folder: Path, number: int) -> None:
         self._hooks = hooks
         self._env = env
-        self._folder = folder
-        self._state: Any = new_state(folder, number)
+        self._folder = seen_as(
+            folder, type(folder)(str(env["output_dir"]), str(env["shard_subdir"]), folder.name)
+        )
+        self._state: Any = new_state(self._folder, number)
         self._writers: Any = None
         if hooks.states is None:
             self._write = bind(hooks.write_record, env, n_positional=3)
@@ -231,14 +235,16 @@ def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:
 
     `shard_subdir` is empty if the folder does not end with it, as in a detached run without an `output_dir`.
     """
-    parts = Path(shard_subdir).parts
+    parts = type(folder)(shard_subdir).parts
     if not parts or folder.parts[-len(parts) :] != parts:
         return {"output_dir": str(folder), "shard_subdir": ""}
-    return {"output_dir": str(Path(*folder.parts[: -len(parts)])), "shard_subdir": shard_subdir}
+    return {"output_dir": str(type(folder)(*folder.parts[: -len(parts)])), "shard_subdir": shard_subdir}
 
 
 def opened_state(runner: Any, env: dict[str, Any]) -> dict[str, Any]:
     """Return the state of the base's `init_state`, with open writers."""
+    from pathlib import Path  # as `Draft` below: first runs start their workers before
+
     number = int(env["shard_id"])
     folder = Path(env["output_dir"], env["shard_subdir"], f"split.{number}")
     return {**new_state(folder, number), "_writers": bind(runner.open_writers, env)(folder)}
@@ -311,6 +317,9 @@ def concatenate_shard_files(
         OSError: A file cannot be read or written.
     """
     import shutil  # here: its compressors take longer to load than the rest of this module
+    from pathlib import Path
+
+    from espnet3.parallel.ledger.files import BY_UMASK, Draft
 
     out = Path(out_path)
     parts = [part for part in (Path(folder, relative_name) for folder in shard_dirs) if part.exists()]

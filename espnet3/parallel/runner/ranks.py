@@ -121,8 +121,7 @@ def results_of_rank_0(run: Run, rank: Rank) -> Any:
     folder = run.folder
     _Wait(run, folder, rank).until(lambda wait: wait.is_complete())
     if run.merges:
-        shards = read_run(folder)["plan"][SHARDS]
-        return run.runner.merge([folder / f"split.{number}" for number in range(len(shards))])
+        return run.merge_shards(len(read_run(folder)["plan"][SHARDS]))
     results = Results(folder)
     run.runner.write_outputs(run.items, results)
     return results

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.exceptions import item_error
 from espnet3.parallel.engine.work import Work, as_items
-from espnet3.parallel.env.store import adding
+from espnet3.parallel.env.store import adding, seen_as
 from espnet3.parallel.env_provider import built_here, made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError, NoOutputDirError
 from espnet3.parallel.messages import shown
@@ -38,26 +38,17 @@ from espnet3.parallel.runner.hooks import (
     folder_entries,
     in_lists,
     is_default,
+    keeps_results,
     takes_lists,
     writes_files,
 )
 from espnet3.parallel.runner.progress import Report
-from espnet3.parallel.runner.shards import (
-    FEW,
-    Launch,
-    Shard,
-    cut,
-    failed_elsewhere,
-    make_shard_function,
-    run_shards,
-    shards_of,
-    write_manifest,
-)
 from espnet3.parallel.timing.recorder import TimesRecorder
 
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.folder import OpenRun
     from espnet3.parallel.ledger.identity import Identity
+    from espnet3.parallel.runner.shards import Launch, Shard
 
 # Methods called when all items are done, with their arguments
 _FINISHING = {"merge": ("shard_dirs",), "write_outputs": ("indices", "results")}
@@ -76,6 +67,7 @@ class Run:
     align: int  # the batch size, or 1: chunks and shards begin at multiples of it
     # whether the runner writes files of its own (writer hooks or `merge`), so that whole shards run
     writes: bool
+    keeps: bool  # whether the run folder holds its results
     merges: bool  # whether its `merge` makes the result of the call
     outputs: bool  # whether it writes more files from the whole results (`write_outputs`)
     retry_failed: bool  # whether items that failed in an earlier session of the folder run again
@@ -114,6 +106,7 @@ class Run:
             batch_forward=kind.batch_forward if batched else None,
             align=size or 1,
             writes=writes_files(kind),
+            keeps=keeps_results(kind),
             merges=not is_default(kind, "merge"),
             outputs=not is_default(kind, "write_outputs"),
             retry_failed=runner.retry_failed or runner.on_error == "raise",
@@ -133,9 +126,16 @@ class Run:
         named = {name for one in called if one is not None for name in inspect.signature(one).parameters}
         return {name: value for name, value in found.items() if name in named}
 
+    def merge_shards(self, count: int) -> Any:
+        """Return what the runner's `merge` makes of so many shards."""
+        assert self.folder is not None
+        folder = seen_as(self.folder, self.runner.output_dir / self.runner.shard_subdir)
+        return self.runner.merge([folder / f"split.{number}" for number in range(count)])
+
     def identity(self) -> Identity:
         """Return the run's identity, by which its folder is recognised."""
         from espnet3.parallel.ledger.identity import identify  # here: it is a tenth of a second
+        from espnet3.parallel.runner.shards import FEW, cut
 
         runner, provider = self.runner, self.runner.provider
         lists = takes_lists(type(runner), checked_batch_size(runner.batch_size))
@@ -160,11 +160,11 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
             "requires output_dir: pass one"
         )
     runner, provider = run.runner, run.runner.provider
-    entries = {} if run.folder is None else run.entries(run.folder)
+    entries, given = ({}, "") if run.folder is None else (run.entries(run.folder), str(runner.output_dir))
     spec = RunSpec(
         one=type(runner).forward,
         many=run.batch_forward,
-        setup=adding(worker_setup_of(provider), entries),
+        setup=adding(worker_setup_of(provider), entries, given),
         policy=run.policy,
         setup_timeout=runner.setup_timeout,
     )
@@ -175,7 +175,7 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
         client=client,
         config=config,
         tally=report.tally,
-        here=adding(partial(built_here, provider), entries),
+        here=adding(partial(built_here, provider), entries, given),
         killable=run.policy.item_timeout is not None,
         show_dashboard=runner.progress,
     )
@@ -212,6 +212,7 @@ def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> tuple[l
 def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> tuple[Any, RunSummary]:
     from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
     from espnet3.parallel.provenance.record import LoadedCode
+    from espnet3.parallel.runner.shards import failed_elsewhere, shards_of
 
     retry = run.retry_failed
     identity = run.identity()
@@ -234,7 +235,7 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
         folder.event("computed", **asdict(summary))
         folder.merge()
         if run.merges:
-            return run.runner.merge([Path(shard.folder) for shard in shards]), summary
+            return run.merge_shards(len(shards)), summary
         return folder.results(), summary
 
 
@@ -274,11 +275,13 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
 def _run_shards(
     run: Run, folder: OpenRun, left: list[Shard], spec: RunSpec, launch: Launch, report: Report
 ) -> None:
+    from espnet3.parallel.runner.shards import make_shard_function, run_shards, write_manifest
+
     hooks = Hooks.of(type(run.runner), run.batch_forward is not None)
     write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
     spec = replace(
         spec,
-        one=make_shard_function(hooks, run.policy, keep_values=not run.merges),
+        one=make_shard_function(hooks, run.policy, run.keeps),
         many=None,
         policy=Policy(on_error="record", poison_after=0),  # of shards; their items have their own
         check=hooks.check,

@@ -20,8 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.checks import as_python
-from espnet3.parallel.engine.blame import OUTSIDE, Fate, History, Loss
-from espnet3.parallel.engine.exceptions import failure_of, item_error, load_error, pickle_error
+from espnet3.parallel.engine.blame import OUTSIDE, History, Loss
+from espnet3.parallel.engine.exceptions import (
+    failure_of,
+    item_error,
+    load_error,
+    pickle_error,
+    recorded_error,
+)
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.seeding import turn
 from espnet3.parallel.engine.settling import Block, Call
@@ -369,8 +375,7 @@ class _Driver:
         index = NoItem(f"shard {shard.number}") if begin == OUTSIDE else shard.items[begin]
         failure = history.failure(begin, index, worker)
         if begin == OUTSIDE or self._policy.on_error == "raise":
-            kind = TimeoutError if fate is Fate.GIVEN_UP else RuntimeError
-            raise item_error(kind(failure.message), failure)
+            raise item_error(recorded_error(failure), failure)
         return replace(shard, skip={**shard.skip, begin: failure})
 
 

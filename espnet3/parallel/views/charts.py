@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from html import escape
 
 _HEIGHT, _TOP, _ROW = 150, 18, 18  # pixels
-_NAME = 18.0  # percent of the width: names of rows on the left, and as much for values on the right
-_LONGEST_NAME = 24  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,33 +35,18 @@ def columns(found: Sequence[tuple[float, str]], top: str, scale: Sequence[str], 
     return _svg(body, scale, _HEIGHT, label)
 
 
-def rows(
-    found: Sequence[tuple[str, Sequence[Bar]]],
-    label: str,
-    scale: Sequence[str] = (),
-    shown: Sequence[str] = (),
-) -> str:
-    """Draw a row for each name, with its bars and, where `shown` has it, a text behind them."""
+def rows(found: Sequence[tuple[str, Sequence[Bar]]], label: str, scale: Sequence[str]) -> str:
+    """Draw a row for each name, with its bars; the name stands beside it, and above it where there is no room."""
     begin = min(bar.begin for _, bars in found for bar in bars)
-    end = max(bar.end for _, bars in found for bar in bars)
-    percent = (100 - _NAME * (2 if shown else 1)) / max(end - begin, 1e-9)
-    body = []
-    for place, (name, bars) in enumerate(found):
-        top = _TOP + place * _ROW
-        body.append(_text(_NAME - 1, top + 12, name[:_LONGEST_NAME], "end"))
-        for bar in bars:
-            left, width = _NAME + (bar.begin - begin) * percent, max(0.2, (bar.end - bar.begin) * percent)
-            body.append(_rect(bar.kind, left, width, top + 2, _ROW - 5, bar.title))
-        if shown:
-            body.append(_text(_NAME + (bars[-1].end - begin) * percent + 1, top + 12, shown[place]))
-    return _svg(body, scale, _ROW * len(found), label, _NAME)
-
-
-def bars(found: Sequence[tuple[str, float, str]]) -> str:
-    """Draw one bar for each row: its name, its value, and the value as it is shown."""
-    drawn = [(name, [Bar(0.0, value, "work", shown)]) for name, value, shown in found]
-    label = "; ".join(f"{name}: {shown}" for name, _, shown in found)
-    return rows(drawn, label, shown=[shown for _, _, shown in found])
+    percent = 100 / max(max(bar.end for _, bars in found for bar in bars) - begin, 1e-9)
+    lines = []
+    for name, bars in found:
+        places = [((bar.begin - begin) * percent, max(0.2, (bar.end - bar.begin) * percent)) for bar in bars]
+        drawn = [_rect(bar.kind, *at, 2, _ROW - 5, bar.title) for bar, at in zip(bars, places, strict=True)]
+        svg = f'<svg role="img" aria-label="{escape(name)}" height="{_ROW}">{"".join(drawn)}</svg>'
+        lines.append((name, svg))
+    lines.append(("", _svg([], scale, 0, label, 0)))
+    return "".join(f'<div class="row"><span>{escape(name)}</span>{drawn}</div>' for name, drawn in lines)
 
 
 def points(found: Sequence[tuple[float, float]], across: str, up: str) -> str:
@@ -114,18 +97,15 @@ def _text(left: float, top: float, text: str, anchor: str = "start") -> str:
     return f'<text x="{left:.2f}%" y="{top:.0f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(body: Sequence[str], scale: Sequence[str], height: float, label: str, left: float = 0) -> str:
-    """Put a chart together: its body, a line below it from `left` on, and the texts of its scale."""
-    bottom = _TOP + height
-    line = f'<line class="grid" x1="{left}%" x2="100%" y1="{bottom}" y2="{bottom}"/>'
+def _svg(body: Sequence[str], scale: Sequence[str], height: float, label: str, top: int = _TOP) -> str:
+    """Put a chart together: its body, a line below it, and the texts of its scale."""
+    bottom = top + height
+    line = f'<line class="grid" x1="0%" x2="100%" y1="{bottom}" y2="{bottom}"/>'
     under = []
     for place, text in enumerate(scale):
         anchor = "start" if place == 0 else "end" if place == len(scale) - 1 else "middle"
-        under.append(_text(left + (100 - left) * place / (len(scale) - 1), bottom + 16, text, anchor))
-    return (
-        f'<div class="wide"><svg role="img" aria-label="{escape(label)}" height="{bottom + 22}">'
-        f"{''.join([*body, line, *under])}</svg></div>"
-    )
+        under.append(_text(100 * place / (len(scale) - 1), bottom + 16, text, anchor))
+    return f'<svg role="img" aria-label="{escape(label)}" height="{bottom + 22}">{"".join([*body, line, *under])}</svg>'
 
 
 STYLE = """
@@ -147,8 +127,10 @@ pre{background:var(--card);border-radius:6px;padding:10px;overflow-x:auto}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(105px,1fr));gap:10px}
 .tiles div{background:var(--card);border-radius:8px;padding:10px 12px;display:flex;flex-direction:column}
 .tiles strong{font-size:1.15rem}.tiles span{color:var(--dim);font-size:.85rem}
-.wide{overflow-x:auto}.wide table{min-width:34rem}.wide svg{min-width:22rem}
-svg{width:100%;display:block}svg text{fill:var(--dim);font:11px system-ui,sans-serif}
+.wide{overflow-x:auto}.wide table{min-width:34rem}
+.row{display:grid;grid-template-columns:10rem 1fr;gap:0 8px;color:var(--dim);font-size:.8rem}
+.row span{overflow:hidden;text-overflow:ellipsis;white-space:nowrap;text-align:right}
+svg{width:100%;display:block}svg text{fill:var(--dim);font:12px system-ui,sans-serif}
 .grid{stroke:var(--line);stroke-width:1}.point{fill:var(--work);fill-opacity:.45}
 .work{fill:var(--work);background:var(--work)}.launch{fill:var(--launch);background:var(--launch)}
 .env{fill:var(--env);background:var(--env)}.idle{fill:var(--idle);background:var(--idle)}
@@ -156,8 +138,9 @@ svg{width:100%;display:block}svg text{fill:var(--dim);font:11px system-ui,sans-s
 .legend{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:.85rem;color:var(--dim)}
 .legend i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:5px}
 table{border-collapse:collapse;width:100%;font-size:.88rem}
-th{text-align:left;color:var(--dim);font-weight:600}
-th,td{padding:4px 10px 4px 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
-td:first-child{white-space:nowrap}
+th{text-align:left;white-space:nowrap;color:var(--dim);font-weight:600}
+th,td{padding:4px 10px 4px 0;border-bottom:1px solid var(--line);vertical-align:top}
+td:first-child{white-space:nowrap}td:last-child{overflow-wrap:anywhere}
 details{margin:.4rem 0}summary{cursor:pointer}summary:focus-visible{outline:2px solid var(--work);outline-offset:2px}
+@media (max-width:600px){svg text{font-size:13px}.row{display:block}.row span{display:block;text-align:left}}
 """

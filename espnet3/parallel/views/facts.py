@@ -41,6 +41,7 @@ class Session:
     error: str = ""  # type and message of the error that stopped it
     figures: dict[str, Any] = field(default_factory=dict)  # its `RunSummary`, of one that "computed"
     repaired: list[str] = field(default_factory=list)  # damage that it found, and the repair
+    ran: int = 0  # items, by itself or by the jobs that it submitted
 
     def figure(self, name: str) -> float:
         """Return one of the figures; 0 where it is not recorded."""
@@ -58,9 +59,9 @@ def read_sessions(run: Path) -> list[Session]:
         if kind == "repaired":
             repairs.append(str(event.get("what")))
             continue
-        if kind in ("started", "resumed") or not sessions:
+        if kind in ("started", "resumed", "retried") or not sessions:
             have = (_number(event, "ok"), _number(event, "failed"))
-            sessions.append(Session(begin, kind == "resumed", *have))
+            sessions.append(Session(begin, kind != "started", *have))
         last = sessions[-1]
         last.repaired, repairs = [*last.repaired, *repairs][:_MOST_REPAIRS], []
         _take(last, kind, event)
@@ -69,11 +70,11 @@ def read_sessions(run: Path) -> list[Session]:
 
 def _take(session: Session, kind: str, facts: dict[str, Any]) -> None:
     if kind == "computed":
-        session.figures = facts
+        session.figures, session.ran = facts, _number(facts, "items")
     elif kind == "stopped":
         session.error = f"{facts.get('error')}: {facts.get('message')}"
-    if kind in ("computed", "submitted", "stopped"):
-        session.ended = kind
+    if kind in ("computed", "submitted", "stopped", "retried"):
+        session.ended = "submitted" if kind == "retried" else kind
     elif kind not in ("started", "resumed", "missed_beats"):
         session.ended = session.ended or kind
 
@@ -170,7 +171,7 @@ def spans(folder: Path, name: str, done: Path | None = None) -> Iterator[Span]:
 class JobEnds:
     """Shards whose jobs ended in one way."""
 
-    state: str  # as `espnet3 status` calls it
+    state: str  # as `espnet3-parallel status` calls it
     shards: tuple[int, ...]
     noticed: float | None  # when a retry found them so, in seconds since the epoch; None: they are so now
     sentence: str  # the meaning of the state
@@ -243,6 +244,36 @@ class RunFacts:
         """The sessions that ended in order and computed something."""
         return [session for session in self.sessions if session.figure("items")]
 
+    @property
+    def stretches(self) -> list[tuple[float, float]]:
+        """Begins and ends of work on it, in order; only a run that tells none has those of its drivers."""
+        found = [(one.begin, one.end) for one in self.shards]
+        found += [(one.begin, one.end) for one in self.times.stints]
+        found += [(one.begin, one.begin + one.figure("seconds")) for one in self.computed]
+        return sorted(found or [(one.begin, one.end) for one in self.drivers])
+
+    @property
+    def began(self) -> float:
+        """When its first session or process began."""
+        return min(
+            [begin for begin, _ in self.stretches] + [one.begin for one in self.sessions] or [self.read]
+        )
+
+    @property
+    def ended(self) -> float:
+        """When the last work on it ended; of a run at work, when it was read."""
+        ends = [self.began, *(end for _, end in self.stretches)]
+        return self.read if self.state == "at work" else max(ends)
+
+    @property
+    def worked(self) -> float:
+        """Seconds in which a process was at work on it."""
+        total = until = 0.0
+        for begin, end in self.stretches:
+            total += max(0.0, end - max(begin, until))
+            until = max(until, end)
+        return total
+
     def total(self, figure: str) -> float:
         """Return the sum of a figure over the sessions."""
         return sum(session.figure(figure) for session in self.sessions)
@@ -271,6 +302,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     exact = not sampled
     failures = merged_failures(run, counts.failed) if counts.merged else outcomes.failures
     found, unknown = read_ends(run) if ends else ([], [])
+    _count_jobs(sessions, times)
     # the driver lives, or one of the jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
     complete = counts.merged or (not alive and exact and counts.ok + counts.failed == items)
@@ -306,6 +338,14 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         notes=tuple(notes),
         exact=exact,
     )
+
+
+def _count_jobs(sessions: list[Session], times: RunTimes) -> None:
+    """Count the items that jobs ran, in the session that had submitted them last."""
+    for stint in times.stints:
+        begun = [one for one in sessions if one.begin <= stint.begin]
+        if begun and begun[-1].ended == "submitted":
+            begun[-1].ran += stint.items
 
 
 def _counts(run: Path, outcomes: Outcomes) -> tuple[FolderStatus, str]:

@@ -46,7 +46,7 @@ class Worker:
 class LiveFacts:
     """The state of a run at one look."""
 
-    status: RunStatus | FolderStatus  # as of `espnet3 status`
+    status: RunStatus | FolderStatus  # as of `espnet3-parallel status`
     time: float  # in seconds since the epoch
     rate: float  # items per second over the last minute of watching
     workers: tuple[Worker, ...]  # those that have something to do or to say come first

@@ -23,7 +23,7 @@ from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.timing.reading import RunTimes
 
 MOST_FAILURES = 200_000  # failed items that are told apart: a report is for people
-_SHOWN = 5  # indices of a group that are named
+SHOWN = 100  # failed items that are named
 SLOWEST = 10
 _MESSAGE = 200  # characters of a message that group failures
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"")
@@ -37,7 +37,8 @@ class FailureGroup:
     error_type: str
     message: str  # of the first one, like the fields below
     count: int
-    indices: tuple[str, ...]  # of the first ones
+    indices: tuple[str, ...]  # of the first ones,
+    messages: tuple[str, ...]  # with the beginning of what each said
     traceback: str
     worker: str
     attempts: int  # the most that one of them had
@@ -50,7 +51,7 @@ class Failures:
         self.unread = 0
         self.slowest: list[tuple[float, str]] = []
         self._first: dict[tuple[str, str, str], ItemFailure] = {}
-        self._of: dict[int, tuple[tuple[str, str, str], str, int]] = {}
+        self._of: dict[int, tuple[tuple[str, str, str], str, int, str]] = {}
 
     def add(self, position: int, failure: ItemFailure) -> None:
         """Take in one; a later failure of the same position replaces it."""
@@ -61,7 +62,9 @@ class Failures:
         key = failure.cause, failure.error_type, message
         self._first.setdefault(key, failure)
         shown = f"{failure.index!r:.80}"
-        self._of[position] = key, shown, failure.attempts
+        # those that come later are not named, unless many of the first ones were computed after all
+        said = f"{' '.join(failure.message.split()):.{_MESSAGE}}" if len(self._of) < 10 * SHOWN else message
+        self._of[position] = key, shown, failure.attempts, said
         if failure.seconds is not None:
             heapq.heappush(self.slowest, (failure.seconds, shown))
             if len(self.slowest) > SLOWEST:
@@ -69,15 +72,18 @@ class Failures:
 
     def groups(self, state: bytearray | None = None) -> list[FailureGroup]:
         """Return the groups, the largest first."""
-        members: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
-        for position, (key, index, attempts) in self._of.items():
+        members: dict[tuple[str, str, str], list[tuple[str, int, str]]] = {}
+        for position, (key, index, attempts, said) in self._of.items():
             if state is None or state[position] == FAILED:
-                members.setdefault(key, []).append((index, attempts))
+                members.setdefault(key, []).append((index, attempts, said))
         found = []
         for key, items in members.items():
-            first, named = self._first[key], tuple(index for index, _ in items[:_SHOWN])
-            most = max(attempts for _, attempts in items)
-            facts = (first.message, len(items), named, first.traceback, first.worker, most)
+            first, most = self._first[key], max(attempts for _, attempts, _ in items)
+            named = (
+                tuple(index for index, _, _ in items[:SHOWN]),
+                tuple(said for _, _, said in items[:SHOWN]),
+            )
+            facts = (first.message, len(items), *named, first.traceback, first.worker, most)
             found.append(FailureGroup(first.cause, first.error_type, *facts))
         return sorted(found, key=lambda group: -group.count)
 

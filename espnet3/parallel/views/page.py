@@ -13,12 +13,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.ledger.split import ERRORS
 from espnet3.parallel.messages import counted
 from espnet3.parallel.timing.reading import RunTimes, Stint, shard_of, worker_name
 from espnet3.parallel.timing.recorder import PER_OCTAVE, edge_of
 from espnet3.parallel.views import charts
 from espnet3.parallel.views.charts import STYLE, Bar, amount, duration
 from espnet3.parallel.views.facts import RunFacts
+from espnet3.parallel.views.outcomes import SHOWN, FailureGroup
 
 _MOST_GROUPS = 50
 _MOST_CONFIG = 200_000  # characters
@@ -59,6 +61,7 @@ def page_of(facts: RunFacts) -> str:
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="dim">{escape(facts.run)} · read {charts.clock(facts.read)}</p>',
+        f"<p>{escape(_when(facts))}</p>",
         '<section aria-label="Conclusions"><ol class="conclusions">'
         + "".join(f"<li>{_inline(one)}</li>" for one in found)
         + "</ol></section>",
@@ -82,7 +85,9 @@ def page_of(facts: RunFacts) -> str:
 
 def _tiles(facts: RunFacts) -> str:
     last = facts.computed[-1] if facts.computed else None
+    sessions = counted(len(facts.sessions), "session")
     tiles = [
+        (duration(facts.ended - facts.began), f"it took, in {sessions}"),
         (f"{facts.ok + facts.failed:,}", f"of {facts.items:,} items"),
         (f"{facts.failed:,}", "failed"),
         (facts.state, "the run is"),
@@ -90,8 +95,7 @@ def _tiles(facts: RunFacts) -> str:
     if last is not None:
         work = max(1e-9, last.figure("seconds") - last.figure("start_seconds"))
         tiles += [
-            (duration(last.figure("seconds")), "last session"),
-            (f"{last.figure('items') / work:,.3g}/s", "items while at work"),
+            (f"{_rate(last.figure('items') / work)}", "items while at work"),
             (f"{last.figure('busy_seconds') / max(1e-9, last.figure('slot_seconds')):.0%}", "workers busy"),
         ]
     if facts.times.memory:
@@ -107,15 +111,19 @@ def _throughput(facts: RunFacts) -> str:
         return "<p>Nothing is recorded yet of when items came in.</p>"
     begin, end, rates = binned(facts.times.stints, facts.sessions[0].begin if facts.sessions else None)
     width = (end - begin) / len(rates)
-    shown = [(charts.clock(begin + place * width), f"{rate:,.3g}") for place, rate in enumerate(rates)]
-    drawn = [(rate, f"{moment}: {text}/s") for rate, (moment, text) in zip(rates, shown, strict=True)]
-    top = f"{max(rates):,.3g}/s"
+    shown = [(charts.clock(begin + place * width), _rate(rate)) for place, rate in enumerate(rates)]
+    drawn = [(rate, f"{moment}: {text}") for rate, (moment, text) in zip(rates, shown, strict=True)]
+    top = _rate(max(rates))
     label = f"Items per second from {charts.clock(begin)} to {charts.clock(end)}, at most {top}"
     return (
         charts.columns(drawn, top, charts.moments(begin, end), label)
         + '<p class="dim">Items are spread evenly between two recorded moments.</p>'
-        + _folded("As a table", _table(("from", "items/s"), shown))
+        + _folded("As a table", _table(("from", "items"), shown))
     )
+
+
+def _rate(number: float) -> str:
+    return f"{number:,.0f}/s" if number >= 100 else f"{number:.3g}/s"
 
 
 def binned(found: Sequence[Stint], begin: float | None = None) -> tuple[float, float, list[float]]:
@@ -168,8 +176,8 @@ def _times(facts: RunFacts) -> str:
         parts.append(f"<p>An item took {mean}, over {times.items:,} items: {shares}.</p>{_histogram(times)}")
         parts.append(f'<p class="dim">{_HOW}</p>')
     if facts.slowest:
-        slow = [(f"item {index}", seconds, duration(seconds)) for seconds, index in facts.slowest]
-        parts.append(f"<h3>Slowest items</h3>{charts.bars(slow)}")
+        slow = ", ".join(f"item {index} ({duration(seconds)})" for seconds, index in facts.slowest)
+        parts.append(f"<p>The slowest: {escape(slow)}.</p>")
     if len(times.costs) > 1:
         sample = times.costs[:: max(1, len(times.costs) // _MOST_POINTS)]
         drawn = charts.points([(cost, seconds) for seconds, cost in sample], "item_cost", "s")
@@ -196,22 +204,35 @@ def _histogram(times: RunTimes) -> str:
 
 
 def _failures(facts: RunFacts) -> str:
-    if not facts.failures:
-        return "<p>None.</p>"
-    parts = []
+    """List the failed items by type and then by message, as many as are named in all, and the first of each kind."""
+    parts, left = ["" if facts.failures else "<p>None.</p>"], SHOWN
+    types: dict[str, list[FailureGroup]] = {}
     for group in facts.failures[:_MOST_GROUPS]:
-        more = ", …" if group.count > len(group.indices) else ""
-        trace = group.traceback
-        if len(trace) > _MOST_TRACEBACK:
-            trace = f"{trace[: _MOST_TRACEBACK // 2]}\n…\n{trace[-_MOST_TRACEBACK // 2 :]}"
-        parts.append(
-            f"<details><summary><strong>{group.count:,} x</strong> {escape(group.cause)}: "
-            f"<code>{escape(group.error_type)}</code> {escape(group.message[:300])}</summary>"
-            f"<p>Items {escape(', '.join(group.indices))}{more}; the first ran on {escape(group.worker)}; at most "
-            f"{group.attempts} attempt{'s' if group.attempts > 1 else ''}.</p><pre>{escape(trace)}</pre></details>"
-        )
-    left = len(facts.failures) - _MOST_GROUPS
-    return "".join(parts) + (f"<p>{left:,} more kinds are left out.</p>" if left > 0 else "")
+        types.setdefault(group.error_type, []).append(group)
+    for name, groups in sorted(types.items(), key=lambda one: -sum(group.count for group in one[1])):
+        items = counted(sum(group.count for group in groups), "item")
+        parts.append(f"<h3><code>{escape(name)}</code>: {items}</h3>")
+        for group in groups:
+            rows = list(zip(group.indices, group.messages, strict=True))[: max(1, left)]
+            left -= len(rows)
+            trace = group.traceback
+            if len(trace) > _MOST_TRACEBACK:
+                trace = f"{trace[: _MOST_TRACEBACK // 2]}\n…\n{trace[-_MOST_TRACEBACK // 2 :]}"
+            how = "" if group.cause == "error" else f" ({group.cause})"
+            most = f"at most {counted(group.attempts, 'attempt')}"
+            parts.append(
+                f"<p><strong>{group.count:,} x</strong> {escape(group.message[:300])}{escape(how)}; {most}</p>"
+                + _table(("item", "message"), rows)
+                + _folded(f"Traceback of the first, on {group.worker}", f"<pre>{escape(trace)}</pre>")
+            )
+    kinds = len(facts.failures) - _MOST_GROUPS
+    parts.append(f"<p>{kinds:,} more kinds are left out.</p>" if kinds > 0 else "")
+    if facts.failed > SHOWN - left:
+        file, all_of = Path(facts.run, ERRORS), f"All {counted(facts.failed, 'failed item')}"
+        where = f'<a href="{file.as_uri()}">{ERRORS}</a>, and ' if file.exists() else ""
+        command = shlex.join(["espnet3-parallel", "failures", facts.run])
+        parts.append(f"<p>{all_of} are in {where}listed by <code>{escape(command)}</code>.</p>")
+    return "".join(parts)
 
 
 def _sessions(facts: RunFacts) -> str:
@@ -227,7 +248,8 @@ def _sessions(facts: RunFacts) -> str:
                 charts.clock(one.begin),
                 "resumed" if one.resumed else "started",
                 f"{one.ok_before + one.failed_before:,}",
-                *(f"{int(one.figure(name)):,}" for name in ("items", "failed", "retries", "deaths")),
+                f"{one.ran:,}",
+                *(f"{int(one.figure(n)):,}" if one.figures else "" for n in ("failed", "retries", "deaths")),
                 ended[:200],
             )
         )
@@ -248,6 +270,7 @@ def _sessions(facts: RunFacts) -> str:
         found.append(_table(("seen", "how", "shards", "which means"), unfinished))
     lost = sum(span.ended == "died" for span in (*facts.drivers, *facts.shards))
     in_all = [
+        (len(facts.shards), "time", "a job worked on a shard"),
         (facts.retries, "time", "an item was tried again"),
         (facts.deaths, "process", "ended with items in progress, which were run again"),
         (lost, "process", "ended without giving back what it held"),
@@ -329,6 +352,14 @@ def conclusions(facts: RunFacts) -> list[str]:
     return [sentence for sentence in (_state(facts), _trouble(facts), _time(facts)) if sentence]
 
 
+def _when(facts: RunFacts) -> str:
+    """Return when the run began and ended, and how long it took and was at work."""
+    took, until = facts.ended - facts.began, "is at work now" if facts.state == "at work" else ""
+    until = until or f"ended {charts.clock(facts.ended)}"
+    busy = f", at work for {duration(facts.worked)} of it" if facts.worked < 0.95 * took else ""
+    return f"It began {charts.clock(facts.began)} and {until}: {duration(took)}{busy}."
+
+
 def _state(facts: RunFacts) -> str:
     failed = f", {facts.failed:,} of them a failure" if facts.failed else ""
     if facts.state == "complete":
@@ -346,7 +377,7 @@ def _state(facts: RunFacts) -> str:
         return f"{have}; the run is at work."
     ended = facts.sessions[-1] if facts.sessions else None
     why = f" It stopped at {ended.error.splitlines()[0]:.120}." if ended is not None and ended.error else ""
-    again = f"`espnet3 retry {facts.run}`" if facts.shards else "the same call of the runner"
+    again = f"`espnet3-parallel retry {facts.run}`" if facts.shards else "the same call of the runner"
     left = f"the {facts.left:,} that are left" if facts.exact else "what is left, and to count"
     return f"{have}, and no process works on it.{why} To compute {left}: {again}."
 
@@ -354,10 +385,11 @@ def _state(facts: RunFacts) -> str:
 def _trouble(facts: RunFacts) -> str:
     if facts.failures:
         first = facts.failures[0]
-        replay = shlex.join(["espnet3", "replay", facts.run, first.indices[0]])
+        replay = shlex.join(["espnet3-parallel", "replay", facts.run, first.indices[0]])
         share = first.count / max(1, facts.failed)
+        like = "such as " if len(set(first.messages)) > 1 else ""
         return (
-            f"{first.count:,} of {counted(facts.failed, 'failure')} ({share:.0%}) are {first.error_type}: "
+            f"{first.count:,} of {counted(facts.failed, 'failure')} ({share:.0%}) are {first.error_type}: {like}"
             f"{' '.join(first.message.split()):.120}. `{replay}` runs the first one here."
         )
     if facts.deaths:

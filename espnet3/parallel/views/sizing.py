@@ -21,7 +21,6 @@ from espnet3.parallel.timing.recorder import peak_memory
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.replaying import Replay, first_indices
 
-START_SHARE = 0.1  # of the workers' time that start-up may take where nothing else decides
 _MARGIN = 1.5  # on the walltime, and on memory: the next items are not the last ones
 _ROUND = 600  # seconds to which a walltime is rounded up
 _MEGABYTE = 10**6
@@ -120,12 +119,9 @@ def size_for(measured: Measured, items: int, workers: int) -> Size:
     return Size(workers, wall, total / 3600, measured.start * workers / total if total else 0.0)
 
 
-def recommended(measured: Measured, items: int, within: float | None, most: int = _MOST) -> Size:
-    """Return the size to take."""
+def recommended(measured: Measured, items: int, within: float, most: int = _MOST) -> Size:
+    """Return the smallest size that is done within so many seconds."""
     work, start = measured.seconds * items, measured.start
-    if within is None:
-        few = work * START_SHARE / ((1 - START_SHARE) * start) if start else math.sqrt(items)
-        return size_for(measured, items, max(1, min(most, items, int(few))))
     least = start + measured.seconds
     if within <= least:
         raise ConfigError(

@@ -8,7 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from espnet3.parallel.config import ParallelConfig, check_trainer
+from espnet3.components.trainers.options import check_training
+from espnet3.parallel.config import ParallelConfig, check_trainer, not_indented
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
 from espnet3.systems.configs.places import Place, located
@@ -16,11 +17,19 @@ from espnet3.systems.configs.places import Place, located
 _OF_A_BACKEND = ("options", "adapt")  # they mean nothing to another one, or something else
 
 
-def check_blocks(config: Any, places: Mapping[str, Place] | None = None) -> None:
-    """Check the blocks `parallel` and `trainer` of a config; `places`, where its keys stand, are for messages."""
+def check_blocks(config: Any, places: Mapping[str, Place] | None = None, *, trains: bool = False) -> None:
+    """Check the blocks `parallel` and `trainer` of a config; `places`, where its keys stand, are for messages.
+
+    With `trains`, the trainer is what Lightning will be given on this machine.
+    """
     if config is None:
         return
-    for block, check in (("trainer", check_trainer), ("parallel", ParallelConfig.parse)):
+    plain = OmegaConf.to_container(config, resolve=False) if isinstance(config, DictConfig) else config
+    if said := not_indented(plain):
+        raise ConfigError(said)
+    trains = trains and (config.get("trainer") is not None or config.get("optimizer") is not None)
+    trainer = check_training if trains else check_trainer
+    for block, check in (("trainer", trainer), ("parallel", ParallelConfig.parse)):
         try:
             check(config.get(block))
         except ConfigError as error:
@@ -35,7 +44,7 @@ def stage_parallel(config: Any) -> Iterator[None]:
     """
     check_blocks(config)
     before = get_parallel_config()
-    if config.get("parallel") is not None:
+    if config is not None and config.get("parallel") is not None:
         set_parallel(config.get("parallel"))
     try:
         yield
@@ -51,6 +60,8 @@ def merge_parallel(config: DictConfig, small: DictConfig) -> None:
     """
     own: Any = OmegaConf.to_container(config, resolve=False)
     own = own.get("parallel") or {}
+    if not isinstance(own, dict):
+        return  # wrong, as a stage that reads it will say
     new: Any = OmegaConf.to_container(small, resolve=False)
     new = new.get("parallel") or {}
     if new.get("env", own.get("env")) != own.get("env", "local"):

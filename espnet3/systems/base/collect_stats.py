@@ -30,7 +30,7 @@ def collect_stats(config: Any) -> dict[str, Any]:
       `model`, a block whose object has the method `collect_feats` (`make_features`);
     - `collect_stats_batch_size` (optional): items given to `features` at once; changes the speed, never the result;
     - `collect_stats` (optional): more arguments of the runner, such as `on_error` or `async_mode`; with that, the
-      stage run again without it when the jobs are done, or `espnet3 merge` of each folder, writes the files;
+      stage run again without it when the jobs are done, or `espnet3-parallel merge` of each folder, writes the files;
     - `parallel` (optional): registered while the stage runs.
 
     Return, by split, what the runner returned: the statistics by feature, or a detached run. A wrong block or a missing

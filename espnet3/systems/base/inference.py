@@ -21,6 +21,7 @@ from espnet3.components.data.data_organizer import (
 from espnet3.components.data.files import sha256_of
 from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.records import ItemFailure
+from espnet3.systems.base.artifacts import check_artifacts
 from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.config import as_dict
 from espnet3.systems.base.scp import IDX_KEY, key_list, output_keys_of
@@ -71,10 +72,11 @@ def infer(config: Any) -> dict[str, InferResult]:
       differs for this set. Without it all of `dataset.test`, or one set called `test`;
     - `output_fn`, `model_kwargs`, `evaluate`, `idx_key`, `output_keys`, `text_key`, `batch_size` (optional): see
       `InferenceRunner`;
+    - `output_artifacts` (optional): output key -> how outputs that are no text are written, see `check_artifacts`;
     - `limit` (optional): only the first so many items of each set;
     - `provider`, `runner` (optional): blocks with a `_target_` and further arguments of the class,
       such as `on_error` or `resume` of the runner; with `async_mode` of the runner the items are submitted
-      as detached jobs, and `espnet3 merge` of the test set's folder, or the stage run again without it, writes
+      as detached jobs, and `espnet3-parallel merge` of the test set's folder, or the stage run again without it, writes
       the files when they are done;
     - `parallel` (optional): registered while the stage runs (`set_parallel`); then what was registered before is
       again.
@@ -83,6 +85,7 @@ def infer(config: Any) -> dict[str, InferResult]:
     """
     config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
     require(config, "inference", ("dataset", "model", "inference_dir", "input_key"))
+    check_artifacts(config.get("output_artifacts"), "inference", "output_artifacts")
     with stage_parallel(config):
         return {name: _infer_one(config, name, changes) for name, changes in _test_sets(config).items()}
 
@@ -113,15 +116,36 @@ def _test_sets(config: DictConfig) -> dict[str, Mapping[str, Any]]:
     return {folder_name(str(name), "test_sets"): changes or {} for name, changes in sets.items()}
 
 
-def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> InferResult:
+def dataset_of(config: Any, name: str) -> Any:
+    """Return the dataset of a test set of an inference config."""
+    config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
+    known = _test_sets(config)
+    if name not in known:
+        raise StageConfigError(
+            "inference",
+            "dataset",
+            f"the inference config has no test set {name!r} (it has {', '.join(known)})",
+        )
+    return _one_set(config, name, known[name])[-1]
+
+
+def _one_set(
+    config: DictConfig, name: str, changes: Mapping[str, Any]
+) -> tuple[dict[str, Any], DictConfig, Any]:
+    """Return the config of a test set, plain; what its provider sees of it; and its dataset."""
     # Resolved here: an interpolation may point to a key that does not travel with it.
     whole = as_dict(OmegaConf.merge(config, {"dataset": changes}))
-    folder = Path(whole["inference_dir"]) / name
     seen = OmegaConf.create({key: value for key, value in whole.items() if key not in _EXECUTION})
     if is_organized(seen.dataset):
         seen.test_set = name
+    provider_class, _ = _class_and_options(whole.get("provider"), PROVIDER)
+    return whole, seen, provider_class.build_dataset(seen)
+
+
+def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> InferResult:
+    whole, seen, dataset = _one_set(config, name, changes)
+    folder = Path(whole["inference_dir"]) / name
     provider_class, provider_options = _class_and_options(whole.get("provider"), PROVIDER)
-    dataset = provider_class.build_dataset(seen)
     if (fingerprint := fingerprint_of(dataset)) is not None:
         seen.dataset_fingerprint = fingerprint
     if hashes := file_hashes([whole["model"], whole.get("model_kwargs")]):
@@ -138,6 +162,7 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
         # With the keys in its env a worker rejects the first bad result, not the driver the last.
         "idx_key": options.get("idx_key", IDX_KEY),
         "output_keys": output_keys_of(options),
+        **({"output_artifacts": whole["output_artifacts"]} if whole.get("output_artifacts") else {}),
     }
     provider = provider_class(seen, params=params, **provider_options)
     runner = runner_class(provider, output_dir=folder, **options)
@@ -148,7 +173,7 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
     seconds = time.perf_counter() - begin
     failed = 0
     if runner.async_mode:
-        logger.info("submitted; `espnet3 wait %s`, then `espnet3 merge` of it, writes the files", folder)
+        logger.info("submitted; `espnet3-parallel wait %s`, then `merge` of it, writes the files", folder)
     elif isinstance(run, Sequence):
         failed = sum(isinstance(result, ItemFailure) for result in run)
     return InferResult(folder, len(indices), failed, seconds, run)

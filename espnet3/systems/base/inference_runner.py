@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from espnet3.components.instantiate import load_function
 from espnet3.parallel.base_runner import BaseRunner
+from espnet3.systems.base.artifacts import kept
 from espnet3.systems.base.scp import (
     IDX_KEY,
     ScpWriter,
     check_output,
-    is_array,
     key_list,
     output_keys_of,
     read_scp,
@@ -37,6 +35,8 @@ class InferenceRunner(BaseRunner):
       `output_fn(data=item, model_output=output, idx=index)`, returns the result dict. Without
       one the model returns that dict itself;
     - `model_kwargs`: further keyword arguments of each model call;
+    - `output_artifacts`: how outputs that are no text are written, see `check_artifacts`; arrays go to .npy files, and
+      dicts to .json, without it: `<output_dir>/<key>/<utt_id>.npy`, whose path stands in the `.scp` file;
     - `evaluate` (True): a torch module is put into evaluation mode, and nothing computes gradients. False leaves both
       as the provider has made them.
 
@@ -87,25 +87,39 @@ class InferenceRunner(BaseRunner):
             )
 
     @staticmethod
-    def forward(idx: Any, dataset: Any = None, model: Any = None, **kwargs: Any) -> Any:
+    def forward(
+        idx: Any,
+        dataset: Any = None,
+        model: Any = None,
+        output_dir: str | None = None,
+        shard_subdir: str = "",
+        **kwargs: Any,
+    ) -> Any:
         """Return the result of one dataset item, or a list of results for a list of indices; see the class."""
+        env = {**kwargs, "output_dir": output_dir, "shard_subdir": shard_subdir}
         if isinstance(idx, (list, tuple)):
-            return InferenceRunner.batch_forward(idx, dataset=dataset, model=model, **kwargs)
+            return InferenceRunner.batch_forward(idx, dataset, model, **env)
         keys, output_fn, model_kwargs = _settings(kwargs)
         data = dataset[idx]
         with _evaluating(model, kwargs):
             output = model(**{key: _field(data, key) for key in keys}, **model_kwargs)
             result = output if output_fn is None else output_fn(data=data, model_output=output, idx=idx)
-        return _checked(result, idx, kwargs)
+        return _checked(result, idx, env)
 
     @staticmethod
     def batch_forward(
-        indices: Sequence[Any], dataset: Any = None, model: Any = None, **kwargs: Any
+        indices: Sequence[Any],
+        dataset: Any = None,
+        model: Any = None,
+        output_dir: str | None = None,
+        shard_subdir: str = "",
+        **kwargs: Any,
     ) -> list[Any]:
         """Return one result per index, from one call of the model where it takes lists."""
         indices = list(indices)
+        env = {**kwargs, "output_dir": output_dir, "shard_subdir": shard_subdir}
         if len(indices) == 1 or not getattr(model, "supports_batch", True):
-            return [InferenceRunner.forward(idx, dataset, model, **kwargs) for idx in indices]
+            return [InferenceRunner.forward(idx, dataset, model, **env) for idx in indices]
         keys, output_fn, model_kwargs = _settings(kwargs)
         items = [dataset[idx] for idx in indices]
         results: Any
@@ -126,7 +140,7 @@ class InferenceRunner(BaseRunner):
                 f"a batch of {len(indices)} items gave {got} instead of a list of as many results; let the "
                 "model return one entry per item, or set supports_batch = False on it"
             )
-        return [_checked(result, idx, kwargs) for idx, result in zip(indices, results, strict=True)]
+        return [_checked(result, idx, env) for idx, result in zip(indices, results, strict=True)]
 
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
         """Check the results of some indices and, with `output_dir`, write the `.scp` files of a finished run."""
@@ -184,29 +198,17 @@ def _field(data: Any, key: str) -> Any:
 def _checked(result: Any, idx: Any, env: Mapping[str, Any]) -> Any:
     """Check a result on the worker, if the env names the keys: the run then fails at the first bad item.
 
-    An array of one number becomes that number: a view of a tensor would travel with all of the tensor.
+    Outputs that are no text go to files, and their paths in the result.
     """
+    idx_key, output_keys = env.get("idx_key", IDX_KEY), key_list(env.get("output_keys"))
     if "idx_key" in env and "output_keys" in env:
-        check_output(result, idx, env["idx_key"], key_list(env["output_keys"]))
+        check_output(result, idx, idx_key, output_keys)
     if not isinstance(result, dict):
         return result
-    return {
-        key: value.item() if is_array(value) and math.prod(getattr(value, "shape", ())) == 1 else value
-        for key, value in result.items()
-    }
-
-
-@cache
-def load_function(path: str) -> Callable[..., Any]:
-    """Import a function by its dotted path."""
-    module_name, _, name = path.rpartition(".")
-    if not module_name:
-        raise ValueError(f"output_fn_path {path!r} must be a dotted path such as 'src.output_fn.output_fn'")
-    module = import_module(module_name)
-    function = getattr(module, name, None)
-    if function is None:
-        raise AttributeError(f"output_fn_path {path!r}: {module.__file__} has no {name!r}")
-    if not callable(function):
-        raise TypeError(f"output_fn_path {path!r} is a {type(function).__name__}, not a function")
-    loaded: Callable[..., Any] = function
-    return loaded
+    ways = env.get("output_artifacts") or {}
+    found = {}
+    for key, value in result.items():
+        written = key in output_keys if output_keys else key != idx_key
+        folder = Path(env["output_dir"], env["shard_subdir"], key) if written and env["output_dir"] else None
+        found[key] = kept(value, ways.get(key) if written else None, folder, result.get(idx_key))
+    return found

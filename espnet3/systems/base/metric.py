@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from espnet3.components.data.data_organizer import folder_name
+from espnet3.components.data.data_organizer import folder_name, indices_of
 from espnet3.components.data.files import write_text_atomic
 from espnet3.components.metrics.abs_metric import AbsMetric
+from espnet3.systems.base.artifacts import check_artifacts, kept
 from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.config import as_dict
-from espnet3.systems.base.scp import read_aligned
-from espnet3.systems.configs.mistakes import require
+from espnet3.systems.base.inference import dataset_of
+from espnet3.systems.base.scp import IDX_KEY, read_aligned, scp_id, scp_value, write_scp
+from espnet3.systems.configs.mistakes import StageConfigError, require
 
 logger = logging.getLogger(__name__)
 
+_DATASET = "dataset:"
 
-def measure(config: Any) -> dict[str, dict[str, Any]]:
+
+def measure(config: Any, inference_config: Any = None) -> dict[str, dict[str, Any]]:
     """Compute every metric on every test set and write `<inference_dir>/metrics.json`.
 
     The config has:
@@ -27,7 +32,10 @@ def measure(config: Any) -> dict[str, dict[str, Any]]:
     - `inference_dir`: the folder that the infer stage wrote to;
     - `metrics`: a list of blocks with a `_target_` (a subclass of `AbsMetric`) and its arguments.
       Where the columns are not called as the metric expects, the block is
-      `{metric: {_target_: ...}, inputs: {ref: text, hyp: best}}`: column -> file without `.scp`;
+      `{metric: {_target_: ...}, inputs: {ref: dataset:text, hyp: best}}`: column -> file without `.scp`, or
+      `dataset:` and a field of the test set's own items, which `inference_config` names. Its values go to
+      `<test set>/dataset/<field>.scp`, those that are no text to files as `dataset_artifacts` (optional) says,
+      a block like `output_artifacts` of inference;
     - `test_sets` (optional): their names (a list, or the mapping of the inference config), or entries
       `dataset.test` with names; without them, every folder in `inference_dir` that holds an `.scp` file;
     - `parallel` (optional): registered while the stage runs, for metrics that use `parallel_map` or a runner.
@@ -41,7 +49,9 @@ def measure(config: Any) -> dict[str, dict[str, Any]]:
     whole = as_dict(config)
     require(whole, "metrics", ("inference_dir", "metrics"))
     folder = Path(whole["inference_dir"])
+    artifacts = check_artifacts(whole.get("dataset_artifacts"), "metrics", "dataset_artifacts")
     results: dict[str, dict[str, Any]] = {}
+    written: defaultdict[str, set[str]] = defaultdict(set)
     with stage_parallel(config):
         test_sets = _test_sets(whole, folder)
         for block in whole["metrics"]:
@@ -49,6 +59,13 @@ def measure(config: Any) -> dict[str, dict[str, Any]]:
             name = f"{type(metric).__module__}.{type(metric).__qualname__}"
             if name in results:
                 raise ValueError(f"metrics: {name} is listed twice; make one with all its arguments")
+            for test_set in test_sets:
+                fields = {
+                    source.removeprefix(_DATASET) for source in inputs.values() if source.startswith(_DATASET)
+                }
+                if odd := sorted(fields - written[test_set]):
+                    _write_fields(inference_config, test_set, odd, folder / test_set, artifacts)
+                    written[test_set].update(odd)
             results[name] = {test_set: _score(metric, inputs, test_set, folder) for test_set in test_sets}
     text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
     write_text_atomic(folder / "metrics.json", text + "\n")
@@ -77,12 +94,44 @@ def _make(block: Mapping[str, Any]) -> tuple[AbsMetric, dict[str, str]]:
         raise TypeError(
             f"metrics: {inner.get('_target_')!r} made a {type(metric).__name__}, which is no AbsMetric"
         )
-    inputs = block.get("inputs") if "metric" in block else None
-    return metric, dict(inputs or {metric.ref_key: metric.ref_key, metric.hyp_key: metric.hyp_key})
+    inputs = (block.get("inputs") if "metric" in block else None) or [metric.ref_key, metric.hyp_key]
+    pairs = inputs.items() if isinstance(inputs, Mapping) else [(name, name) for name in inputs]
+    return metric, {str(column): str(source) for column, source in pairs}
+
+
+def _write_fields(
+    inference: Any, test_set: str, fields: Sequence[str], folder: Path, artifacts: Mapping[str, Any]
+) -> None:
+    """Write fields of a test set's items as `.scp` files, in the order of the data, anew each time."""
+    if inference is None:
+        raise StageConfigError(
+            "metrics",
+            "metrics",
+            f"{_DATASET}{fields[0]} is read from the test set of the inference config: give that to measure as well",
+        )
+    dataset, idx_key = dataset_of(inference, test_set), inference.get("idx_key") or IDX_KEY
+    logger.info("%s: reading %s of %d items", folder, ", ".join(fields), len(dataset))
+    rows: dict[str, list[tuple[str, str]]] = {field: [] for field in fields}
+    for idx in indices_of(dataset):
+        item = dataset[idx]
+        uid = scp_id(item.get(idx_key, idx))
+        for field in fields:
+            if field not in item:
+                raise KeyError(
+                    f"{test_set}: the item {uid!r} has no field {field!r} (it has {', '.join(item)})"
+                )
+            value = kept(item[field], artifacts.get(field), folder / "dataset" / field, uid)
+            rows[field].append((uid, scp_value(value)))
+    for field, found in rows.items():
+        write_scp(folder / "dataset" / f"{field}.scp", found)
 
 
 def _score(metric: AbsMetric, inputs: Mapping[str, str], test_set: str, folder: Path) -> dict[str, Any]:
-    data = read_aligned(folder / test_set, inputs)
+    files = {
+        column: f"dataset/{source.removeprefix(_DATASET)}" if source.startswith(_DATASET) else source
+        for column, source in inputs.items()
+    }
+    data = read_aligned(folder / test_set, files)
     errors = folder / test_set / "errors.jsonl"  # of the run folder: one line for each item that failed
     failed = len(errors.read_bytes().splitlines()) if errors.is_file() else 0
     if failed:

@@ -36,7 +36,7 @@ def scp_value(value: Any) -> str:
         if math.prod(getattr(value, "shape", ())) != 1:
             raise TypeError(
                 f"an array of shape {tuple(value.shape)} does not fit on a line; write it to a file in a "
-                "writer hook, and put its path here"
+                "writer hook, and put its path here, or give the runner an output_dir"
             )
         value = value.item()
     if not isinstance(value, (str, int, float)):
@@ -77,7 +77,8 @@ def read_scp(path: Path) -> dict[str, str]:
 def read_aligned(folder: Path, inputs: Mapping[str, str]) -> dict[str, list[str]]:
     """Read several .scp files of one folder, column -> name without `.scp`, as columns of one table.
 
-    The table has `utt_id` and the columns, aligned by id, in the order of the first file.
+    The table has `utt_id` and the columns, aligned by id, in the order of the first file; of a file in `dataset/`,
+    which has the whole data, only the ids that the others have.
     """
     tables: dict[str, dict[str, str]] = {}
     for column, name in inputs.items():
@@ -86,12 +87,14 @@ def read_aligned(folder: Path, inputs: Mapping[str, str]) -> dict[str, list[str]
             there = ", ".join(sorted(p.name for p in folder.glob("*.scp"))) or "no .scp file"
             raise FileNotFoundError(f"{path} is not there ({folder} has {there}); run the infer stage first")
         tables[column] = read_scp(path)
-    ids: list[str] = list(next(iter(tables.values()))) if tables else []
+    outputs = [column for column, name in inputs.items() if not name.startswith("dataset/")] or list(tables)
+    ids: list[str] = list(tables[outputs[0]]) if outputs else []
     for column, table in tables.items():
-        if table.keys() != set(ids):
-            odd: Sequence[str] = sorted(table.keys() ^ set(ids))
+        # the data has items that were not decoded, too
+        odd: Sequence[str] = sorted(table.keys() ^ set(ids) if column in outputs else set(ids) - table.keys())
+        if odd:
             raise ValueError(
-                f"{folder}: {inputs[column]}.scp and {next(iter(inputs.values()))}.scp hold different "
+                f"{folder}: {inputs[column]}.scp and {inputs[outputs[0]]}.scp hold different "
                 f"utterances ({len(odd)} are in one only, such as {odd[0]!r})"
             )
     return {

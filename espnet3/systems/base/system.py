@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from espnet3.systems.base.blocks import check_blocks
+from espnet3.systems.base.blocks import check_blocks, stage_parallel
 from espnet3.systems.base.collect_stats import collect_stats
 from espnet3.systems.base.create_dataset import create_dataset
 from espnet3.systems.base.inference import InferResult, infer
 from espnet3.systems.base.metric import measure
+from espnet3.systems.base.tokenizer import TOKENIZER_KEYS, train_tokenizer
 from espnet3.systems.base.training import is_first_process, started_together, train
 from espnet3.systems.demo.page import demo
-from espnet3.systems.stages import StageSpec, chosen, roles_of
+from espnet3.systems.logs import stage_log
+from espnet3.systems.stages import StageSpec, chosen
 
 logger = logging.getLogger(__name__)
 
@@ -29,20 +31,22 @@ class BaseSystem:
 
     Args:
         inference_config: Config of `infer`; of `create_dataset` too, where the training config has no data.
-        metrics_config: Config of `measure`.
-        training_config: Config of `create_dataset` and `collect_stats`.
+        metrics_config: Config of `measure`, which takes columns of the data by the inference config.
+        training_config: Config of `create_dataset`, `train_tokenizer`, `collect_stats` and `train`.
         demo_config: Config of `demo`.
 
-    Each stage works with the `parallel` block of its own config, for as long as it runs. Where that has none, it
-    works with what `set_parallel` has registered.
+    Each stage, a subclass's own too, works with the `parallel` block of the config that it reads, for as long as it
+    runs. Where that has none, it works with what `set_parallel` has registered. What it says goes to a log as well,
+    `<stage>.log` in the folder `log_dir` of that config, else in that of its `StageSpec`.
     """
 
     stages: ClassVar[tuple[StageSpec | str, ...]] = (
-        StageSpec("create_dataset", ("training", "inference")),
-        StageSpec("collect_stats", "training"),
+        StageSpec("create_dataset", ("training", "inference"), "data_dir"),
+        StageSpec("train_tokenizer", "training", "tokenizer.save_path"),
+        StageSpec("collect_stats", "training", "stats_dir"),
         StageSpec("train", "training"),
-        StageSpec("infer", "inference"),
-        StageSpec("measure", "metrics"),
+        StageSpec("infer", "inference", "inference_dir"),
+        StageSpec("measure", "metrics", "inference_dir"),
         StageSpec("demo", "demo", in_all=False),  # the page is shown until Ctrl-C
     )
 
@@ -62,27 +66,33 @@ class BaseSystem:
     def run(self, stages: Iterable[str]) -> dict[str, Any]:
         """Run stages in the system's order, whatever order they are given in.
 
-        `stages` has their names, or "all" for every one but `demo`. The configs of all are checked, and what one stage
-        would need of jobs that another only submits, before the first one runs. Return what each stage returned, by
-        its name.
+        `stages` has their names, or "all" for every one but `demo`. The configs that they read are checked, and what
+        one stage would need of jobs that another only submits, before the first one runs. Return what each stage
+        returned, by its name.
         """
-        wanted = [each.name for each in chosen(type(self), stages)]
-        for role in dict.fromkeys(("training", "inference", "metrics", "demo", *roles_of(type(self)))):
-            check_blocks(getattr(self, f"{role}_config", None))
-        self.check_jobs(wanted)
-        if not is_first_process():  # Lightning has started this script again, for its part of a training
-            wanted = [stage for stage in wanted if stage == "train"]
+        wanted = chosen(type(self), stages)
+        configs = {each.name: _config_of(self, each) for each in wanted}
+        if "train" in configs and trains_by_lightning(type(self)):
+            check_blocks(configs["train"], trains=True)
+        for config in configs.values():
+            check_blocks(config)
+        self.check_jobs(configs)
+        first = is_first_process()
         results: dict[str, Any] = {}
-        for stage in wanted:
+        for each in wanted:
+            name = each.name
+            if (
+                not first and name != "train"
+            ):  # Lightning has started this script again, for its part of a training
+                continue
             begin = time.perf_counter()
-            results[stage] = getattr(self, stage)()
-            logger.info("stage %s: %.1f s", stage, time.perf_counter() - begin)
+            with (
+                stage_log(name, configs[name] if first else None, each.log_dir),
+                stage_parallel(configs[name]),
+            ):
+                results[name] = getattr(self, name)()
+                logger.info("stage %s: %.1f s", name, time.perf_counter() - begin)
         return results
-
-    @classmethod
-    def check_stages(cls, stages: Iterable[str]) -> None:
-        """Check that there are stages of these names."""
-        chosen(cls, stages)
 
     def check_jobs(self, stages: Iterable[str]) -> None:
         """Check that no stage needs what jobs, or another process, have yet to compute.
@@ -102,8 +112,8 @@ class BaseSystem:
         if runner.get("async_mode") and {"infer", "measure"} <= set(names):
             raise ValueError(
                 "runner.async_mode is true, so the stage infer only submits jobs, and measure would find nothing, "
-                "or the files of an earlier run: run infer alone, then `espnet3 wait` and `espnet3 merge` with "
-                "the folder it prints, then measure"
+                "or the files of an earlier run: run infer alone, then `espnet3-parallel wait` and `merge` "
+                "with the folder it prints, then measure"
             )
 
     def create_dataset(self) -> bool:
@@ -111,7 +121,23 @@ class BaseSystem:
 
         The training config is read if it says anything about data, else the inference config.
         """
-        return create_dataset(_of_data(self.training_config, self.inference_config))
+        config = _config_of(self, StageSpec("create_dataset", ("training", "inference")))
+        if config is None:
+            raise ValueError(
+                "stage create_dataset needs training_config or inference_config, and there is neither"
+            )
+        return create_dataset(config)
+
+    def train_tokenizer(self) -> Path | None:
+        """Train a tokenizer; see `espnet3.systems.base.tokenizer.train_tokenizer`.
+
+        A training config without such a block `tokenizer` needs none: that is logged, and None returned.
+        """
+        config = _needed(self, "training_config", "train_tokenizer")
+        if not TOKENIZER_KEYS & set(config.get("tokenizer") or ()):
+            logger.info("stage train_tokenizer: the training config has no 'tokenizer' to train")
+            return None
+        return train_tokenizer(config)
 
     def collect_stats(self) -> dict[str, Any]:
         """Collect statistics; see `espnet3.systems.base.collect_stats.collect_stats`."""
@@ -136,7 +162,7 @@ class BaseSystem:
 
     def measure(self) -> dict[str, dict[str, Any]]:
         """Compute the metrics; see `espnet3.systems.base.metric.measure`."""
-        return measure(_needed(self, "metrics_config", "measure"))
+        return measure(_needed(self, "metrics_config", "measure"), self.inference_config)
 
     def demo(self) -> str:
         """Show a page that recognises recordings, until Ctrl-C; see `espnet3.systems.demo.page.demo`."""
@@ -146,17 +172,15 @@ class BaseSystem:
 # functions, not methods: a subclass may name its own as it likes
 
 
-def _of_data(*configs: Any) -> Any:
-    """Return the first config that has a block `create_dataset` or `dataset`; else the first that is there."""
-    there = [config for config in configs if config is not None]
-    for config in there:
-        if config.get("create_dataset") is not None or config.get("dataset") is not None:
-            return config
-    if not there:
-        raise ValueError(
-            "stage create_dataset needs training_config or inference_config, and there is neither"
-        )
-    return there[0]
+def trains_by_lightning(system: type) -> bool:
+    """Return whether a system's stage train is that of `BaseSystem`, which gives Lightning the block `trainer`."""
+    return getattr(system, "train", None) is BaseSystem.train
+
+
+def _config_of(system: BaseSystem, stage: StageSpec) -> Any:
+    """Return the config that a stage reads; None where there is none, or the stage names none."""
+    configs: Mapping[str, Any] = {role: getattr(system, f"{role}_config", None) for role in stage.roles}
+    return configs.get(stage.role(configs) or "")
 
 
 def _needed(system: BaseSystem, name: str, stage: str) -> Any:

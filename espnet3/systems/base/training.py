@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from espnet3.components.trainers.options import import_lightning
 from espnet3.components.trainers.trainer import ESPnet3LightningTrainer
 from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.errors import ConfigError
+from espnet3.systems.base.blocks import check_blocks
 from espnet3.systems.base.config import as_dict
 from espnet3.systems.configs.mistakes import StageConfigError, require
 
@@ -41,8 +42,9 @@ def train(config: Any) -> Path:
     - `optimizer`, `scheduler` (optional): blocks with a `_target_`, see `ESPnetLightningModule`;
     - `trainer`: arguments of `lightning.Trainer`, each as it is; `best_model_criterion` (optional), see
       `ESPnet3LightningTrainer`; `fit` (optional): more arguments of its `fit`;
-    - `exp_dir`: gets `checkpoints/`, `epochs.jsonl`, Lightning's logs, and `model.pth`, the weights of the best
-      checkpoint;
+    - `exp_dir`: gets `checkpoints/`, `epochs.jsonl` and its curves, `epochs.html`, Lightning's logs, and weights:
+      `model.pth`, those of the best checkpoint, and for each criterion the mean of its best checkpoints, such as
+      `valid.loss.ave_3best.pth`;
     - `seed` (optional, 0);
     - `threads` (optional): threads that torch computes with in each process, while the stage runs.
 
@@ -51,6 +53,7 @@ def train(config: Any) -> Path:
     """
     config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
     require(config, "training", ("model", "dataset", "exp_dir", "optimizer"))
+    check_blocks(config)
     lightning = import_lightning()
     with _threads(config.get("threads")):
         return _train(config, lightning)
@@ -85,6 +88,7 @@ def _train(config: DictConfig, lightning: Any) -> Path:
     if not is_first_process():
         logger.info("the training is done; the other stages are those of the first process")
         sys.exit(0)
+    logger.info("the curves of the training are in %s", exp_dir / "epochs.html")
     return _write_weights(trainer, model, exp_dir)
 
 
@@ -121,19 +125,27 @@ def _check_same(exp_dir: Path, config: DictConfig) -> None:
 
 
 def _write_weights(trainer: ESPnet3LightningTrainer, model: Any, exp_dir: Path) -> Path:
-    """Write the weights of the best checkpoint, or of the model as it is where none was kept."""
+    """Write the weights of the best checkpoint, or of the model as it is where none was kept, and means of several."""
     import torch
 
-    from espnet3.components.trainers.checkpoints import read_checkpoint
+    from espnet3.components.trainers.checkpoints import mean_of, read_checkpoint
 
-    path = trainer.best.best_model_path if trainer.best is not None else ""
-    weights = model.state_dict()
-    if path:
-        weights = read_checkpoint(path)["state_dict"]
-        logger.info("the best checkpoint is %s", path)
-    plain = {name.removeprefix("model."): value for name, value in weights.items()}
-    write_atomic(exp_dir / MODEL_FILE, lambda file: torch.save(plain, file))
-    return exp_dir / MODEL_FILE
+    def write(name: str, weights: Mapping[str, Any]) -> Path:
+        plain = {name.removeprefix("model."): value for name, value in weights.items()}
+        write_atomic(exp_dir / name, lambda file: torch.save(plain, file))
+        return exp_dir / name
+
+    for kept in trainer.kept[:-1]:  # the last one keeps the last checkpoint
+        name = kept.monitor.replace("/", ".")
+        for path in exp_dir.glob(f"{name}.ave_*best.pth"):  # of a training that was shorter
+            path.unlink()
+        if paths := sorted(kept.best_k_models):
+            states = [read_checkpoint(path)["state_dict"] for path in paths]
+            write(f"{name}.ave_{len(states)}best.pth", mean_of(states))
+    best = trainer.best.best_model_path if trainer.best is not None else ""
+    if best:
+        logger.info("the best checkpoint is %s", best)
+    return write(MODEL_FILE, read_checkpoint(best)["state_dict"] if best else model.state_dict())
 
 
 def is_first_process() -> bool:

@@ -17,7 +17,7 @@ from espnet3.parallel.messages import did_you_mean
 from espnet3.systems.base.blocks import check_blocks, merge_parallel
 from espnet3.systems.base.config import apply_overrides, find_config
 from espnet3.systems.configs.places import Place, Places, place_of
-from espnet3.systems.configs.reading import check_interpolations, read_config
+from espnet3.systems.configs.reading import check_interpolations, flat, read_config
 from espnet3.systems.configs.roles import ROLES, Role, role_of
 
 _CLOSE = 0.8  # a slip of the pen, no other word
@@ -31,6 +31,7 @@ class StageConfig:
     role: Role
     config: DictConfig
     places: Places  # where each key was set
+    fault: str = ""  # what is wrong with the file, whatever its values
 
     @property
     def file(self) -> str:
@@ -55,6 +56,21 @@ class StageConfigs:
         """Return the configs as arguments of a system: `training_config`, `inference_config`, ..."""
         return {f"{role}_config": each.config for role, each in self.by_role.items()}
 
+    def plain(self) -> dict[str, DictConfig]:
+        """Return the configs by role."""
+        return {role: each.config for role, each in self.by_role.items()}
+
+    def check(self, role: str, *, trains: bool = False) -> None:
+        """Check the config of a role; a mistake is a ConfigError with file, line and key.
+
+        With `trains`, that of a stage which gives Lightning the block `trainer`.
+        """
+        each = self.by_role[role]
+        if each.fault:
+            raise ConfigError(each.fault)
+        check_interpolations(each.config, each.places)
+        check_blocks(each.config, each.places, trains=trains)
+
 
 def load_configs(
     recipe_dir: Path,
@@ -70,19 +86,12 @@ def load_configs(
     every one of them; the overrides; and the keys that one takes from another (`inference_dir` of metrics from
     inference, `exp_tag` from training, ...), where it has no value of its own.
 
-    Args:
-        recipe_dir: The recipe's folder; configs are found in it and in its conf/.
-        files: Role -> name of the file. A role with None has the file that is in conf/, if there is one. None: all
-            roles of `ROLES` so.
-        parallel: Name of a small file with the block `parallel` and nothing else.
-        overrides: `dotted.key=value`, YAML values; `+key=value` adds one.
-        check: Roles whose values are checked; None: all.
+    `files` maps roles to names of files, in the recipe's folder or its conf/; a role with None has its usual file, if
+    it is there, and None stands for all `ROLES` so. `parallel` names the small file, which holds that block alone.
+    `overrides` are `dotted.key=value` or `+key=value`, and `check` the roles whose values are checked; None: all.
 
-    Raises:
-        ConfigError: A value is wrong; the message has file, line and key.
-        FileNotFoundError: There is no such file.
-        TypeError: A file holds no mapping.
-        ValueError: An override fits no config, or the small file holds something else.
+    A wrong value is a ConfigError with file, line and key; a file that is not there a FileNotFoundError, one without a
+    mapping a TypeError, and an override or a small file that does not fit a ValueError.
     """
     found: dict[str, StageConfig] = {}
     for name, file in (dict.fromkeys(ROLES) if files is None else files).items():
@@ -90,8 +99,8 @@ def load_configs(
         path = _file_of(role, file, recipe_dir)
         if path is not None:
             config, places = read_config(path)
-            _refuse_slips(config, places, role)
-            found[name] = StageConfig(role, _with_defaults(config, role, recipe_dir, path), places)
+            fault = _slip(config, places, role) or flat(path)
+            found[name] = StageConfig(role, _with_defaults(config, role, recipe_dir, path), places, fault)
     if parallel is not None:
         _merge_small(found, find_config(parallel, recipe_dir))
     _override(found, overrides)
@@ -99,11 +108,11 @@ def load_configs(
         _take(each, found)
         if "exp_dir" in each.role.defaults and _is_empty(each.config, "exp_tag"):
             each.config["exp_tag"] = Path(each.file).stem  # a recipe without a training has experiments too
-    for name, each in found.items():
+    configs = StageConfigs(found)
+    for name in found:
         if check is None or name in check:
-            check_interpolations(each.config, each.places)
-            check_blocks(each.config, each.places)
-    return StageConfigs(found)
+            configs.check(name)
+    return configs
 
 
 def _file_of(role: Role, given: str | None, recipe_dir: Path) -> Path | None:
@@ -127,8 +136,8 @@ def _with_defaults(config: DictConfig, role: Role, recipe_dir: Path, path: Path)
     return config
 
 
-def _refuse_slips(config: DictConfig, places: Places, role: Role) -> None:
-    """Refuse a key that no stage reads, nothing refers to, and that is nearly one that is missing.
+def _slip(config: DictConfig, places: Places, role: Role) -> str:
+    """Name a key that no stage reads, nothing refers to, and that is nearly one that is missing.
 
     Other keys are the recipe's own business: values that it writes once and refers to.
     """
@@ -137,7 +146,8 @@ def _refuse_slips(config: DictConfig, places: Places, role: Role) -> None:
         if key in role.keys or re.search(rf"\$\{{{re.escape(key)}[.\}}\[]", text):
             continue
         if meant := did_you_mean(key, role.keys - set(map(str, config)), cutoff=_CLOSE):
-            raise ConfigError(f"{place_of(places, key)}: {key}: unknown key.{meant}")
+            return f"{place_of(places, key)}: {key}: unknown key.{meant}"
+    return ""
 
 
 def _merge_small(found: Mapping[str, StageConfig], path: Path) -> None:

@@ -21,13 +21,14 @@ class StageConfigError(ConfigError):
         return type(self), (self.role, self.key, str(self))
 
 
-def require(config: Any, role: str, keys: Iterable[str]) -> None:
-    """Check that a config has a value for each of some keys."""
+def require(config: Any, role: str, keys: Iterable[str], inside: str = "") -> None:
+    """Check that a config, or its block `inside`, has a value for each of some keys."""
+    what = f"block {inside!r} of the {role} config" if inside else f"{role} config"
     for key in keys:
         if config.get(key) is None:
             there = [str(each) for each in config]
             raise StageConfigError(
                 role,
-                key,
-                f"the {role} config has no {key!r} (it has {', '.join(there)}).{did_you_mean(key, there)}",
+                f"{inside}.{key}" if inside else key,
+                f"the {what} has no {key!r} (it has {', '.join(there)}).{did_you_mean(key, there)}",
             )

@@ -10,6 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from espnet3.parallel.config import not_indented
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.configs.places import Place, Places, not_yaml, place_of, places_in
 
@@ -37,7 +38,7 @@ def read_config(path: Path) -> tuple[DictConfig, Places]:
             raise TypeError(f"{path} must hold a mapping, not {kind}")
         config = OmegaConf.create(text)
     except yaml.YAMLError as error:  # a key that stands there twice
-        raise not_yaml(error, str(path)) from error
+        raise ConfigError(flat(path) or str(not_yaml(error, str(path)))) from error
     except OmegaConfBaseException as error:
         raise unresolved(error, places) from error
     if isinstance(raw.get("defaults"), list):
@@ -47,6 +48,12 @@ def read_config(path: Path) -> tuple[DictConfig, Places]:
         )
     filled = _filled(OmegaConf.to_container(config, resolve=False), "", path, places)
     return OmegaConf.create(filled), places
+
+
+def flat(path: Path) -> str:
+    """Name the lines to indent in a file whose block `parallel` or `trainer` stands beside its keys."""
+    said = not_indented(path.read_text(encoding="utf-8"))
+    return said and f"{path}, {said}"
 
 
 def _filled(value: Any, key: str, path: Path, places: Places) -> Any:

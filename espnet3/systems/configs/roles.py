@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 _EXPERIMENT = {"exp_dir": "${recipe_dir}/exp/${exp_tag}", "data_dir": "${recipe_dir}/data"}
 _EXPERIMENT_KEYS = ("exp_tag", "exp_dir")
-_EVERYWHERE = frozenset({"recipe_dir", "exp_tag", "exp_dir", "data_dir", "parallel"})
+_EVERYWHERE = frozenset({"recipe_dir", "exp_tag", "exp_dir", "data_dir", "log_dir", "parallel"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ _TABLE = (
         takes={"training": _EXPERIMENT_KEYS},
         keys=_keys(
             "create_dataset dataset test_sets model inference_dir input_key output_fn output_keys idx_key text_key "
-            "model_kwargs evaluate batch_size limit provider runner"
+            "model_kwargs evaluate batch_size limit provider runner output_artifacts"
         ),
     ),
     Role(
@@ -54,7 +54,7 @@ _TABLE = (
             "inference": (*_EXPERIMENT_KEYS, "inference_dir", "test_sets"),
             "training": _EXPERIMENT_KEYS,
         },
-        keys=_keys("metrics inference_dir test_sets dataset"),
+        keys=_keys("metrics inference_dir test_sets dataset dataset_artifacts"),
     ),
     Role(
         "demo",

@@ -17,8 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import parse_qs
 
-from espnet3.parallel.backends.loading import pip_line
-from espnet3.parallel.errors import MissingPackageError
+from espnet3.components.instantiate import require
 from espnet3.systems.configs.mistakes import StageConfigError
 from espnet3.systems.demo.recognition import warm_recognition
 
@@ -119,13 +118,7 @@ def require_gradio() -> Any:
     # read when gradio is imported and when it starts
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    try:
-        import gradio
-    except ImportError as error:
-        raise MissingPackageError(
-            f"the demo stage needs gradio, which is not installed: {pip_line('demo')}", name="gradio"
-        ) from error
-    return gradio
+    return require("gradio", "demo", "the stage demo")
 
 
 class Door:

@@ -49,16 +49,8 @@ class Recognition:
 def warm_recognition(config: Any) -> Iterator[Recognition]:
     """Start the workers of a demo config, load its model in each, and keep them for a `with` block.
 
-    Args:
-        config: With `model`, a block with a `_target_`; `model_kwargs` (optional), further arguments of each call;
-            `input` (optional), `rate` and `max_seconds`; `parallel` (optional).
-
-    Yields:
-        The function behind the page.
-
-    Raises:
-        ConfigError: The block `parallel` is wrong, or the config has no model.
-        WorkerSetupError: The model cannot be loaded.
+    See `espnet3.systems.demo.page.demo` for its blocks. Yield the function behind the page. A wrong block or a missing
+    model is a ConfigError, a model that cannot be loaded a WorkerSetupError.
     """
     require(config, "demo", ("model",))
     # these keys alone: others may refer to a training config that is not there

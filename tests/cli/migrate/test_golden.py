@@ -1,4 +1,4 @@
-"""`espnet3 migrate` on sets of files as they stand in recipes, against golden texts.
+"""`espnet3-parallel migrate` on sets of files as they stand in recipes, against golden texts.
 
 A file of `golden/` holds the command, the files that it reads (after `==== NAME`), and the printed text (after
 `==== prints`). ESPNET3_GOLDEN=write writes the last part anew.
@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner
 from omegaconf import OmegaConf
 
-from espnet3.cli.configs import plan
-from espnet3.cli.migrate.verb import migrate
 from espnet3.parallel.config import ParallelConfig
+from espnet3_parallel.configs import plan
+from espnet3_parallel.migrate.verb import migrate
 
 CASES = sorted((Path(__file__).parent / "golden").glob("*/*.txt"))
 _MARK = re.compile(r"^==== (.+)\n", re.MULTILINE)
@@ -26,7 +26,7 @@ _VALUE = re.compile(r"^ +(?:- |\w+: )(?!$)\S")  # a line that holds a value, rat
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_the_block_is_the_golden_one_and_works(path: Path, tmp_path: Path, monkeypatch) -> None:
-    """The printed text is the golden one, `espnet3 plan` accepts it, and each value says where it came from."""
+    """The printed text is the golden one, `espnet3-parallel plan` accepts it, and each value says its source."""
     command, *parts = _MARK.split(path.read_text(encoding="utf-8"))
     files = dict(zip(parts[::2], parts[1::2], strict=True))
     golden = files.pop("prints")
@@ -34,7 +34,7 @@ def test_the_block_is_the_golden_one_and_works(path: Path, tmp_path: Path, monke
     for name, text in files.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text, encoding="utf-8")
-    done = CliRunner().invoke(migrate, shlex.split(command.removeprefix("$ espnet3 migrate ")))
+    done = CliRunner().invoke(migrate, shlex.split(command.removeprefix("$ espnet3-parallel migrate ")))
     assert (done.exit_code, done.stderr) == (0, "")
     printed = done.stdout
     if os.environ.get("ESPNET3_GOLDEN") == "write":

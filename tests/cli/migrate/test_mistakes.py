@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli.migrate.verb import migrate
+from espnet3_parallel.migrate.verb import migrate
 
 SLURM = "command sbatch\noption mem=* --mem $0\noption time=* --time $0\ndefault gpu=0\noption gpu=0 -p cpu\n"
 
@@ -151,7 +151,7 @@ def test_a_file_is_never_overwritten(run, tmp_path) -> None:
     """--output writes a new file, says so, and leaves one that is there as it is."""
     files = {"cmd.sh": "decode_cmd=run.pl"}
     first = run(files, "-o", "parallel.yaml")
-    assert first.exit_code == 0 and "wrote parallel.yaml; espnet3 plan parallel.yaml" in first.stderr
+    assert first.exit_code == 0 and "wrote parallel.yaml; espnet3-parallel plan parallel.yaml" in first.stderr
     written = (tmp_path / "parallel.yaml").read_text()
     assert "env: local" in written and first.stdout == ""
     again = run(files, "-o", "parallel.yaml", "--nj", "5")

@@ -162,7 +162,7 @@ def _late_files(r: Round) -> str:
     subprocess.run(["cp", "-a", str(r.run.path), str(old)], check=False)  # files may go while it copies
     late = r.draw.uniform(0, _LATE)
     time.sleep(late)  # the disturbance itself: the files are that late
-    look = [sys.executable, "-c", "from espnet3.cli.main import main; main()", "status", r.run.path, "--json"]
+    look = [sys.executable, "-m", "espnet3_parallel", "status", r.run.path, "--json"]
     done = subprocess.run(
         [*_ELSEWHERE, _SEEN, "sh", old, r.run.path, *look],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

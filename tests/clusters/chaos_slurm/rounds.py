@@ -96,8 +96,8 @@ class Round:
         return subprocess.Popen(
             [
                 sys.executable,
-                "-c",
-                "from espnet3.cli.main import main; main()",
+                "-m",
+                "espnet3_parallel",
                 words[0],
                 self.run.path,
                 *words[1:],

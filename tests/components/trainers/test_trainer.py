@@ -6,13 +6,14 @@ import subprocess
 import sys
 
 import pytest
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import OmegaConf
 
 from espnet3.components.trainers.trainer import ESPnet3LightningTrainer
 from espnet3.parallel.errors import ConfigError
+from espnet3.systems.base.system import BaseSystem
+from espnet3.systems.launch import launch
 from tests.spec.documents import TRAINER_BLOCKS
 
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -33,7 +34,8 @@ def test_a_printed_block_reaches_lightning(text) -> None:
     """Each printed block comes as far as the devices; on processors it makes so many processes and nodes."""
     without_gpus()
     config = OmegaConf.create(text)
-    with pytest.raises(MisconfigurationException, match="gpu"):
+    said = r"accelerator = 'gpu': this machine has none that torch \S+ can use; write cpu or auto, or start"
+    with pytest.raises(ConfigError, match=said):
         ESPnet3LightningTrainer(config=config.trainer)
     config.trainer.accelerator = "cpu"
     trainer = ESPnet3LightningTrainer(config=config.trainer).trainer
@@ -45,7 +47,7 @@ def test_a_printed_block_reaches_lightning(text) -> None:
 def test_fsdp_is_passed_on() -> None:
     """`strategy: fsdp` reaches Lightning, which asks for the GPUs that it needs."""
     without_gpus()
-    with pytest.raises((MisconfigurationException, ValueError), match=r"fsdp.*GPU"):
+    with pytest.raises(ConfigError, match=r"fsdp.*GPU"):
         ESPnet3LightningTrainer(config={"accelerator": "cpu", "devices": 2, "strategy": "fsdp"})
 
 
@@ -84,36 +86,63 @@ def test_a_target_becomes_an_object(tmp_path) -> None:
     assert trainer.default_root_dir == str(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("block", "said"),
-    [
-        ({"n_workers": 4}, "n_workers = 4: belongs to parallel, not to trainer"),
-        ({"nj": 4}, "nj = 4: belongs to parallel, not to trainer: move it to the parallel block, where it"),
-        ({"device": 2}, "device = 2: lightning.Trainer has no such argument. Did you mean 'devices'?"),
-        ("gpu", "trainer = 'gpu': must be a mapping"),
-    ],
-)
-def test_what_is_no_key_of_the_trainer_is_said(block, said) -> None:
-    """A key of `parallel`, of a scheduler or of nothing is an error that says where it belongs."""
-    with pytest.raises(ConfigError) as caught:
-        ESPnet3LightningTrainer(config=block)
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize("block", [{"strategy": "ddp"}, {"options": {"devices": 4}}, {"accelerator": "gpu"}])
-def test_a_key_of_the_trainer_under_parallel_is_said(block) -> None:
-    """The reverse: what is Lightning's does not belong under `parallel`."""
-    from espnet3.parallel import set_parallel
-
-    with pytest.raises(ConfigError, match="belongs to trainer, not to parallel"):
-        set_parallel({"env": "local", **block})
-
-
 @pytest.mark.parametrize("criterion", ["valid/loss", ["valid/loss", 3], ["valid/loss", 3, "least"]])
 def test_a_wrong_criterion_is_said(criterion, tmp_path) -> None:
     """A criterion that is no name, number and direction is shown with an example."""
     with pytest.raises(ConfigError, match=r"must be such as \[valid/loss, 3, min\]"):
         ESPnet3LightningTrainer(exp_dir=tmp_path, config=QUIET, best_model_criterion=[criterion])
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"device": 1, "strateg": "ddp", "n_workers": 2}, "The trainer config has 3 problems"),
+        (
+            {"ddp": True},
+            "conf/training.yaml, line 2: trainer.ddp = True: there is no such key: write strategy: ddp",
+        ),
+        ({"batch_size": 8}, "a training has dataloader: {train: {batch_size: ...}}"),
+        (
+            {"accelerator": "gpu"},
+            "conf/training.yaml, line 2: trainer.accelerator = 'gpu': this machine has none",
+        ),
+        (
+            {"strategy": "dpp"},
+            "conf/training.yaml, line 2: trainer.strategy = 'dpp': You selected an invalid",
+        ),
+        ({"accelerator": "cpu", "devices": 0}, "line 3: trainer.devices = 0: "),
+    ],
+)
+@pytest.mark.parametrize("words", [[], ["--dry_run"]])
+def test_what_lightning_would_refuse_is_said_before_the_first_stage(
+    block, said, words, tmp_path, capsys
+) -> None:
+    """A dry run and a real one name file and line before statistics are computed."""
+    without_gpus()
+    (tmp_path / "conf").mkdir()
+    path = tmp_path / "conf/training.yaml"
+    path.write_text("trainer:\n" + "".join(f"  {key}: {value}\n" for key, value in block.items()))
+    with pytest.raises(SystemExit):
+        launch(BaseSystem, recipe_dir=tmp_path, argv=["--stages", "collect_stats", "train", *words])
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "exp").exists()
+
+
+def test_a_dry_run_shows_what_train_works_with(tmp_path, capsys) -> None:
+    """For train these are its devices and its strategy, and for statistics the block `parallel`."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/training.yaml").write_text(
+        'n: 2\ntrainer: {accelerator: cpu, devices: "${n}", num_nodes: 1, strategy: ddp}\n'
+        "parallel: {env: local, n_workers: 3}\n"
+    )
+    assert not launch(
+        BaseSystem, recipe_dir=tmp_path, argv=["--stages", "collect_stats", "train", "--dry_run"]
+    )
+    shown = [line.partition("; ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert shown == [
+        "parallel: local, 3 workers",
+        "trainer: accelerator cpu, devices 2, num_nodes 1, strategy ddp",
+    ]
 
 
 def test_without_lightning_the_extra_is_named() -> None:

@@ -54,7 +54,7 @@ def weights(path: Path) -> dict:
 
 
 def test_a_training_ends_in_the_weights_of_its_best_checkpoint(tmp_path) -> None:
-    """model.pth has the weights of the checkpoint with the least validation loss."""
+    """model.pth has the weights of the checkpoint with the least validation loss; beside it is the mean of the best."""
     path = train(config(tmp_path, max_epochs=5))
     kept = {
         float(each.stem.rpartition("loss")[2]): each
@@ -62,6 +62,12 @@ def test_a_training_ends_in_the_weights_of_its_best_checkpoint(tmp_path) -> None
     }
     assert 1 <= len(kept) <= 3
     assert weights(path) == weights(kept[min(kept)])
+    states = [weights(each) for each in kept.values()]
+    mean = weights(path.with_name(f"valid.loss.ave_{len(kept)}best.pth"))
+    assert set(mean) == set(states[0])
+    for name, value in mean.items():
+        wanted = torch.tensor([state[name] for state in states]).mean(dim=0)
+        assert torch.allclose(torch.tensor(value), wanted), name
 
 
 def test_each_epoch_is_told_and_written_down(tmp_path, caplog) -> None:
@@ -75,6 +81,9 @@ def test_each_epoch_is_told_and_written_down(tmp_path, caplog) -> None:
     assert [epoch["epoch"] for epoch in epochs] == [0, 1, 2, 3]
     assert epochs[-1]["train/loss"] < epochs[0]["train/loss"]
     assert f"train/loss {epochs[-1]['train/loss']:.4g}, valid/loss" in told[-1]
+    page = (tmp_path / "exp/epochs.html").read_text()
+    assert page.count("<polyline") == 2 and page.count("<circle") == 8
+    assert f"epoch 4: valid/loss {epochs[-1]['valid/loss']:.4g}" in page
 
 
 def test_threads_are_for_the_stage_alone(tmp_path) -> None:

@@ -61,7 +61,7 @@ class Lists(OneWriter):
     """A `forward` for one index or a list of them, and hooks that take either."""
 
     @staticmethod
-    def forward(idx: int | list[int], factor):
+    def forward(idx, factor):
         return [factor * one for one in idx] if isinstance(idx, list) else factor * idx
 
     @staticmethod
@@ -155,7 +155,7 @@ class KillsItsDriver(Lists):
     """Kills the driver when half of the items are done, the first time."""
 
     @staticmethod
-    def forward(idx: list[int], factor, folder):
+    def forward(idx, factor, folder):
         with open(Path(folder) / "log", "a") as log:
             log.write(f"{idx[0]}\n")
         mark = Path(folder) / "killed"

@@ -29,6 +29,15 @@ def clean_environment(**more):
     }
 
 
+def beside_espnet(monkeypatch, folder):
+    """Have `espnet3.systems` be another's than ours in this process, as where ESPnet is installed."""
+    (folder / "espnet" / "systems").mkdir(parents=True)
+    (folder / "espnet" / "systems" / "__init__.py").touch()
+    monkeypatch.setattr(espnet3, "__path__", [str(folder / "espnet"), *espnet3.__path__])
+    for name in [name for name in sys.modules if name.startswith("espnet3.systems")]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 def start_script(folder, code, *, python=None, stdin=False, cwd=None, name="script.py", **environment):
     """Save code as a file and start it, or what `python` names; nothing but its own folder is on its path."""
     path = Path(folder) / name

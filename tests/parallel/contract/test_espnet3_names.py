@@ -55,11 +55,12 @@ def test_keys_of_the_users_own_are_read_back():
 
 
 def test_parallel_config_is_the_registered_one(monkeypatch):
-    """The module's parallel_config is what calls use, also where somebody else has set it; None is the default."""
+    """The module's parallel_config is what calls use, also where somebody else has set it; nothing registered: None."""
     set_parallel(TWO)
     assert module.parallel_config.n_workers == 2
     monkeypatch.setattr(module, "parallel_config", None)
-    assert get_parallel_config().n_workers == 1
+    assert get_parallel_config() is None
+    assert module.active_config().n_workers == 1
     monkeypatch.setattr(module, "parallel_config", OmegaConf.create({"n_workers": 3}))
     assert get_parallel_config().n_workers == 3
     assert module.active_config().n_workers == 3
@@ -73,6 +74,7 @@ def test_a_cluster_of_gpus_is_env_local_gpu():
         build_local_gpu_cluster(1000, {})
     assert str(found.value) == str(wanted.value)
     assert make_local_gpu_cluster is build_local_gpu_cluster
+    assert module._make_client is module.make_client is build_client  # the documents name all three
 
 
 # --- providers ------------------------------------------------------------------------------------

@@ -8,9 +8,8 @@ import warnings
 import pytest
 
 from espnet3.parallel import BaseRunner, set_parallel
-from espnet3.parallel.runner.hooks import takes_lists
 from tests.parallel.contract import espnet3_runners as runners
-from tests.parallel.contract.helpers import TWO, finish, run_script, start_script
+from tests.parallel.contract.helpers import TWO, beside_espnet, finish, run_script, start_script
 
 LINES = [str(3 * x) for x in range(10)]
 
@@ -77,26 +76,11 @@ def test_overridden_state_hooks_are_called_in_place_of_the_writer_hooks(cls, nam
 # --- batches --------------------------------------------------------------------------------------
 
 
-def test_forward_without_batch_forward_takes_lists_where_it_says_so(call):
-    """Without batch_forward, a forward annotated for lists is given them, and write_record what it returns."""
-    with pytest.warns(UserWarning, match="batch_size=4.*has no batch_forward"):
-        found = call(runners.Lists, batch_size=4)
-    assert found == {"a": ["[0,3,6,9]", "[12,15,18,21]", "[24,27]"]}
-
-
-def test_a_forward_that_does_not_say_it_takes_lists_is_given_one_index(call):
-    """The batch size changes nothing for it, and a warning says so."""
+@pytest.mark.parametrize("cls", [runners.OneWriter, runners.Lists])
+def test_without_batch_forward_a_batch_size_has_no_effect(cls, call):
+    """Where ESPnet is not installed forward is given one index, whatever it could take, and a warning says so."""
     with pytest.warns(UserWarning, match="batch_size=4 has no effect"):
-        assert call(runners.OneWriter, batch_size=4) == {"a": LINES}
-
-
-def test_a_runner_derived_from_one_of_espnet3s_own_takes_lists():
-    """ESPnet3's runners are documented to be given lists, so a forward that replaces theirs is; any other is not."""
-    theirs = type("Theirs", (runners.OneWriter,), {"__module__": "espnet3.systems.base.inference_runner"})
-    unsaid = {"forward": staticmethod(lambda idx, factor: idx)}
-    assert takes_lists(type("Derived", (theirs,), unsaid), 4)
-    assert not takes_lists(type("Derived", (theirs,), unsaid), None)
-    assert not takes_lists(type("Other", (runners.OneWriter,), unsaid), 4)
+        assert call(cls, batch_size=4) == {"a": LINES}
 
 
 def test_batch_forward_may_be_forward(call):
@@ -118,8 +102,8 @@ SCRIPT = """
     Path(folder, "driver").write_text(str(os.getpid()))
     set_parallel({"env": "local", "n_workers": 2})
     provider = runners.InFolder({"factor": 3, "folder": folder})
-    runner = runners.KillsItsDriver(provider, 4, Path(folder, "run"), "test", progress=False)
-    print(json.dumps(runner(range(400))["a"]))
+    runner = runners.KillsItsDriver(provider, None, Path(folder, "run"), "test", progress=False)
+    print(json.dumps(runner([list(range(at, at + 4)) for at in range(0, 400, 4)])["a"]))
     """
 
 
@@ -140,9 +124,11 @@ def test_a_driver_that_is_killed_at_half_is_resumed_with_the_same_bytes(tmp_path
 # --- beside the files -----------------------------------------------------------------------------
 
 
-def test_the_manifest_says_how_a_run_is_cut(call, tmp_path):
-    """manifest.json beside run.json has the shards with their items, and each shard's folder has the file done."""
-    call(runners.Lists, shard_subdir="test", batch_size=4)
+def test_the_manifest_says_how_a_run_is_cut(call, tmp_path, monkeypatch):
+    """manifest.json beside run.json has the shards with their items, lists beside ESPnet; each folder has a done."""
+    beside_espnet(monkeypatch, tmp_path)
+    found = call(runners.Lists, shard_subdir="test", batch_size=4)
+    assert found == {"a": ["[0,3,6,9]", "[12,15,18,21]", "[24,27]"]}
     folder = tmp_path / "run" / "test"
     assert (folder / "run.json").exists()
     assert json.loads((folder / "manifest.json").read_bytes()) == {

@@ -6,7 +6,6 @@ import pandas
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli.main import main
 from espnet3.parallel import (
     BaseRunner,
     ConfigError,
@@ -16,6 +15,7 @@ from espnet3.parallel import (
     SignatureError,
     parallel_map,
 )
+from espnet3_parallel.main import main
 from tests.parallel.contract import work
 
 PROVIDER = work.Provider({"factor": 2})

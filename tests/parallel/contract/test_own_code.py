@@ -25,7 +25,7 @@ NAMES = [
 ]
 PUBLIC = {
     *("forward", "batch_forward", "open_writers", "write_record", "close_writers", "merge", "write_outputs"),
-    *("init_state", "reduce_state", "finalize_state", "item_cost", "summary"),
+    *("init_state", "reduce_state", "finalize_state", "is_shard_done", "item_cost", "summary"),
 }
 
 

@@ -23,6 +23,7 @@ from espnet3.parallel import (
     wrap_func_with_worker_env,
 )
 from espnet3.parallel.clusters import client as client_module
+from tests.parallel.clusters.listening import listeners_of
 from tests.parallel.contract import work
 from tests.parallel.contract.helpers import TWO, lines
 
@@ -259,8 +260,8 @@ def test_a_setup_that_raises_is_a_setup_error(users, register):
 
 def listening():
     here = psutil.Process()
-    found = (c for p in [here, *here.children(recursive=True)] for c in p.net_connections("inet"))
-    return {c.laddr for c in found if c.status == psutil.CONN_LISTEN}
+    found = listeners_of(iter([here, *here.children(recursive=True)]))
+    return {listener.address for listener in found if not listener.is_path}
 
 
 @pytest.fixture
@@ -277,7 +278,7 @@ def test_local_workers_listen_on_loopback_and_the_dashboard_is_told_once(bokeh, 
         parallel_map(abs, range(10))
         runner(range(10))
         runner(range(10))
-        assert {address.ip for address in listening() - before} == {"127.0.0.1"}
+        assert {ip for ip, _ in listening() - before} == {"127.0.0.1"}
         told, *others = capsys.readouterr().err.splitlines()
         name, address = told.split(": ", 1)
         assert name == "dashboard" and address.startswith("http://127.0.0.1:")

@@ -114,6 +114,8 @@ def test_a_moved_run_says_so_and_goes_on_where_it_is(name: str, tmp_path: Path) 
     with standin("pbs", slots=1):
         run = run_of(tmp_path, n=6) if name == "local" else submit(name, tmp_path)
         held(tmp_path, 0)
+        if name == "local":  # also where no shard is silent
+            wait_until(lambda: run.status().counts == {JobState.RUNNING: 1, JobState.DONE: 2})
         moved = run.path.rename(tmp_path / "moved")
         found = DetachedRun.open(moved)
         status = found.status()
@@ -159,7 +161,7 @@ def test_every_verb_takes_a_finished_run_that_is_elsewhere(how: str, tmp_path: P
     shutil.rmtree(tmp_path / "specs")
     if how == "moved":
         shutil.rmtree(tmp_path / "run")
-    program = "import sys; from espnet3.cli.main import main\n"
+    program = "import sys; from espnet3_parallel.main import main\n"
     program += "for verb in sys.argv[2:]: main([verb, sys.argv[1]], standalone_mode=False)"
     verbs = ("status", "wait", "logs", "cancel", "retry", "merge", "report", "watch")
     subprocess.run(

@@ -285,7 +285,7 @@ def test_cancel_says_that_the_scheduler_answers_with_errors(
         run.cancel(grace=0.1)
     said = str(raised.value)
     assert f"scancel 7 ended with 1: {down}" in said and "error: squeue" in said
-    assert "`espnet3 cancel` again" in said and str(run.path / "detached/stop.json") in said
+    assert "`espnet3-parallel cancel` again" in said and str(run.path / "detached/stop.json") in said
     for name in ("squeue", "scancel"):
         os.rename(slurm / f"{name}.good", slurm / name)
     assert (slurm / "squeue").read_text() == queue

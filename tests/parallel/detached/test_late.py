@@ -95,7 +95,8 @@ def test_a_signal_reaches_the_child(tmp_path: Path) -> None:
     """After a signal to the job the item in flight is finished and kept, as in a job without a time limit."""
     folder = tmp_path / "a"
     hold(folder, 0)
-    run = run_of(folder, n=2, shards=1, item_timeout=1000.0)
+    slow = {"bad": [0.2, "slow"]}  # longer than a job goes on without asking whether it was told to stop
+    run = run_of(folder, n=2, shards=1, item_timeout=1000.0, config=slow)
     child = held(folder, 0)
     job = int(Path("/proc", str(child), "stat").read_text().rpartition(")")[2].split()[1])
     os.kill(job, signal.SIGUSR1)

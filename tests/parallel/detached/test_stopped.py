@@ -142,7 +142,8 @@ def test_a_verb_that_has_nothing_to_do_says_so(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", n=2, shards=1)
     assert run.wait(600).done
     assert "nothing was submitted: every item has an outcome" in run.retry().notes
-    assert run.submit().notes[-1].startswith("nothing was submitted: every shard was before; `espnet3 retry ")
+    note = "nothing was submitted: every shard was before; `espnet3-parallel retry "
+    assert run.submit().notes[-1].startswith(note)
     assert "no job was queued or at work: there was nothing to cancel" in run.cancel().notes
     with pytest.raises(ConfigError, match=r"\"raise\" or \"record\" \(did you mean 'record'\?\)"):
         run.retry(on_error="recrod")

@@ -84,7 +84,7 @@ def test_a_failed_item_stops_the_run(tmp_path: Path) -> None:
     assert status.shards[0].note == "item 3 failed: ValueError: no square of 3"
     assert status.shards[1].note == "shard 0 stopped the run: item 3 failed: ValueError: no square of 3"
     assert "no square of 3" in dict(run.logs(failed=True))[0]
-    with pytest.raises(IncompleteRunError, match=r"1 failed.*item 3 failed.*espnet3 retry"):
+    with pytest.raises(IncompleteRunError, match=r"1 failed.*item 3 failed.*espnet3-parallel retry"):
         run.merge()
     (tmp_path / "a/repaired").touch()
     assert run.retry().alive
@@ -125,7 +125,7 @@ def test_the_same_run_twice_is_refused_while_it_lives(tmp_path: Path) -> None:
     run_of(folder)
     held(folder, 5)
     for again in (lambda: run_of(folder), lambda: run_of(folder, async_mode=False)):
-        with pytest.raises(FolderInUseError, match=r"in use by detached jobs \(.*running.*espnet3 cancel"):
+        with pytest.raises(FolderInUseError, match=r"in use by detached jobs \(.*running.*-parallel cancel"):
             again()
     assert "FolderInUseError" in espnet3("retry", folder / "run", cwd=tmp_path, ok=False).stderr
     let_go(folder, 5)

@@ -59,7 +59,7 @@ def test_a_merge_before_the_end_is_one_error_with_one_advice(tmp_path: Path) -> 
     lines = (tmp_path / "a").rglob("split.*/results.jsonl")
     for file in [*lines, *(tmp_path / "a").rglob("shard.*/done")]:
         file.unlink()
-    with pytest.raises(IncompleteRunError, match=r"12 of 12 indices .* `espnet3 retry` ") as caught:
+    with pytest.raises(IncompleteRunError, match=r"12 of 12 indices .* `espnet3-parallel retry` ") as caught:
         run.merge()
     assert "Run again" not in str(caught.value)
     assert caught.value.__cause__ is None and caught.value.__suppress_context__

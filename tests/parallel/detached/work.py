@@ -223,9 +223,9 @@ def here(folder: Path, n: int = 12, **arguments: Any) -> bytes:
 def espnet3(
     *words: object, cwd: Path, ok: bool = True, seconds: float = 600
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command `espnet3` as another process does, somewhere else."""
+    """Run the command `espnet3-parallel` as another process does, somewhere else."""
     done = subprocess.run(
-        [sys.executable, "-c", "from espnet3.cli.main import main; main()", *map(str, words)],
+        [sys.executable, "-m", "espnet3_parallel", *map(str, words)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -137,6 +137,7 @@ class Shards(Files):
         return Items.forward(idx, log, stop)
 
     batch_forward = staticmethod(Items.batch_forward)
+    write_record = staticmethod(BaseRunner.write_record)  # whose results the folder keeps
 
 
 class Odd:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
 
-from espnet3.parallel import get_parallel_config
 from espnet3.parallel.engine.work import Work
+from espnet3.parallel.parallel import active_config
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import ItemFailure, Policy, Tally
 from espnet3.parallel.runner.execute import outcomes
@@ -28,7 +28,7 @@ def run(
     retries = 0
     work, tally = Work(items, align=policy.batch_size or 1), Tally()
     spec = RunSpec(one, many, kwargs, policy=policy)
-    with closing(outcomes(spec, work, client, get_parallel_config(), tally)) as pairs:
+    with closing(outcomes(spec, work, client, active_config(), tally)) as pairs:
         for run, block in pairs:
             for position, value in enumerate(block.values, run.start):
                 results[position] = value

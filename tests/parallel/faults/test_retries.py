@@ -68,7 +68,7 @@ class TestRetries:
 
         class Files(FailsTwice):
             open_writers = staticmethod(SquareFiles.open_writers)
-            write_record = staticmethod(SquareFiles.write_record)
+            close_writers = staticmethod(SquareFiles.close_writers)
 
         runner = failing(Files, folder, max_retries=2, output_dir=folder / "out")
         assert runner(range(N)) == SQUARES

@@ -128,8 +128,9 @@ class SquareFiles(Square):
         return (shard_dir / "squares.txt").open("w")
 
     @staticmethod
-    def write_record(writers: Any, result: Any, state: dict[str, Any], **_: Any) -> None:
-        writers.write(f"{state['index']} {result}\n")
+    def close_writers(writers: Any, state: dict[str, Any], **_: Any) -> None:
+        writers.write("".join(f"{result}\n" for result in state["records"]))
+        writers.close()
 
 
 class SlowSquare(Square):
@@ -151,7 +152,7 @@ class CrashOnceFiles(BaseRunner):
         return idx * idx
 
     open_writers = staticmethod(SquareFiles.open_writers)
-    write_record = staticmethod(SquareFiles.write_record)
+    close_writers = staticmethod(SquareFiles.close_writers)
 
 
 def fail_at_7(x: int, fault: str) -> int:

@@ -16,6 +16,7 @@ from tests.parallel.ledger.making import (
     begin,
     events,
     expected,
+    failure,
     finished,
     lines_of,
     partial,
@@ -66,6 +67,15 @@ def test_another_run_is_refused_and_touches_nothing(tmp_path: Path, what: dict[s
     assert finished(tmp_path) == expected()
 
 
+def test_a_changed_run_without_a_result_starts_anew(tmp_path: Path) -> None:
+    """After a mistake at the first item the mended code runs: nothing in the folder could be stale, and it is kept."""
+    for number in range(3):
+        with begin(tmp_path, config={"number": number}) as run:
+            assert run.failed == 0
+            run.append_failures([(0, failure(0))])
+    assert (tmp_path / "old.0/split.0/errors.jsonl").exists() and not (tmp_path / "old.1").exists()
+
+
 def test_force_keeps_the_results_of_indices_that_still_exist(tmp_path: Path) -> None:
     """After a change of the list, results move to their index's new place; what is gone is left out."""
     first, second = ["a", "b", "c", "d"], ["d", "x", "b"]
@@ -87,19 +97,34 @@ def test_force_keeps_the_results_of_indices_that_still_exist(tmp_path: Path) -> 
 
 
 def test_starting_anew_moves_the_old_run_aside(tmp_path: Path) -> None:
-    """`resume=False` deletes nothing: each old run is whole in `old.<n>`, other files stay where they are."""
+    """`resume=False` keeps one run in `old.0`, the last that was finished; other files stay where they are."""
     (tmp_path / "notes.txt").write_text("mine")
     finished(tmp_path)
-    for number in range(2):
+    for number, ends in enumerate([True, True, False, False, True]):
         with begin(tmp_path, resume=False, config={"number": number}) as run:
             assert run.left() == range(N)
             run.append(lines_of(range(N), range(N)))
-            run.merge()
-    for number in range(2):
-        assert (tmp_path / f"old.{number}/results.jsonl").read_bytes() == expected()
-        assert len(Results(tmp_path / f"old.{number}")) == N
+            if ends:
+                run.merge()
+        assert [each.name for each in tmp_path.glob("old.*")] == ["old.0"]
+        assert len(Results(tmp_path / "old.0")) == N
+    assert json.loads((tmp_path / "old.0/run.json").read_bytes())["config"] == {"number": 1}
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    assert events(tmp_path)[0]["to"] == "old.1"
+    assert events(tmp_path)[0]["kept"] == "old.0"
+
+
+def test_only_a_run_that_was_replaced_is_removed(tmp_path: Path) -> None:
+    """What a run.json names as such is removed where it is an `old.<n>` with a run in it, and nothing else is."""
+    finished(tmp_path)
+    (tmp_path / "old.0").mkdir()
+    (tmp_path / "old.0" / "mine").touch()
+    (tmp_path / "kept").mkdir()
+    for named in ("old.0", "kept", "../kept", "."):
+        said = json.loads((tmp_path / "run.json").read_bytes())
+        (tmp_path / "run.json").write_text(json.dumps({**said, "aside": named}))
+        finished(tmp_path, resume=False)
+    assert (tmp_path / "old.0/mine").exists() and (tmp_path / "kept").exists()
+    assert sorted(each.name for each in tmp_path.glob("old.*")) == [f"old.{number}" for number in range(5)]
 
 
 def test_files_that_are_no_run_are_moved_aside(tmp_path: Path) -> None:

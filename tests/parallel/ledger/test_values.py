@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from espnet3.parallel.ledger.errors import LedgerError, ValueTypeError
+from espnet3.parallel.ledger.errors import DamagedFolderError, LedgerError, ValueTypeError
 from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.ledger.values import MAX_ARRAY_BYTES, decode, encode, from_json, to_json
 
@@ -141,6 +141,56 @@ def test_an_array_of_the_largest_size_is_stored() -> None:
     back = from_json(to_json(array))
     back[0] = 1
     assert (back[1:] == array[1:]).all()
+
+
+DTYPES = ["bool", "uint8", "int64", "float16", "bfloat16", "float32", "float64", "complex64", "float8_e5m2"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_tensor_comes_back_as_it_was(dtype: str) -> None:
+    """Kind, shape and bytes of a tensor are kept, whatever its strides, views and gradient."""
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(6).reshape(2, 3).to(getattr(torch, dtype))
+    views = [whole, whole.T, whole[0, 0], whole[:0], whole[:1].expand(4, 3)]
+    if dtype == "float32":
+        views += [
+            (whole.requires_grad_() * 2),
+            torch._neg_view(whole.detach()),
+            torch.zeros(MAX_ARRAY_BYTES // 4),
+        ]
+    if dtype == "complex64":
+        views.append(whole.conj())
+    for tensor in views:
+        back = from_json(to_json({"k": (tensor,)}))["k"][0]
+        assert (back.dtype, back.shape, back.requires_grad) == (tensor.dtype, tensor.shape, False)
+        assert back.to(torch.complex128).equal(tensor.detach().to(torch.complex128))
+
+
+def test_a_tensor_that_a_line_cannot_hold_is_an_error() -> None:
+    """A large, sparse or meta tensor and a parameter are refused, with the item and the hook."""
+    torch = pytest.importorskip("torch")
+    for tensor, said in [
+        (torch.zeros(MAX_ARRAY_BYTES // 4 + 1), "65,540 bytes"),
+        (torch.zeros(2).to_sparse(), "without dense data"),
+        (torch.zeros(2, device="meta"), "without dense data"),
+        (torch.nn.Parameter(torch.zeros(2)), "Parameter"),
+    ]:
+        with pytest.raises(ValueTypeError, match=f"item 7: result is .*{said}.*write_record"):
+            encode_line(7, 7, tensor)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"shape": [3]}, {"shape": [-1]}, {"shape": [1 << 62, 4]}, {"dtype": "qint8"}, {"dtype": "Tensor"},
+     {"dtype": "float64"}, {"dtype": "bool", "shape": [8], "base64": "AAEFAAAAAAA="}, {"base64": ""}],
+    ids=str,
+)  # fmt: skip
+def test_a_tensor_that_no_run_writes_is_damage(change: dict[str, Any]) -> None:
+    """Another kind, number of bytes or shape than that of a written tensor is refused before it is used."""
+    torch = pytest.importorskip("torch")
+    line = json.dumps({**json.loads(to_json(torch.zeros(2))), **change}).encode()
+    with pytest.raises(DamagedFolderError, match="line 3 is damaged"):
+        from_json(line, "results.jsonl", 3)
 
 
 def test_a_tag_of_a_newer_version_is_an_error() -> None:

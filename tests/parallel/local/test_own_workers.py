@@ -285,6 +285,38 @@ def test_options_are_kept(tmp_path: Path) -> None:
     assert len({pid for pid, _ in used}) < len(used) <= 4
 
 
+def test_a_preloaded_module_is_loaded_once_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers find what `preload` names already loaded, by one process that is none of them; an edit counts."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / "loaded_before_the_fork.py"
+    set_parallel({**TWO, "options": {"preload": module.stem}})
+    for size in (1, 22):
+        module.write_text(f"import os\nVALUE = os.getpid(), {size}\n")
+        (found,) = set(parallel_map(items.value_of, [module.stem] * 50))
+        assert found[0] not in pids() and found[1] == size
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (
+            "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()",
+            "has started threads",
+        ),
+        ("1 / 0", "cannot be imported: ZeroDivisionError"),
+    ],
+)
+def test_a_module_that_no_fork_can_share_is_refused(
+    code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A preloaded module that starts a thread or fails is an error that names it and the reason."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "not_to_be_shared.py").write_text(code)
+    set_parallel({**TWO, "options": {"preload": ["not_to_be_shared"]}})
+    with pytest.raises(NoWorkersError, match=rf"preload: .*not_to_be_shared {why}"):
+        parallel_map(abs, range(10))
+
+
 @pytest.mark.parametrize(
     "value", ["auto", "4GB", "4 GiB", "512MB", "1e9", 0.5, 0, None, 3 << 30, "1TB", "2000000000"]
 )

@@ -322,5 +322,8 @@ CACHES = {
     "lock": ("L = threading.Lock()", "L.acquire(False)"),
     "notes of an error": ("E = ValueError(1)\ndef f(i):\n    vars(E)['__notes__'] = [i]\n    return str(E)", "f(idx)"),
     "logger": ("import logging\nL = logging.getLogger('mine')", "L.info('x')"),
+    "annotations that were asked for": ("class A: k = 1\ndef f(): return A.k, len(A.__annotations__)", "f()"),
+    "a constant that no compiler makes": (
+        "def f(): return 1\nf.__code__ = f.__code__.replace(co_consts=(*f.__code__.co_consts, object()))", "f()"),
     "deque rotate": ("C = collections.deque([1,2])\ndef f(i):\n    C.rotate(1)\n    return 1", "f(idx)"),
 }  # fmt: skip

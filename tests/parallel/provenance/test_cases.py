@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import string
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,9 +44,9 @@ def test_another_argument_is_another_run(
         monkeypatch.setattr(sys, "argv", ["program.py", value])
         monkeypatch.delitem(sys.modules, "m", raising=False)
         with monkeypatch.context() as patch:
-            import math
-
-            patch.setattr(math, "sqrt", math.sqrt)
+            patch.setattr(math, "sqrt", math.sqrt)  # each is undone, also where the program sets it
+            for installed in (Path, string.Formatter):
+                patch.setattr(installed, "k", None, raising=False)
             found.append(identity(package, text))
     assert differences(found[0], found[1]) == []
     assert differences(found[1], found[2]) != []

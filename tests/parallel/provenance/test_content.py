@@ -25,6 +25,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from espnet3.parallel.provenance.content import NoContentError, content_hash
+from espnet3.parallel.provenance.reach import code_of
+from espnet3.parallel.provenance.record import changed_parts
+from tests.components.needed import needed
 
 
 class Plain:
@@ -186,3 +189,21 @@ def test_an_installed_decorators_object_is_its_function_and_options() -> None:
     one, other = closure(1), closure(2)
     assert content_hash(Dispatcher(one)) == content_hash(Dispatcher(one)) != content_hash(Dispatcher(other))
     assert content_hash(Dispatcher(one)) != content_hash(Dispatcher(one, fastmath=True))
+
+
+def test_the_mode_of_a_layer_counts_unless_items_set_it() -> None:
+    """`train` and `eval` set a flag of every layer; code that calls them leaves it as it likes."""
+    layer = needed("torch").nn.ReLU()
+
+    def evaluates() -> Any:
+        return layer.eval()
+
+    def uses() -> Any:
+        return layer
+
+    for function, counts in ((evaluates, False), (uses, True)):
+        found = []
+        for mode in (True, False):
+            layer.train(mode)
+            found.append(code_of([function])[0])
+        assert bool(changed_parts(*found)) is counts

@@ -1,4 +1,4 @@
-"""The flame graph of `espnet3 replay --profile`, by a real py-spy."""
+"""The flame graph of `espnet3-parallel replay --profile`, by a real py-spy."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_replay_draws_the_item_where_it_is_called(command: str, tmp_path: Path) 
     there.mkdir()
     program = Path(sys.executable)
     subprocess.run([program, "spins.py"], cwd=tmp_path, check=True, timeout=600)
-    words = [program.with_name("espnet3"), "replay", tmp_path / "run", "0", "--profile"]
+    words = [program.with_name("espnet3-parallel"), "replay", tmp_path / "run", "0", "--profile"]
     done = subprocess.run(words, cwd=there, capture_output=True, text=True, check=True, timeout=600)
     assert f"a flame graph is in {there / 'replay-0.svg'}" in done.stdout
     assert "forward (spins.py" in (there / "replay-0.svg").read_text()

@@ -1,4 +1,4 @@
-"""`espnet3 replay`: an item of an ordinary or a detached run once more, and what is said where it is another one."""
+"""`espnet3-parallel replay`: one item of a run once more, and what is said where it is another one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_failed_items_are_listed_with_their_errors(ran: Path, tmp_path: Path) ->
 def test_the_debugger_opens_where_a_failed_item_fails_again(ran: Path) -> None:
     """A failure is printed with its traceback, `--pdb` stops in that frame, and the exit status is 1."""
     done = subprocess.run(
-        [sys.executable, "-c", "from espnet3.cli.main import main; main()", "replay", "run", "2", "--pdb"],
+        [sys.executable, "-m", "espnet3_parallel", "replay", "run", "2", "--pdb"],
         cwd=ran,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         input="p idx + 40\nq\n",

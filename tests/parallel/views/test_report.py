@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli.reports import report
-from espnet3.parallel import ItemError, set_parallel
+from espnet3.parallel import ItemError, run, set_parallel
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.timing.reading import RunTimes, Stint
 from espnet3.parallel.views import facts as facts_module
 from espnet3.parallel.views.facts import RunFacts, read_facts
 from espnet3.parallel.views.page import conclusions, page_of
+from espnet3_parallel.reports import report
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 from tests.standins import standin
@@ -97,6 +97,25 @@ def test_the_page_of_a_finished_run_needs_nothing_else(tmp_path: Path) -> None:
     assert facts.total("retries") == 1
 
 
+def test_a_hundred_failed_items_are_shown_and_the_others_linked(tmp_path: Path) -> None:
+    """Each item stands with its own message, by type and then by message; errors.jsonl is linked for the rest."""
+
+    def forward(idx: int) -> int:
+        raise (ValueError(f"bad recording {idx}") if idx % 3 else KeyError(f"speaker {idx % 2}"))
+
+    set_parallel(None)
+    run(forward, range(150), output_dir=tmp_path / "run", on_error="record", progress=False)
+    page = page_of(read_facts(tmp_path / "run"))
+    types = page[page.index("Failures (150)") :]
+    assert types.index("<code>ValueError</code>: 100 items") < types.index("<code>KeyError</code>: 50 items")
+    assert types.count("<td>bad recording ") == 100 and types.count("<td>&#x27;speaker ") == 1
+    assert "<strong>100 x</strong> bad recording 1;" in types and "<strong>50 x</strong>" in types
+    assert Checked(page).linked == [(tmp_path / "run/errors.jsonl").as_uri()]
+    assert (
+        "All 150 failed items are in" in page and "100 of 150 failures" in page and "such as bad rec" in page
+    )
+
+
 def test_the_verb_writes_a_file_or_prints_json(tmp_path: Path) -> None:
     """`report RUN -o FILE` writes the page, and `--format json` prints the same facts with the conclusions."""
     facts = facts_of(tmp_path, on_error="record")
@@ -124,6 +143,10 @@ def test_a_resumed_run_has_both_sessions(tmp_path: Path) -> None:
     facts = facts_of(tmp_path, on_error="record", retry_failed=True)
     assert [session.ended for session in facts.sessions] == ["stopped", "computed"]
     assert facts.sessions[1].resumed and facts.sessions[1].ok_before == first.ok
+    assert facts.began == facts.sessions[0].begin < facts.ended < facts.read
+    assert 0 < facts.worked < facts.ended - facts.began
+    page = page_of(facts)
+    assert "It began 20" in page and " and ended 20" in page and "it took, in 2 sessions" in page
     assert sum(stint.items for stint in facts.times.stints) == 20
 
 
@@ -179,6 +202,15 @@ def test_retries_of_detached_jobs_are_counted(tmp_path: Path) -> None:
         shut(run)
     facts = read_facts(run.path)
     assert facts.retries == 2 and "2 times an item was tried again." in page_of(facts)
+    assert [session.ran for session in facts.sessions] == [facts.times.items] and facts.times.items
+    run.retry(failed_items=True)
+    try:
+        assert run.wait(600).failed == 1
+    finally:
+        shut(run)
+    again = read_facts(run.path)
+    assert [session.ran for session in again.sessions] == [facts.times.items, 1]
+    assert again.sessions[1].failed_before == 1 and "it took, in 2 sessions" in page_of(again)
 
 
 def test_what_is_too_large_is_estimated_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

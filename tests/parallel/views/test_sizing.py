@@ -1,4 +1,4 @@
-"""`espnet3 size`: how large a job should be, from what an earlier run has measured."""
+"""`espnet3-parallel size`: how large a job should be, from what an earlier run has measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from espnet3.cli.sizes import size
 from espnet3.parallel import ConfigError, ParallelConfig, set_parallel
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.ledger.split import TIMES
@@ -25,6 +24,7 @@ from espnet3.parallel.views.sizing import (
     size_for,
     walltime,
 )
+from espnet3_parallel.sizes import size
 from tests.parallel.detached.work import Provider, Squares, run_of, shut
 
 MEASURED = Measured(seconds=2.0, start=30.0, env=25.0, items=50)
@@ -35,12 +35,6 @@ def test_a_time_decides_how_many_workers() -> None:
     chosen = recommended(MEASURED, 10_000, within=3600)
     assert chosen.wall <= 3600 < size_for(MEASURED, 10_000, chosen.workers - 1).wall
     assert chosen.worker_hours == pytest.approx((20_000 + 30 * chosen.workers) / 3600)
-
-
-def test_without_a_time_start_up_decides() -> None:
-    """Start-up stays a tenth of the whole, and one more worker would be above that."""
-    chosen = recommended(MEASURED, 10_000, within=None)
-    assert chosen.start_share <= 0.1 < size_for(MEASURED, 10_000, chosen.workers + 1).start_share
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -58,7 +52,7 @@ def test_walltime_and_memory_have_room_to_spare() -> None:
 
 
 def test_the_options_that_are_printed_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a scheduler the block has workers, walltime and what CONF had, and is accepted."""
+    """The block has walltime, what CONF had, and its workers unless a time was given; it is accepted."""
     monkeypatch.chdir(tmp_path)
     set_parallel(None)
     Squares(Provider({"folder": str(tmp_path)}), output_dir="run", progress=False)(range(20))
@@ -67,11 +61,14 @@ def test_the_options_that_are_printed_can_be_pasted(tmp_path: Path, monkeypatch:
     )
     done = CliRunner().invoke(size, ["conf.yaml", "--items", "1000000", "--run", "run", "--within", "1"])
     assert done.exit_code == 0, done.output
-    assert "recommended" in done.output and "in a process" in done.output
+    assert "<- --within 1\n" in done.output and "in a process" in done.output
     block = yaml.safe_load(done.output[done.output.index("parallel:") :])["parallel"]
     options = block["options"]
     assert options["queue"] == "cpu" and options["memory"] != "777GB" and options["walltime"].endswith(":00")
     assert ParallelConfig.parse(block).n_workers == block["n_workers"] >= 1
+    kept = CliRunner().invoke(size, ["conf.yaml", "--items", "1000000", "--run", "run"])
+    assert "<- n_workers of conf.yaml\n" in kept.output
+    assert yaml.safe_load(kept.output[kept.output.index("parallel:") :])["parallel"]["n_workers"] == 2
 
 
 def test_memory_of_a_run_that_recorded_none_is_measured_by_running_items_again(
@@ -97,7 +94,6 @@ def test_a_machine_has_no_more_workers_than_processors(
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(3)))
     most = most_workers(BACKENDS["local"])
     assert most == 3 < most_workers(BACKENDS["slurm"])
-    assert recommended(MEASURED, 10_000, None, most).workers == 3
     assert [one.workers for one in around(MEASURED, 10_000, size_for(MEASURED, 10_000, 3), most)] == [1, 3]
     with pytest.raises(ConfigError, match="more than 3 workers, as many as there are processors here"):
         recommended(MEASURED, 10_000, 3600, most)
@@ -107,8 +103,8 @@ def test_a_job_takes_half_a_minute_to_start_whatever_this_machine_takes() -> Non
     """Quick starts of processes here do not make a job of seconds on a cluster worth its start."""
     here = Measured(seconds=0.2, start=0.5, env=0.3, items=8)
     assert placed(here, BACKENDS["local"]) == here and placed(MEASURED, BACKENDS["slurm"]) == MEASURED
-    chosen = recommended(placed(here, BACKENDS["slurm"]), 100_000, None)
-    assert chosen.wall >= 9 * JOB_START
+    with pytest.raises(ConfigError, match="no number of workers is done within 30 s"):
+        recommended(placed(here, BACKENDS["slurm"]), 100_000, JOB_START)
 
 
 def test_a_detached_run_tells_start_env_and_items_apart(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.components.data.files import write_atomic
+from espnet3.components.instantiate import require
 from espnet3.parallel import BaseRunner, EnvironmentProvider
 
 RATE = 16000
@@ -21,14 +22,8 @@ class DecodeProvider(EnvironmentProvider):
 
     def build_env_local(self) -> dict[str, Any]:
         """Return the two folders, and the class that decodes."""
-        try:
-            from G722 import G722
-        except ImportError as error:
-            raise ImportError(
-                "decoding the prompts needs the package G722; install it with: "
-                "pip install 'espnet3-parallel[recipe]'"
-            ) from error
-        return {"source": Path(self.config["source"]), "target": Path(self.config["target"]), "codec": G722}
+        codec = require("G722", "recipe", "decoding the prompts").G722
+        return {"source": Path(self.config["source"]), "target": Path(self.config["target"]), "codec": codec}
 
 
 class DecodeRunner(BaseRunner):

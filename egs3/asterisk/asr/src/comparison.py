@@ -12,7 +12,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from espnet3.components.data.files import write_text_atomic
+from espnet3.components.instantiate import require as require_package
 from espnet3.parallel import parallel_map
+from espnet3.parallel.errors import MissingPackageError
 from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.inference import infer
 from espnet3.systems.base.scp import read_aligned
@@ -118,13 +120,11 @@ def comparison_table(counts: Mapping[str, Sequence[Counts]]) -> str:
 def plot(counts: Mapping[str, Sequence[Counts]], path: Path) -> None:
     """Draw each utterance's character error rate against its length, and each model's mean by length."""
     try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        logger.warning(
-            "no plot: it needs matplotlib; install it with: pip install 'espnet3-parallel[report]'"
-        )
+        figures = require_package("matplotlib.figure", "report", "the plot")
+    except MissingPackageError as error:
+        logger.warning("%s", error)
         return
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    figure = figures.Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, each_model in counts.items():
         lengths = [each.characters for each in each_model]

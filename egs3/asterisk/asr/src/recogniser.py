@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from espnet3.parallel.backends.loading import pip_line
+from espnet3.components.instantiate import require
 
 
 class Recogniser:
@@ -22,13 +22,8 @@ class Recogniser:
     """A decoder is one search at a time: lists would gain nothing."""
 
     def __init__(self, rate: int = 16000, **options: Any) -> None:
-        try:
-            from pocketsphinx import Decoder
-        except ImportError as error:
-            raise ImportError(
-                f"the recogniser needs the package pocketsphinx; install it with: {pip_line('recipe')}"
-            ) from error
-        self._decoder = Decoder(samprate=rate, loglevel="FATAL", **options)
+        pocketsphinx = require("pocketsphinx", "recipe", "the recogniser")
+        self._decoder = pocketsphinx.Decoder(samprate=rate, loglevel="FATAL", **options)
         # The env is shared by the threads of a process, and a decoder holds one utterance.
         self._turn = threading.Lock()
 

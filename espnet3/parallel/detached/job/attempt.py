@@ -2,7 +2,8 @@
 
 lease ──> what is there ──> classes, provider, env ──> [ mark, run_items, append ] ... ──> done, or ended
 
-With an `item_timeout` this goes on in a child of the job's process, which is killed with an item (stopping.py).
+With an `item_timeout`, and on GPUs, this goes on in a child of the job's process, which is killed with an item
+(stopping.py).
 """
 
 from __future__ import annotations
@@ -57,11 +58,10 @@ _PATIENCE = STALE + 4 * BEAT  # seconds: a shard's earlier worker on a dead host
 def run_shard(spec: JobSpec) -> int:
     """Run what is left of one shard; return the exit status of its job."""
     began = time.monotonic()  # walltime counts from here
-    limit = spec.policy.item_timeout
-    if limit is None:
+    if not spec.guarded:
         return _attempt(spec, began)
     folder = Layout(Path(spec.run)).shard(spec.shard)
-    return guarded(lambda: _attempt(spec, began), limit, folder)
+    return guarded(lambda: _attempt(spec, began), spec.policy.item_timeout or float("inf"), folder)
 
 
 def _attempt(spec: JobSpec, began: float) -> int:
@@ -162,7 +162,7 @@ class _Attempt:
         many = bind(runner.batch_forward, env) if self.spec.batched else None
         call = Call(bind(runner.forward, env), many)
         self.stopping.building = False
-        with on_a_worker(self._too_late):
+        with on_a_worker(self._too_late, self.spec.guarded):
             for begin, end in left:
                 stop = self._stretch(begin, end, call)
                 if stop is not None:
@@ -195,7 +195,7 @@ class _Attempt:
             else:
                 self.marks.note(in_flight=None, hook=in_progress or "")
 
-        with on_a_worker(self._too_late):
+        with on_a_worker(self._too_late, spec.guarded):
             result = shards.run_shard(shard, env, hooks, spec.policy, spec.keep_values, mark)
         self.stopping.building = False  # the rest is quick, and belongs together
         if result.stop is not None:
@@ -229,7 +229,7 @@ class _Attempt:
         provider = make_provider(load(spec.provider), spec.arguments)
         self.loaded.check("this job")
         begin = time.perf_counter()
-        env = build_here(adding(worker_setup_of(provider), spec.entries), spec.setup_timeout)
+        env = build_here(adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
         self.loaded.check("this job")  # with the modules that the env has imported
         self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
         return runner, env
@@ -317,9 +317,13 @@ class _Attempt:
         try:
             begin = self.begin + late.position
             killed = ProcessEnd(signal=signal.SIGKILL)
-            self.losses.add(Loss(begin, late.items, killed, seconds=late.seconds, stack=late.stack))
+            why = late.seconds, late.stack, late.error
+            self.losses.add(Loss(begin, late.items, killed, True, True, *why))
             self.marks.note(stopping=True)
-            say(f"killing this process: {late.items} items from position {begin} took {late.seconds:.1f} s")
+            did = (
+                f"took {late.seconds:.1f} s" if late.error is None else f"raised {': '.join(late.error[:2])}"
+            )
+            say(f"killing this process: {late.items} items from position {begin} {did}")
         finally:
             end_process()
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import shlex
 import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
@@ -101,20 +103,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
                 tasks = folder / f"tasks.{number}.json"
                 specs = [str(layout.spec(shard)) for shard in part]
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
-                facts = ScriptFacts(
-                    scheduler=scheduler,
-                    n=len(part),
-                    limit=at_once,
-                    name=str(job.job_name),
-                    shebang=str(job.shebang or "#!/bin/sh"),
-                    cwd=cwd,
-                    prologue=prologue_of(job),
-                    folder=str(folder),
-                    python=tuple(interpreter(plan.env, plan.options, cwd)),
-                    import_path=import_path(),
-                    tasks=str(tasks),
-                    requeue=settings.requeue,
-                )
+                facts = _facts(plan, job, len(part), at_once, cwd, tasks)
                 command, stdin, text = _write(folder / f"job.{number}.sh", job, facts, silent)
                 with submitting(scheduler):  # output goes to files of the folder that it is submitted from
                     said = ask(command, folder, stdin, Path("/") if silent else output)
@@ -144,6 +133,48 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
         )
 
 
+def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) -> ScriptFacts:
+    return ScriptFacts(
+        scheduler=scheduler_of(plan.env),
+        n=n,
+        limit=at_once,
+        name=str(job.job_name),
+        shebang=str(job.shebang or "#!/bin/sh"),
+        cwd=cwd,
+        prologue=prologue_of(job),
+        folder=str(tasks.parent),
+        python=tuple(interpreter(plan.env, plan.options, cwd)),
+        import_path=import_path(),
+        tasks=str(tasks),
+        requeue=DetachedSettings.of(plan.settings).requeue,
+    )
+
+
+def planned(config: ParallelConfig, n_shards: int, run: Path) -> tuple[int, str, str]:
+    """Return how many arrays a detached run in a folder would be, and the command and the script of the first one."""
+    plan, job = _job_of(config, run.name)
+    limit, scheduler = DetachedSettings.of(plan.settings).array_limit, scheduler_of(config.env)
+    most = scheduler.usual_array if limit is None else limit - scheduler.first + 1
+    arrays = job_arrays(range(n_shards), plan.n_workers, max(1, most))
+    jobs = run / "detached" / FOLDER
+    facts = _facts(plan, job, len(arrays[0][0]), arrays[0][1], os.getcwd(), jobs / "tasks.0.json")
+    with TemporaryDirectory() as folder:
+        command, stdin, _ = _write(Path(folder, "job.0.sh"), job, facts, silent=False)
+        files = sorted(
+            Path(folder).iterdir(), reverse=True
+        )  # a description stands before the script that it names
+        text = "\n".join(file.read_text(encoding="utf-8").rstrip() for file in files)
+        words = [*command, *(["<", files[-1].name] if stdin else [])]
+    return len(arrays), " ".join(words).replace(folder, str(jobs)), text.replace(folder, str(jobs))
+
+
+def _job_of(config: ParallelConfig, name: str) -> tuple[Plan, Any]:
+    """Return the plan of a configuration, without shards, and its job."""
+    options = json.loads(json.dumps(dict(config.options), default=str))
+    plan = Plan("", [0], name, [], config.env, config.n_workers, options, dict(config.detached))
+    return plan, make_job(plan)
+
+
 def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
     """Return dask-jobqueue's job object, which writes the options into a header."""
     backend = row(plan.env)
@@ -151,9 +182,7 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
     base = next(cls for cls in cluster.__mro__ if cls.__name__ == "JobQueueCluster")
     own = set(inspect.signature(base.__init__).parameters) - _NOT_THE_JOBS
     options = {name: value for name, value in plan.options.items() if name not in own}
-    options.pop(
-        "log_directory", None
-    )  # it is where they are submitted from: in the header its path is unquoted
+    options.pop("log_directory", None)  # jobs are submitted from it: in the header its path would be unquoted
     name = "espnet3-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(plan.specs).name)[:40]
     options.setdefault("job_name", name)
     memory = asked(backend, options, "memory")
@@ -208,8 +237,8 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     left = _cancel(scheduler, arrays, folder, told_before)
     again = (
         f"Jobs of {' '.join(array.whole[-1] for array in arrays)} that start or run end by themselves, because "
-        f"{layout.stop} tells them to; `espnet3 cancel` again when the scheduler answers, to take the others from "
-        "its queue"
+        f"{layout.stop} tells them to; `espnet3-parallel cancel` again when the scheduler answers, to take the others "
+        "from its queue"
     )
     if left.foreign:
         raise ParallelError(
@@ -309,16 +338,15 @@ def walltime(config: ParallelConfig) -> float | None:
 
 def check(config: ParallelConfig) -> None:
     """Raise if the scheduler's package is missing, or options of its job are wrong or send it to another cluster."""
-    given = json.loads(json.dumps(dict(config.options), default=str))
-    backend, scheduler = row(config.env), scheduler_of(config.env)
-
-    def make(changed: Mapping[str, Any]) -> Any:
-        return make_job(Plan("", [0], "check", [], config.env, 1, {**given, **changed}, {}))
-
-    job = make({})
+    plan, job = _job_of(config, "check")
+    backend, scheduler, given = row(config.env), scheduler_of(config.env), plan.options
     refuse_elsewhere(config.env, scheduler, job.submit_command, job.job_script())
     if wrong := [*output_problems(scheduler, asked(backend, given, "job_extra_directives", []))]:
         raise ConfigError("\n".join(wrong))
+
+    def make(changed: Mapping[str, Any]) -> Any:
+        return make_job(replace(plan, options={**given, **changed}))
+
     factor = DetachedSettings.of(config.detached).retry_memory_factor
     for said in misread(backend, given, make, factor):
         warnings.warn(said, stacklevel=_CALLER)

@@ -45,7 +45,7 @@ from espnet3.parallel.ledger.folder import EVENTS, note_event, resumed
 from espnet3.parallel.ledger.lease import Lease, disk_now
 from espnet3.parallel.ledger.merge import merge_splits
 from espnet3.parallel.ledger.results import Results
-from espnet3.parallel.ledger.scan import FAILED, LEFT, scan_splits
+from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, scan_splits
 from espnet3.parallel.ledger.split import RESULTS
 from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.messages import counted, html_table
@@ -288,10 +288,10 @@ class DetachedRun(Sequence[JobRecord]):
                 layout.write_plan(replace(plan, code={}))
             scan = scan_splits(layout.run, items, plan.indices_sha256, kind=plan.kind)
             shards = put_specs(layout, plan, items, scan.state, who, failed_items)
-            left = scan.state.count(LEFT)
+            ok, failed, left = map(scan.state.count, (OK, FAILED, LEFT))
             facts = {"on_error": on_error, "raised": raised, "ended": before.ended_early()}
             said = {name: value for name, value in facts.items() if value}
-            _event(layout, "retried", shards=shards, items=left, **said)
+            _event(layout, "retried", shards=shards, items=left, ok=ok, failed=failed, **said)
             hand_over(layout, plan, shards, raised)
         status = run_status(layout, plan)
         if shards:
@@ -331,12 +331,12 @@ class DetachedRun(Sequence[JobRecord]):
         results = Results(layout.run)
         if not plan.hooks:
             look_for_nones(f"{spec.runner.name}.{'batch_forward' if spec.batched else 'forward'}", results)
-        if plan.keep_values and not plan.outputs:
+        if not (plan.merges or plan.outputs):
             return results  # a runner is not made again, nor its module imported, for nothing
         runner = _finishing_runner(layout, self._runner)
         if resumed(True) != "force":
             LoadedCode(plan.code).check("this process, which merges,")
-        if plan.keep_values:
+        if not plan.merges:
             runner.write_outputs(items, results)
             return results
         return runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])
@@ -367,7 +367,7 @@ def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
         if time.monotonic() > end:
             raise ParallelError(
                 f"{layout.run} was told to stop, and jobs of it are still at work after {grace + _PATIENCE:g} s: "
-                "`espnet3 status` says which"
+                "`espnet3-parallel status` says which"
             )
         time.sleep(_LOOK)  # another host's process sends no event
 
@@ -379,15 +379,15 @@ def _noted(status: RunStatus, note: str) -> RunStatus:
 def _waiting(status: RunStatus) -> str:
     shards = [s for s in status.shards if s.state is not JobState.DONE]
     if not shards:
-        return "`espnet3 retry` computes them"
+        return "`espnet3-parallel retry` computes them"
     counts = ", ".join(
         f"{n} {state.value.replace('_', ' ')}"
         for state, n in status.counts.items()
         if state is not JobState.DONE
     )
-    verb = "`espnet3 wait` waits for them" if status.alive else "`espnet3 retry` goes on with them"
+    verb = "wait` waits for them" if status.alive else "retry` goes on with them"
     first = next((f" (shard {s.shard}: {s.note})" for s in shards if s.note), "")
-    return f"Of {len(status.shards)} shards {counts}{first}: {verb}"
+    return f"Of {len(status.shards)} shards {counts}{first}: `espnet3-parallel {verb}"
 
 
 def runner_attributes(runner: Any) -> dict[str, Any]:

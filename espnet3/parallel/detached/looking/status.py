@@ -44,6 +44,11 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
     silent = {str(s.shard): s.job_id for s in found if s.job_id and may_be_queued(s.state)}
     if silent:
         _ask(layout, plan, silent, found, notes)
+    if any(one.state is not JobState.DONE for one in found) and (home := layout.home()) is not None:
+        what = "is a copy of" if layout.original() is not None else "was moved here from"
+        notes.append(
+            f"the run {what} {home}, where its jobs belong; `espnet3-parallel retry` computes here what is left"
+        )
     if (layout.stopped() or {}).get("at_item"):
         again = layout.retrying
         notes.append(
@@ -73,11 +78,6 @@ def _ask(
             queue = {int(shard): (JobState.LOST, "") for shard in silent}
     except OSError as error:
         notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
-    if home is not None:
-        what = "is a copy of" if original is not None else "was moved here from"
-        notes.append(
-            f"the run {what} {home}, where its jobs belong; `espnet3 retry` computes here what is left"
-        )
     for shard, job in silent.items():
         status = shard_status(layout, plan, int(shard), job, now, queue)
         if home is not None and status.state is JobState.LOST and not status.note:
@@ -121,8 +121,8 @@ def status_of_ended(layout: Layout, plan: Plan) -> RunStatus:
         counts = ", ".join(f"{n} {state.value}" for state, n in status.counts.items())
         unknown = next((f": {s.note}" for s in status.shards if s.state is JobState.UNKNOWN and s.note), "")
         raise FolderInUseError(
-            f"{layout.run} is in use by detached jobs ({counts}{unknown}). `espnet3 wait` waits for them, `espnet3 "
-            "cancel` ends them; or take another output_dir"
+            f"{layout.run} is in use by detached jobs ({counts}{unknown}). `espnet3-parallel wait` waits for them, "
+            "`espnet3-parallel cancel` ends them; or take another output_dir"
         )
     return status
 

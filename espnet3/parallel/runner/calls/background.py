@@ -15,7 +15,7 @@ import os
 import pickle
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -31,13 +31,14 @@ from espnet3.parallel.engine.exceptions import (
     pickle_error,
     show_remote,
 )
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.calls import EnvCall, call_text, portable_setup_error, setup_key
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.errors import NoWorkersError, WorkerSetupError, add_note, say_where
 from espnet3.parallel.local.fork_server import without_dask
-from espnet3.parallel.local.workers import borrowed, wanted_by
+from espnet3.parallel.local.workers import on_own_workers, wanted_by
 from espnet3.parallel.pilots.driver import PilotRun  # here: a program may fork while a thread would import it
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import ItemFailure, NoItem, Policy, place_of
@@ -217,11 +218,7 @@ class _Host:
         failed = None
         try:
             with self._open:
-                slots, cluster = self._workers(before)
-                self._slots = slots
-                spec = RunSpec(one=run_call, policy=Policy(on_error="record"))
-                timeouts = self.config.start_timeout, self.config.frozen_timeout
-                for chunk, block in PilotRun(slots, self._calls, spec, cluster, *timeouts):
+                for chunk, block in self._outcomes(before):
                     for place, value in enumerate(block.values, chunk.start):
                         self._settle(place, value, block.worker)
         except BaseException as error:  # the futures carry it
@@ -235,16 +232,21 @@ class _Host:
             _answer(*self._last)
         atexit.unregister(self.end_with_program)
 
-    def _workers(self, before: _Host | None) -> tuple[Any, Any]:
+    def _outcomes(self, before: _Host | None) -> Iterator[tuple[Chunk, Block]]:
         if self._client is None:
             if before is not None:
                 before._thread.join()
-            workers = self._open.enter_context(borrowed(self.config, None))
-            return workers, workers
+            return on_own_workers(self.config, None, lambda workers: self._run(workers, workers))
         from espnet3.parallel.pilots.dask.pools import ClientSlots
         from espnet3.parallel.pilots.worker_cluster import cluster_of
 
-        return ClientSlots(self._client), cluster_of(self._client)
+        return self._run(ClientSlots(self._client), cluster_of(self._client))
+
+    def _run(self, slots: Any, cluster: Any) -> Iterator[tuple[Chunk, Block]]:
+        self._slots = slots
+        spec = RunSpec(one=run_call, policy=Policy(on_error="record"))
+        timeouts = self.config.start_timeout, self.config.frozen_timeout
+        return iter(PilotRun(slots, self._calls, spec, cluster, *timeouts))
 
     def _settle(self, place: int, value: Any, worker: str) -> None:
         with self.lock:

@@ -9,10 +9,15 @@ import textwrap
 from collections.abc import Callable
 from typing import Any, TextIO
 
+import click
+
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.messages import printable
 
-Tell = Callable[[bool | None, str], None]  # takes a finding of `doctor`; None: it could not be checked
+# Takes a finding of `doctor`; None: it could not be checked, and the option that does so is not told where it was given
+Tell = Callable[..., None]
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def say(text: object, file: TextIO | None = None, *, end: str = "\n", flush: bool = False) -> None:
@@ -43,6 +48,9 @@ def explained(verb: Callable[..., Any]) -> Callable[..., Any]:
         except BrokenPipeError:  # `| head` has seen enough; Python writes the rest at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
+        except KeyboardInterrupt:
+            say("not shown any more; a run that is at work goes on", file=sys.stderr)
+            sys.exit(130)
         except (ParallelError, OSError) as error:  # a folder that may not be read is one more mistake
             say(f"{type(error).__name__}: {error}", file=sys.stderr)
             sys.exit(1)

@@ -1,19 +1,34 @@
-"""`espnet3 doctor`: check a configuration without submitting anything; with --same-answer, compare ways to run it."""
+"""`espnet3-parallel doctor`: check a configuration without submitting anything, or compare ways to run it."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, NoReturn
 
 import click
 
-from espnet3.cli.configs import read_block, read_file
-from espnet3.cli.folders import Folder, arrived, existing, marked, reply
-from espnet3.cli.importable import (
+from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
+from espnet3.parallel.backends.machine import chosen_gpus
+from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.local.fork_server import without_dask
+from espnet3.parallel.messages import counted
+from espnet3.parallel.parallel import get_client, get_parallel_config, parallel_map, set_parallel
+from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.runner.hooks import writes_files
+from espnet3.parallel.testing.answers import first_difference, unused_batches
+from espnet3_parallel import layer
+from espnet3_parallel.configs import read_block, read_file
+from espnet3_parallel.folders import Folder, arrived, existing, marked, reply
+from espnet3_parallel.importable import (
     Facts,
     differences,
     look,
@@ -21,20 +36,8 @@ from espnet3.cli.importable import (
     runner_and_provider,
     see_current_folder,
 )
-from espnet3.cli.output import Tell, say, wrapped
-from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
-from espnet3.parallel.backends.machine import chosen_gpus
-from espnet3.parallel.base_runner import BaseRunner
-from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.local.fork_server import own_processes
-from espnet3.parallel.messages import counted
-from espnet3.parallel.parallel import get_client, parallel_map
-from espnet3.parallel.records import ItemFailure
-from espnet3.parallel.runner.hooks import writes_files
-from espnet3.parallel.testing.answers import first_difference, unused_batches
-from espnet3_parallel import layer
 from espnet3_parallel.layer import Finding
+from espnet3_parallel.output import Tell, as_json_option, say, wrapped
 
 
 @click.command()
@@ -45,6 +48,7 @@ from espnet3_parallel.layer import Finding
 @click.option("--start", is_flag=True, help="Start a worker, which imports the classes and sees folders.")
 @click.option("--same-answer", is_flag=True, help="Compare items run here, on workers and detached.")
 @click.option("--items", type=click.IntRange(2), default=12, show_default=True, help="Of --same-answer.")
+@as_json_option
 def doctor(
     conf: str | None,
     runner: str | None,
@@ -53,53 +57,72 @@ def doctor(
     start: bool,
     same_answer: bool,
     items: int,
+    as_json: bool,
 ) -> None:
-    """Show which espnet3.parallel is in use; check CONF without submitting anything."""
-    findings: list[Finding] = []
+    """Show which espnet3.parallel is in use; check CONF without submitting anything.
 
-    def tell(good: bool | None, text: str) -> None:
-        findings.append(Finding(good, text))
-        text = str(findings[-1])
-        say(wrapped(text, 13) if sys.stdout.isatty() else text)  # where the first line's text begins
-
-    for found in layer.findings(layer.in_use()):
-        tell(found.good, found.text)
+    Exit status: 0 nothing is wrong, 1 something is.
+    """
+    if conf is None and (start or folders or ((runner or provider) and not same_answer)):
+        raise click.UsageError("give a CONF: what it names is checked with its block")
     classes = {"runner": runner, "provider": provider}
     wanted = {what: name for what, name in classes.items() if name is not None}
+    options = {"--start": start, "--runner": bool(wanted) or same_answer}
+    tell = _Told({name for name, given in options.items() if given}, as_json)
+    for found in layer.findings(layer.in_use()):
+        tell(found.good, found.text)
     try:
         loaded = None if conf is None else read_file(conf)
-        config = None
         if loaded is not None and not (same_answer and "parallel" not in loaded and "env" not in loaded):
             config = read_block(str(conf), loaded)
+            workers, given = counted(config.n_workers, "worker"), counted(len(config.options), "option")
+            tell(True, f"{conf}: env {config.env}, {workers}, {given}")
+            _look_at_block(config, wanted, folders, tell)
+        if same_answer:
+            _try_answers(loaded, wanted, items, tell)
     except ParallelError as error:
         tell(False, str(error))
-        sys.exit(1)
-    if config is not None:
-        tell(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
-        begin = len(findings)
-        here, paths = _look_at_block(config, wanted, folders, tell)
-        if start and all(each.good is not False for each in findings[begin:]):
-            _start_one(config, wanted, paths, here, tell)
+    tell.end()
+
+
+class _Told:
+    """Findings as they are made; what an option would check is left out where that option is given."""
+
+    def __init__(self, given: set[str], as_json: bool) -> None:
+        self.given, self.as_json = given, as_json
+        self.found: list[Finding] = []
+
+    def __call__(self, good: bool | None, text: str, by: str = "") -> None:
+        if by in self.given:
+            return
+        self.found.append(Finding(good, text))
+        text = str(self.found[-1])
+        if not self.as_json:
+            say(wrapped(text, 13) if sys.stdout.isatty() else text)  # where the first line's text begins
+
+    def wrong(self, begin: int = 0) -> int:
+        """Return how many findings are wrong."""
+        return sum(each.good is False for each in self.found[begin:])
+
+    def end(self) -> NoReturn:
+        """Print what is left to print, and end the process."""
+        done = sum(each.good is not None for each in self.found)
+        left = f", {len(self.found) - done} not made" if done < len(self.found) else ""
+        if self.as_json:
+            found = [asdict(each) for each in self.found]
+            say(json.dumps({"checks": done, "wrong": self.wrong(), "findings": found}, indent=2))
         else:
-            if not BACKENDS[config.env].is_local:
-                tell(None, f"that workers see {' and '.join([*paths, sys.executable])}: --start asks one")
-            tell(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
-    if same_answer:
-        _try_answers(loaded, wanted, items, tell)
-    wrong = sum(each.good is False for each in findings)
-    done = sum(each.good is not None for each in findings)
-    left = f", {len(findings) - done} not made" if done < len(findings) else ""
-    say(f"{counted(done, 'check')}, {wrong} wrong{left}")
-    sys.exit(1 if wrong else 0)
+            say(f"{counted(done, 'check')}, {self.wrong()} wrong{left}")
+        sys.exit(1 if self.wrong() else 0)
 
 
 def _look_at_block(
-    config: ParallelConfig, wanted: dict[str, str], folders: Sequence[str], tell: Tell
-) -> tuple[Facts, list[str]]:
-    """Check all that needs no worker; return the facts of this process, and the folders for a worker."""
-    row = BACKENDS[config.env]
+    config: ParallelConfig, wanted: dict[str, str], folders: Sequence[str], tell: _Told
+) -> None:
+    """Check all that needs no worker, then with --start what one says."""
+    row, begin = BACKENDS[config.env], len(tell.found)
     try:
-        if row.kind is not Kind.GPU or not own_processes(config):
+        if not without_dask(config):
             load_cluster_class(row)
             tell(True, f"package {row.package} is installed")
         if row.scheduler is not None:
@@ -108,14 +131,23 @@ def _look_at_block(
             chosen = chosen_gpus(config.options, config.n_workers)
             tell(True, f"{len(chosen)} GPUs are visible: {', '.join(chosen)}")
         if row.kind is Kind.KUBERNETES:
-            from espnet3.cli.kubernetes import look_at_kubernetes
+            from espnet3_parallel.kubernetes import look_at_kubernetes
 
             look_at_kubernetes(config, tell)
     except ParallelError as error:
         tell(False, str(error))
     here = _look_at_code(config, wanted, tell)
     # jobs start in the current folder, write their logs there and import what is there; a pod has its image
-    return here, _look_at_folders([*([] if row.kind is Kind.KUBERNETES else [os.getcwd()]), *folders], tell)
+    paths = _look_at_folders([*([] if row.kind is Kind.KUBERNETES else [os.getcwd()]), *folders], tell)
+    if not row.is_local:
+        places = " and ".join([*paths, sys.executable])
+        tell(None, f"that workers see {places}: --start asks one", "--start")
+    starts = "a worker that starts and runs an item"
+    tell(None, f"{starts}: --start does it", "--start")
+    if tell.wrong(begin) and "--start" in tell.given:
+        tell(None, f"{starts}: what is wrong above comes first")
+    elif "--start" in tell.given:
+        _start_one(config, wanted, paths, here, tell)
 
 
 def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None:
@@ -123,7 +155,7 @@ def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None
 
     assert row.scheduler is not None
     planned = plan_jobs(row, config)
-    tell(True, f"the job script can be made (espnet3 plan prints it); {planned.jobs} jobs")
+    tell(True, f"the job script can be made (espnet3-parallel plan prints it); {planned.jobs} jobs")
     for warning in planned.warnings:
         tell(False, warning)
     command = planned.command.split()[0]
@@ -140,7 +172,7 @@ def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None
     else:
         said = (done.stderr or done.stdout).strip().splitlines()
         good = done.returncode == 0
-        tell(good, f"{query[0]} answers" if good else f"{' '.join(query)}: {said[:3]}")
+        tell(good, f"{query[0]} answers" if good else f"{' '.join(query)}: {'; '.join(said[:3])}")
 
 
 def _look_at_folders(folders: Sequence[str], tell: Tell) -> list[str]:
@@ -165,14 +197,14 @@ def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) ->
         tell(True, f"the {what} {wanted[what]} can be imported: {file}")
     for wrong in here.wrong:
         tell(False, wrong)
-    if not wanted:
-        tell(None, "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS")
+    classes = "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS"
+    tell(None, classes, "--runner")
     python = config.options.get("python") or config.options.get("remote_python")
     if python is None or here.wrong:
         return here
     elsewhere = BACKENDS[config.env].kind in (Kind.SSH, Kind.KUBERNETES)
     if elsewhere or not os.path.isabs(str(python)):
-        tell(None, f"{python}: it belongs to the machines of the workers; --start asks it there")
+        tell(None, f"{python}: it belongs to the machines of the workers; --start asks it there", "--start")
         return here
     there = look_as_job(str(python), wanted)
     if isinstance(there, str):
@@ -186,10 +218,9 @@ def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) ->
 def _start_one(
     config: ParallelConfig, wanted: dict[str, str], paths: list[str], here: Facts, tell: Tell
 ) -> None:
-    one = ParallelConfig.parse({**dict(config), "n_workers": 1, "adapt": None})
     try:
         with marked(paths) as folders:
-            with get_client(one):
+            with _one_worker(config):
                 where, there, replies = parallel_map(_where, [(wanted, folders)])[0]
             seen = [said or arrived(folder) for folder, said in zip(folders, replies, strict=True)]
     except (ParallelError, OSError) as error:
@@ -201,6 +232,23 @@ def _start_one(
     for path, wrong in zip(paths, seen, strict=True):
         lost = f"the worker does not see {path}: {wrong}; take a folder on a disk that all hosts share"
         tell(not wrong, lost if wrong else f"the worker sees {path}")
+
+
+@contextmanager
+def _one_worker(config: ParallelConfig) -> Iterator[None]:
+    """Have a block's calls answered by one worker of its own, without Dask where a block needs none."""
+    one = {**dict(config), "n_workers": 1, "adapt": None}
+    if not without_dask(config):
+        with get_client(one):
+            yield
+        return
+    alone = {"processes": True} if BACKENDS[config.env].kind is Kind.LOCAL else {}
+    before = get_parallel_config()
+    set_parallel({**one, "options": {**config.options, **alone}, "idle_timeout": 0})
+    try:
+        yield
+    finally:
+        set_parallel(before)
 
 
 def _compare(here: Facts, there: Facts, name: str, fits: str, tell: Tell) -> None:

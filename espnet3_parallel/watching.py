@@ -1,4 +1,4 @@
-"""`espnet3 watch`: a run, or all runs of a folder, on a terminal as they go on."""
+"""`espnet3-parallel watch`: a run, or all runs of a folder, on a terminal as they go on."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import click
 
-from espnet3.cli.output import explained, say
-from espnet3.cli.runs import exit_status
-from espnet3.cli.showing import plain_line
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.detached.looking.status import no_run
-from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below
+from espnet3_parallel.output import explained, say
+from espnet3_parallel.runs import exit_status
+from espnet3_parallel.showing import plain_line
 
 _KEYS = 0.25  # seconds of a wait for a key, and between two pictures
 _LEAVE = (b"q", b"\x03", b"\x1b", b"")  # q, Ctrl-C, Escape, the end of the input
@@ -32,14 +32,14 @@ _LINE = 10.0  # seconds between two lines where there is no terminal
 @click.option("--json", "as_json", is_flag=True, help="Print what would be shown now as JSON, and leave.")
 @explained
 def watch(run: str, as_json: bool) -> None:
-    """Show RUN, or all runs in FOLDER, until they have stopped.
+    """Show RUN, or all runs in FOLDER, to a person until they have stopped.
 
     On a terminal: bar, rate, time left, workers, failures; q leaves, and the run goes on. Elsewhere there is a line
-    every ten seconds. Exit status: that of `status`.
+    every ten seconds. Exit status: that of `status`; a script uses `wait`.
     """
     folder = Path(os.path.abspath(run))
     if not runs_below(folder):
-        raise ConfigError(no_run(folder))
+        raise click.BadParameter(no_run(folder), param_hint="RUN|FOLDER")
     watchers: dict[Path, Watcher] = {}
     if as_json:
         facts = [one.to_json() for one in look(folder, watchers)]
@@ -78,14 +78,14 @@ def _in_lines(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts
 def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts]:
     if find_spec("rich") is None:
         raise MissingPackageError(
-            f"`espnet3 watch` draws with rich, which is not installed. Please install it: {pip_line('report')}. "
-            "Without it, `espnet3 watch RUN | cat` prints lines",
+            f"`espnet3-parallel watch` needs rich, which is not installed. Please install it: {pip_line('report')}. "
+            "Without it, `espnet3-parallel watch RUN | cat` prints lines",
             name="rich",
         )
     from rich.console import Console
     from rich.live import Live
 
-    from espnet3.cli.drawing import drawn
+    from espnet3_parallel.drawing import drawn
 
     console, begin, found = Console(), time.monotonic(), look(folder, watchers)
     with _keys() as keys, Live(console=console, auto_refresh=False) as live:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
-from espnet3.cli.output import say, wrapped
 from espnet3.parallel.detached.looking.status import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus
-from espnet3.parallel.messages import printable
+from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.live import LiveFacts, Rate
 from espnet3.parallel.views.outcomes import FailureGroup
+from espnet3_parallel.output import say, wrapped
 
 _REASONS = 3  # for waiting or unstarted jobs: the most frequent ones are shown
 _SHOWN = 10  # shards that need attention and are listed one by one
@@ -74,40 +72,23 @@ def counts_of(found: RunStatus | FolderStatus) -> str:
     return f"{found.ok + found.failed:,} of {found.items:,} items, {found.failed:,} failed"
 
 
-class LiveLine:
-    """One line about a run that goes on: how far it is, how fast, and how long it may take.
+def live_line() -> Callable[[RunStatus | FolderStatus], None]:
+    """Return a printer of lines on stderr about a run that goes on: every ten seconds, after a minute every minute."""
+    begin, due, rate = time.monotonic(), 0.0, Rate()
 
-    It is written over and over on a terminal. Elsewhere there is a new line every ten seconds, and after a minute
-    one every minute.
-    """
+    def show(found: RunStatus | FolderStatus) -> None:
+        nonlocal due
+        now, done = time.monotonic(), found.ok + found.failed
+        speed = rate(now, done)
+        if now >= due:
+            text = f"{counts_of(found)}{pace(speed, (found.items - done) / speed if speed else None)}"
+            if isinstance(found, RunStatus):
+                jobs = ", ".join(f"{n} {_word(state)}" for state, n in found.counts.items() if state.alive)
+                text += f"; jobs: {jobs}"
+            say(text, sys.stderr, flush=True)
+            due = now + (10.0 if now - begin < 60.0 else 60.0)
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = sys.stderr if stream is None else stream
-        self._clock = clock
-        self._begin = self._next = clock()
-        self._rate = Rate()
-        self._width = 0  # of the line on a terminal
-
-    def show(self, found: RunStatus | FolderStatus) -> None:
-        """Show a status."""
-        now, done = self._clock(), found.ok + found.failed
-        rate = self._rate(now, done)
-        text = f"{counts_of(found)}{pace(rate, (found.items - done) / rate if rate else None)}"
-        if isinstance(found, RunStatus):
-            text += f"; jobs: {', '.join(f'{n} {_word(state)}' for state, n in found.counts.items() if state.alive)}"
-        if self._stream.isatty():
-            text = printable(text)[: shutil.get_terminal_size().columns - 1]
-            print(f"\r{text.ljust(self._width)}", end="", file=self._stream, flush=True)
-            self._width = len(text)
-        elif now >= self._next:
-            say(text, self._stream, flush=True)
-            self._next = now + (10.0 if now - self._begin < 60.0 else 60.0)
-
-    def close(self) -> None:
-        """Remove the line from a terminal."""
-        if self._width:
-            print(f"\r{' ' * self._width}\r", end="", file=self._stream, flush=True)
-            self._width = 0
+    return show
 
 
 def plain_line(facts: LiveFacts) -> str:
@@ -132,11 +113,4 @@ def state_of(facts: LiveFacts) -> str:
 
 def pace(rate: float, left: float | None) -> str:
     """Return the rate and the seconds that are left, where they are known, behind a comma."""
-    return f"{f', {rate:,.1f} items/s' if rate else ''}{'' if left is None else f', {span(left)} left'}"
-
-
-def span(seconds: float) -> str:
-    """Return a length of time, to about two digits."""
-    if seconds < 100:
-        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    return f"{f', {rate:,.1f} items/s' if rate else ''}{'' if left is None else f', {duration(left)} left'}"

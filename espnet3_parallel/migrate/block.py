@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from espnet3.cli.migrate.kaldi import Entry, by_flag
 from espnet3.parallel.backends.job_text import clock, walltime_seconds
 from espnet3.parallel.errors import ConfigError
+from espnet3_parallel.migrate.kaldi import Entry, by_flag
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}

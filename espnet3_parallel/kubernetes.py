@@ -1,4 +1,4 @@
-"""The manifests of `espnet3 plan`, and the questions of `espnet3 doctor` to the API server."""
+"""The manifests of `espnet3-parallel plan`, and the questions of `espnet3-parallel doctor` to the API server."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 import os
 from typing import Any
 
-from espnet3.cli.output import Tell
 from espnet3.parallel.backends import BACKENDS, load_cluster_class
-from espnet3.parallel.config import DetachedSettings, ParallelConfig
+from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.kube.manifests import INDEXED, PER_INDEX, JobFacts, is_mounted, manifests
 from espnet3.parallel.kube.server import RefusedError, Server
 from espnet3.parallel.kube.spec import cluster_spec
+from espnet3_parallel.output import Tell
 
 # needed by a run with a driver and by a detached one: verb, group, resource
 _RIGHTS = {
@@ -35,13 +35,12 @@ _RIGHTS = {
 }
 
 
-def planned(config: ParallelConfig) -> str:
-    """Return the manifests of a block: the DaskCluster of a run with a driver, and the Job of a detached one."""
+def planned(config: ParallelConfig, n_shards: int) -> dict[str, tuple[str, str]]:
+    """Return titles and manifests: of the DaskCluster of a run with a driver, and of the Job of a detached one."""
     load_cluster_class(BACKENDS[config.env])
     options = dict(config.options)
-    parts = ["# a run with a driver", _text(cluster_spec(dict(options), config))]
+    found = {"driver": ("a run with a driver", _text(cluster_spec(dict(options), config)))}
     if options.get("custom_cluster_spec") is None:
-        n_shards = DetachedSettings.of(config.detached).shards or 4 * config.n_workers
         facts = JobFacts(
             run="RUN",
             name="espnet3-NAME",
@@ -53,9 +52,9 @@ def planned(config: ParallelConfig) -> str:
         )
         (job,) = manifests(facts, range(n_shards), options, PER_INDEX)
         older = ".".join(map(str, INDEXED))
-        head = f"# a detached run in the folder RUN; a server before {older} gets a plain Job for each shard"
-        parts += ["---", head, _text(job)]
-    return "\n".join(parts)
+        head = f"a detached run in the folder RUN; a server before {older} gets a plain Job for each shard"
+        found["detached"] = (head, _text(job))
+    return found
 
 
 def _text(manifest: dict[str, Any]) -> str:
@@ -84,7 +83,11 @@ def look_at_kubernetes(config: ParallelConfig, tell: Tell) -> None:
     else:
         tell(None, f"{here} is not among options.volume_mounts: a detached run from here would be refused")
     image = config.options.get("image")
-    tell(None, f"that nodes can pull {image}, and that it has this package: --start starts a pod of it")
+    tell(
+        None,
+        f"that nodes can pull {image}, and that it has this package: --start starts a pod of it",
+        "--start",
+    )
 
 
 def _operator(server: Server, options: Any, tell: Tell) -> None:

@@ -3,45 +3,60 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from espnet3.cli.output import explained, say
-from espnet3.cli.showing import LiveLine, print_status, status_text
 from espnet3.parallel.detached.layout import FOLDER, PLAN
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
-from espnet3.parallel.detached.looking.status import FolderStatus, watch
+from espnet3.parallel.detached.looking.status import FolderStatus, no_run, watch
 from espnet3.parallel.detached.states import GRACE, RunStatus
+from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.views.outcomes import folder_status
+from espnet3_parallel.output import as_json_option, explained, say
+from espnet3_parallel.showing import live_line, print_status, status_text
 
-run_argument = click.argument("run", type=click.Path(exists=True, file_okay=False))
+
+def a_run(run: str) -> str:
+    """Refuse a folder without a run as a mistake of usage: its exit status is not that of an incomplete run."""
+    with suppress(OSError):  # of a folder that may not be read, the verb says why
+        if not any(Path(run, name).exists() for name in (RUN, FOLDER)):
+            raise click.BadParameter(no_run(Path(os.path.abspath(run))))
+    return run
+
+
+_folder = click.Path(exists=True, file_okay=False)
+run_argument = click.argument("run", type=_folder, callback=lambda ctx, param, run: a_run(run))
 trusting = click.option("--trust", is_flag=True, help="Act on RUN even if others own it or may write to it.")
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command()
 @run_argument
 @trusting
+@as_json_option
 @explained
-def submit(run: str, trust: bool) -> None:
-    """Submit the shards of RUN that were never submitted."""
-    print_status(DetachedRun.open(run, trust=trust).submit())
+def submit(run: str, trust: bool, as_json: bool) -> None:
+    """Submit the shards of RUN that were never submitted, because the scheduler refused them, say."""
+    print_status(DetachedRun.open(run, trust=trust).submit(), as_json)
 
 
 @click.command()
 @run_argument
 @as_json_option
-@click.option("--watch", "watched", is_flag=True, help="Show it again and again, until RUN has stopped.")
+@click.option(
+    "--watch", "watched", is_flag=True, help="Show it again when it changes, until RUN has stopped."
+)
 @explained
 def status(run: str, as_json: bool, watched: bool) -> None:
     """Show the progress of RUN, and the state of its jobs or its driver.
 
-    Exit status: 0 all done, 75 still queued or at work, 1 ended with something missing.
+    Exit status: 0 all done, 75 still queued or at work, 1 ended with something missing, 2 not a run.
     """
     if as_json and watched:
         raise click.UsageError("--watch is for people, --json for programs: call `status --json` again")
@@ -60,16 +75,11 @@ def status(run: str, as_json: bool, watched: bool) -> None:
 @as_json_option
 @explained
 def wait(run: str, timeout: float | None, as_json: bool) -> None:
-    """Wait until RUN has stopped; the exit status is that of `status`."""
-    look = _look_of(run)
-    line = LiveLine()
-    try:
-        found = watch(look, timeout, line.show)
-    except KeyboardInterrupt:
-        line.close()
-        say("not waiting any more; the run goes on", file=sys.stderr)
-        sys.exit(130)
-    line.close()
+    """Wait until RUN has stopped, for scripts: lines on stderr tell how far it is, then its status is printed.
+
+    The exit status is that of `status`. `watch` is for people: a picture of workers and failures, of many runs too.
+    """
+    found = watch(_look_of(run), timeout, live_line())
     print_status(found, as_json)
     sys.exit(exit_status(found))
 
@@ -94,23 +104,28 @@ def _redraw(found: RunStatus | FolderStatus) -> None:
 @run_argument
 @click.option("--failed", is_flag=True, help="Only of shards that ended and are not done.")
 @click.option("--follow", "-f", is_flag=True, help="Print until the jobs have ended.")
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each line of a log.")
 @explained
-def logs(run: str, failed: bool, follow: bool) -> None:
+def logs(run: str, failed: bool, follow: bool, as_json: bool) -> None:
     """Print what the jobs of RUN printed."""
     opened = DetachedRun.open(run)
-    for shard, text in opened.follow(failed) if follow else opened.logs(failed):
-        for line in text.splitlines():
-            say(f"{shard}: {masked(line)}", flush=follow)
+    for shard, printed in opened.follow(failed) if follow else opened.logs(failed):
+        for line in printed.splitlines():
+            text = (
+                json.dumps({"shard": shard, "line": masked(line)}) if as_json else f"{shard}: {masked(line)}"
+            )
+            say(text, flush=follow)
 
 
 @click.command()
 @run_argument
 @click.option("--grace", type=float, default=GRACE, show_default=True, help="Seconds for items in flight.")
 @trusting
+@as_json_option
 @explained
-def cancel(run: str, grace: float, trust: bool) -> None:
+def cancel(run: str, grace: float, trust: bool, as_json: bool) -> None:
     """End every job of RUN, queued or at work; what has been computed stays."""
-    print_status(DetachedRun.open(run, trust=trust).cancel(grace))
+    print_status(DetachedRun.open(run, trust=trust).cancel(grace), as_json)
 
 
 @click.command()
@@ -118,10 +133,11 @@ def cancel(run: str, grace: float, trust: bool) -> None:
 @click.option("--failed-items", is_flag=True, help="Also run items again that have a recorded failure.")
 @click.option("--on-error", type=click.Choice(["raise", "record"]), help="For failed items from now on.")
 @trusting
+@as_json_option
 @explained
-def retry(run: str, failed_items: bool, on_error: str | None, trust: bool) -> None:
+def retry(run: str, failed_items: bool, on_error: str | None, trust: bool, as_json: bool) -> None:
     """Submit again what is missing of RUN, and nothing else."""
-    print_status(DetachedRun.open(run, trust=trust).retry(failed_items, on_error))
+    print_status(DetachedRun.open(run, trust=trust).retry(failed_items, on_error), as_json)
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""`espnet3 migrate`: settings of Kaldi's and ESPnet2's scripts as a `parallel` block."""
+"""`espnet3-parallel migrate`: settings of Kaldi's and ESPnet2's scripts as a `parallel` block."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from espnet3.cli.migrate import kaldi
-from espnet3.cli.migrate.block import Block, read_qsub, read_sbatch
-from espnet3.cli.migrate.kaldi import Call, Entry, OptionsFile, Script, is_computed
-from espnet3.cli.output import explained
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
+from espnet3_parallel.migrate import kaldi
+from espnet3_parallel.migrate.block import Block, read_qsub, read_sbatch
+from espnet3_parallel.migrate.kaldi import Call, Entry, OptionsFile, Script, is_computed
+from espnet3_parallel.output import explained
 
 # the command of a stage is the first of these that is assigned
 _COMMANDS = {"inference": ("decode_cmd", "train_cmd", "cmd"), "data": ("train_cmd", "decode_cmd", "cmd")}
@@ -67,7 +67,7 @@ def migrate(files: tuple[str, ...], stage: str, output: str | None, **given: int
             file.write(text)
     except FileExistsError as error:
         raise ConfigError(f"{output} is there already: remove it, or name another file") from error
-    print(f"wrote {output}; espnet3 plan {output} prints its job script", file=sys.stderr)
+    print(f"wrote {output}; espnet3-parallel plan {output} prints its job script", file=sys.stderr)
 
 
 def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> str:

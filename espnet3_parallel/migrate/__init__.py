@@ -1,4 +1,4 @@
-"""`espnet3 migrate`: the scheduler settings of Kaldi's and ESPnet2's scripts as a `parallel` block.
+"""`espnet3-parallel migrate`: the scheduler settings of Kaldi's and ESPnet2's scripts as a `parallel` block.
 
     cmd.sh ──kaldi──> queue.pl --mem 4G ──kaldi──> qsub -l mem_free=4G ──block──> options of the block
 

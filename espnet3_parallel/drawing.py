@@ -1,4 +1,4 @@
-"""The picture of `espnet3 watch` on a terminal, by rich: at 80 columns as at 200."""
+"""The picture of `espnet3-parallel watch` on a terminal, by rich: at 80 columns as at 200."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from espnet3.cli.showing import cause_of, counts_of, pace, plain_line, span, state_of
 from espnet3.parallel.messages import printable
-from espnet3.parallel.views.charts import amount
+from espnet3.parallel.views.charts import amount, duration
 from espnet3.parallel.views.live import LiveFacts, Worker
+from espnet3_parallel.showing import cause_of, counts_of, pace, plain_line, state_of
 
 _COLOURS = {"running": "cyan", "pending": "yellow", "done": "green", "new": "dim", "not_started": "dim"}
 _LONG = ("in", "where")  # columns
@@ -49,7 +49,7 @@ def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
     if len(facts.failures) > _FEW:
         lines.append(_text(f"… {len(facts.failures) - _FEW} more kinds of failures", style="red"))
     if facts.slow:
-        slow = ", ".join(f"{name} ({span(seconds)})" for seconds, name in facts.slow[:_FEW])
+        slow = ", ".join(f"{name} ({duration(seconds)})" for seconds, name in facts.slow[:_FEW])
         lines.append(_text(f"slowest seen: {slow}", style="dim"))
     lines += [_text(f"note: {note}", style="yellow") for note in status.notes]
     return lines
@@ -80,7 +80,7 @@ def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:
             _text(worker.state.replace("_", " "), style=_COLOURS.get(worker.state, "red")),
             f"{worker.done:,}/{worker.items:,}" if worker.items else f"{worker.done:,}",
             _text(worker.doing or worker.note, cut=True),
-            span(max(0.0, now - worker.since)) if worker.since else "",
+            duration(max(0.0, now - worker.since)) if worker.since else "",
             amount(worker.memory) if worker.memory else peak,
             _text(worker.where, cut=True),
         )

@@ -53,7 +53,7 @@ def look_as_job(python: str, wanted: dict[str, str]) -> Facts | str:
     path = [entry for entry in search_path() if not entry.startswith(own)]
     try:
         done = subprocess.run(
-            [python, "-m", "espnet3.cli.importable", json.dumps(wanted)],
+            [python, "-m", "espnet3_parallel.importable", json.dumps(wanted)],
             capture_output=True,
             text=True,
             timeout=_SECONDS,

@@ -1,4 +1,4 @@
-"""`espnet3 size`: the number of workers of a bigger job, and its options."""
+"""`espnet3-parallel size`: the number of workers of a bigger job, and its options."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 import click
 
-from espnet3.cli.configs import conf_argument, read_block, read_file
-from espnet3.cli.importable import runner_and_provider
-from espnet3.cli.output import explained, say, wrapped
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.views import sizing
 from espnet3.parallel.views.charts import amount, duration
+from espnet3_parallel.configs import conf_argument, read_block, read_file
+from espnet3_parallel.importable import runner_and_provider
+from espnet3_parallel.output import as_json_option, explained, say, wrapped
+from espnet3_parallel.runs import a_run
 
 _SAMPLE = 8  # items
 
@@ -26,9 +27,11 @@ _SAMPLE = 8  # items
 @click.option("--run", type=click.Path(exists=True, file_okay=False), help="An earlier run of a few items.")
 @click.option("--runner", metavar="MODULE:CLASS", help="Without an earlier run: run a few items here.")
 @click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF.")
-@click.option("--within", type=click.FloatRange(0, min_open=True), help="Hours in which it should be done.")
+@click.option(
+    "--within", type=click.FloatRange(0, min_open=True), help="Hours for which to choose the workers."
+)
 @click.option("--sample", type=click.IntRange(0), help=f"Items to run here [0; without --run: {_SAMPLE}].")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@as_json_option
 @explained
 def size(
     conf: str,
@@ -40,12 +43,18 @@ def size(
     sample: int | None,
     as_json: bool,
 ) -> None:
-    """Say how many workers --items need on the backend of CONF, for how long, and print the options to paste."""
+    """Say how long --items take with the workers of CONF, or how many workers do them --within a time.
+
+    Prints the block to paste, with walltime and memory as measured.
+    """
     config = read_block(conf)
     measured = _measured(conf, items, run, runner, provider, sample)
     backend = BACKENDS[config.env]
     there, most = sizing.placed(measured, backend), sizing.most_workers(backend)
-    chosen = sizing.recommended(there, items, None if within is None else within * 3600, most)
+    if within is None:
+        chosen, why = sizing.size_for(there, items, config.n_workers), f"n_workers of {conf}"
+    else:
+        chosen, why = sizing.recommended(there, items, within * 3600, most), f"--within {within:g}"
     block = sizing.block_for(config, chosen, measured)
     if as_json:
         say(json.dumps({"size": asdict(chosen), "parallel": block}, indent=2, default=str))
@@ -61,7 +70,7 @@ def size(
     say(f"\n{'workers':>8} {'done in':>10} {'worker hours':>13} {'start-up':>9}")
     for one in sizing.around(there, items, chosen, most):
         row = f"{one.workers:8,} {duration(one.wall):>10} {one.worker_hours:13,.2f} {one.start_share:9.0%}"
-        say(f"{row}  <- recommended" if one.workers == chosen.workers else row)
+        say(f"{row}  <- {why}" if one.workers == chosen.workers else row)
     if there.start > measured.start:
         why = "it waits for a host and loads Python from a shared disk"
         say(f"\n{wrapped(f'A worker there is taken to start in {duration(there.start)}: {why}.')}")
@@ -78,7 +87,7 @@ def _measured(
     if run is not None:
         if runner or provider:
             raise click.UsageError("--run is an earlier run of the runner: leave out --runner and --provider")
-        return sizing.measured_by(Path(os.path.abspath(run)), sample or 0)
+        return sizing.measured_by(Path(os.path.abspath(a_run(run))), sample or 0)
     try:
         found = runner_and_provider(read_file(conf), runner, provider)
     except ConfigError as error:

@@ -11,20 +11,20 @@ import pstats
 import re
 import sys
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import click
 
-from espnet3.cli.output import explained, say, wrapped
-from espnet3.cli.runs import as_json_option, run_argument, trusting
-from espnet3.cli.showing import span
 from espnet3.parallel.engine.exceptions import below_ours
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.records import place_of
 from espnet3.parallel.timing.flames import FlameGraph, sampler
+from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.replaying import Replay, Replayed, failed_items, index_of
+from espnet3_parallel.output import as_json_option, explained, say, wrapped
+from espnet3_parallel.runs import run_argument, trusting
 
 _DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer than item_timeout"}
 
@@ -36,7 +36,7 @@ _DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer t
 def failures(run: str, as_json: bool) -> None:
     """List the failed items of RUN so far, each with the type and the message of its error.
 
-    `espnet3 replay RUN ITEM` runs one of them again.
+    `espnet3-parallel replay RUN ITEM` runs one of them again.
     """
     found = failed_items(Path(run))
     lines = [
@@ -55,8 +55,11 @@ def failures(run: str, as_json: bool) -> None:
 @click.option("--pdb", "debug", is_flag=True, help="Open the debugger where the item raises.")
 @click.option("--profile", is_flag=True, help="Print where time goes (cProfile); with py-spy, draw it.")
 @trusting
+@as_json_option
 @explained
-def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: bool, trust: bool) -> None:
+def replay(
+    run: str, index: str | None, all_failed: bool, debug: bool, profile: bool, trust: bool, as_json: bool
+) -> None:
     """Run the item INDEX of RUN again, in this process, with its recorded provider, code and seed.
 
     Says what is not as it was then; nothing is written to RUN. Exit status: 0 if it returns, 1 if it raises.
@@ -69,20 +72,35 @@ def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: 
         indices = (
             [one["index"] for one in failed_items(folder)] if index is None else [index_of(folder, index)]
         )
-        for line in again.differences:
-            say(wrapped(f"not as it was: {line}"))
-        for line in again.notes:
-            say(wrapped(f"note: {line}"))
-        if not indices:
-            say("no item of this run has failed")
+        told = [
+            *(f"not as it was: {line}" for line in again.differences),
+            *(f"note: {n}" for n in again.notes),
+        ]
+        told += [] if indices else ["no item of this run has failed"]
+        for line in told:
+            say(wrapped(line), sys.stderr if as_json else None)
         faulthandler.enable()  # an item that crashes this process shall say where
         profiles = here if profile else None
-        raised = [one for one in indices if _one(again, one, debug, profiles).error is not None]
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():  # items may print, too
+            found = [_one(again, one, debug, profiles) for one in indices]
     finally:
         again.close()
-    if len(indices) > 1:
-        say(f"{counted(len(indices), 'item')}: {len(raised):,} raised again")
+    raised = sum(one.error is not None for one in found)
+    if as_json:
+        say(json.dumps([_record(one) for one in found], indent=2))
+    elif len(indices) > 1:
+        say(f"{counted(len(indices), 'item')}: {raised:,} raised again")
     sys.exit(1 if raised else 0)
+
+
+def _record(found: Replayed) -> dict[str, Any]:
+    error = found.error
+    now = (
+        {"result": f"{found.result!r:.400}"}
+        if error is None
+        else {"type": type(error).__name__, "message": masked(str(error))}
+    )
+    return {"index": found.index, "seconds": found.seconds, "same": found.same, **now}
 
 
 def _one(again: Replay, index: Any, debug: bool, profiles: Path | None) -> Replayed:
@@ -95,9 +113,9 @@ def _one(again: Replay, index: Any, debug: bool, profiles: Path | None) -> Repla
         say(wrapped(f"item {index!r} then: failed, {how} ({tries}, {place_of(str(then.get('worker')))})"))
     alike = {True: ", the same as then", False: ", not the same as then", None: ""}[found.same]
     if found.error is None:
-        say(f"item {index!r} now: returned in {span(found.seconds)}{alike}: {found.result!r:.400}")
+        say(f"item {index!r} now: returned in {duration(found.seconds)}{alike}: {found.result!r:.400}")
     else:
-        say(f"item {index!r} now: raised in {span(found.seconds)}{alike}", flush=True)
+        say(f"item {index!r} now: raised in {duration(found.seconds)}{alike}", flush=True)
         shown = found.error.with_traceback(below_ours(found.error.__traceback__))
         trace = "".join(traceback.format_exception(type(shown), shown, shown.__traceback__))
         say(masked(trace), sys.stderr, end="")

@@ -1,0 +1,63 @@
+"""What single benchmarks share: arguments, a process for each point, a watch over memory, the file of figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import OUT, ROOT, machine, memory
+
+
+def arguments(name: str, doc: str | None, **numbers: int | float | list[Any]) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark: an option for each number, or list of them, with its default, and `--out`."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc)
+    for option, default in numbers.items():
+        is_list = isinstance(default, list)
+        kind = type(default[0] if isinstance(default, list) else default)
+        more: dict[str, Any] = {"nargs": "+"} if is_list else {}
+        parser.add_argument(f"--{option}", type=kind, default=default, help="default %(default)s", **more)
+    parser.add_argument("--out", type=Path, default=OUT / f"{name}.json", help="default %(default)s")
+    return parser
+
+
+def write(out: Path, packages: Iterable[str], **content: Any) -> None:
+    """Write figures, with the machine and the versions of packages."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(
+        json.dumps({"schema": 1, "machine": machine.describe(packages), **content}, indent=1) + "\n"
+    )
+    print(f"written: {out}", file=sys.stderr)
+
+
+def child(module: str, *words: object) -> Any:
+    """Return what a benchmark prints last, as JSON, in a process of its own."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, words)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    print(f"{' '.join(command[2:])}: measured", file=sys.stderr, flush=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def watched(job: Callable[[], Any]) -> dict[str, float]:
+    """Do something; return its seconds, and this process's bytes before and at most."""
+    before, over, most = memory.resident(), threading.Event(), [0]
+
+    def look() -> None:
+        while not over.wait(0.02):
+            most[0] = max(most[0], memory.resident())
+
+    thread, begin = threading.Thread(target=look), time.perf_counter()
+    thread.start()
+    try:
+        job()
+    finally:
+        seconds = time.perf_counter() - begin
+        over.set()
+        thread.join()
+    return {"seconds": seconds, "before_bytes": before, "peak_bytes": max(most[0], memory.resident())}

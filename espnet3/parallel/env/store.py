@@ -145,7 +145,7 @@ class Adding:
 
     build: SetupFn
     entries: dict[str, Any]
-    given: str
+    given: str = ""
 
     def __call__(self) -> dict[str, Any]:
         """Build the env."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -210,7 +211,7 @@ class BaseRunner(ABC):
         """Whether a shard is finished, by its folder: one of those that `merge` gets."""
         from espnet3.parallel.ledger.split import DONE
 
-        return (Path(shard_dir) / DONE).exists()
+        return os.path.exists(os.path.join(shard_dir, DONE))
 
     @default
     def merge(self, shard_dirs: list[Path]) -> Any:

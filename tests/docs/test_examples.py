@@ -72,7 +72,7 @@ def test_audio_files(tmp_path: Path) -> None:
         soundfile.write(tmp_path / f"wavs/{name}.wav", 0.5 * tone, 16000)
     lines = example("audio_files.py", tmp_path, "wavs").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["a", "b", "c"]
-    samples, rate = soundfile.read(lines[0].split()[1])
+    samples, rate = soundfile.read(tmp_path / lines[0].split()[1])
     assert rate == 8000 and len(samples) == 8000
     spectrum = np.abs(np.fft.rfft(samples))
     assert np.argmax(spectrum) == 440  # Hz: a bin is one of them

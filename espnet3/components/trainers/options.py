@@ -53,9 +53,9 @@ def _checked(block: Any) -> dict[str, Any]:
             f"trainer = {shown(plain)}: must be a mapping, such as {{accelerator: cpu, devices: 1}}"
         )
     known = parameters(_TRAINER)
+    check_trainer(plain, known)
     if known is None:
         import_lightning()  # which says what is missing
-    check_trainer(plain, known)
     return dict(plain)
 
 

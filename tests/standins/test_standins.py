@@ -19,32 +19,6 @@ def run(*command, text=None):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """Write a script in the test's folder, which jobs start in."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(text):
-        (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{text}\n")
-        return "job.sh"
-
-    return write
-
-
-def test_pbs_arrays_keep_their_limit_their_index_and_their_exit_codes(script, tmp_path):
-    """Elements run `%2` at a time, see their index, and keep their own exit code and output."""
-    path = script("echo element $PBS_ARRAY_INDEX in $PBS_O_WORKDIR; exit $PBS_ARRAY_INDEX")
-    with standin("pbs") as queue:
-        code, out, _ = run("qsub", "-J", "0-3%2", "-j", "oe", "-o", f"{tmp_path}/all", path)
-        assert code == 0 and out.startswith("1[].")
-        wait_until(lambda: not queue.unfinished())
-        assert [(each.index, each.exit_code) for each in queue.jobs()] == [(n, n) for n in range(4)]
-        said = run("qstat", "-x", "-t", "-f")[1]
-        assert [f"Exit_status = {n}" in said for n in range(4)] == [True] * 4
-    lines = sorted((tmp_path / "all").read_text().splitlines())
-    assert lines == [f"element {n} in {tmp_path}" for n in range(4)]
-
-
 OPTIONS = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
 
 

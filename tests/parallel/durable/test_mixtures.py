@@ -25,11 +25,9 @@ from espnet3.parallel import BaseRunner, EnvironmentProvider, get_client, set_pa
 
 EDITED = os.environ.get("EDITED", "")
 
-
 class Nothing(EnvironmentProvider):
     def build_env_local(self):
         return {}
-
 
 def once(name):
     try:
@@ -38,16 +36,13 @@ def once(name):
     except FileExistsError:
         return False
 
-
 def edit():
     Path("helper.py").write_text(EDITED)
-
 
 def wait_for(name):
     end = time.monotonic() + 120
     while not os.path.exists(name) and time.monotonic() < end:
         time.sleep(0.05)  # another process makes the file
-
 
 def run(items, folder="out"):
     return list(Shifted(Nothing(), output_dir=folder, progress=False)(items))
@@ -58,7 +53,6 @@ class Shifted(BaseRunner):
     @staticmethod
     def forward(idx):
         {body}
-
 
 if __name__ == "__main__":
     try:
@@ -155,11 +149,17 @@ def test_a_process_with_other_code_is_refused(way: str, edit: str, tmp_path: Pat
     assert all(result == index + 1 for index, result in results(tmp_path / "out2").items())
 
 
+def test_workers_that_start_after_an_edit_are_refused(tmp_path: Path) -> None:
+    """What the driver has loaded counts from the first worker on, and nothing is computed with the other code."""
+    said = start(tmp_path, program("return helper.shift(idx)", f"edit()\n{BY_TWO}"), EDITED["function"])
+    assert said.startswith("ConfigError") and f"{tmp_path / 'helper.py'}: shift has changed" in said
+    assert results(tmp_path / "out") == {}
+
+
 REWRITTEN = """
 import ast, inspect, textwrap
 
 READY = False
-
 
 def checked(function):
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -168,7 +168,6 @@ def checked(function):
     made = {}
     exec(compile(ast.fix_missing_locations(tree), __file__, "exec"), globals(), made)
     return made[function.__name__]
-
 
 @checked
 def shift(x):

@@ -75,9 +75,10 @@ def test_without_a_client() -> None:
     check("daemon_and_death", mischief("daemon_and_death"))
 
 
-def test_memory_beyond_the_limit() -> None:
-    """An item that exhausts `memory_limit` loses its worker, is named, and the others have their results."""
-    set_parallel({**TWO, "options": {"memory_limit": "250MB"}})
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_memory_beyond_the_limit(n_workers: int) -> None:
+    """An item that exhausts `memory_limit` loses its worker, one alone too, is named, and the others have results."""
+    set_parallel({"env": "local", "n_workers": n_workers, "options": {"memory_limit": "250MB"}})
     with nothing_left():
         results, tally, _ = run(fills_memory, range(20), Policy("record"), at=7)
     (failure,) = failures(results)

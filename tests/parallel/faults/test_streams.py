@@ -129,14 +129,18 @@ def test_a_slow_consumer_of_large_results() -> None:
     results.close()
 
 
-def test_a_tail_that_an_ordered_stream_waits_for(folder: Path, mailbox: Mailbox) -> None:
-    """A chunk that comes back in part, behind a full buffer of later results, is finished: no deadlock.
+@pytest.mark.parametrize("item", [waits_from_33, dies_once_at_40])
+def test_a_tail_that_an_ordered_stream_waits_for(
+    item: Callable[..., int], folder: Path, mailbox: Mailbox
+) -> None:
+    """A chunk that comes back in part, behind a full buffer of later results, is finished in order: no deadlock.
 
-    Items 33 to 39 take long, in a chunk with more behind them that go back; meanwhile the others fill the buffer.
+    Items 33 to 39 take long, in a chunk with more behind them that go back; or the worker dies in item 40, and its
+    chunk goes back. Meanwhile the others fill the buffer.
     """
     set_parallel(TWO)
     data = Counted()
-    results = parallel_for(waits_from_33, data, ordered=True, root=str(folder))
+    results = parallel_for(item, data, ordered=True, root=str(folder))
     with acting(lambda: let_go(folder, mailbox, data)):
         assert [next(results) for _ in range(50_000)] == list(range(50_000))
     results.close()
@@ -152,16 +156,6 @@ def let_go(
         return data.stands_still(enough)
     finally:
         (folder / "gate").touch()
-
-
-def test_a_worker_that_dies_in_the_item_an_ordered_stream_waits_for(folder: Path, mailbox: Mailbox) -> None:
-    """The same where the worker dies in that item: its chunk goes back, and the stream goes on in order."""
-    set_parallel(TWO)
-    data = Counted()
-    results = parallel_for(dies_once_at_40, data, ordered=True, root=str(folder))
-    with acting(lambda: let_go(folder, mailbox, data)):
-        assert [next(results) for _ in range(50_000)] == list(range(50_000))
-    results.close()
 
 
 def test_nobody_runs_far_ahead_of_an_ordered_stream(folder: Path, mailbox: Mailbox) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from espnet3.parallel.local.workers import end_idle
+from tests.waiting import wait_until
 
 REPO = Path(__file__).resolve().parents[3]
 TOKEN = "ESPNET3_FAULTS_TOKEN"  # in the environment of every process that a test starts, directly or not
@@ -180,6 +181,25 @@ class Driver:
 
     def folders(self) -> list[str]:
         return [p.name for p in self.folder.glob("espnet3-*")]
+
+
+def ran(code: str, folder: Path, **env: str) -> str:
+    """Return what a script printed in a bare environment; a hang, an error or a process that stays is a failure."""
+    script = folder / "script.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={"PYTHONPATH": str(REPO), "TMPDIR": str(folder), "PATH": "/usr/bin:/bin", **env},
+        cwd=folder,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_until(lambda: not family())
+    return done.stdout
 
 
 def kill_family() -> None:

@@ -21,33 +21,6 @@ def pair():
     right.close()
 
 
-def both_ways(pair, value):
-    """Send a value from a thread, as it may be larger than the socket's buffer."""
-    thread = threading.Thread(target=pair[0].send, args=(value,))
-    thread.start()
-    got = pair[1].recv()
-    thread.join()
-    return got
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        0,
-        "é" * 1000,
-        list(range(100_000)),
-        range(5),
-        b"x" * 5_000_000,
-        [bytes([i]) * 200_000 for i in range(30)],
-    ],
-    ids=["none", "zero", "text", "list", "range", "5 MB", "many large bytes"],
-)
-def test_a_value_arrives_as_it_was_sent(pair, value):
-    """What comes out equals what went in, whatever its size."""
-    assert both_ways(pair, value) == value
-
-
 @pytest.mark.parametrize("unread", [b"", b"a last word"])
 def test_over_tls_too_the_end_of_the_other_side_is_known(unread):
     """A worker sees that its driver is gone without reading, whatever the driver has sent before."""

@@ -1,7 +1,5 @@
 """All families of attacks, and the case of a seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

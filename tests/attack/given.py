@@ -1,7 +1,5 @@
 """What a program gives: configurations, items and results."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.attack.case import Case

@@ -1,7 +1,5 @@
 """What happens to a program: exceptions, odd surroundings, and processes that end or freeze."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.attack.case import PARALLEL, Case

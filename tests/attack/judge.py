@@ -1,7 +1,5 @@
 """Runs an attack's program in a process of its own, and says what was wrong with how it ended."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

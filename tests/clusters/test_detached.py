@@ -1,7 +1,5 @@
 """Detached runs on real schedulers: no driver is alive while the jobs run."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """Detached runs on real SLURM: large arrays, cancelled elements, preemption, lost nodes, walltime, memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The datasets of a config: entries, splits, what items go through, and what they are called."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

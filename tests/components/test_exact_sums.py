@@ -1,7 +1,5 @@
 """Sums that lose nothing; that they are rounded once, in any order, is seen in the statistics of a dataset."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

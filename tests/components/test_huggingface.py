@@ -1,7 +1,5 @@
 """Datasets of the library `datasets`, from files on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Datasets and feature extractors that tests name by `_target_`; other processes import them too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy

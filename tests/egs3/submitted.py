@@ -1,7 +1,5 @@
 """The recipe's stage `infer` as detached jobs whose submitter is killed; somebody else waits and merges."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

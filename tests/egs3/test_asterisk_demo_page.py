@@ -1,7 +1,5 @@
 """The recipe's page in a headless Chromium, with PocketSphinx and prompts of the corpus: `make test-demo`."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Puts the commands of a stand-in on the PATH, and ends its jobs afterwards."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Runs with a driver on a real control plane of Kubernetes, whose pods are processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Jobs of workers that start together are one job array, whose elements are watched, replaced and cancelled alone."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

@@ -3,8 +3,6 @@
 The table on the page of backends has the same rows.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import uuid

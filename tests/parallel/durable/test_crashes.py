@@ -1,7 +1,5 @@
 """Items that crash, hang or are shot, in runs that go to a folder."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

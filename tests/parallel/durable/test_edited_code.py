@@ -1,7 +1,5 @@
 """An edit between two starts: one that a result depends on is refused and named, any other goes on."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

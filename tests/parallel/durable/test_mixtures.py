@@ -1,7 +1,5 @@
 """An edit while a run goes on: no process of the run computes with other code than the one that began it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

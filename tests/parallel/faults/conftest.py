@@ -1,7 +1,5 @@
 """Each test here gets a temporary folder with a short path, and a clean end."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Ctrl-C in the middle of everything: the driver ends soon, quietly, and nothing is left."""
 
-from __future__ import annotations
-
 import re
 import signal
 import threading

@@ -1,7 +1,5 @@
 """A driver that is killed takes its workers, and what they started, with it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

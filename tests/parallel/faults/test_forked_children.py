@@ -1,7 +1,5 @@
 """A child that a driver forks: it cannot use its parent's client, and takes nothing away from its parent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.parallel.faults.watching import ran

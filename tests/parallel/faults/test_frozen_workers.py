@@ -1,7 +1,5 @@
 """Workers that are frozen, and runs that are stopped as a whole and go on: by a suspend, or with their machine."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """Runs that are given up in a client that goes on, and clients that are closed: the next call is not held up."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

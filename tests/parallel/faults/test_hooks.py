@@ -1,7 +1,5 @@
 """Hooks that fail, and mistakes in them: an error that says which hook and why, in any policy, and no hang."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Worker processes and their server killed from outside."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is known of an item in progress when its worker dies: who is suspected, who goes back, who is named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The next items, and the next run on the same workers, never notice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

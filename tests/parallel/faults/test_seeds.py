@@ -1,7 +1,5 @@
 """Items that draw random numbers: the same draws wherever and however they run."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

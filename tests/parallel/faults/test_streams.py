@@ -4,8 +4,6 @@ How far a stream runs ahead is bounded in chunks. An item that takes a known tim
 a chunk can hold, on a machine of any speed: a chunk is at most 50 ms of work.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import time

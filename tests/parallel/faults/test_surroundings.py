@@ -1,7 +1,5 @@
 """Drivers in odd surroundings: what is on their path, where they stand, where temporary files go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.parallel.faults.watching import ran

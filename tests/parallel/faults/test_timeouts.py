@@ -1,7 +1,5 @@
 """`item_timeout`: an item that hangs is given up with its worker, by name, and the run goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the tests of faults look at: messages from items, and what a run may leave behind."""
 
-from __future__ import annotations
-
 import os
 import select
 import socket

@@ -1,7 +1,5 @@
 """Detached runs of `env: kube` on a small API server whose pods are processes: Indexed Jobs, and plain ones."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What items do in the tests of this folder."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal

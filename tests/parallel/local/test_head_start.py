@@ -1,7 +1,5 @@
 """The first run's processes begin to start before the driver has loaded what the run needs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

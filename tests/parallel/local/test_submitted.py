@@ -1,7 +1,5 @@
 """`parallel_submit` without a client on this machine: processes of our own, without Dask."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Objects over an authenticated socket."""
 
-from __future__ import annotations
-
 import socket
 import threading
 

@@ -1,7 +1,5 @@
 """Connections of workers: one that says nothing, or nonsense, holds up no other."""
 
-from __future__ import annotations
-
 import queue
 import socket
 from collections.abc import Callable, Iterator

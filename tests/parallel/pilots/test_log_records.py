@@ -1,7 +1,5 @@
 """What items log on workers, and what of it the driver's handlers get."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

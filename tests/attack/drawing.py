@@ -7,14 +7,7 @@ from tests.attack.case import Case
 from tests.attack.given import configs, indices, results
 from tests.attack.happening import environments, exceptions, faults
 
-FAMILIES: tuple[Callable[[Random], Case], ...] = (
-    configs,
-    indices,
-    results,
-    exceptions,
-    environments,
-    faults,
-)
+FAMILIES: tuple[Callable[[Random], Case], ...] = (configs, indices, results, exceptions, environments, faults)
 
 
 def drawn(seed: int) -> Case:

@@ -15,15 +15,7 @@ _CONFIGS_VALUES = (
     "decimal.Decimal(2)", "fractions.Fraction(1, 2)", "pathlib.Path('x')", "'${missing}'", "'${oc.env:NOT_SET}'",
     "range(2)", "'04:00:00'", "[[2]]", "NotImplemented", "float('-inf')", "threading.Lock()", "Text('local')",
 )  # fmt: skip
-_CONFIGS_KEYS = (
-    "env",
-    "n_workers",
-    "options",
-    "setup_timeout",
-    "start_timeout",
-    "n_wokers",
-    "adapt",
-)
+_CONFIGS_KEYS = ("env", "n_workers", "options", "setup_timeout", "start_timeout", "n_wokers", "adapt")
 _CONFIGS_OPTIONS = (
     "memory_limit", "threads_per_worker", "processes", "memry_limit", "queue", "walltime", "n_workers",
     "dashboard_address", "silence_logs", "devices", "asynchronous",

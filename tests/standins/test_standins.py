@@ -131,8 +131,7 @@ def test_no_job_is_replaced_while_the_queue_does_not_answer(answer, monkeypatch,
 
 
 @pytest.mark.parametrize(
-    ("env", "habits"),
-    pairs(["pbs", "lsf", "moab"], shift=1, together=False, alone=(Habit.PARTIAL_LISTING,)),
+    ("env", "habits"), pairs(["pbs", "lsf", "moab"], shift=1, together=False, alone=(Habit.PARTIAL_LISTING,))
 )
 def test_a_cluster_works_under_every_habit(env, habits, monkeypatch, tmp_path):
     """A driver's jobs are counted right, none is replaced without need, and all are gone at the end."""

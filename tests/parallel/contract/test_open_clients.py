@@ -8,13 +8,7 @@ import dask
 import distributed
 import pytest
 
-from espnet3.parallel import (
-    BaseRunner,
-    get_client,
-    parallel_map,
-    parallel_submit,
-    set_parallel,
-)
+from espnet3.parallel import BaseRunner, get_client, parallel_map, parallel_submit, set_parallel
 from tests.parallel.contract import work
 from tests.parallel.contract.helpers import TWO
 

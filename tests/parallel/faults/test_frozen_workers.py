@@ -150,10 +150,7 @@ def processes_of(program: int, held: int) -> list[psutil.Process]:
     return sorted(set(found), key=lambda process: process.pid != held)
 
 
-@pytest.mark.parametrize(
-    ("at", "how"),
-    [("item", "detached"), ("env", "driver")],
-)
+@pytest.mark.parametrize(("at", "how"), [("item", "detached"), ("env", "driver")])
 def test_time_in_which_all_is_stopped_does_not_count(at: str, how: str, tmp_path: Path) -> None:
     """An item, or an env, is not late because its run was stopped for longer than the limit and then went on."""
     (tmp_path / "program.py").write_text(PROGRAM)

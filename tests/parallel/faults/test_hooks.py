@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import (
-    BaseRunner,
-    ParallelError,
-    PoisonItemError,
-    SignatureError,
-)
+from espnet3.parallel import BaseRunner, ParallelError, PoisonItemError, SignatureError
 from tests.parallel.faults.workloads import BadHook, FailsThenEnds, Provider, SquareFiles, TouchFile
 
 

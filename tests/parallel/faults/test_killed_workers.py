@@ -87,10 +87,7 @@ def test_between_two_calls() -> None:
 def test_a_provider_that_kills_its_worker(mailbox: Mailbox) -> None:
     """A process that ends while it builds the env is a clear error after a few tries, not a crash loop."""
     set_parallel({**TWO, "start_timeout": 600})
-    with (
-        nothing_left(),
-        pytest.raises(ParallelError, match=r"(?s)env.*(exited with code 3|died|ended)"),
-    ):
+    with nothing_left(), pytest.raises(ParallelError, match=r"(?s)env.*(exited with code 3|died|ended)"):
         Gated(DyingProvider({"mail": mailbox.path}), progress=False)(range(10))
     mailbox.take()
     assert mailbox.pending() <= 8

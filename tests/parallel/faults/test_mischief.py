@@ -11,13 +11,7 @@ import pytest
 
 from espnet3.parallel import ItemFailure, parallel_map, set_parallel
 from espnet3.parallel.records import Policy
-from tests.parallel.faults.mischief import (
-    HARMFUL,
-    HARMLESS,
-    Mischief,
-    breaks_the_pilot,
-    fills_memory,
-)
+from tests.parallel.faults.mischief import HARMFUL, HARMLESS, Mischief, breaks_the_pilot, fills_memory
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import nothing_left, workers_of
 from tests.parallel.faults.workloads import Provider

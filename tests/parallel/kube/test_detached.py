@@ -49,9 +49,7 @@ def submit(
 
 @pytest.mark.filterwarnings("ignore:Kubernetes version")
 @pytest.mark.parametrize(
-    ("cluster", "jobs"),
-    [((1, 31), 1), pytest.param((1, 20), 2, marks=MATRIX)],
-    indirect=["cluster"],
+    ("cluster", "jobs"), [((1, 31), 1), pytest.param((1, 20), 2, marks=MATRIX)], indirect=["cluster"]
 )
 def test_a_run_is_one_indexed_job_or_a_job_for_each_shard(
     cluster: Cluster, jobs: int, tmp_path: Path

@@ -4,12 +4,7 @@ import os
 
 import pytest
 
-from espnet3.parallel import (
-    parallel_for,
-    parallel_map,
-    parallel_submit,
-    set_parallel,
-)
+from espnet3.parallel import parallel_for, parallel_map, parallel_submit, set_parallel
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.runner.execute import runs_here
 from tests.parallel.local.items import Shared, Wait, variable, where

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from tests.attack.case import Case
-from tests.parallel.faults.watching import TOKEN, family
+from tests.parallel.faults.watching import TOKEN, family, kill_family
 
 REPO = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0  # seconds for a busy machine to take away what a program's end should take away
@@ -187,11 +187,3 @@ def _files(home: Path) -> list[str]:
     # what workers that were killed leave in Dask's folder, Dask takes away at the start of the next
     there = [path.name for f in folders for path in f.iterdir() if path.name != "dask-scratch-space"]
     return [f"temporary file {name}" for name in there]
-
-
-def kill_family(token: str) -> None:
-    for process in family(token):
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue

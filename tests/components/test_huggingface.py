@@ -58,7 +58,6 @@ def test_indices_are_ids_where_there_are_ids(saved: Path) -> None:
         "data_src_args": {"saved": str(saved), "id_column": "id", "fields": {"text": "sentence"}},
     }
     train = DataOrganizer(train=[entry]).train
-    assert train is not None
     assert indices_of(train) == ["b", "a", "c"]
     assert train["c"] == {"utt_id": "c", "text": "three"}
     plain = HuggingFaceDataset(saved=saved, fields={"text": "sentence"})

@@ -44,7 +44,6 @@ def submit_and_die(folder: Path, block: dict[str, object], *arguments: str) -> P
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         said = []
         for line in process.stdout:
             said.append(line)

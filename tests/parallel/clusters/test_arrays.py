@@ -57,14 +57,12 @@ def count_submissions(env: str, folder: Path, monkeypatch: pytest.MonkeyPatch, f
 def test_each_element_finds_its_workers_name(env: str) -> None:
     """The script of an array gives the worker of each element the name that its job has, whatever is in it."""
     scheduler = row(env).scheduler
-    assert scheduler is not None
     name = "my $(date) cluster-41"
     script = (
         f"#!/bin/sh\n{scheduler.mark} -J mine\n{scheduler.mark} -q a\n"
         'printf %s --name "my \\$(date) cluster-41" --nthreads 1\n'
     )
     made = array_script(scheduler, script, name, "mine", 3)
-    assert made is not None
     for at in range(3):
         surroundings = {**os.environ, INDEX[env]: str(scheduler.first + at)}
         done = subprocess.run(

@@ -200,9 +200,9 @@ def ran(code: str, folder: Path, **env: str) -> str:
     return done.stdout
 
 
-def kill_family() -> None:
+def kill_family(token: str | None = None) -> None:
     """SIGKILL what a failed test has left running, but for a helper that multiprocessing keeps on purpose."""
-    for process in family():
+    for process in family(token):
         try:
             if not any("resource_tracker" in part for part in process.cmdline()):
                 process.kill()

@@ -76,10 +76,6 @@ class Wait(BaseRunner):
         return idx * idx
 
 
-def where(_):
-    return os.getpid()
-
-
 def variable(_):
     return os.environ.get("ASKED_FOR")
 

@@ -7,7 +7,7 @@ import pytest
 from espnet3.parallel import parallel_for, parallel_map, parallel_submit, set_parallel
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.runner.execute import runs_here
-from tests.parallel.local.items import Shared, Wait, variable, where
+from tests.parallel.local.items import Shared, Wait, pid, variable
 
 
 def one_worker(**options):
@@ -37,7 +37,7 @@ def test_calls_get_the_process_that_the_options_ask_for(call):
 def test_one_worker_without_more_is_this_process():
     """One local worker of one thread is the calling process."""
     one_worker(threads_per_worker=1)
-    assert parallel_map(where, range(3)) == [os.getpid()] * 3
+    assert parallel_map(pid, range(3)) == [os.getpid()] * 3
 
 
 @pytest.mark.parametrize(

@@ -165,11 +165,8 @@ _FAULTS_ENDS = {
 }
 # after these the process goes on as if nothing had been
 _FAULTS_HARMLESS = (
-    "forks a child that exits",
-    "forks a child that stays",
-    "changes directory",
-    "ignores SIGTERM",
-)
+    "forks a child that exits", "forks a child that stays", "changes directory", "ignores SIGTERM",
+)  # fmt: skip
 _FAULTS_USES = """
 import ctypes, signal
 def ignore_term():

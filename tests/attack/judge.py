@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ def play(case: Case, workers: int, base: Path, code: Path = REPO) -> Run:
         _read(home / "output"),
         _read(home / "stacks"),
         tuple(left),
-        _twice(home / "calls"),
+        tuple(sorted(call for call, times in Counter(_read(home / "calls").split()).items() if times > 1)),
     )
     shutil.rmtree(home, ignore_errors=True)  # some programs take rights away
     return run
@@ -152,11 +153,6 @@ def _read(file: Path) -> str:
         return file.read_text(errors="replace")
     except FileNotFoundError:
         return ""
-
-
-def _twice(file: Path) -> tuple[str, ...]:
-    calls = _read(file).split()
-    return tuple(sorted({call for call in calls if calls.count(call) > 1}))
 
 
 # --- what is left -----------------------------------------------------------------------------------

@@ -89,12 +89,8 @@ class Model:
         }
 
 
-def upper(item: dict[str, Any]) -> dict[str, Any]:
-    return {**item, "text": item["text"].upper()}
-
-
 def make_upper() -> Any:
-    return upper
+    return lambda item: {**item, "text": item["text"].upper()}
 
 
 def make_marked(mark: str) -> Any:

@@ -9,7 +9,7 @@ from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parall
 from espnet3.parallel.clusters import keeper
 from tests.habits import pairs, rows
 from tests.standins import Habit, standin
-from tests.standins.place import NAMES
+from tests.standins.place import NAMES, block
 from tests.waiting import wait_until
 
 
@@ -17,15 +17,6 @@ def run(*command, text=None):
     """Run a command; return its exit code, output and errors."""
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
-
-
-OPTIONS = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
-
-
-def block(env, **options):
-    own = {"disk": "1GB", "walltime": None} if env == "htcondor" else {}
-    wanted = {name: value for name, value in {**OPTIONS, **own, **options}.items() if value is not None}
-    return {"env": env, "n_workers": 2, "start_timeout": 600, "options": wanted}
 
 
 def test_a_wrong_queue_is_said_at_once(monkeypatch, tmp_path):

@@ -8,7 +8,6 @@ import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,9 +18,9 @@ from espnet3.parallel.clusters.arrays import array_script
 from tests.habits import rows
 from tests.sites import SUBMIT, habit
 from tests.standins import standin
+from tests.standins.place import block
 from tests.waiting import wait_until
 
-OPTIONS: dict[str, Any] = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
 STANDINS = ["pbs", "lsf", "moab", "htcondor"]
 INDEX = {
     "slurm": "SLURM_ARRAY_TASK_ID",
@@ -36,13 +35,6 @@ INDEX = {
 def slow(item: int) -> int:
     time.sleep(0.1)
     return item
-
-
-def block(env: str, n_workers: int) -> dict[str, Any]:
-    options = {key: value for key, value in OPTIONS.items() if key != "walltime" or env != "htcondor"}
-    if env == "htcondor":
-        options["disk"] = "1GB"
-    return {"env": env, "n_workers": n_workers, "options": options}
 
 
 def count_submissions(env: str, folder: Path, monkeypatch: pytest.MonkeyPatch, first: str = "") -> Path:

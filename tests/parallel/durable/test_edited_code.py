@@ -1,10 +1,12 @@
 """An edit between two starts: one that a result depends on is refused and named, any other goes on."""
 
+import os
 import subprocess
 import sys
 import textwrap
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,15 +37,14 @@ PROGRAM = textwrap.dedent("""
 HELPER = "def shift(x):\n    return x + 1\n"
 
 
-def start(folder: Path, program: str, helper: str, how: str) -> str:
+def start(folder: Path, program: str, helper: str, how: str = "program.py", *words: str, **env: str) -> str:
     """Run a program in a process of its own, as a file or from standard input; return what it printed."""
     (folder / "helper.py").write_text(helper)
     (folder / "program.py").write_text(program)
-    given = {"input": program} if how == "-" else {}
-    argument = "-" if how == "-" else "program.py"
-    done = subprocess.run(
-        [sys.executable, "-B", argument], cwd=folder, capture_output=True, text=True, check=True, **given
-    )
+    given: dict[str, Any] = {"input": program} if how == "-" else {}
+    given["env"] = {**os.environ, **env}
+    command = [sys.executable, "-B", how, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, **given)
     return done.stdout.strip()
 
 
@@ -96,9 +97,9 @@ def shift(x):
 
 def test_a_function_that_a_decorator_compiles_anew_is_no_edit(tmp_path: Path) -> None:
     """A helper of just now, whose functions a type checker has replaced, runs, resumes, and is noticed when edited."""
-    assert start(tmp_path, PROGRAM, RECOMPILED, "program.py") == "[1, 2, 3]"
-    assert start(tmp_path, PROGRAM, RECOMPILED, "program.py") == "[1, 2, 3]"
-    said = start(tmp_path, PROGRAM, RECOMPILED.replace("x + 1", "x + 10"), "program.py")
+    assert start(tmp_path, PROGRAM, RECOMPILED) == "[1, 2, 3]"
+    assert start(tmp_path, PROGRAM, RECOMPILED) == "[1, 2, 3]"
+    said = start(tmp_path, PROGRAM, RECOMPILED.replace("x + 1", "x + 10"))
     assert said.startswith("ChangedRunError") and "shift has changed" in said
 
 
@@ -106,18 +107,15 @@ def test_a_module_that_was_edited_after_its_import_is_noticed_by_the_next_start(
     """A folder holds the loaded code of a driver without workers: what the file says by then is another run's."""
     edited = HELPER.replace("1", "10")
     edits = f"open('helper.py', 'w').write({edited!r})"
-    assert (
-        start(tmp_path, PROGRAM.replace("\n\ntry:", f"\n\n{edits}\ntry:"), HELPER, "program.py")
-        == "[1, 2, 3]"
-    )
-    assert start(tmp_path, PROGRAM, edited, "program.py").startswith("ChangedRunError")
+    assert start(tmp_path, PROGRAM.replace("\n\ntry:", f"\n\n{edits}\ntry:"), HELPER) == "[1, 2, 3]"
+    assert start(tmp_path, PROGRAM, edited).startswith("ChangedRunError")
 
 
 def test_forced_results_are_taken_over(tmp_path: Path) -> None:
     """resume="force" goes on over an edit, and notes it in the run's history."""
     forced = PROGRAM.replace('"out",', '"out", resume="force",')
-    start(tmp_path, PROGRAM, HELPER, "program.py")
-    assert start(tmp_path, forced, HELPER.replace("1", "10"), "program.py") == "[1, 2, 3]"
+    start(tmp_path, PROGRAM, HELPER)
+    assert start(tmp_path, forced, HELPER.replace("1", "10")) == "[1, 2, 3]"
     assert "shift has changed" in (tmp_path / "out/run.json").read_text()
 
 
@@ -188,9 +186,7 @@ Length.forward = staticmethod(longer)
 def test_a_class_that_a_script_changes_under_its_name_is_refused(again: str, tmp_path: Path) -> None:
     """A second class of the same name, or another function as its method, never gets the results of the first."""
     for _ in range(2):  # the program itself, started again, is the same run
-        first, same, changed = start(tmp_path, AGAIN.replace("AGAIN", again), HELPER, "program.py").split(
-            "\n"
-        )
+        first, same, changed = start(tmp_path, AGAIN.replace("AGAIN", again), HELPER).split("\n")
         assert first == same == "[1, 2]"
         assert changed.startswith("refused") and "Length.forward" in changed
 
@@ -227,6 +223,6 @@ def test_a_function_that_a_script_defines_again_is_refused(name: str, value: str
     """A second function of the same name, or another setup, never gets the results of the first."""
     program = FUNCTION_AGAIN.replace("NAME", name).replace("VALUE", value)
     for _ in range(2):
-        first, second = start(tmp_path, program, HELPER, "program.py").split("\n")
+        first, second = start(tmp_path, program, HELPER).split("\n")
         assert first == "[0, 2, 4]"
         assert second.startswith("refused") and name.partition("(")[0] in second

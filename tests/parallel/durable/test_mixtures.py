@@ -1,9 +1,6 @@
 """An edit while a run goes on: no process of the run computes with other code than the one that began it."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -12,6 +9,7 @@ import pytest
 from espnet3.parallel import ChangedRunError, ConfigError
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from tests.habits import rows
+from tests.parallel.durable.test_edited_code import start as started
 
 HELPER = "BY = 1\n\ndef shift(x):\n    return x + 1 * BY\n"
 EDITED = {"function": HELPER.replace("x + 1", "x + 10"), "constant": HELPER.replace("BY = 1", "BY = 10")}
@@ -67,18 +65,8 @@ def program(body: str, main: str, imports: str = "import helper") -> str:
 
 
 def start(folder: Path, text: str, edited: str, helper: str = HELPER) -> str:
-    """Run a program in a process of its own; return what it printed."""
-    (folder / "helper.py").write_text(helper)
-    (folder / "program.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-B", "program.py"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "EDITED": edited},
-    )
-    return done.stdout.strip()
+    """Run a program that edits its helper meanwhile; return what it printed."""
+    return started(folder, text, helper, EDITED=edited)
 
 
 def results(folder: Path) -> dict[int, int]:
@@ -244,18 +232,10 @@ def test_a_merge_with_other_code_is_refused(tmp_path: Path) -> None:
         "    def merge(self, shard_dirs):\n        return helper.shift(0)\n\n    @staticmethod",
         1,
     )
-
-    def merged(helper: str) -> str:
-        (tmp_path / "helper.py").write_text(helper)
-        command = [sys.executable, "-B", "program.py", "merge"]
-        return subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=True
-        ).stdout.strip()
-
     start(tmp_path, text, "")
-    said = merged(EDITED["function"])
+    said = started(tmp_path, text, EDITED["function"], "program.py", "merge")
     assert said.startswith("ConfigError") and f"{tmp_path / 'helper.py'}: shift has changed" in said
-    assert merged(HELPER) == "1"
+    assert started(tmp_path, text, HELPER, "program.py", "merge") == "1"
 
 
 def test_code_that_was_edited_before_the_submission_is_refused(tmp_path: Path) -> None:

@@ -52,38 +52,6 @@ def test_half_a_message_is_an_end_not_a_value(pair):
         pair[1].recv()
 
 
-def meet(tmp_path, their_key):
-    """Let a worker with `their_key` connect to a driver whose key is b"right"."""
-    path = str(tmp_path / "door")
-    with socket.socket(socket.AF_UNIX) as door:
-        door.bind(path)
-        door.listen()
-        result = []
-
-        def worker():
-            try:
-                result.append(connect(path, their_key))
-            except (OSError, PermissionError) as error:
-                result.append(error)
-
-        thread = threading.Thread(target=worker)
-        thread.start()
-        sock, _ = door.accept()
-        try:
-            return greet_worker(sock, b"right"), thread, result
-        except PermissionError:
-            sock.close()  # as the pool's door does
-            raise
-        finally:
-            thread.join()
-
-
-def test_a_wrong_key_is_refused_before_anything_is_unpickled(tmp_path):
-    """A peer without the key never gets as far as a pickle."""
-    with pytest.raises(PermissionError, match="key"):
-        meet(tmp_path, b"wrong")
-
-
 @pytest.fixture
 def tcp_pair():
     """A driver's and a worker's channel over TCP, after the handshake."""

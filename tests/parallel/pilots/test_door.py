@@ -106,6 +106,16 @@ def test_a_greeting_that_cannot_be_read_is_reported_and_the_next_one_is_served(
     worker.close()
 
 
+def test_a_wrong_key_is_refused_before_anything_is_unpickled(opened: Open, came: queue.Queue[Hello]) -> None:
+    """A peer without the key is shut out in the handshake, never gets as far as a pickle, and holds up no other."""
+    door = opened()
+    with pytest.raises(PermissionError, match="key"):
+        connect(door.address, b"wrong")
+    worker = greet(door)
+    assert came.get(timeout=600) == HELLO and came.empty()
+    worker.close()
+
+
 def test_a_moment_without_descriptors_does_not_end_the_door(opened: Open, came: queue.Queue[Hello]) -> None:
     """A worker that connects while this process has no descriptor left is let in as soon as there are some."""
     door = opened()

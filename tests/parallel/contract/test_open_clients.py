@@ -30,10 +30,6 @@ def named(x, name="nobody"):
     return name
 
 
-def plain_client():
-    return distributed.Client(processes=False, n_workers=1, dashboard_address="127.0.0.1:0")
-
-
 @contextmanager
 def opened(name, config=THREAD):
     with get_client(config, setup_fn=lambda: {"name": name}) as client:
@@ -117,7 +113,7 @@ def test_a_runner_uses_the_open_client_and_its_own_env():
 
 def test_a_plain_client_beside_ours():
     """A distributed.Client of the user's own is Dask's default again after a block of ours, and stays open."""
-    with plain_client() as plain:
+    with distributed.Client(processes=False, n_workers=1, dashboard_address="127.0.0.1:0") as plain:
         with opened("ours") as ours:
             assert daskers() is ours
         assert daskers() is plain

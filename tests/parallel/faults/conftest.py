@@ -63,6 +63,15 @@ def mailbox(folder: Path) -> Iterator[Mailbox]:
     box.close()
 
 
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Open two workers for the tests of a module, which are replaced as they are lost."""
+    from espnet3.parallel import get_client
+
+    with get_client({"env": "local", "n_workers": 2}) as client:
+        yield client
+
+
 @pytest.fixture(scope="class")
 def two_workers(temporary_folder: Path) -> Iterator[Any]:
     """Open two workers for all tests of a class: they are killed and replaced many times."""

@@ -1,6 +1,5 @@
 """`item_timeout`: an item that hangs is given up with its worker, by name, and the run goes on."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +44,6 @@ def check(results: list[Any], *bad: int, attempts: int = 1) -> list[ItemFailure]
     ]
     assert all(f"{LIMIT:g} s" in f.message and f"worker {f.worker}" in f.message for f in found)
     return found
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with get_client(TWO) as client:
-        yield client
 
 
 def test_a_hanging_item_is_named_and_the_run_goes_on(client: Any) -> None:

@@ -103,26 +103,19 @@ def test_closed_early() -> None:
     assert list(results) == []
 
 
-def test_a_slow_consumer() -> None:
-    """A consumer that does not ask holds the run back: workers finish the chunks they have, and wait."""
+# 50 ms are five items of 10 ms; of 1 MB, the item that makes 8 MB full is in its chunk too
+@pytest.mark.parametrize(("item", "ordered", "to_a_chunk"), [(ten_ms, True, 5), (megabyte, False, 9)])
+def test_a_slow_consumer(item: Callable[[int], object], ordered: bool, to_a_chunk: int) -> None:
+    """A consumer that does not ask holds the run back: workers finish the chunks they have, and wait.
+
+    Results of 1 MB wait in the driver by the chunk of 8 MB, not by the thousand.
+    """
     set_parallel(TWO)
     data = Counted()
-    results = parallel_for(ten_ms, data, ordered=True)
+    results = parallel_for(item, data, ordered=ordered)
     for _ in range(20):
         next(results)
-    bound = 20 + 5 * at_most_ahead(ordered=True)  # 50 ms are five of these items
-    assert data.stands_still(bound) <= bound
-    results.close()
-
-
-def test_a_slow_consumer_of_large_results() -> None:
-    """Results of 1 MB wait in the driver by the chunk of 8 MB, not by the thousand."""
-    set_parallel(TWO)
-    data = Counted()
-    results = parallel_for(megabyte, data)
-    for _ in range(20):
-        next(results)
-    bound = 20 + 9 * at_most_ahead(ordered=False)  # the item that makes 8 MB full is in its chunk too
+    bound = 20 + to_a_chunk * at_most_ahead(ordered=ordered)
     assert data.stands_still(bound) <= bound
     results.close()
 

@@ -1,7 +1,5 @@
 """`python -m tests.attack`: attack the package with small programs, and print those that find a fault."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import tempfile

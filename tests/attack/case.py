@@ -1,7 +1,5 @@
 """What an attack is: a small program, what it may lawfully end with, and how long it may take."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """All families of attacks, and the case of a seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 
@@ -9,14 +7,7 @@ from tests.attack.case import Case
 from tests.attack.given import configs, indices, results
 from tests.attack.happening import environments, exceptions, faults
 
-FAMILIES: tuple[Callable[[Random], Case], ...] = (
-    configs,
-    indices,
-    results,
-    exceptions,
-    environments,
-    faults,
-)
+FAMILIES: tuple[Callable[[Random], Case], ...] = (configs, indices, results, exceptions, environments, faults)
 
 
 def drawn(seed: int) -> Case:

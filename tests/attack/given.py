@@ -1,7 +1,5 @@
 """What a program gives: configurations, items and results."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.attack.case import Case
@@ -17,15 +15,7 @@ _CONFIGS_VALUES = (
     "decimal.Decimal(2)", "fractions.Fraction(1, 2)", "pathlib.Path('x')", "'${missing}'", "'${oc.env:NOT_SET}'",
     "range(2)", "'04:00:00'", "[[2]]", "NotImplemented", "float('-inf')", "threading.Lock()", "Text('local')",
 )  # fmt: skip
-_CONFIGS_KEYS = (
-    "env",
-    "n_workers",
-    "options",
-    "setup_timeout",
-    "start_timeout",
-    "n_wokers",
-    "adapt",
-)
+_CONFIGS_KEYS = ("env", "n_workers", "options", "setup_timeout", "start_timeout", "n_wokers", "adapt")
 _CONFIGS_OPTIONS = (
     "memory_limit", "threads_per_worker", "processes", "memry_limit", "queue", "walltime", "n_workers",
     "dashboard_address", "silence_logs", "devices", "asynchronous",
@@ -123,40 +113,20 @@ _INDICES_CALLS = {
 }
 # what makes the items; fresh ones each time
 _INDICES_PLAIN = (
-    "range({n})",
-    "list(range({n}))",
-    "tuple('item %d' % i for i in range({n}))",
-    "(i * i for i in range({n}))",
-    "map(str, range({n}))",
-    "zip(range({n}), 'abcdefgh')",
-    "{{i % 7 for i in range({n})}}",
-    "{{i: str(i) for i in range({n})}}.items()",
-    "collections.deque(range({n}), 5)",
-    "array.array('d', range({n}))",
-    "np.arange({n})",
-    "np.array([{{1, 2}}, None, 'x'], dtype=object)",
-    "pd.Index(range({n}))",
-    "[None, {n}, 1.5, float('nan'), True, 'x', b'y', (), [], {{}}]",
-    "[b'x' * 10 ** i for i in range(6)]",
-    "[]",
-    "GetItem()",
-)
+    "range({n})", "list(range({n}))", "tuple('item %d' % i for i in range({n}))",
+    "(i * i for i in range({n}))", "map(str, range({n}))", "zip(range({n}), 'abcdefgh')",
+    "{{i % 7 for i in range({n})}}", "{{i: str(i) for i in range({n})}}.items()",
+    "collections.deque(range({n}), 5)", "array.array('d', range({n}))", "np.arange({n})",
+    "np.array([{{1, 2}}, None, 'x'], dtype=object)", "pd.Index(range({n}))",
+    "[None, {n}, 1.5, float('nan'), True, 'x', b'y', (), [], {{}}]", "[b'x' * 10 ** i for i in range(6)]",
+    "[]", "GetItem()",
+)  # fmt: skip
 # what may be refused, but clearly, or taken for what a loop would see
 _INDICES_ODD = (
-    "None",
-    "{n}",
-    "'some text'",
-    "{{'a': 1}}",
-    "pd.DataFrame({{'a': [1, 2]}})",
-    "pd.Series([1, 2, 3])",
-    "np.array(3)",
-    "[lambda: 1, lambda: 2]",
-    "[threading.Lock()]",
-    "[(i for i in range(3))]",
-    "Broken()",
-    "breaks()",
-    "[Unpicklable()]",
-)
+    "None", "{n}", "'some text'", "{{'a': 1}}", "pd.DataFrame({{'a': [1, 2]}})", "pd.Series([1, 2, 3])",
+    "np.array(3)", "[lambda: 1, lambda: 2]", "[threading.Lock()]", "[(i for i in range(3))]", "Broken()",
+    "breaks()", "[Unpicklable()]",
+)  # fmt: skip
 
 
 def indices(rng: Random) -> Case:
@@ -194,13 +164,8 @@ _RESULTS_LEAVES = (
     "int", "len", "sys", "Colour", "ValueError('x')", "NotImplemented", "object", "re.compile('a+')",
 )  # fmt: skip
 _RESULTS_STRAY = (
-    "(lambda: 1)",
-    "(i for i in ())",
-    "open(__file__)",
-    "threading.Lock()",
-    "iter([1])",
-    "Unpicklable()",
-)
+    "(lambda: 1)", "(i for i in ())", "open(__file__)", "threading.Lock()", "iter([1])", "Unpicklable()",
+)  # fmt: skip
 
 _RESULTS_USES = """
 import collections, dataclasses, datetime, decimal, enum, fractions, re, uuid

@@ -1,7 +1,5 @@
 """Runs an attack's program in a process of its own, and says what was wrong with how it ended."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -11,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import psutil
 
 from tests.attack.case import Case
-from tests.parallel.faults.watching import TOKEN, family
+from tests.parallel.faults.watching import TOKEN, family, kill_family
 
 REPO = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0  # seconds for a busy machine to take away what a program's end should take away
@@ -96,7 +95,7 @@ def play(case: Case, workers: int, base: Path, code: Path = REPO) -> Run:
         _read(home / "output"),
         _read(home / "stacks"),
         tuple(left),
-        _twice(home / "calls"),
+        tuple(sorted(call for call, times in Counter(_read(home / "calls").split()).items() if times > 1)),
     )
     shutil.rmtree(home, ignore_errors=True)  # some programs take rights away
     return run
@@ -156,11 +155,6 @@ def _read(file: Path) -> str:
         return ""
 
 
-def _twice(file: Path) -> tuple[str, ...]:
-    calls = _read(file).split()
-    return tuple(sorted({call for call in calls if calls.count(call) > 1}))
-
-
 # --- what is left -----------------------------------------------------------------------------------
 
 
@@ -189,11 +183,3 @@ def _files(home: Path) -> list[str]:
     # what workers that were killed leave in Dask's folder, Dask takes away at the start of the next
     there = [path.name for f in folders for path in f.iterdir() if path.name != "dask-scratch-space"]
     return [f"temporary file {name}" for name in there]
-
-
-def kill_family(token: str) -> None:
-    for process in family(token):
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue

@@ -1,7 +1,5 @@
 """Small programs that try to break the package end with the right answer, or with an error that says what to do."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`python -m tests.chaos`: disturb runs in many ways, and print what it cost; `make chaos N=200`."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """What a finished run left, as far as it must be the same for every run, and what a disturbance cost."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """One round: a run is disturbed a few times, started again until it is done, and compared."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

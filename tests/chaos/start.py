@@ -1,7 +1,5 @@
 """One start of the program: what it does is reported through a pipe, and can be waited for."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Runs that are killed, starved and damaged at random moments end as if nothing had happened."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

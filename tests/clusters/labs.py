@@ -1,7 +1,5 @@
 """The real schedulers: how each is started and stopped, and the `parallel` block that uses it."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

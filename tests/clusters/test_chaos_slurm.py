@@ -1,7 +1,5 @@
 """A short cut of `make chaos-slurm`: a few seeded rounds on a real SLURM."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Detached runs on real schedulers: no driver is alive while the jobs run."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -97,7 +95,6 @@ def test_the_submitter_is_killed_and_another_process_finishes(
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         ids = json.loads(process.stdout.readline())
         assert len(set(ids)) == 3
         held(folder, 5)

@@ -1,7 +1,5 @@
 """Detached runs on real SLURM: large arrays, cancelled elements, preemption, lost nodes, walltime, memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -149,7 +147,7 @@ def test_memory_is_raised_only_after_a_kill_for_want_of_it(slurm: Lab, tmp_path:
     assert "raised" not in submitted(run) or not submitted(run)["raised"]
     run.retry()
     assert submitted(run)["raised"] == {"1": 4.0} and set(submitted(run)["jobs"]) == {"1"}
-    assert _asked(run[1].job_id) == "800M"
+    assert _squeue(run[1].job_id, "%m") == "800M"  # the memory that it asks for
     finished(run, slurm)
     assert len(run.merge()) == 3
 
@@ -170,11 +168,8 @@ def test_a_job_that_is_queued_again_keeps_its_item(slurm: Lab, tmp_path: Path) -
 
 def test_a_walltime_that_is_too_short_costs_nothing(slurm: Lab, tmp_path: Path) -> None:
     """A job that runs out of time queues itself again, and goes on where it stopped: no item runs twice."""
-    block = slurm.block(1, walltime="00:00:18")
-    set_parallel({**block, "detached": {"shards": 1}})
-    folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
-    provider = Provider({"folder": str(tmp_path), "bad": [1.0, "slow"]})
-    run = Squares(provider, **folders, async_mode=True)(range(22))
+    options = {"walltime": "00:00:18"}
+    run = submit(slurm, tmp_path, n=22, workers=1, options=options, bad=[1.0, "slow"], shards=1)
     _wait_for_requeue(run[0].job_id)
 
     def is_done() -> bool:  # on a slow machine there are more than two parts
@@ -237,11 +232,6 @@ def test_cancel_takes_a_held_element_of_an_earlier_array(slurm: Lab, tmp_path: P
         run.retry()
     run.cancel()
     slurm.wait_for_empty_queue()
-
-
-def _asked(job: str) -> str:
-    """Return the memory that a job asks for."""
-    return _squeue(job, "%m")
 
 
 def _known(job: str) -> str:

@@ -1,7 +1,5 @@
 """Every listener of every env on real schedulers, tried by a real second account; the table is printed at the end."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

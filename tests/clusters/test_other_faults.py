@@ -17,10 +17,6 @@ def labs(started):
     return {name: started(name) for name in ("sge", "oar", "htcondor")}
 
 
-def job_ids(client):
-    return [job.job_id for job in client.cluster.workers.values()]
-
-
 @pytest.mark.parametrize(
     ("lab", "command"),
     [(SGE, ["qdel"]), (OAR, ["oardel"]), (HTCONDOR, ["condor_vacate_job", "-fast"])],
@@ -31,7 +27,7 @@ def test_a_job_is_taken_away(lab, command, tmp_path):
     run = Counted(tmp_path, 160, 0.1)
     with get_client(lab.block(2)) as client:
         client.wait_for_workers(2, timeout=120)
-        victim = job_ids(client)[0]
+        victim = next(iter(client.cluster.workers.values())).job_id
         results = run.meanwhile(
             lambda: subprocess.run([*command, victim], check=True, capture_output=True), after=20
         )

@@ -1,7 +1,5 @@
 """A site's submit command that prints lines with numbers around its answer, on each real scheduler."""
 
-from __future__ import annotations
-
 import logging
 import re
 import subprocess

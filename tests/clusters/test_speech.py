@@ -3,8 +3,6 @@
 Local jobs do the same in the default suite (tests/egs3/test_asterisk_decode.py).
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

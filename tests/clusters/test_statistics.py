@@ -1,7 +1,5 @@
 """Statistics of a dataset on each real scheduler, with a driver and detached: the bytes of one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

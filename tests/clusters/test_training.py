@@ -1,7 +1,5 @@
 """The recipe's training over two nodes of a real SLURM, started by `srun` as the page of training says."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Packages of the extras `data`, `train` and `report`, which are too large for the default environment."""
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Audio of every usual kind through the three readers: what comes out, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

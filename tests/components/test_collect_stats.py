@@ -1,7 +1,5 @@
 """Statistics: the right ones, and the same bytes however they were computed."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

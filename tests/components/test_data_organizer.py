@@ -1,7 +1,5 @@
 """The datasets of a config: entries, splits, what items go through, and what they are called."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +33,6 @@ class Named(dict[str, Any]):
 def test_entries_of_a_split_become_one_dataset() -> None:
     """Items of several entries follow each other, and an index behind the last one is an error."""
     train = DataOrganizer(train=[noise(n=2), noise(n=3, first=10)]).train
-    assert train is not None
     assert [train[k]["utt_id"] for k in range(len(train))] == ["u0", "u1", "u10", "u11", "u12"]
     assert list(indices_of(train)) == [0, 1, 2, 3, 4]
     for index in (5, -1):
@@ -94,7 +91,6 @@ def test_the_fingerprint_is_that_of_all_parts_or_none() -> None:
             return str(list(self))
 
     first = fingerprint_of(CombinedDataset([Printed([1]), Printed([2])]))
-    assert first is not None
     assert first != fingerprint_of(CombinedDataset([Printed([1]), Printed([3])]))
     assert fingerprint_of(CombinedDataset([Printed([1]), [2]])) is None
 

@@ -1,7 +1,5 @@
 """Builders that know when they are already built, and files that a killed one has left."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """WER and CER against values counted by hand."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Datasets of the library `datasets`, from files on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +58,6 @@ def test_indices_are_ids_where_there_are_ids(saved: Path) -> None:
         "data_src_args": {"saved": str(saved), "id_column": "id", "fields": {"text": "sentence"}},
     }
     train = DataOrganizer(train=[entry]).train
-    assert train is not None
     assert indices_of(train) == ["b", "a", "c"]
     assert train["c"] == {"utt_id": "c", "text": "three"}
     plain = HuggingFaceDataset(saved=saved, fields={"text": "sentence"})
@@ -80,12 +77,8 @@ def test_files_are_loaded_by_load_dataset(saved: Path, tmp_path: Path) -> None:
     assert [dataset[k]["text"] for k in range(3)] == ["one", "two", "three"]
 
 
-def shout(text: str) -> str:
-    return text.upper()
-
-
 def make_shout() -> Any:
-    return shout
+    return lambda text: text.upper()
 
 
 def test_two_workers_decode_by_ids(saved: Path, tmp_path: Path) -> None:

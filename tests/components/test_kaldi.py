@@ -1,7 +1,5 @@
 """Data folders of Kaldi and ESPnet2, read as they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy

@@ -1,7 +1,5 @@
 """Cuts of lhotse, from a manifest on disk."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

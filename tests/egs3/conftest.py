@@ -1,7 +1,5 @@
 """The Asterisk recipe's modules, and its corpus, built once per session from the real packages."""
 
-from __future__ import annotations
-
 import fcntl
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The recipe's stage `infer` as detached jobs whose submitter is killed; somebody else waits and merges."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -46,7 +44,6 @@ def submit_and_die(folder: Path, block: dict[str, object], *arguments: str) -> P
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         said = []
         for line in process.stdout:
             said.append(line)

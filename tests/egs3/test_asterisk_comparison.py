@@ -1,7 +1,5 @@
 """The stage compare: counts by jiwer for each utterance, a table, and a plot."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

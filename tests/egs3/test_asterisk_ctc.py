@@ -1,7 +1,5 @@
 """The recipe's character model: batches change nothing, it learns, and its recogniser writes text."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

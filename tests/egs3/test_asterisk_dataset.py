@@ -1,7 +1,5 @@
 """The recipe's datasets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

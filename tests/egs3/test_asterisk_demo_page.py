@@ -1,7 +1,5 @@
 """The recipe's page in a headless Chromium, with PocketSphinx and prompts of the corpus: `make test-demo`."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
@@ -44,14 +42,12 @@ def free_port() -> int:
 def start(command: Sequence[str], cwd: Path, port: int) -> tuple[subprocess.Popen[str], str]:
     """Start a stage demo in a process group of its own; return it and its link when the page is there."""
     process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert process.stdout is not None
     first = process.stdout.readline()
     assert f"http://127.0.0.1:{port}/?token=" in first, first
     return process, first[first.index("http:") :].split()[0]
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
     process.send_signal(signal.SIGINT)
     process.wait(600)
     process.stdout.close()
@@ -174,7 +170,6 @@ def test_a_page_that_was_killed_is_there_again(corpus: Path, seed: int) -> None:
         workers = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        assert process.stdout is not None
         process.stdout.close()
     assert len(workers) >= 2
     assert psutil.wait_procs(workers, timeout=600)[1] == []

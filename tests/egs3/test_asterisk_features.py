@@ -1,7 +1,5 @@
 """The recipe's log-mel features: right, and the same bits in any company."""
 
-from __future__ import annotations
-
 import numpy
 import pytest
 

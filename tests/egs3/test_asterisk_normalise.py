@@ -1,7 +1,5 @@
 """Transcripts as they are spoken."""
 
-from __future__ import annotations
-
 import pytest
 
 from dataset.normalise import normalise

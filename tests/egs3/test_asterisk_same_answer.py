@@ -1,7 +1,5 @@
 """A recogniser that keeps its noise estimate from one utterance to the next is found out, on real speech."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The commands: `python -m tests.standins qsub ...`."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.standins import htcondor, lsf, pbs

@@ -1,7 +1,5 @@
 """Bad habits of real schedulers, each a switch of a stand-in. None of them means that a job has ended."""
 
-from __future__ import annotations
-
 import random
 import sys
 import time

@@ -1,7 +1,5 @@
 """HTCondor: condor_submit, condor_q, condor_history and condor_rm, with jobs that are materialized late."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

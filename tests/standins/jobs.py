@@ -5,8 +5,6 @@ change. The supervisor starts an element when slots are free, in the order of
 submission, ends it at its walltime or when it is cancelled, and keeps its exit code.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

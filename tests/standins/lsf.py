@@ -1,7 +1,5 @@
 """LSF: bsub, bjobs and bkill."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Puts the commands of a stand-in on the PATH, and ends its jobs afterwards."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -11,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.standins.habits import Habit
 from tests.standins.jobs import Element, Store
@@ -21,6 +20,13 @@ NAMES = {
     "moab": ("msub", "showq", "checkjob", "canceljob"),
     "htcondor": ("condor_submit", "condor_q", "condor_history", "condor_rm"),
 }
+
+
+def block(env: str, n_workers: int = 2, **options: Any) -> dict[str, Any]:
+    """Return a `parallel` block for the workers of a stand-in."""
+    own = {"disk": "1GB"} if env == "htcondor" else {"walltime": "10m"}
+    wanted = {"cores": 1, "memory": "1GB", "interface": "lo", **own, **options}
+    return {"env": env, "n_workers": n_workers, "start_timeout": 600, "options": wanted}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Options of submission commands: from the command line and from the script's directives."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

@@ -9,7 +9,7 @@ from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parall
 from espnet3.parallel.clusters import keeper
 from tests.habits import pairs, rows
 from tests.standins import Habit, standin
-from tests.standins.place import NAMES
+from tests.standins.place import NAMES, block
 from tests.waiting import wait_until
 
 
@@ -17,41 +17,6 @@ def run(*command, text=None):
     """Run a command; return its exit code, output and errors."""
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
-
-
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """Write a script in the test's folder, which jobs start in."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(text):
-        (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{text}\n")
-        return "job.sh"
-
-    return write
-
-
-def test_pbs_arrays_keep_their_limit_their_index_and_their_exit_codes(script, tmp_path):
-    """Elements run `%2` at a time, see their index, and keep their own exit code and output."""
-    path = script("echo element $PBS_ARRAY_INDEX in $PBS_O_WORKDIR; exit $PBS_ARRAY_INDEX")
-    with standin("pbs") as queue:
-        code, out, _ = run("qsub", "-J", "0-3%2", "-j", "oe", "-o", f"{tmp_path}/all", path)
-        assert code == 0 and out.startswith("1[].")
-        wait_until(lambda: not queue.unfinished())
-        assert [(each.index, each.exit_code) for each in queue.jobs()] == [(n, n) for n in range(4)]
-        said = run("qstat", "-x", "-t", "-f")[1]
-        assert [f"Exit_status = {n}" in said for n in range(4)] == [True] * 4
-    lines = sorted((tmp_path / "all").read_text().splitlines())
-    assert lines == [f"element {n} in {tmp_path}" for n in range(4)]
-
-
-OPTIONS = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
-
-
-def block(env, **options):
-    own = {"disk": "1GB", "walltime": None} if env == "htcondor" else {}
-    wanted = {name: value for name, value in {**OPTIONS, **own, **options}.items() if value is not None}
-    return {"env": env, "n_workers": 2, "start_timeout": 600, "options": wanted}
 
 
 def test_a_wrong_queue_is_said_at_once(monkeypatch, tmp_path):
@@ -157,8 +122,7 @@ def test_no_job_is_replaced_while_the_queue_does_not_answer(answer, monkeypatch,
 
 
 @pytest.mark.parametrize(
-    ("env", "habits"),
-    pairs(["pbs", "lsf", "moab"], shift=1, together=False, alone=(Habit.PARTIAL_LISTING,)),
+    ("env", "habits"), pairs(["pbs", "lsf", "moab"], shift=1, together=False, alone=(Habit.PARTIAL_LISTING,))
 )
 def test_a_cluster_works_under_every_habit(env, habits, monkeypatch, tmp_path):
     """A driver's jobs are counted right, none is replaced without need, and all are gone at the end."""

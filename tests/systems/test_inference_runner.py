@@ -1,7 +1,5 @@
 """InferenceRunner: dataset item -> model -> output function -> `.scp` files."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

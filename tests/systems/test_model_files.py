@@ -1,7 +1,5 @@
 """Files that a model is made from: their content is part of what a run is known by."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

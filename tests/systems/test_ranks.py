@@ -1,7 +1,5 @@
 """A system whose program runs in several processes: which of them runs which stages, and what is refused."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`.scp` files: written and read byte for byte."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy

@@ -1,7 +1,5 @@
 """Stage configs: found by name, read, overridden."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`python -m tests.clusters.chaos_slurm`: disturb detached runs on a real SLURM; `make chaos-slurm N=500`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What the disturbed jobs run: items that take a moment, and note who runs them."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The queue of a real SLURM as root and a user see it: looked at, and hurried where it would wait for minutes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

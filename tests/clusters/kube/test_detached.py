@@ -1,7 +1,5 @@
 """Detached runs on a real control plane of Kubernetes, whose pods are processes; the server is one for plain Jobs."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

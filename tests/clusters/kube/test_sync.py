@@ -1,7 +1,5 @@
 """Runs with a driver on a real control plane of Kubernetes, whose pods are processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -123,7 +121,6 @@ def test_a_driver_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "[0, 1, 4]\n"
         assert "daskcluster" in " ".join(left())
         process.send_signal(signal.SIGKILL)

@@ -1,7 +1,5 @@
 """The toy training's modules, where the extra `train` is installed."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The stage infer with a torch module: in evaluation mode, without gradients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

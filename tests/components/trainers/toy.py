@@ -1,7 +1,5 @@
 """A training of seconds: a linear model on drawn points. Configs name it as toy.*; a script, it is the stage train."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -134,11 +134,7 @@ def test_what_the_site_sets_for_dask_jobqueue_is_not_required():
 
 @pytest.mark.parametrize(
     ("env", "number", "quoted"),
-    [
-        ("slurm", 14400, '"04:00:00"'),
-        ("oar", 0, '"04:00:00"'),
-        ("lsf", 240, '"04:00"'),
-    ],
+    [("slurm", 14400, '"04:00:00"'), ("oar", 0, '"04:00:00"'), ("lsf", 240, '"04:00"')],
 )
 def test_a_walltime_that_yaml_made_a_number_is_shown_quoted(env, number, quoted):
     """A numeric walltime is refused with the time it was, in quotes, in the scheduler's own form."""

@@ -1,7 +1,5 @@
 """The install line of an extra can be typed where this package came from, and an import does not lose Ctrl-C."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

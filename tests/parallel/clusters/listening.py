@@ -1,7 +1,5 @@
 """What a cluster listens on, what another account may try there, and the page's table of both."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

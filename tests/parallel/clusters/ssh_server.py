@@ -26,7 +26,6 @@ def ssh_server(folder: Path) -> Iterator[dict[str, Any]]:
     """Serve on all `HOSTS` for a block of code; yield the `connect_options` that are let in."""
     command = [sys.executable, "-m", __name__, str(folder)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None
         yield {
             "port": int(server.stdout.readline()),
             "username": getpass.getuser(),

@@ -1,7 +1,5 @@
 """Jobs of workers that start together are one job array, whose elements are watched, replaced and cancelled alone."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os
@@ -10,7 +8,6 @@ import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,9 +18,9 @@ from espnet3.parallel.clusters.arrays import array_script
 from tests.habits import rows
 from tests.sites import SUBMIT, habit
 from tests.standins import standin
+from tests.standins.place import block
 from tests.waiting import wait_until
 
-OPTIONS: dict[str, Any] = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
 STANDINS = ["pbs", "lsf", "moab", "htcondor"]
 INDEX = {
     "slurm": "SLURM_ARRAY_TASK_ID",
@@ -40,13 +37,6 @@ def slow(item: int) -> int:
     return item
 
 
-def block(env: str, n_workers: int) -> dict[str, Any]:
-    options = {key: value for key, value in OPTIONS.items() if key != "walltime" or env != "htcondor"}
-    if env == "htcondor":
-        options["disk"] = "1GB"
-    return {"env": env, "n_workers": n_workers, "options": options}
-
-
 def count_submissions(env: str, folder: Path, monkeypatch: pytest.MonkeyPatch, first: str = "") -> Path:
     """Have the scheduler's submit command count its calls in the file returned, and run shell code `first`."""
     calls = folder / "calls"
@@ -59,14 +49,12 @@ def count_submissions(env: str, folder: Path, monkeypatch: pytest.MonkeyPatch, f
 def test_each_element_finds_its_workers_name(env: str) -> None:
     """The script of an array gives the worker of each element the name that its job has, whatever is in it."""
     scheduler = row(env).scheduler
-    assert scheduler is not None
     name = "my $(date) cluster-41"
     script = (
         f"#!/bin/sh\n{scheduler.mark} -J mine\n{scheduler.mark} -q a\n"
         'printf %s --name "my \\$(date) cluster-41" --nthreads 1\n'
     )
     made = array_script(scheduler, script, name, "mine", 3)
-    assert made is not None
     for at in range(3):
         surroundings = {**os.environ, INDEX[env]: str(scheduler.first + at)}
         done = subprocess.run(

@@ -1,7 +1,5 @@
 """What is written into a job's script runs nothing but the worker, whatever the options hold."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

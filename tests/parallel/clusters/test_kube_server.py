@@ -1,7 +1,5 @@
 """What is asked of a Kubernetes API server before a cluster is created, and what an answer that ends the run says."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

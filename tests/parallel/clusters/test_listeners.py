@@ -3,8 +3,6 @@
 The table on the page of backends has the same rows.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import uuid
@@ -81,13 +79,13 @@ def answers(other: Stranger, opened: set[Listener]) -> dict[Listener, str]:
 
 
 @contextmanager
-def local(tmp_path: Path, **options: Any) -> Iterator[Any]:
+def local(**options: Any) -> Iterator[Any]:
     with get_client({"env": "local", "n_workers": 1, "options": options}) as client:
         yield client
 
 
 @contextmanager
-def on_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def on_pbs() -> Iterator[Any]:
     options = {**ON_SCHEDULER, "nanny": True}
     with standin("pbs"), get_client({"env": "pbs", "n_workers": 1, "options": options}) as client:
         yield client
@@ -102,19 +100,10 @@ def over_ssh(connect: dict[str, Any]) -> Iterator[Any]:
 
 @pytest.mark.parametrize("env", rows(["local", "pbs", "ssh"], ("local", "pbs")))
 def test_no_listener_of_a_cluster_serves_another_account(
-    env: str,
-    mark: str,
-    other: Stranger,
-    connect: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    env: str, mark: str, other: Stranger, connect: dict[str, Any]
 ) -> None:
     """Scheduler, workers, nannies, their pages and the driver's own socket answer nothing; the page lists them all."""
-    start: dict[str, Callable[[], Any]] = {
-        "local": lambda: local(tmp_path),
-        "pbs": lambda: on_pbs(tmp_path, monkeypatch),
-        "ssh": lambda: over_ssh(connect),
-    }
+    start: dict[str, Callable[[], Any]] = {"local": local, "pbs": on_pbs, "ssh": lambda: over_ssh(connect)}
     before = listeners(mark)
     with start[env]() as client:
         client.wait_for_workers(1, timeout=600)
@@ -127,18 +116,18 @@ def test_no_listener_of_a_cluster_serves_another_account(
     assert table == {row for row in on_the_page() if row[0] == env}
 
 
-def test_workers_that_are_threads_listen_for_pages_alone(mark: str, other: Stranger, tmp_path: Path) -> None:
+def test_workers_that_are_threads_listen_for_pages_alone(mark: str, other: Stranger) -> None:
     """A cluster inside this process has no port but those of its pages, which ask for the secret."""
     before = listeners(mark)
-    with local(tmp_path, processes=False):
+    with local(processes=False):
         assert parallel_map(abs, range(20)) == list(range(20))
         said = sorted(answers(other, listeners(mark) - before).values())
     assert said == ["cannot be reached", *["refuses the page"] * (len(said) - 1)]
 
 
-def test_the_link_of_a_run_opens_its_pages(tmp_path: Path) -> None:
+def test_the_link_of_a_run_opens_its_pages() -> None:
     """The link leads to the same page without the secret, which stays as a cookie; nothing else opens the pages."""
-    with local(tmp_path) as client:
+    with local() as client:
         link = urlsplit(client.dashboard_link)
 
         def get(target: str, cookie: str = "") -> http.client.HTTPResponse:

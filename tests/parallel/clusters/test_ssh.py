@@ -1,7 +1,5 @@
 """`env: ssh` reads its hosts in one way, whether a driver waits or a detached run is submitted."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable, Iterator

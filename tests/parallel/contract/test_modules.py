@@ -11,21 +11,17 @@ from tests.parallel.contract.helpers import finish, start_script
 MODULE = """
 from espnet3.parallel import BaseRunner, EnvironmentProvider, get_client, parallel_map, set_parallel
 
-
 class Nothing(EnvironmentProvider):
     def build_env_local(self):
         return {}
-
 
 class Plus(BaseRunner):
     @staticmethod
     def forward(idx):
         return idx + 1
 
-
 def plus(x):
     return x + 1
-
 
 set_parallel({"env": "local", "n_workers": 2})
 """
@@ -90,30 +86,24 @@ from espnet3.parallel import BaseRunner, EnvironmentProvider, get_client, parall
 
 SCALE = 2
 
-
 @dataclasses.dataclass(frozen=True)
 class Item:
     n: int
 
-
 def scaled(n):
     return n * SCALE
 
-
 def double(item):
     return Item(scaled(item.n))
-
 
 class Scales(EnvironmentProvider):
     def build_env_local(self):
         return {"by": Item(self.config["by"])}
 
-
 class Times(BaseRunner):
     @staticmethod
     def forward(idx, by):
         return idx * by.n
-
 
 def everything():
     set_parallel({"env": "local", "n_workers": 2})
@@ -125,7 +115,6 @@ def everything():
     for _ in range(2):
         assert list(Times(Scales({"by": 3}), output_dir="run", progress=False)(range(4))) == [0, 3, 6, 9]
     return "all is well"
-
 
 def detached():
     set_parallel({"env": "local", "n_workers": 1})

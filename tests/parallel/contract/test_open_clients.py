@@ -8,13 +8,7 @@ import dask
 import distributed
 import pytest
 
-from espnet3.parallel import (
-    BaseRunner,
-    get_client,
-    parallel_map,
-    parallel_submit,
-    set_parallel,
-)
+from espnet3.parallel import BaseRunner, get_client, parallel_map, parallel_submit, set_parallel
 from tests.parallel.contract import work
 from tests.parallel.contract.helpers import TWO
 
@@ -34,10 +28,6 @@ class NoEnv(work.EnvironmentProvider):
 
 def named(x, name="nobody"):
     return name
-
-
-def plain_client():
-    return distributed.Client(processes=False, n_workers=1, dashboard_address="127.0.0.1:0")
 
 
 @contextmanager
@@ -123,7 +113,7 @@ def test_a_runner_uses_the_open_client_and_its_own_env():
 
 def test_a_plain_client_beside_ours():
     """A distributed.Client of the user's own is Dask's default again after a block of ours, and stays open."""
-    with plain_client() as plain:
+    with distributed.Client(processes=False, n_workers=1, dashboard_address="127.0.0.1:0") as plain:
         with opened("ours") as ours:
             assert daskers() is ours
         assert daskers() is plain

@@ -1,7 +1,5 @@
 """Items that crash, hang or are shot, in runs that go to a folder."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -69,7 +67,6 @@ class TestOnTwoWorkers:
         """A worker that somebody kills with an item in it does not make the item poison."""
         runner = make(tmp_path, cls, "shot once", on_error="record", batch_size=batch_size)
         assert runner(range(N)) == [i * i for i in range(N)]
-        assert runner.summary is not None
         assert (runner.summary.deaths, runner.summary.retries) == (1, 0)
 
 

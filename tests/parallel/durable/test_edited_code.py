@@ -1,12 +1,12 @@
 """An edit between two starts: one that a result depends on is refused and named, any other goes on."""
 
-from __future__ import annotations
-
+import os
 import subprocess
 import sys
 import textwrap
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,17 +20,14 @@ PROGRAM = textwrap.dedent("""
     from helper import shift
     from espnet3.parallel import BaseRunner, EnvironmentProvider
 
-
     class Nothing(EnvironmentProvider):
         def build_env_local(self):
             return {}
-
 
     class Shifted(BaseRunner):
         @staticmethod
         def forward(idx):
             return shift(idx)
-
 
     try:
         print(list(Shifted(Nothing(), output_dir="out", progress=False)(range(3))))
@@ -40,15 +37,14 @@ PROGRAM = textwrap.dedent("""
 HELPER = "def shift(x):\n    return x + 1\n"
 
 
-def start(folder: Path, program: str, helper: str, how: str) -> str:
+def start(folder: Path, program: str, helper: str, how: str = "program.py", *words: str, **env: str) -> str:
     """Run a program in a process of its own, as a file or from standard input; return what it printed."""
     (folder / "helper.py").write_text(helper)
     (folder / "program.py").write_text(program)
-    given = {"input": program} if how == "-" else {}
-    argument = "-" if how == "-" else "program.py"
-    done = subprocess.run(
-        [sys.executable, "-B", argument], cwd=folder, capture_output=True, text=True, check=True, **given
-    )
+    given: dict[str, Any] = {"input": program} if how == "-" else {}
+    given["env"] = {**os.environ, **env}
+    command = [sys.executable, "-B", how, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, **given)
     return done.stdout.strip()
 
 
@@ -85,7 +81,6 @@ RECOMPILED = """
 import ast
 import inspect
 
-
 def checked(function):
     tree = ast.parse(inspect.getsource(function))
     tree.body[0].decorator_list.clear()
@@ -93,7 +88,6 @@ def checked(function):
     ast.increment_lineno(ast.fix_missing_locations(tree), function.__code__.co_firstlineno - 1)
     exec(compile(tree, function.__code__.co_filename, "exec"), function.__globals__, found := {})
     return found[function.__name__]
-
 
 @checked
 def shift(x):
@@ -103,67 +97,25 @@ def shift(x):
 
 def test_a_function_that_a_decorator_compiles_anew_is_no_edit(tmp_path: Path) -> None:
     """A helper of just now, whose functions a type checker has replaced, runs, resumes, and is noticed when edited."""
-    assert start(tmp_path, PROGRAM, RECOMPILED, "program.py") == "[1, 2, 3]"
-    assert start(tmp_path, PROGRAM, RECOMPILED, "program.py") == "[1, 2, 3]"
-    said = start(tmp_path, PROGRAM, RECOMPILED.replace("x + 1", "x + 10"), "program.py")
+    assert start(tmp_path, PROGRAM, RECOMPILED) == "[1, 2, 3]"
+    assert start(tmp_path, PROGRAM, RECOMPILED) == "[1, 2, 3]"
+    said = start(tmp_path, PROGRAM, RECOMPILED.replace("x + 1", "x + 10"))
     assert said.startswith("ChangedRunError") and "shift has changed" in said
 
 
-EDITS_ITSELF = """
-import sys
-import helper
-from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
-
-
-class Nothing(EnvironmentProvider):
-    def build_env_local(self):
-        return {}
-
-
-class Shifted(BaseRunner):
-    @staticmethod
-    def forward(idx):
-        return helper.shift(idx)
-
-
-if __name__ == "__main__":
-    set_parallel({"env": "local", "n_workers": int(sys.argv[1])})
-    if sys.argv[2] == "edit":
-        with open("helper.py", "w") as out:
-            out.write("def shift(x):\\n    return x + 10\\n")
-    try:
-        print(list(Shifted(Nothing(), output_dir="out", progress=False)(range(3))))
-    except Exception as error:
-        print(type(error).__name__, error)
-"""
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_module_that_was_edited_after_its_import_is_refused(workers: str, tmp_path: Path) -> None:
-    """A folder holds the driver's loaded code: its workers have the same, or are refused before an item."""
-    (tmp_path / "helper.py").write_text(HELPER)
-    (tmp_path / "program.py").write_text(EDITS_ITSELF)
-
-    def run(how: str) -> str:
-        command = [sys.executable, "-B", "program.py", workers, how]
-        return subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    said = run("edit")
-    if workers == "1":  # it computes with what it has loaded, and says so
-        assert said == "[1, 2, 3]"
-        assert run("again").startswith("ChangedRunError")
-    else:
-        assert said.startswith("ConfigError") and f"{tmp_path / 'helper.py'}: shift has changed" in said
-        assert run("again") == "[10, 11, 12]"  # nothing was computed with the other code
+def test_a_module_that_was_edited_after_its_import_is_noticed_by_the_next_start(tmp_path: Path) -> None:
+    """A folder holds the loaded code of a driver without workers: what the file says by then is another run's."""
+    edited = HELPER.replace("1", "10")
+    edits = f"open('helper.py', 'w').write({edited!r})"
+    assert start(tmp_path, PROGRAM.replace("\n\ntry:", f"\n\n{edits}\ntry:"), HELPER) == "[1, 2, 3]"
+    assert start(tmp_path, PROGRAM, edited).startswith("ChangedRunError")
 
 
 def test_forced_results_are_taken_over(tmp_path: Path) -> None:
     """resume="force" goes on over an edit, and notes it in the run's history."""
     forced = PROGRAM.replace('"out",', '"out", resume="force",')
-    start(tmp_path, PROGRAM, HELPER, "program.py")
-    assert start(tmp_path, forced, HELPER.replace("1", "10"), "program.py") == "[1, 2, 3]"
+    start(tmp_path, PROGRAM, HELPER)
+    assert start(tmp_path, forced, HELPER.replace("1", "10")) == "[1, 2, 3]"
     assert "shift has changed" in (tmp_path / "out/run.json").read_text()
 
 
@@ -198,21 +150,17 @@ def test_a_config_that_cannot_be_compared_is_refused(tmp_path: Path) -> None:
 AGAIN = """
 from espnet3.parallel import BaseRunner, ChangedRunError, EnvironmentProvider
 
-
 class Texts(EnvironmentProvider):
     def build_env_local(self):
         return {"texts": ["a", "bb"]}
-
 
 class Length(BaseRunner):
     @staticmethod
     def forward(idx, texts):
         return len(texts[idx])
 
-
 print(list(Length(Texts(), output_dir="out", progress=False)(range(2))))
 print(list(Length(Texts(), output_dir="out", progress=False)(range(2))))
-
 
 AGAIN
 try:
@@ -238,9 +186,7 @@ Length.forward = staticmethod(longer)
 def test_a_class_that_a_script_changes_under_its_name_is_refused(again: str, tmp_path: Path) -> None:
     """A second class of the same name, or another function as its method, never gets the results of the first."""
     for _ in range(2):  # the program itself, started again, is the same run
-        first, same, changed = start(tmp_path, AGAIN.replace("AGAIN", again), HELPER, "program.py").split(
-            "\n"
-        )
+        first, same, changed = start(tmp_path, AGAIN.replace("AGAIN", again), HELPER).split("\n")
         assert first == same == "[1, 2]"
         assert changed.startswith("refused") and "Length.forward" in changed
 
@@ -248,14 +194,11 @@ def test_a_class_that_a_script_changes_under_its_name_is_refused(again: str, tmp
 FUNCTION_AGAIN = """
 from espnet3 import parallel
 
-
 def measure(x, by):
     return x * by
 
-
 def setup():
     return {"by": 2}
-
 
 def run():
     try:
@@ -263,13 +206,10 @@ def run():
     except parallel.ChangedRunError as error:
         print("refused", *error.differences)
 
-
 run()
-
 
 def NAME:
     return VALUE
-
 
 run()
 """
@@ -283,6 +223,6 @@ def test_a_function_that_a_script_defines_again_is_refused(name: str, value: str
     """A second function of the same name, or another setup, never gets the results of the first."""
     program = FUNCTION_AGAIN.replace("NAME", name).replace("VALUE", value)
     for _ in range(2):
-        first, second = start(tmp_path, program, HELPER, "program.py").split("\n")
+        first, second = start(tmp_path, program, HELPER).split("\n")
         assert first == "[0, 2, 4]"
         assert second.startswith("refused") and name.partition("(")[0] in second

@@ -1,7 +1,5 @@
 """Drivers that die, meet each other, or find no room: seen from outside, in programs of their own."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

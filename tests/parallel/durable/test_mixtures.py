@@ -1,11 +1,6 @@
 """An edit while a run goes on: no process of the run computes with other code than the one that began it."""
 
-from __future__ import annotations
-
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -14,6 +9,7 @@ import pytest
 from espnet3.parallel import ChangedRunError, ConfigError
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from tests.habits import rows
+from tests.parallel.durable.test_edited_code import start as started
 
 HELPER = "BY = 1\n\ndef shift(x):\n    return x + 1 * BY\n"
 EDITED = {"function": HELPER.replace("x + 1", "x + 10"), "constant": HELPER.replace("BY = 1", "BY = 10")}
@@ -25,11 +21,9 @@ from espnet3.parallel import BaseRunner, EnvironmentProvider, get_client, set_pa
 
 EDITED = os.environ.get("EDITED", "")
 
-
 class Nothing(EnvironmentProvider):
     def build_env_local(self):
         return {}
-
 
 def once(name):
     try:
@@ -38,16 +32,13 @@ def once(name):
     except FileExistsError:
         return False
 
-
 def edit():
     Path("helper.py").write_text(EDITED)
-
 
 def wait_for(name):
     end = time.monotonic() + 120
     while not os.path.exists(name) and time.monotonic() < end:
         time.sleep(0.05)  # another process makes the file
-
 
 def run(items, folder="out"):
     return list(Shifted(Nothing(), output_dir=folder, progress=False)(items))
@@ -58,7 +49,6 @@ class Shifted(BaseRunner):
     @staticmethod
     def forward(idx):
         {body}
-
 
 if __name__ == "__main__":
     try:
@@ -75,18 +65,8 @@ def program(body: str, main: str, imports: str = "import helper") -> str:
 
 
 def start(folder: Path, text: str, edited: str, helper: str = HELPER) -> str:
-    """Run a program in a process of its own; return what it printed."""
-    (folder / "helper.py").write_text(helper)
-    (folder / "program.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-B", "program.py"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "EDITED": edited},
-    )
-    return done.stdout.strip()
+    """Run a program that edits its helper meanwhile; return what it printed."""
+    return started(folder, text, helper, EDITED=edited)
 
 
 def results(folder: Path) -> dict[int, int]:
@@ -155,11 +135,17 @@ def test_a_process_with_other_code_is_refused(way: str, edit: str, tmp_path: Pat
     assert all(result == index + 1 for index, result in results(tmp_path / "out2").items())
 
 
+def test_workers_that_start_after_an_edit_are_refused(tmp_path: Path) -> None:
+    """What the driver has loaded counts from the first worker on, and nothing is computed with the other code."""
+    said = start(tmp_path, program("return helper.shift(idx)", f"edit()\n{BY_TWO}"), EDITED["function"])
+    assert said.startswith("ConfigError") and f"{tmp_path / 'helper.py'}: shift has changed" in said
+    assert results(tmp_path / "out") == {}
+
+
 REWRITTEN = """
 import ast, inspect, textwrap
 
 READY = False
-
 
 def checked(function):
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -168,7 +154,6 @@ def checked(function):
     made = {}
     exec(compile(ast.fix_missing_locations(tree), __file__, "exec"), globals(), made)
     return made[function.__name__]
-
 
 @checked
 def shift(x):
@@ -247,18 +232,10 @@ def test_a_merge_with_other_code_is_refused(tmp_path: Path) -> None:
         "    def merge(self, shard_dirs):\n        return helper.shift(0)\n\n    @staticmethod",
         1,
     )
-
-    def merged(helper: str) -> str:
-        (tmp_path / "helper.py").write_text(helper)
-        command = [sys.executable, "-B", "program.py", "merge"]
-        return subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=True
-        ).stdout.strip()
-
     start(tmp_path, text, "")
-    said = merged(EDITED["function"])
+    said = started(tmp_path, text, EDITED["function"], "program.py", "merge")
     assert said.startswith("ConfigError") and f"{tmp_path / 'helper.py'}: shift has changed" in said
-    assert merged(HELPER) == "1"
+    assert started(tmp_path, text, HELPER, "program.py", "merge") == "1"
 
 
 def test_code_that_was_edited_before_the_submission_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The values that `forward` may return when results go to disk."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Each test here gets a temporary folder with a short path, and a clean end."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -63,6 +61,15 @@ def mailbox(folder: Path) -> Iterator[Mailbox]:
     box = Mailbox(folder / "mail")
     yield box
     box.close()
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Open two workers for the tests of a module, which are replaced as they are lost."""
+    from espnet3.parallel import get_client
+
+    with get_client({"env": "local", "n_workers": 2}) as client:
+        yield client
 
 
 @pytest.fixture(scope="class")

@@ -22,30 +22,25 @@ from espnet3.parallel import (
     parallel_map,
     set_parallel,
 )
+from tests.parallel.faults.signs import tell
 
 # an option of Dask's own takes the way over its cluster
 OF_DASK = {"dashboard_address": "127.0.0.1:0"} if os.environ.get("FAULTS_WAY") == "dask" else {}
 TWO = {"env": "local", "n_workers": 2, "options": {"processes": "THREADS" not in os.environ, **OF_DASK}}
 
 
-def tell(root: str, text: str) -> None:
-    fd = os.open(f"{root}/mail", os.O_WRONLY)
-    os.write(fd, f"{text}\n".encode())
-    os.close(fd)
-
-
 # --- what items do -----------------------------------------------------------------------------------
 
 
 def sleeps(x: int, root: str) -> int:
-    tell(root, f"item {os.getpid()}")
+    tell(f"{root}/mail", f"item {os.getpid()}")
     time.sleep(1000)
     return x
 
 
 def starts_a_program(x: int, root: str) -> int:
     with subprocess.Popen(["sleep", "100"]) as child:
-        tell(root, f"item {child.pid}")
+        tell(f"{root}/mail", f"item {child.pid}")
     return x
 
 
@@ -55,7 +50,7 @@ def forks(x: int, root: str) -> int:
     if child == 0:
         time.sleep(100)
         os._exit(0)
-    tell(root, f"item {child}")
+    tell(f"{root}/mail", f"item {child}")
     os.waitpid(child, 0)
     return x
 
@@ -67,7 +62,7 @@ class Provider(EnvironmentProvider):
     def build_env_local(self) -> dict[str, Any]:
         env = dict(self.config)
         if env.pop("slow", False):
-            tell(env["root"], f"item {os.getpid()}")
+            tell(f"{env['root']}/mail", f"item {os.getpid()}")
             time.sleep(100)
         return env
 
@@ -111,7 +106,7 @@ def forked_beside(root: str, scheduler: str = "") -> None:
         if child == 0:
             time.sleep(1000)
             os._exit(0)
-        tell(root, f"child {child}")
+        tell(f"{root}/mail", f"child {child}")
         parallel_map(sleeps, range(10), root=root)
 
 
@@ -125,14 +120,14 @@ def stops(root: str) -> None:
     """Close a client; the test interrupts it at some moment."""
     with get_client(TWO):
         parallel_map(abs, range(10))
-        tell(root, "stopping")
+        tell(f"{root}/mail", "stopping")
     time.sleep(100)
 
 
 def starts_and_stops(root: str) -> None:
     """Start and stop clusters; the test interrupts it at some moment."""
     set_parallel(TWO)
-    tell(root, "starting")
+    tell(f"{root}/mail", "starting")
     for _ in range(1000):
         parallel_map(abs, range(4))
 

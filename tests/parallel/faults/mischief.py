@@ -1,7 +1,5 @@
 """What an item may do to its process besides its work: files, threads, signals, forks and worse."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import multiprocessing

@@ -1,7 +1,5 @@
 """Signs that items give: light to import, as each new worker does."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

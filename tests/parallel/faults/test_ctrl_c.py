@@ -1,7 +1,5 @@
 """Ctrl-C in the middle of everything: the driver ends soon, quietly, and nothing is left."""
 
-from __future__ import annotations
-
 import re
 import signal
 import threading
@@ -16,14 +14,18 @@ from espnet3.parallel.pilots.dask.pools import close_pool
 from tests.parallel.faults.watching import Driver, Mailbox, nothing_left
 
 
+def shown_by(driver: Driver, code: int, *, group: bool = False) -> str:
+    """Interrupt a driver, which ends with a code and leaves nothing; return what it has shown."""
+    driver.signal(signal.SIGINT, group=group)
+    ended = driver.end()
+    assert driver.survivors() == [] and driver.folders() == []
+    assert ended == code, driver.text
+    return driver.text
+
+
 def interrupt(driver: Driver, *, group: bool = False) -> None:
     """Interrupt a driver and check how it ends: soon, with nothing left, and with not much to read."""
-    driver.signal(signal.SIGINT, group=group)
-    code = driver.end()
-    text = driver.text
-    assert driver.survivors() == []
-    assert driver.folders() == []
-    assert code == 130, text
+    text = shown_by(driver, 130, group=group)
     assert text.count("\n") < 5, text
     assert "Traceback" not in text, text
 
@@ -67,12 +69,7 @@ def test_while_a_pool_closes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def interrupt_uncaught(driver: Driver) -> None:
     """Interrupt a driver that does not catch it, and check what it leaves and shows."""
-    driver.signal(signal.SIGINT)
-    code = driver.end()
-    text = driver.text
-    assert driver.survivors() == []
-    assert driver.folders() == []
-    assert code == -signal.SIGINT, text
+    text = shown_by(driver, -signal.SIGINT)
     text = re.sub(r"\Adashboard: .*\n", "", text)  # where bokeh is installed
     # a runner's last words: Python shows them under the exception, from 3.11 on
     text = re.sub(

@@ -1,7 +1,5 @@
 """A driver that is killed takes its workers, and what they started, with it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path
@@ -15,24 +13,22 @@ from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
-    ("item", "number"), [("forks", signal.SIGKILL), ("starts_a_program", signal.SIGTERM)]
+    ("scene", "item", "number"),
+    [
+        ("runner", ["forks"], signal.SIGKILL),
+        ("runner", ["starts_a_program"], signal.SIGTERM),
+        ("env_build", [], signal.SIGKILL),
+    ],
 )
-def test_in_the_middle_of_a_run(item: str, number: int, folder: Path, mailbox: Mailbox) -> None:
-    """Whatever its items are doing, no process or folder of a killed driver is left within seconds."""
-    driver = Driver(folder, "runner", folder, item)
+def test_in_the_middle_of_a_run(
+    scene: str, item: list[str], number: int, folder: Path, mailbox: Mailbox
+) -> None:
+    """Whatever items do, or while envs are built, no process or folder of a killed driver is left within seconds."""
+    driver = Driver(folder, scene, folder, *item)
     mailbox.take(2)
     assert len(family()) >= 4  # driver, server, two workers
     driver.signal(number)
     assert driver.end() == -number
-    assert driver.survivors() == [] and driver.folders() == []
-
-
-def test_while_an_env_is_built(folder: Path, mailbox: Mailbox) -> None:
-    """The same while an env is built."""
-    driver = Driver(folder, "env_build", folder)
-    mailbox.take(2)
-    driver.signal(signal.SIGKILL)
-    assert driver.end() == -signal.SIGKILL
     assert driver.survivors() == [] and driver.folders() == []
 
 

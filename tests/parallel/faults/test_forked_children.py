@@ -1,13 +1,8 @@
 """A child that a driver forks: it cannot use its parent's client, and takes nothing away from its parent."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.parallel.faults.watching import REPO, family
-from tests.waiting import wait_until
+from tests.parallel.faults.watching import ran
 
 START = """
 import os, sys, time
@@ -34,25 +29,6 @@ TWO = {"env": "local", "n_workers": 2}
 """
 
 
-def ran(code: str, folder: Path) -> str:
-    """Return what a script printed; a hang or an error is a failure."""
-    script = folder / "script.py"
-    script.write_text(START + code)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script)],
-        env={"PYTHONPATH": str(REPO), "TMPDIR": str(folder), "PATH": "/usr/bin:/bin"},
-        cwd=folder,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    wait_until(lambda: not family())
-    return done.stdout
-
-
 CALLS = ["list(begun)", "dasks.result()", "ours.result()", "parallel_map(slow_square, range(100))"]
 
 
@@ -70,7 +46,7 @@ with get_client(TWO) as client:
     assert ours.result() == dasks.result() == 49
 print("parent done")
 """
-    *said, last = ran(code, folder).splitlines()
+    *said, last = ran(START + code, folder).splitlines()
     assert len(said) == len(CALLS) and last == "parent done"
     assert all(line.startswith("child: NoWorkersError") and "forked" in line for line in said), said
 
@@ -96,4 +72,4 @@ with get_client(TWO) as client:
 if pid == 0:
     sys.exit(7)
 """
-    ran(code, folder)
+    ran(START + code, folder)

@@ -1,7 +1,5 @@
 """Workers that are frozen, and runs that are stopped as a whole and go on: by a suspend, or with their machine."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -9,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -85,19 +84,13 @@ def test_all_workers_of_a_user_frozen(folder: Path, mailbox: Mailbox) -> None:
 def test_on_another_host_the_scheduler_says_when_it_heard_from_it() -> None:
     """A worker elsewhere is frozen once the scheduler's note of its last heartbeat does not change any more."""
     heard = {"tcp://far:1": 1.0, "tcp://far:2": 1.0}
-    slots = {Slot(Silent(), Hello(str(n), f"tcp://far:{n}", n, "far")) for n in (1, 2)}
+    slots = {Slot(SimpleNamespace(received=0), Hello(str(n), f"tcp://far:{n}", n, "far")) for n in (1, 2)}
     signs = SignsOfLife(0.0, heard.__getitem__)
     assert signs.frozen(slots) == []
     heard["tcp://far:2"] = 2.0
     assert [slot.hello.worker for slot, _ in signs.frozen(slots)] == ["1"]
     assert {slot.hello.worker for slot, _ in signs.frozen(slots)} == {"1", "2"}
     assert SignsOfLife(None, heard.__getitem__).frozen(slots) == []
-
-
-class Silent:
-    """A channel that nothing is said over."""
-
-    received = 0
 
 
 # --- runs that are stopped as a whole -------------------------------------------------------------
@@ -152,10 +145,7 @@ def processes_of(program: int, held: int) -> list[psutil.Process]:
     return sorted(set(found), key=lambda process: process.pid != held)
 
 
-@pytest.mark.parametrize(
-    ("at", "how"),
-    [("item", "detached"), ("env", "driver")],
-)
+@pytest.mark.parametrize(("at", "how"), [("item", "detached"), ("env", "driver")])
 def test_time_in_which_all_is_stopped_does_not_count(at: str, how: str, tmp_path: Path) -> None:
     """An item, or an env, is not late because its run was stopped for longer than the limit and then went on."""
     (tmp_path / "program.py").write_text(PROGRAM)

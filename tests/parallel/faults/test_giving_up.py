@@ -1,18 +1,15 @@
 """Runs that are given up in a client that goes on, and clients that are closed: the next call is not held up."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 from espnet3.parallel import (
     ItemError,
@@ -145,21 +142,12 @@ Opens = Callable[[], Any]
 ENDS = "the Dask client is closed"
 
 
-@contextmanager
-def ours() -> Iterator[Any]:
-    with get_client({"env": "local", "n_workers": 2}) as client:
-        yield client
+def ours() -> Any:
+    return get_client(TWO)
 
 
-@contextmanager
-def users() -> Iterator[Any]:
-    with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
+def users() -> Any:
+    return Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0")
 
 
 @pytest.mark.parametrize("opens", [ours, users])

@@ -1,7 +1,5 @@
 """Worker processes and their server killed from outside."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,35 +51,23 @@ def gated(cls: type[BaseRunner], folder: Path, *gates: int) -> BaseRunner:
     return cls(Provider({"gates": gates, "root": str(folder)}), progress=False)
 
 
-def test_one_worker_at_half_way(folder: Path, mailbox: Mailbox) -> None:
-    """A worker killed at half way costs nothing: all results, equal, and nothing left."""
-    set_parallel(TWO)
-    runner = gated(Gated, folder, 500)
-    with nothing_left(), killer(mailbox, 1):
-        assert runner(range(N)) == SQUARES
-    assert runner.summary is not None
-    assert (runner.summary.deaths, runner.summary.retries, runner.summary.failed) == (1, 0, 0)
-
-
 def test_both_workers_at_once(folder: Path, mailbox: Mailbox) -> None:
     """All workers killed at the same time: they are replaced and all results come."""
     set_parallel(TWO)
     runner = gated(TwoGates, folder, 300, 600)
     with nothing_left(), killer(mailbox, 2):
         assert runner(range(N)) == SQUARES
-    assert runner.summary is not None
     assert runner.summary.deaths == 2
 
 
 def test_five_times_in_one_run(folder: Path, mailbox: Mailbox) -> None:
-    """A worker killed five times during one run, at different items: all results, nobody blamed."""
+    """A worker killed five times during one run, at different items, costs nothing: all results, and nobody blamed."""
     set_parallel(TWO)
     # a millisecond each, and far apart: one run of 50 ms never holds two of them
     runner = gated(SlowGated, folder, *range(150, 900, 150))
     with nothing_left(), killer(mailbox, 1, 1, 1, 1, 1):
         assert runner(range(N)) == SQUARES
-    assert runner.summary is not None
-    assert runner.summary.deaths == 5
+    assert (runner.summary.deaths, runner.summary.retries, runner.summary.failed) == (5, 0, 0)
 
 
 def test_between_two_calls() -> None:
@@ -99,10 +85,7 @@ def test_between_two_calls() -> None:
 def test_a_provider_that_kills_its_worker(mailbox: Mailbox) -> None:
     """A process that ends while it builds the env is a clear error after a few tries, not a crash loop."""
     set_parallel({**TWO, "start_timeout": 600})
-    with (
-        nothing_left(),
-        pytest.raises(ParallelError, match=r"(?s)env.*(exited with code 3|died|ended)"),
-    ):
+    with nothing_left(), pytest.raises(ParallelError, match=r"(?s)env.*(exited with code 3|died|ended)"):
         Gated(DyingProvider({"mail": mailbox.path}), progress=False)(range(10))
     mailbox.take()
     assert mailbox.pending() <= 8

@@ -1,14 +1,10 @@
 """What is known of an item in progress when its worker dies: who is suspected, who goes back, who is named."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from espnet3.parallel import get_client
 from espnet3.parallel.records import ItemFailure, Policy
 from tests.parallel.faults.items import crash, crash_once
 from tests.parallel.faults.running import failures, run
@@ -16,12 +12,6 @@ from tests.parallel.faults.watching import acting
 from tests.parallel.faults.workloads import Square, faulty
 
 TWO = {"env": "local", "n_workers": 2}
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with get_client(TWO) as client:
-        yield client
 
 
 def test_items_that_each_crash_once_are_no_poison(client: Any, folder: Path) -> None:

@@ -3,8 +3,6 @@
 The next items, and the next run on the same workers, never notice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +11,7 @@ import pytest
 
 from espnet3.parallel import ItemFailure, parallel_map, set_parallel
 from espnet3.parallel.records import Policy
-from tests.parallel.faults.mischief import (
-    HARMFUL,
-    HARMLESS,
-    Mischief,
-    breaks_the_pilot,
-    fills_memory,
-)
+from tests.parallel.faults.mischief import HARMFUL, HARMLESS, Mischief, breaks_the_pilot, fills_memory
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import nothing_left, workers_of
 from tests.parallel.faults.workloads import Provider
@@ -75,9 +67,10 @@ def test_without_a_client() -> None:
     check("daemon_and_death", mischief("daemon_and_death"))
 
 
-def test_memory_beyond_the_limit() -> None:
-    """An item that exhausts `memory_limit` loses its worker, is named, and the others have their results."""
-    set_parallel({**TWO, "options": {"memory_limit": "250MB"}})
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_memory_beyond_the_limit(n_workers: int) -> None:
+    """An item that exhausts `memory_limit` loses its worker, one alone too, is named, and the others have results."""
+    set_parallel({"env": "local", "n_workers": n_workers, "options": {"memory_limit": "250MB"}})
     with nothing_left():
         results, tally, _ = run(fills_memory, range(20), Policy("record"), at=7)
     (failure,) = failures(results)

@@ -1,7 +1,5 @@
 """Envs that cannot be built: an error with the worker's traceback, soon, wherever it happens."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ How far a stream runs ahead is bounded in chunks. An item that takes a known tim
 a chunk can hold, on a machine of any speed: a chunk is at most 50 ms of work.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import time
@@ -105,38 +103,35 @@ def test_closed_early() -> None:
     assert list(results) == []
 
 
-def test_a_slow_consumer() -> None:
-    """A consumer that does not ask holds the run back: workers finish the chunks they have, and wait."""
-    set_parallel(TWO)
-    data = Counted()
-    results = parallel_for(ten_ms, data, ordered=True)
-    for _ in range(20):
-        next(results)
-    bound = 20 + 5 * at_most_ahead(ordered=True)  # 50 ms are five of these items
-    assert data.stands_still(bound) <= bound
-    results.close()
+# 50 ms are five items of 10 ms; of 1 MB, the item that makes 8 MB full is in its chunk too
+@pytest.mark.parametrize(("item", "ordered", "to_a_chunk"), [(ten_ms, True, 5), (megabyte, False, 9)])
+def test_a_slow_consumer(item: Callable[[int], object], ordered: bool, to_a_chunk: int) -> None:
+    """A consumer that does not ask holds the run back: workers finish the chunks they have, and wait.
 
-
-def test_a_slow_consumer_of_large_results() -> None:
-    """Results of 1 MB wait in the driver by the chunk of 8 MB, not by the thousand."""
-    set_parallel(TWO)
-    data = Counted()
-    results = parallel_for(megabyte, data)
-    for _ in range(20):
-        next(results)
-    bound = 20 + 9 * at_most_ahead(ordered=False)  # the item that makes 8 MB full is in its chunk too
-    assert data.stands_still(bound) <= bound
-    results.close()
-
-
-def test_a_tail_that_an_ordered_stream_waits_for(folder: Path, mailbox: Mailbox) -> None:
-    """A chunk that comes back in part, behind a full buffer of later results, is finished: no deadlock.
-
-    Items 33 to 39 take long, in a chunk with more behind them that go back; meanwhile the others fill the buffer.
+    Results of 1 MB wait in the driver by the chunk of 8 MB, not by the thousand.
     """
     set_parallel(TWO)
     data = Counted()
-    results = parallel_for(waits_from_33, data, ordered=True, root=str(folder))
+    results = parallel_for(item, data, ordered=ordered)
+    for _ in range(20):
+        next(results)
+    bound = 20 + to_a_chunk * at_most_ahead(ordered=ordered)
+    assert data.stands_still(bound) <= bound
+    results.close()
+
+
+@pytest.mark.parametrize("item", [waits_from_33, dies_once_at_40])
+def test_a_tail_that_an_ordered_stream_waits_for(
+    item: Callable[..., int], folder: Path, mailbox: Mailbox
+) -> None:
+    """A chunk that comes back in part, behind a full buffer of later results, is finished in order: no deadlock.
+
+    Items 33 to 39 take long, in a chunk with more behind them that go back; or the worker dies in item 40, and its
+    chunk goes back. Meanwhile the others fill the buffer.
+    """
+    set_parallel(TWO)
+    data = Counted()
+    results = parallel_for(item, data, ordered=True, root=str(folder))
     with acting(lambda: let_go(folder, mailbox, data)):
         assert [next(results) for _ in range(50_000)] == list(range(50_000))
     results.close()
@@ -152,16 +147,6 @@ def let_go(
         return data.stands_still(enough)
     finally:
         (folder / "gate").touch()
-
-
-def test_a_worker_that_dies_in_the_item_an_ordered_stream_waits_for(folder: Path, mailbox: Mailbox) -> None:
-    """The same where the worker dies in that item: its chunk goes back, and the stream goes on in order."""
-    set_parallel(TWO)
-    data = Counted()
-    results = parallel_for(dies_once_at_40, data, ordered=True, root=str(folder))
-    with acting(lambda: let_go(folder, mailbox, data)):
-        assert [next(results) for _ in range(50_000)] == list(range(50_000))
-    results.close()
 
 
 def test_nobody_runs_far_ahead_of_an_ordered_stream(folder: Path, mailbox: Mailbox) -> None:

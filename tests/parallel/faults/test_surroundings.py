@@ -1,12 +1,8 @@
 """Drivers in odd surroundings: what is on their path, where they stand, where temporary files go."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.parallel.faults.watching import REPO, family
+from tests.parallel.faults.watching import ran
 
 RUN = """
 import os, sys
@@ -30,22 +26,6 @@ def run():
 """
 
 
-def ran(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    script = folder / "script.py"
-    script.write_text(RUN + code)
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={"PYTHONPATH": str(REPO), "TMPDIR": str(folder), "PATH": "/usr/bin:/bin", **env},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        stdin=subprocess.DEVNULL,
-    )
-    assert family() == []
-    return done
-
-
 def test_a_relative_entry_on_the_search_path_reaches_the_workers(folder: Path) -> None:
     """A module in a folder that is on the path by a relative name is imported by workers."""
     (folder / "lib").mkdir()
@@ -63,16 +43,14 @@ sys.path[-1] = "lib"
 assert parallel_map(helper_of_the_test.plus, range(3)) == [1, 2, 3]
 print("done")
 """
-    done = ran(code, folder)
-    assert done.stdout == "done\n", done.stderr
+    assert ran(RUN + code, folder) == "done\n"
 
 
 def test_a_long_place_for_temporary_files(folder: Path) -> None:
     """A TMPDIR whose path is too long for a socket, as clusters have them, does not stop a run, nor leave anything."""
     deep = folder / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
-    done = ran("run()", folder, TMPDIR=str(deep))
-    assert done.stdout == "done\n", done.stderr
+    assert ran(RUN + "run()", folder, TMPDIR=str(deep)) == "done\n"
     assert list(deep.glob("espnet3-*")) == []
 
 
@@ -106,5 +84,4 @@ if __name__ == "__main__":
 
 def test_signals_that_the_driver_does_not_get(folder: Path) -> None:
     """Workers are replaced, jobs are run, and items have all their signals, whatever the caller's thread blocks."""
-    done = ran(SIGNALS, folder)
-    assert done.stdout == "done\nall of it\n", done.stderr
+    assert ran(RUN + SIGNALS, folder) == "done\nall of it\n"

@@ -1,8 +1,5 @@
 """`item_timeout`: an item that hangs is given up with its worker, by name, and the run goes on."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,7 @@ from tests.parallel.faults.items import (
     tenth_or_hang,
 )
 from tests.parallel.faults.running import failures, run
-from tests.parallel.faults.watching import PATIENCE, nothing_left, workers_of
+from tests.parallel.faults.watching import PATIENCE, workers_of
 from tests.waiting import wait_until
 
 TWO = {"env": "local", "n_workers": 2}
@@ -47,12 +44,6 @@ def check(results: list[Any], *bad: int, attempts: int = 1) -> list[ItemFailure]
     ]
     assert all(f"{LIMIT:g} s" in f.message and f"worker {f.worker}" in f.message for f in found)
     return found
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with get_client(TWO) as client:
-        yield client
 
 
 def test_a_hanging_item_is_named_and_the_run_goes_on(client: Any) -> None:
@@ -119,14 +110,6 @@ def test_a_neighbour_in_the_same_process_pays_nothing() -> None:
         policy = Policy("record", item_timeout=LIMIT, poison_after=1)
         results, _, _ = run(tenth_or_hang, range(40), policy, own)
         check(results, 17)
-
-
-def test_with_one_worker() -> None:
-    """One worker is then a process of its own: this one could not be killed."""
-    with nothing_left():
-        results, tally, _ = run(hangs, range(N), timed())
-    check(results, AT)
-    assert tally.deaths == 1
 
 
 def test_workers_that_are_threads_of_this_process() -> None:

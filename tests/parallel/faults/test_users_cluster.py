@@ -1,7 +1,5 @@
 """A cluster of the user's own: whatever breaks in its workers, none of them is ended by this package."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

@@ -1,7 +1,5 @@
 """What the tests of faults look at: messages from items, and what a run may leave behind."""
 
-from __future__ import annotations
-
 import os
 import select
 import socket
@@ -17,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from espnet3.parallel.local.workers import end_idle
+from tests.waiting import wait_until
 
 REPO = Path(__file__).resolve().parents[3]
 TOKEN = "ESPNET3_FAULTS_TOKEN"  # in the environment of every process that a test starts, directly or not
@@ -182,9 +181,28 @@ class Driver:
         return [p.name for p in self.folder.glob("espnet3-*")]
 
 
-def kill_family() -> None:
+def ran(code: str, folder: Path, **env: str) -> str:
+    """Return what a script printed in a bare environment; a hang, an error or a process that stays is a failure."""
+    script = folder / "script.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={"PYTHONPATH": str(REPO), "TMPDIR": str(folder), "PATH": "/usr/bin:/bin", **env},
+        cwd=folder,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_until(lambda: not family())
+    return done.stdout
+
+
+def kill_family(token: str | None = None) -> None:
     """SIGKILL what a failed test has left running, but for a helper that multiprocessing keeps on purpose."""
-    for process in family():
+    for process in family(token):
         try:
             if not any("resource_tracker" in part for part in process.cmdline()):
                 process.kill()

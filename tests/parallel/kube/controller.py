@@ -1,7 +1,5 @@
 """The rules of Kubernetes' controller of Jobs, as its pages describe them: refusals, attempts, and the end of a Job."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field

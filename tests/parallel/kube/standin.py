@@ -3,8 +3,6 @@
 It is not Kubernetes: it schedules at once, knows no images, and answers only what this package asks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

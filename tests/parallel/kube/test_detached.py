@@ -1,7 +1,5 @@
 """Detached runs of `env: kube` on a small API server whose pods are processes: Indexed Jobs, and plain ones."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator
@@ -51,9 +49,7 @@ def submit(
 
 @pytest.mark.filterwarnings("ignore:Kubernetes version")
 @pytest.mark.parametrize(
-    ("cluster", "jobs"),
-    [((1, 31), 1), pytest.param((1, 20), 2, marks=MATRIX)],
-    indirect=["cluster"],
+    ("cluster", "jobs"), [((1, 31), 1), pytest.param((1, 20), 2, marks=MATRIX)], indirect=["cluster"]
 )
 def test_a_run_is_one_indexed_job_or_a_job_for_each_shard(
     cluster: Cluster, jobs: int, tmp_path: Path
@@ -90,6 +86,17 @@ def test_a_pod_that_dies_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
 ATTEMPTS = "espnet3.parallel.kube.manifests._ATTEMPTS"
 
 
+def evicted_three_times(cluster: Cluster, folder: Path) -> Any:
+    """Submit squares, and take the pod of the first shard away in each of its first three items."""
+    for item in range(3):
+        hold(folder, item)
+    run = submit(folder)
+    for item in range(3):
+        held(folder, item)
+        cluster.take(0, "EvictionByEvictionAPI", lambda item=item: let_go(folder, item, dead=True))
+    return run
+
+
 @pytest.mark.filterwarnings("ignore:Kubernetes version")
 @pytest.mark.parametrize("cluster", [(1, 31), pytest.param((1, 27), marks=MATRIX)], indirect=True)
 def test_a_pod_that_is_evicted_costs_no_attempt(
@@ -97,12 +104,7 @@ def test_a_pod_that_is_evicted_costs_no_attempt(
 ) -> None:
     """Evicted and killed at three items, where two failures of its own would end it, a shard is done all the same."""
     monkeypatch.setattr(ATTEMPTS, 1)
-    for item in range(3):
-        hold(tmp_path, item)
-    run = submit(tmp_path)
-    for item in range(3):
-        held(tmp_path, item)
-        cluster.take(0, "EvictionByEvictionAPI", lambda item=item: let_go(tmp_path, item, dead=True))
+    run = evicted_three_times(cluster, tmp_path)
     assert run.wait(600).done and [value["square"] for value in run.merge()] == SQUARES
     assert not any(course.attempts for course in cluster.courses.values())
 
@@ -115,12 +117,7 @@ def test_a_server_that_knows_no_evictions_counts_them_and_retry_goes_on(
 ) -> None:
     """Before 1.26 an eviction is a failure as any other: the Job ends by them, and a new one computes what is left."""
     monkeypatch.setattr(ATTEMPTS, 1)
-    for item in range(3):
-        hold(tmp_path, item)
-    run = submit(tmp_path)
-    for item in range(3):  # one more than two shards may fail together
-        held(tmp_path, item)
-        cluster.take(0, "EvictionByEvictionAPI", lambda item=item: let_go(tmp_path, item, dead=True))
+    run = evicted_three_times(cluster, tmp_path)  # once more than two shards may fail together
     shard = run.wait(600).shards[0]
     assert shard.state is JobState.FAILED and "BackoffLimitExceeded" in shard.note
     run.retry()

@@ -1,7 +1,5 @@
 """The process that deletes a DaskCluster when its driver is gone."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The Jobs of detached runs: golden manifests, fields that each version of Kubernetes has, states read from answers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

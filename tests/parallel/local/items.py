@@ -1,7 +1,5 @@
 """What items do in the tests of this folder."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal
@@ -76,10 +74,6 @@ class Wait(BaseRunner):
         else:
             passed.set()
         return idx * idx
-
-
-def where(_):
-    return os.getpid()
 
 
 def variable(_):

@@ -1,21 +1,13 @@
 """`env: local` with one worker: this process, unless an option asks for what only a process of its own can give."""
 
 import os
-import threading
 
 import pytest
 
-from espnet3.parallel import (
-    BaseRunner,
-    EnvironmentProvider,
-    parallel_for,
-    parallel_map,
-    parallel_submit,
-    set_parallel,
-)
+from espnet3.parallel import parallel_for, parallel_map, parallel_submit, set_parallel
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.runner.execute import runs_here
-from tests.parallel.local.items import Shared, Wait, variable, where
+from tests.parallel.local.items import Shared, Wait, pid, variable
 
 
 def one_worker(**options):
@@ -28,28 +20,6 @@ def test_one_worker_has_as_many_threads_as_it_was_given():
     runner = Wait(Shared({}), progress=False)
     assert runner(range(200)) == [i * i for i in range(200)]
     assert runner.summary.slots > 1
-
-
-def test_one_worker_keeps_to_its_memory_limit():
-    """A memory_limit of one local worker is kept: the process that takes more is killed, not this one."""
-
-    class Fills(BaseRunner):
-        @staticmethod
-        def forward(idx):
-            if idx == 3:
-                held = bytearray(os.urandom(1 << 20) * 300)
-                threading.Event().wait(600)
-                return len(held)
-            return idx
-
-    class Nothing(EnvironmentProvider):
-        def build_env_local(self):
-            return {}
-
-    one_worker(memory_limit="250MB")
-    results = Fills(Nothing({}), on_error="record", progress=False)(range(5))
-    assert [r for k, r in enumerate(results) if k != 3] == [0, 1, 2, 4]
-    assert "memory_limit" in results[3].message
 
 
 @pytest.mark.parametrize("call", ["map", "for", "submit"])
@@ -67,7 +37,7 @@ def test_calls_get_the_process_that_the_options_ask_for(call):
 def test_one_worker_without_more_is_this_process():
     """One local worker of one thread is the calling process."""
     one_worker(threads_per_worker=1)
-    assert parallel_map(where, range(3)) == [os.getpid()] * 3
+    assert parallel_map(pid, range(3)) == [os.getpid()] * 3
 
 
 @pytest.mark.parametrize(

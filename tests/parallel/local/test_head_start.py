@@ -1,11 +1,8 @@
 """The first run's processes begin to start before the driver has loaded what the run needs."""
 
-from __future__ import annotations
+from pathlib import Path
 
-import subprocess
-import sys
-
-from tests.parallel.contract.helpers import clean_environment
+from tests.parallel.contract.helpers import run_script
 
 PROGRAM = """
 import os, subprocess, sys
@@ -34,21 +31,7 @@ set_parallel({"env": "local", "n_workers": 2})
 """
 
 
-def program(code: str) -> str:
-    """Run the program with these lines at its end, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM + code],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_the_server_starts_before_the_rest_is_loaded() -> None:
+def test_the_server_starts_before_the_rest_is_loaded(tmp_path: Path) -> None:
     """One server is started, before the driver has loaded what hands out items, by runners and by `parallel_map`."""
     for call in ("R(P({}), progress=False)(range(3))", "parallel_map(abs, [-1, 2])"):
         code = f"""
@@ -57,10 +40,10 @@ print({call})
 (server, before), = begun
 print("espnet3.parallel.pilots.driver" in before, "espnet3.parallel.pilots.driver" in sys.modules)
 """
-        assert program(code).splitlines()[1] == "False True", call
+        assert run_script(tmp_path, PROGRAM + code).splitlines()[1] == "False True", call
 
 
-def test_a_run_that_comes_to_nothing_leaves_no_server() -> None:
+def test_a_run_that_comes_to_nothing_leaves_no_server(tmp_path: Path) -> None:
     """Where the indices are wrong, or there is none, the server that was begun has ended when the call returns."""
     for call, said in (("R(P({}), progress=False)(3)", "TypeError"), ("parallel_map(abs, [])", "[]")):
         code = f"""
@@ -72,10 +55,10 @@ except TypeError as error:
 (server, _), = begun
 print("ended" if server.returncode is not None else "left")
 """
-        assert program(code).splitlines() == [said, "ended"]
+        assert run_script(tmp_path, PROGRAM + code).splitlines() == [said, "ended"]
 
 
-def test_what_the_indices_change_is_seen_by_the_workers() -> None:
+def test_what_the_indices_change_is_seen_by_the_workers(tmp_path: Path) -> None:
     """A variable or folder that is set while the indices are made is that of the workers, as without a head start."""
     code = """
 def indices():
@@ -85,4 +68,4 @@ def indices():
 print(R(P({}), progress=False)(indices()))
 print(len(begun), "ended" if begun[0][0].returncode is not None else "left")
 """
-    assert program(code).splitlines() == ["[(0, 'set'), (1, 'set')]", "2 ended"]
+    assert run_script(tmp_path, PROGRAM + code).splitlines() == ["[(0, 'set'), (1, 'set')]", "2 ended"]

@@ -1,7 +1,5 @@
 """What workers may use of this machine: the watch over their memory by itself, and their share of it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

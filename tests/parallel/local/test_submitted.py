@@ -1,40 +1,26 @@
 """`parallel_submit` without a client on this machine: processes of our own, without Dask."""
 
-from __future__ import annotations
-
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from concurrent.futures import wait
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from espnet3.parallel import PoisonItemError, parallel_submit, set_parallel
 from espnet3.parallel.runner.calls import background
 from tests.habits import rows
+from tests.parallel.contract.helpers import run_script
 from tests.parallel.local.items import end
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[3]
 TWO = {"env": "local", "n_workers": 2}
 
 
 @pytest.fixture(autouse=True)
 def _two() -> None:
     set_parallel(TWO)
-
-
-def script(text: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", textwrap.dedent(text)]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=600, check=False, **more
-    )
 
 
 @pytest.mark.parametrize("linger", rows([0.02, 0.0], (0.0,)))
@@ -105,24 +91,25 @@ def test_a_changed_environment_is_seen_by_the_next_call(monkeypatch: pytest.Monk
         assert parallel_submit(os.getenv, "ESPNET3_TEST_SUBMITTED").result(timeout=600) == value
 
 
-def test_a_program_ends_without_the_calls_that_nobody_waits_for() -> None:
+def test_a_program_ends_without_the_calls_that_nobody_waits_for(tmp_path: Path) -> None:
     """A program that does not wait for its calls is not kept alive by them, and takes their processes with it."""
-    done = script(
+    said = run_script(
+        tmp_path,
         """
         import os, time
         from espnet3.parallel import parallel_submit, set_parallel
         set_parallel({"env": "local", "n_workers": 2})
         print(parallel_submit(os.getpid).result(), flush=True)
         left = [parallel_submit(time.sleep, 3600) for _ in range(3)]
-        """
+        """,
     )
-    assert done.returncode == 0, done.stderr
-    wait_until(lambda: not Path(f"/proc/{done.stdout.strip()}").exists())
+    wait_until(lambda: not Path(f"/proc/{said.strip()}").exists())
 
 
-def test_ctrl_c_while_waiting_ends_the_program() -> None:
+def test_ctrl_c_while_waiting_ends_the_program(tmp_path: Path) -> None:
     """A KeyboardInterrupt in `result()` is the program's, which ends with its workers."""
-    done = script(
+    said = run_script(
+        tmp_path,
         """
         import os, signal, time
         from espnet3.parallel import parallel_submit, set_parallel
@@ -135,15 +122,16 @@ def test_ctrl_c_while_waiting_ends_the_program() -> None:
             parallel_submit(interrupt, os.getpid()).result()
         except KeyboardInterrupt:
             print("stopped")
-        """
+        """,
     )
-    assert done.returncode == 0 and done.stdout.endswith("stopped\n"), done.stderr
-    wait_until(lambda: not Path(f"/proc/{done.stdout.split()[0]}").exists())
+    assert said.endswith("stopped\n")
+    wait_until(lambda: not Path(f"/proc/{said.split()[0]}").exists())
 
 
-def test_a_forked_child_has_processes_of_its_own() -> None:
+def test_a_forked_child_has_processes_of_its_own(tmp_path: Path) -> None:
     """A child that the program forks submits calls too, also while its parent's calls are unfinished."""
-    done = script(
+    said = run_script(
+        tmp_path,
         """
         import os, time
         from espnet3.parallel import parallel_submit, set_parallel
@@ -155,6 +143,6 @@ def test_a_forked_child_has_processes_of_its_own() -> None:
             os._exit(0)
         os.waitpid(child, 0)
         print("parent", held.result(), parallel_submit(abs, -4).result())
-        """
+        """,
     )
-    assert done.stdout == "child 3\nparent None 4\n", done.stderr
+    assert said == "child 3\nparent None 4\n"

@@ -1,7 +1,5 @@
 """One supervisor under workers with slots alone and workers of Dask: it starts, replaces and ends them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

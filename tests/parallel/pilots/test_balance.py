@@ -4,12 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from espnet3.parallel import (
-    get_client,
-    parallel_for,
-    parallel_map,
-    set_parallel,
-)
+from espnet3.parallel import get_client, parallel_for, parallel_map, set_parallel
 from tests.habits import rows
 from tests.parallel.pilots.items import Env, Files, First, Misjudged, first_waits, in_rounds
 

@@ -1,7 +1,5 @@
 """Chunks as Dask tasks, where workers cannot connect to the driver."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

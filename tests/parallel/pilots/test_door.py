@@ -1,7 +1,5 @@
 """Connections of workers: one that says nothing, or nonsense, holds up no other."""
 
-from __future__ import annotations
-
 import queue
 import socket
 from collections.abc import Callable, Iterator
@@ -105,6 +103,16 @@ def test_a_greeting_that_cannot_be_read_is_reported_and_the_next_one_is_served(
     assert came.get(timeout=600) == HELLO
     assert "another version" in caplog.text
     peer.close()
+    worker.close()
+
+
+def test_a_wrong_key_is_refused_before_anything_is_unpickled(opened: Open, came: queue.Queue[Hello]) -> None:
+    """A peer without the key is shut out in the handshake, never gets as far as a pickle, and holds up no other."""
+    door = opened()
+    with pytest.raises(PermissionError, match="key"):
+        connect(door.address, b"wrong")
+    worker = greet(door)
+    assert came.get(timeout=600) == HELLO and came.empty()
     worker.close()
 
 

@@ -1,7 +1,5 @@
 """What items log on workers, and what of it the driver's handlers get."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle
@@ -167,20 +165,12 @@ def test_a_script_without_logging_set_up_sees_warnings(tmp_path, workers):
 def test_a_line_that_an_item_prints_is_in_a_notebook_once(tmp_path):
     """A kernel that shows what comes to its files shows a worker's lines once, with the worker's name."""
     cell = """
-    from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+    from espnet3 import parallel
 
-    class Nothing(EnvironmentProvider):
-        def build_env_local(self):
-            return {}
+    def prints(idx):
+        print("printed", idx)
 
-    class Prints(BaseRunner):
-        @staticmethod
-        def forward(idx):
-            print("printed", idx)
-            return idx
-
-    set_parallel({"env": "local", "n_workers": 2})
-    results = Prints(Nothing(), progress=False)(range(4))
+    results = parallel.run(prints, range(4), n_workers=2, progress=False)
     import os
     os.write(1, b"the last line\\n")  # what comes to this file is shown in its order
     """

@@ -1,7 +1,5 @@
 """What a cluster answers its driver: facts, worded where they are printed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """What a run says of itself: what it is doing, and the figures of its last line."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

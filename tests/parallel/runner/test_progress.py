@@ -14,27 +14,23 @@ from tests.parallel.runner.terminal import on_a_terminal
 
 WORK = """
     import fcntl
-    from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+    from espnet3 import parallel
 
     def wait_for(name):
         fcntl.flock(open(name), fcntl.LOCK_SH)
 
-    class Provider(EnvironmentProvider):
-        def build_env_local(self):
-            wait_for("loading")
-            return {}
+    def load():
+        wait_for("loading")
+        return {}
 
-    class Square(BaseRunner):
-        @staticmethod
-        def forward(idx):
-            if idx == 0:
-                wait_for("working")
-            if idx % 100 == 1:
-                raise ValueError(idx)
-            return idx * idx
+    def square(idx):
+        if idx == 0:
+            wait_for("working")
+        if idx % 100 == 1:
+            raise ValueError(idx)
+        return idx * idx
 
-    set_parallel({"env": "local", "n_workers": WORKERS})
-    Square(Provider({}), on_error="record")(range(1000))
+    parallel.run(square, range(1000), setup=load, n_workers=WORKERS, on_error="record")
 """
 
 
@@ -115,9 +111,9 @@ def test_lines_come_every_ten_seconds_where_there_is_no_terminal(tmp_path):
         let("loading")
         let("working")
         result = finish(process)
-    assert re.fullmatch(r"Square: 0 of 1,000 items, loading the env(, \d+ s)?\n", line)
+    assert re.fullmatch(r"square: 0 of 1,000 items, loading the env(, \d+ s)?\n", line)
     assert result.returncode == 0
-    assert re.search(r"Square: 1,000 items, 10 failed, start \d+\.\d s, work ", result.stderr), result.stderr
+    assert re.search(r"square: 1,000 items, 10 failed, start \d+\.\d s, work ", result.stderr), result.stderr
     assert "\r" not in result.stderr
 
 
@@ -127,18 +123,9 @@ def test_a_run_without_standard_error_goes_on(tmp_path):
     for gone in ("sys.stderr.close()", "sys.stderr = None", bare):
         code = f"""
             import sys
-            from espnet3.parallel import BaseRunner, EnvironmentProvider
-
-            class Provider(EnvironmentProvider):
-                def build_env_local(self):
-                    return {{}}
-
-            class Square(BaseRunner):
-                @staticmethod
-                def forward(idx):
-                    return idx * idx
+            from espnet3 import parallel
 
             {gone}
-            print(Square(Provider({{}}))(range(4)))
+            print(parallel.run(abs, range(4)))
         """
-        assert finish(start_script(tmp_path, code)).stdout == "[0, 1, 4, 9]\n"
+        assert finish(start_script(tmp_path, code)).stdout == "[0, 1, 2, 3]\n"

@@ -7,26 +7,19 @@ from tests.parallel.runner.terminal import on_a_terminal
 
 SPEAKS = """
     import logging, sys
-    from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+    from espnet3 import parallel
 
-    class Provider(EnvironmentProvider):
-        def build_env_local(self):
-            return {}
-
-    class Speaks(BaseRunner):
-        @staticmethod
-        def forward(idx):
-            if idx % 50 == 0:
-                print("printed", idx)
-                print("in", "parts", end=" ")
-                print(idx)
-                print("error", idx, file=sys.stderr)
-                logging.getLogger("mine").info("logged %d", idx)
-            return idx
+    def speaks(idx):
+        if idx % 50 == 0:
+            print("printed", idx)
+            print("in", "parts", end=" ")
+            print(idx)
+            print("error", idx, file=sys.stderr)
+            logging.getLogger("mine").info("logged %d", idx)
+        return idx
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    set_parallel({"env": "local", "n_workers": WORKERS})
-    print(len(Speaks(Provider({}))(range(500))), "done")
+    print(len(parallel.run(speaks, range(500), n_workers=WORKERS)), "done")
 """
 
 
@@ -41,6 +34,6 @@ def test_lines_of_items_stand_above_the_bar(tmp_path, workers):
             (line,) = [each for each in screen if each == text or each.endswith(f"] {text}")]
             assert line.startswith("[worker ") == (workers == 2)
     bars = [at for at, line in enumerate(screen) if "it/s" in line or "%|" in line]
-    last = [at for at, line in enumerate(screen) if line.startswith("Speaks: 500 items")]
+    last = [at for at, line in enumerate(screen) if line.startswith("speaks: 500 items")]
     assert [at + 1 for at in bars] == last, "\n".join(screen)
     assert screen[last[0] + 1 :][-2:] == ["500 done", ""]

@@ -1,7 +1,5 @@
 """The configs of a recipe, put together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """One config file: its keys and their lines, and what is wrong with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -143,7 +143,7 @@ def test_only_the_item_that_spoils_a_process_is_lost(
     monkeypatch.chdir(tmp_path)
     set_parallel(TWO)
     runner = kind(Provider(None), on_error="record", progress=False, **options)
-    found = runner(range(N))
+    found = list(runner(range(N)))
     failure = found.pop(BAD)
     if kind is Writes:  # its results are in its files alone
         assert found == [None] * (N - 1)

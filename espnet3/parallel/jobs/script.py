@@ -117,7 +117,12 @@ def set_walltime(row: Backend, options: dict[str, Any]) -> float | None:
     seconds = walltime_seconds(value, minutes_last=scheduler.minutes_last)
     if seconds is None:  # of the site, whose words are its own
         return None
-    options["walltime"] = walltime_text(seconds, scheduler.unlimited, writes_seconds=scheduler.writes_seconds)
+    if not (
+        scheduler.writes_seconds and re.fullmatch(r"\d+:\d+", str(value))
+    ):  # minutes and seconds to all of them
+        options["walltime"] = walltime_text(
+            seconds, scheduler.unlimited, writes_seconds=scheduler.writes_seconds
+        )
     return None if seconds == math.inf else seconds
 
 

@@ -164,7 +164,7 @@ class Reach(Content):
                 continue
             written = constants_written(name, file)
             for one in (names & vars(live).keys() & written.keys()) - self.left_out(vars(live)):
-                if (said := constant_hash(vars(live)[one])) in written[one]:
+                if (said := constant_hash(vars(live)[one])) in written[one] or _edited(file):
                     self._entry(name, file).setdefault("constants", {})[one] = said
         for entry in self._entries.values():
             self._add_written(entry)
@@ -386,6 +386,13 @@ def constants_written(module: str, file: str) -> dict[str, set[str]]:
     for name, said in (constants_in(code) if code is not None else {}).items():
         known.setdefault(name, set()).add(said)
     return known
+
+
+def _edited(file: str) -> bool:
+    """Whether a file was written since this process began, which may have loaded what it said before."""
+    import psutil  # rarely asked
+
+    return os.path.isfile(file) and os.path.getmtime(file) > psutil.Process().create_time()
 
 
 def _imported(facts: Facts, package: str) -> Iterator[str]:

@@ -135,10 +135,11 @@ def test_a_process_with_other_code_is_refused(way: str, edit: str, tmp_path: Pat
     assert all(result == index + 1 for index, result in results(tmp_path / "out2").items())
 
 
-def test_workers_that_start_after_an_edit_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("edit", "part"), [("function", "shift"), ("constant", "the value of BY")])
+def test_workers_that_start_after_an_edit_are_refused(edit: str, part: str, tmp_path: Path) -> None:
     """What the driver has loaded counts from the first worker on, and nothing is computed with the other code."""
-    said = start(tmp_path, program("return helper.shift(idx)", f"edit()\n{BY_TWO}"), EDITED["function"])
-    assert said.startswith("ConfigError") and f"{tmp_path / 'helper.py'}: shift has changed" in said
+    said = start(tmp_path, program("return helper.shift(idx)", f"edit()\n{BY_TWO}"), EDITED[edit])
+    assert said.startswith("ConfigError") and f"{tmp_path / 'helper.py'}: {part} has changed" in said
     assert results(tmp_path / "out") == {}
 
 

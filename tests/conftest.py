@@ -1,7 +1,5 @@
 """What every test begins with: no configuration of an earlier one, a Ctrl-C that is heard, and an equal environment."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

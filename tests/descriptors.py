@@ -1,7 +1,5 @@
 """A moment in which this process can open nothing."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ is an error; so is one that has no solution with each of its bounds as the versi
 that has pip; without one, this one is asked.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which pairs of a scheduler and its bad habits are tried by default, and which in the whole product."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

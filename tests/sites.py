@@ -1,7 +1,5 @@
 """Habits of sites, put around a scheduler's own commands: shell code that runs in place of one of them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Waiting for what sends no event: looking again and again, with a limit."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

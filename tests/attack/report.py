@@ -1,7 +1,5 @@
 """Copied beside an attack's program, which imports it: writes how the program ended to a file that the judge reads."""
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import linecache

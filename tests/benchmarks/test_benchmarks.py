@@ -1,7 +1,5 @@
 """The benchmark command runs, says what is missing, and survives what hangs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ It reports to the harness through a named pipe. The pipe is the harness's alone,
 program's own files are those of any run. A script without a `__main__` guard: workers never import it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

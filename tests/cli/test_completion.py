@@ -1,7 +1,5 @@
 """The shell completes what `espnet3-parallel` takes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

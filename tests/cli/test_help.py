@@ -1,7 +1,5 @@
 """`espnet3-parallel --help`: the list of verbs, without loading them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`espnet3-parallel status` and `wait`, of runs with jobs and without, and `--version`."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`espnet3-parallel doctor --same-answer`: the first item that differs, and why."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`espnet3-parallel size` without an earlier run: a few items are run here first."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`espnet3-parallel watch`: on a terminal, without one, of a run at work, of a finished one, of a folder of runs."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """ESPnet's recipe `mini_an4` with our layer over its tree, on a real SLURM: the files of its own layer."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The pages' commands: those of two pages print what is shown, all others are understood."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

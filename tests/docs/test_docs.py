@@ -1,7 +1,5 @@
 """The pages say what is so: their code runs, their tables and links are right."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -1,7 +1,5 @@
 """The page for people who come from ESPnet2: what it prints is what the command prints."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

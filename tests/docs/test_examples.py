@@ -1,7 +1,5 @@
 """The files of `examples/`: each runs as it is, and gives what it says."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

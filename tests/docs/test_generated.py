@@ -1,7 +1,5 @@
 """The pages that are made of the code are those of the code, and tables name what is there."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

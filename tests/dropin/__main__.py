@@ -1,7 +1,5 @@
 """`make test-espnet3`: ESPnet's recipe and tests with its own parallel layer and with ours over it."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Texts are compared by their bytes, statistics by their numbers: counts exactly, 
 shards add up in another order. What a layer keeps for itself (shards, manifests, logs) is not compared.
 """
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The tests of ESPnet that pass with its own layer and not with ours, each with the reason."""
 
-from __future__ import annotations
-
 _PLAN = "replaces the private `_plan_shards`: how indices are cut is not a method of a runner here"
 _SHARDS = (
     "expects as many `split.N` as workers, of three items two on two workers and three on three: here the cut is the "

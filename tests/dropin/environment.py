@@ -4,8 +4,6 @@ Everything lies in one folder, made once: a stamp holds what a step was made fro
 when that changes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

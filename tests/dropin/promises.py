@@ -1,7 +1,5 @@
 """What was promised of `mini_an4` on our layer: its stages with both layers, and what goes beyond them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Training on two ranks and `infer` in one command: both ranks run every stage, and one of them infers."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

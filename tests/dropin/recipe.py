@@ -1,7 +1,5 @@
 """`mini_an4` in one of the trees: a command of it, how it went, and what it took."""
 
-from __future__ import annotations
-
 import re
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """The page of results: docs/generated/espnet3-results.md."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 

@@ -5,8 +5,6 @@
 prints a line for each: its name and what came of it. `docs/generated/espnet3-shapes.md` has both layers' answers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """ESPnet's own tests, with its own layer and with ours: what passes with one and not with the other."""
 
-from __future__ import annotations
-
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

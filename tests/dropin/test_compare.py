@@ -1,7 +1,5 @@
 """The comparison of two output folders finds what differs, and nothing that a layer keeps for itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy

@@ -1,7 +1,5 @@
 """Seconds of `infer` and `measure` with both layers, in turn, so that both meet the same machine."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

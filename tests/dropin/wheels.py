@@ -1,7 +1,5 @@
 """The real distributions in one environment, installed in both orders: whose layer it is, and the recipe by it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The corpus from the real packages, and what is said when they cannot be downloaded."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The recipe end to end on a few prompts: recogniser, run.py, demo.py, report."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 ESPNET3_TEST_KILLS=20 draws twenty moments for each stage instead of one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

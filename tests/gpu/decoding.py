@@ -1,7 +1,5 @@
 """The recipe's character model on a GPU of each worker: what the tests of `make test-gpu` and its benchmark run."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`env: local_gpu` on a stand-in of NVML's library, which has as many GPUs as a test wants: no CUDA is executed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """On real GPUs, by `make test-gpu`; with ESPNET3_TEST_GPU=cpu rehearsed on processors, which says nothing of GPUs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

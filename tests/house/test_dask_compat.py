@@ -1,7 +1,5 @@
 """What Dask's packages do not document stands in `dask_compat` alone, and is there in the installed versions."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import functools

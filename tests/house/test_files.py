@@ -1,7 +1,5 @@
 """What the repository's files may hold."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What is loaded, and when: measured in a process of its own, because this one has loaded everything."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The package is `tests/house/example`, installed here as pip would leave it: its 
 point of the group `espnet3.parallel.backends`.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The names users may rely on: a change of this list is a change for them, and belongs in the changelog."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from importlib import import_module

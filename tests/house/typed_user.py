@@ -1,7 +1,5 @@
 """What a user writes: `make types` finds no error in it, with mypy --strict. It is not run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a user gives, checked and worded in one place."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

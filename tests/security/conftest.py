@@ -1,7 +1,5 @@
 """Tests that act as two accounts: this one, root, and a stranger whose files they make."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

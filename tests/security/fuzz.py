@@ -8,8 +8,6 @@ bytes), or the folder's damage with file and number. The process may not need mo
 `SPACE` has, and says at its end how many lines it read, and how many of them gave a value.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import copy

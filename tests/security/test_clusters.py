@@ -1,7 +1,5 @@
 """What a cluster leaves open beside its listeners: folders, keys, command lines, and how many may knock."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import shutil

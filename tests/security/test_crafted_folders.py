@@ -1,7 +1,5 @@
 """A run folder that somebody else wrote: what is in it comes back as data, or is its damage in words."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

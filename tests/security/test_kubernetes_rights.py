@@ -1,7 +1,5 @@
 """The manifest of rights on the page about backends: what is asked for, and no more than it names."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

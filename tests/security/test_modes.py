@@ -1,7 +1,5 @@
 """Whatever the umask is, what a run writes is for its owner alone."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

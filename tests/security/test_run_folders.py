@@ -1,7 +1,5 @@
 """A run folder is data, whoever wrote it: what it says is neither run nor signalled, and is written to nowhere else."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

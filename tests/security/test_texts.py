@@ -1,7 +1,5 @@
 """What is recorded and printed: no secrets, and nothing that a terminal obeys."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """The documents' texts stay as printed, and their configurations are carried out as far as this machine can."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from pathlib import Path

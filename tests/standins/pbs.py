@@ -1,7 +1,5 @@
 """PBS (qsub, qstat and qdel, as OpenPBS has them) and Moab (msub, showq, checkjob and canceljob)."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

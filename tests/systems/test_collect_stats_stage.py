@@ -1,7 +1,5 @@
 """The collect_stats stage: splits, folders, what a run is known by."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

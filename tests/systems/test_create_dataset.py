@@ -1,7 +1,5 @@
 """The create_dataset stage: which builders it asks, in which order, and with what."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The demo stage without its page: what becomes of a recording, and what is said about a config."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

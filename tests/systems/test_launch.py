@@ -1,7 +1,5 @@
 """The command line of a recipe: which stages, which configs, and what is said about mistakes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The stages infer and measure, and the system that runs them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, ClassVar

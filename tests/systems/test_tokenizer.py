@@ -1,7 +1,5 @@
 """The stage train_tokenizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ A file of `golden/` holds the command, the files that it reads (after `==== NAME
 `==== prints`). ESPNET3_GOLDEN=write writes the last part anew.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Mistakes in a cmd.sh or a queue.conf are named with file and line, and nothing is guessed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

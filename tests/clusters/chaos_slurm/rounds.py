@@ -1,7 +1,5 @@
 """One round: a detached run on SLURM is disturbed some times, brought to its end, and looked at."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

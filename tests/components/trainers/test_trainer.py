@@ -1,7 +1,5 @@
 """The block `trainer`: all of it reaches Lightning as it is, and what belongs elsewhere is said."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

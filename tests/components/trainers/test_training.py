@@ -1,7 +1,5 @@
 """The stage train: it ends in weights, goes on after a kill, and shares its work among processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

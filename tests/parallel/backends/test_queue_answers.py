@@ -1,7 +1,5 @@
 """What a scheduler's answer about one job says: listed, ended, no such job, or nothing."""
 
-from __future__ import annotations
-
 import os
 import pwd
 

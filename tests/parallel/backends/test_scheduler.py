@@ -1,7 +1,5 @@
 """What a scheduler's list says of jobs and of the elements of arrays, read by one pattern."""
 
-from __future__ import annotations
-
 import pytest
 
 from espnet3.parallel.backends import BACKENDS, Scheduler

@@ -3,8 +3,6 @@
 It is a process of its own, `python -m tests.parallel.clusters.ssh_server FOLDER`, that ends with its standard input.
 """
 
-from __future__ import annotations
-
 import asyncio
 import getpass
 import os

@@ -4,8 +4,6 @@ It is a process of its own, which loads what it needs and then drops to the uid 
 can do that, it stays who it is and holds nothing that belongs to a run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Sites whose scheduler's commands print more than usual, refuse, fail or hang, with a driver."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -1,7 +1,5 @@
 """Runners written as those of ESPnet3's own recipes are; jobs import them from here by name."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Every test leaves no job behind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers of a scheduler that are cut short, stale, empty or errors: no live shard is lost by any of them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

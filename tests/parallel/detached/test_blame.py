@@ -1,7 +1,5 @@
 """The same crash and the same delay in every kind of run: one answer, in the same words."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

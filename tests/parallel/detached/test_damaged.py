@@ -1,7 +1,5 @@
 """A JSON file with a field of another type: an error that names the file, or as if it were not there."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

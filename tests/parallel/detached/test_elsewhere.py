@@ -1,7 +1,5 @@
 """A run folder that was copied or moved: jobs work in the folder that a verb was given, and in no other one."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

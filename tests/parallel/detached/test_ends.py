@@ -1,7 +1,5 @@
 """How a job ended that could not say so itself, or only early: at its walltime, or before its worker began."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

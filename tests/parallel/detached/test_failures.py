@@ -1,7 +1,5 @@
 """`max_failures` over all jobs of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

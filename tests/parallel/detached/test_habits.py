@@ -1,7 +1,5 @@
 """Detached runs on schedulers with bad habits: lists that are late, cut short or empty, and jobs that are forgotten."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

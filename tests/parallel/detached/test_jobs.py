@@ -1,7 +1,5 @@
 """What one job restores, when it stops, and what a changed source means."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What is left when something is killed, and what completes it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

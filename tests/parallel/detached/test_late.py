@@ -1,7 +1,5 @@
 """Items of detached jobs that take longer than `item_timeout`."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

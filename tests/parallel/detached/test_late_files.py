@@ -1,7 +1,5 @@
 """Files that a finished job's host has written and this one does not see yet, as over NFS."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

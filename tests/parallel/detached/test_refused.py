@@ -1,7 +1,5 @@
 """What no job could do is said before anything is written or queued."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Job arrays as text: what is submitted, and what a queue's list means."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

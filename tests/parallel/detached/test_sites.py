@@ -1,7 +1,5 @@
 """Sites whose scheduler's commands print more than usual, refuse or fail, with detached jobs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Job arrays of the schedulers that have only a stand-in here: PBS, LSF and Moab."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

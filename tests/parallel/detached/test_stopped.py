@@ -1,7 +1,5 @@
 """A run that one item, or a signal, stops: what is said of the shards that it stops in their middle, or before."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A detached run from its submission to the merged file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Detached runs of a user whose id no line of passwd names, as in many containers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

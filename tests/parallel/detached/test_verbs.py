@@ -1,7 +1,5 @@
 """Verbs that change a run: one at a time, and `cancel` reaches every job that the run ever had."""
 
-from __future__ import annotations
-
 import json
 import threading
 import traceback

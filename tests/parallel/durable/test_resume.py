@@ -1,7 +1,5 @@
 """Runs that are cut off and go on: on other workers, with other batches, with and without Dask."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

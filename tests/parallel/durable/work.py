@@ -1,7 +1,5 @@
 """Runners whose calls can be counted from outside: workers import this by name."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """The rules of blame: what follows when a process ends with items in progress."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -1,7 +1,5 @@
 """The loop that every item goes through."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches that do not fit into memory: halved, and not tried again at the size that did not fit."""
 
-from __future__ import annotations
-
 import pytest
 
 from espnet3.parallel.engine.loop import run_items

@@ -1,7 +1,5 @@
 """Errors after which no CUDA call of a process can succeed: they are told from others, and say so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

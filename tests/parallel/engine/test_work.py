@@ -1,7 +1,5 @@
 """Cutting indices into chunks, and how long the next one is."""
 
-from __future__ import annotations
-
 import itertools
 
 from espnet3.parallel.engine.work import BUDGET, Chunk, Sizer, Work

@@ -3,8 +3,6 @@
 They are scripts without a `__main__` guard worth the name: workers never import this file.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """Runs a function over items under any policy, through the same door as runners and `parallel_map`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any

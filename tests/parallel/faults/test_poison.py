@@ -1,7 +1,5 @@
 """Items that fail, or take their worker with them: recorded, or the first one stops the run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

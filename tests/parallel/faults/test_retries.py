@@ -1,7 +1,5 @@
 """Items that raise and are tried again, and runs that are given up."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

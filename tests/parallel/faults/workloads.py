@@ -1,7 +1,5 @@
 """Runners and functions whose items fail in every way; importable by workers."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

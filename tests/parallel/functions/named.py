@@ -1,7 +1,5 @@
 """Functions that jobs import by name."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`espnet3.parallel.run`: a function and items, without a provider and a runner of one's own."""
 
-from __future__ import annotations
-
 import json
 import operator
 import os

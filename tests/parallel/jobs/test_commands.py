@@ -1,7 +1,5 @@
 """A scheduler's commands, where they print more than usual, refuse or hang: one test for both users of them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The script of a job: one function for workers on nodes and for detached shards, and one test for both."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

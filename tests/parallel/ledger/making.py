@@ -1,7 +1,5 @@
 """Small runs for the tests: what a driver would do, without one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

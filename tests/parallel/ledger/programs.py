@@ -1,7 +1,5 @@
 """Programs that tests start as processes of their own, and talk to in lines."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Files that are not as a run left them: a repair that says what it did, or an error; never a wrong merge."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Full disks, read-only folders and killed drivers."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Opening, resuming and closing a run folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

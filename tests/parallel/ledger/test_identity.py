@@ -1,7 +1,5 @@
 """The identity of a run, and the parts of it that are shown."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """One driver at a time, with real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """One outcome as one line."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

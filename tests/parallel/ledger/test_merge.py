@@ -1,7 +1,5 @@
 """The merge, its receipt, and the sequence read from it."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

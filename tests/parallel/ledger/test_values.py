@@ -1,7 +1,5 @@
 """Results as strict JSON, both ways."""
 
-from __future__ import annotations
-
 import enum
 import json
 import math

@@ -1,7 +1,5 @@
 """Worker processes of our own: without Dask, kept for the next call, and gone when they must be."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """A package of the user's, for every test here that edits one."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A package of the user's that tests write and edit."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import textwrap

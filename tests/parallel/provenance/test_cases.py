@@ -1,7 +1,5 @@
 """A program that is started again with an edit, another argument or another config: the same run, or another one."""
 
-from __future__ import annotations
-
 import json
 import math
 import string

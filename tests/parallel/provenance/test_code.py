@@ -1,7 +1,5 @@
 """Which edits of the user's code are noticed: those of what a result depends on, and no others."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

@@ -1,7 +1,5 @@
 """The hash of a value is that of its content: for equal values the same, for others another."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import enum

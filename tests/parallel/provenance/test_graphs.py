@@ -1,7 +1,5 @@
 """Over drawn packages: which edits of the user's code are noticed, and which are none."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """Names that one file defines more than once, and functions that are put in a method's place: what runs counts."""
 
-from __future__ import annotations
-
 import pytest
 
 from espnet3.parallel.provenance.record import changed_parts

@@ -1,7 +1,5 @@
 """Code that a result depends on without an import or a name that leads to it, and values from elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace

@@ -1,7 +1,5 @@
 """Code that was typed into a notebook or a terminal: which edits are noticed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

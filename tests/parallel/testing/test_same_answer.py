@@ -1,7 +1,5 @@
 """`same_answer`, for users' own runners."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

@@ -1,7 +1,5 @@
 """The flame graph of `espnet3-parallel replay --profile`, by a real py-spy."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

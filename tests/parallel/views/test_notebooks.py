@@ -1,7 +1,5 @@
 """A run in a notebook, and its results as a table."""
 
-from __future__ import annotations
-
 import builtins
 from pathlib import Path
 from typing import Any

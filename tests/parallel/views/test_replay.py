@@ -1,7 +1,5 @@
 """`espnet3-parallel replay`: one item of a run once more, and what is said where it is another one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

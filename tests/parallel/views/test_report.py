@@ -1,7 +1,5 @@
 """The report of a run: finished, stopped, killed, at work, detached, with files of its own, and too large to read."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`espnet3-parallel size`: how large a job should be, from what an earlier run has measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How long items took and what workers did: recorded in few lines, and read back by the report."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

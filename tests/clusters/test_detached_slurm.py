@@ -28,9 +28,9 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     ask = asking.ask
 
-    def spy(command: list[str], *rest: Any) -> asking.Said:
+    def spy(command: list[str], *rest: Any, **more: Any) -> asking.Said:
         names.append(command[0])
-        return ask(command, *rest)
+        return ask(command, *rest, **more)
 
     for module in (job_arrays, asking):
         monkeypatch.setattr(module, "ask", spy)

@@ -210,6 +210,7 @@ def _has_begun(layout: Layout, plan: Plan) -> bool:
 def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig) -> JobSpec:
     settings, runner = DetachedSettings.of(config.detached), run.runner
     timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
+    asks = [each if isinstance(each, (list, tuple)) else [each] for each in config.options.values()]
     return JobSpec(
         run=str(folder),
         shard=0,
@@ -229,15 +230,10 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         batched=run.batch_forward is not None,
         hooks=run.writes,
         keep_values=run.keeps,
-        gpus=_on_gpus(config),
+        gpus=row(config.env).kind is Kind.GPU or asks_for_gpus(word for words in asks for word in words),
         entries=run.entries(folder),
         given="" if runner.output_dir is None else str(runner.output_dir),
     )
-
-
-def _on_gpus(config: ParallelConfig) -> bool:
-    asks = [each if isinstance(each, (list, tuple)) else [each] for each in config.options.values()]
-    return row(config.env).kind is Kind.GPU or asks_for_gpus(word for words in asks for word in words)
 
 
 def shard_bounds(

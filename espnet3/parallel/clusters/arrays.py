@@ -51,7 +51,7 @@ def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, co
 
 
 def _array_description(scheduler: Scheduler, script: str, own: str, counted: str, count: int) -> str | None:
-    """As `array_script` for a description: its arguments are `sh -c command`, and `$1` gets the element's index."""
+    # its arguments are `sh -c command`, and `$1` gets the element's index
     for text, written in scheduler.quoting:
         counted = counted.replace(text, written)
     lines = script.replace(own, counted).rstrip().splitlines()
@@ -98,7 +98,6 @@ class Arrays:
         return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
 
     async def _submit_part(self, jobs: list[Any], ended: Mapping[int, asyncio.Future[None]]) -> None:
-        """Submit jobs together where a script allows that; set the future of each to its own outcome."""
         first = jobs[0]
         script = None
         if len(jobs) > 1:
@@ -119,7 +118,6 @@ class Arrays:
                     done.set_result(None)
 
     async def _submit_script(self, first: Any, script: str | None, others: Sequence[Any] = ()) -> None:
-        """Submit a job by its own script, or one with others by the script of an array."""
         first.script = script
         text = first.job_script()
         # the description of a job alone makes it the first of its array, too
@@ -143,8 +141,6 @@ class Arrays:
 
 
 def _consecutive(jobs: Sequence[Any]) -> list[list[Any]]:
-    """Return jobs in groups whose names differ in their number alone, each one more than the last."""
-
     def place(job: Any) -> tuple[str, int]:
         before, _, number = str(job.name).rpartition("-")
         return before, int(number) if number.isdecimal() else -1

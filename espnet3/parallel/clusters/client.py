@@ -203,7 +203,6 @@ _CLIENTS: weakref.WeakSet[EnvClient] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """In a forked child: a client's connections, and those of the scheduler in its cluster, are its parent's."""
     for client in list(_CLIENTS):
         let_go(sockets_of(client))
 
@@ -212,7 +211,6 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def _mend_default() -> None:
-    """Leave Dask no closed client as its current one, and no choice of scheduler without a client."""
     forget_closed_client()
     try:
         default_client()
@@ -253,10 +251,7 @@ def open_client(
 
 
 class _Scratch:
-    """A folder of mode 0700 for what Dask writes here, in a given one or that for temporary files.
-
-    Make it before the cluster: at exit the last finalizer is called first, and Dask's own need the folder.
-    """
+    # made before the cluster: at exit the last finalizer is called first, and Dask's own need the folder
 
     def __init__(self, base: Any) -> None:
         try:
@@ -270,14 +265,12 @@ class _Scratch:
         self._at_end = weakref.finalize(self, _remove, self.path, os.getpid())
 
     def remove(self) -> None:
-        """Remove the folder; at exit once more, where the program ends before this has returned."""
         if self._at_end.alive:
             _remove(self.path, os.getpid())
             self._at_end.detach()
 
 
 def _remove(folder: str, pid: int) -> None:
-    """Remove a folder, in the process that made it: a forked child ends, too."""
     if os.getpid() == pid:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -323,7 +316,6 @@ async def _close_threads(cluster: Any) -> None:
 
 
 def _open_cluster(config: ParallelConfig, forkserver: Callable[[], ForkServer], scratch: str) -> Any:
-    """Start the cluster of a `parallel` block; of workers elsewhere, return without waiting for them."""
     row = BACKENDS[config.env]
     if own_processes(config):
         gpus = chosen_gpus(config.options, config.n_workers) if row.kind is Kind.GPU else []

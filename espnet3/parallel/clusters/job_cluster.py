@@ -100,12 +100,10 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
                 raise
 
         async def has_started(self, job_id: str, names: Sequence[str]) -> None:
-            """Note that the job was submitted, and what the queue may call it."""
             self.job_id, self.names = job_id, names
             await ProcessInterface.start(self)
 
         async def close(self) -> None:
-            """Cancel the job; one that is gone already is not an error."""
             try:
                 await self.to_cancel.cancel(self)
             finally:
@@ -116,7 +114,6 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
 
 
 def _quoted(options: dict[str, Any]) -> dict[str, Any]:
-    """Quote what dask-jobqueue joins to the worker's command as it is."""
     words = {name for name in ("interface", "protocol") if options.get(name) is not None}
     return {name: quoted_word(str(value)) if name in words else value for name, value in options.items()}
 
@@ -186,7 +183,6 @@ def watched_cluster(row: Backend) -> Any:
                 await self.keeper.stop()
 
         async def after_closing(self) -> None:
-            """Remove the jobs' logs, unless they say what went wrong, and the run's certificate."""
             bad = self.keeper is not None and self.keeper.kept_logs
             _clean_up(None if bad else self.folder, self.certificate)
 
@@ -202,7 +198,6 @@ def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
 
 
 def _problems_here(row: Backend, options: dict[str, Any]) -> list[str]:
-    """Return what keeps this machine from starting such jobs; another one may."""
     assert row.scheduler is not None
     directives = asked(row, options, "job_extra_directives", [])
     return [*interface_problems(row, options), *output_problems(row.scheduler, directives)]
@@ -214,7 +209,6 @@ _SHARED = ("interface", "protocol", "config_name")
 
 
 def _maker(job_class: Any, options: Mapping[str, Any]) -> Make:
-    """Return a function that makes a job of prepared options, with other values of some."""
     for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)
     for_job = {name: value for name, value in options.items() if name not in for_cluster}
     return lambda changed: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **changed})

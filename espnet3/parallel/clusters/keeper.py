@@ -74,8 +74,6 @@ class Watched:
 
 
 class _Arrivals(SchedulerPlugin):
-    """Wakes the keeper when a worker comes or goes."""
-
     name = "espnet3-job-keeper"
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -198,11 +196,9 @@ class JobKeeper:
             self._wake.clear()
 
     def _open(self) -> bool:
-        """Whether a job waits for its worker, or jobs are still to be submitted."""
         return any(not each.up for each in self._jobs.values()) or bool(self._missing and not self.broken)
 
     def _job_of(self, worker: str) -> str:
-        """Return the name of a worker's job; where a job has several workers, each appends its number to it."""
         return worker if worker in self._jobs else worker.rpartition("-")[0]
 
     def _count_workers(self) -> None:
@@ -240,7 +236,6 @@ class JobKeeper:
         await self._ask_why()
 
     async def _ask_why(self) -> None:
-        """Ask why jobs wait or are stuck, for the few that a message describes."""
         stuck = any(each.view.state is QueueState.HELD and not each.comment for each in self._jobs.values())
         if self._scheduler.comment is None or (time.monotonic() < self._why_after and not stuck):
             return
@@ -265,7 +260,7 @@ class JobKeeper:
             await self._submit_missing(_NEXT)
 
     def _is_away(self, each: Watched) -> bool:
-        """Whether a job is still listed though its workers have gone: for minutes, where its node is lost."""
+        # for minutes, where its node is lost
         runs = each.view.state is QueueState.RUNNING
         return runs and each.seen and not each.up and time.monotonic() - each.left > _AWAY
 
@@ -276,7 +271,6 @@ class JobKeeper:
         return bool(due) and (self._at_start or self.wanted())
 
     async def _submit_missing(self, most: int) -> Exception | None:
-        """Submit jobs that are missing, at most so many with a command for each; return why one was refused."""
         refused: Exception | None = None
         before, by_arrays = len(self._jobs), not self._arrays.refused
         part = min(self._missing, _TOGETHER if by_arrays else most)

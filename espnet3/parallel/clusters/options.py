@@ -143,7 +143,6 @@ def own_scratch() -> str:
 
 
 def _worker_words(row: Backend, options: dict[str, Any], given: Callable[..., Any]) -> list[str]:
-    """Return the words of a worker's command: the user's own, and ours where the user gives none."""
     extra = list(given("worker_extra_args", []))
 
     def has(option: str) -> bool:
@@ -164,7 +163,6 @@ def _worker_words(row: Backend, options: dict[str, Any], given: Callable[..., An
 
 
 def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | None:
-    """Set the folder for the jobs' logs: the given one, or a new one in the current folder."""
     made = None
     if wanted is None:
         log_folder(os.getcwd())

@@ -172,7 +172,6 @@ def pod_cluster(make: Any) -> Any:
             )
 
         def close(self, timeout: float = _DELETION) -> Any:
-            """Delete the cluster with its pods, unless this is a forked child of the process that opened it."""
             if os.getpid() != self.place.pid or self.status.name == "closed":
                 return None
             try:

@@ -169,7 +169,6 @@ def make_certificate(parent: str | None) -> RunCertificate:
 
 
 def _place_of_keys(parent: str | None) -> str:
-    """Return the folder for a run's keys: one that others cannot exchange."""
     wanted = os.path.abspath(parent or os.getcwd())
     where = open_above(wanted)
     if not where:
@@ -202,7 +201,6 @@ def open_above(path: str) -> str:
 
 
 def _remove_leftovers(place: str) -> None:
-    """Remove the keys of drivers that were killed: of this host, or so long ago that they serve nothing any more."""
     for folder in Path(place).glob(f"{_KEYS}*"):
         status = folder.lstat()
         if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):

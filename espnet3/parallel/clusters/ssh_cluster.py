@@ -99,7 +99,6 @@ class RemoteProcess(ProcessInterface):
         raise RemoteError(f"{self.host}: {self.python} ended before Dask was up; it said:\n{said}")
 
     async def _read_on(self) -> None:
-        """Keep reading its output, so that it never blocks on a full pipe, and notice its end."""
         stderr = self.process.stderr
         try:
             while line := await stderr.readline():
@@ -197,12 +196,8 @@ class RemoteWorker(RemoteProcess):
 
 
 def _tied(command: str) -> str:
-    """Return a shell script that runs a command and ends it when its standard input does.
-
-    Without a terminal, a process outlives its session; a worker of a session that broke, or of a
-    driver that was killed, must not. It begins where the caller is, if there is such a folder.
-    The first two lines of the input are Dask's configuration and what the command reads.
-    """
+    # without a terminal a process outlives its session: it ends with its standard input, whose first two lines are
+    # Dask's configuration and what the command reads
     return (
         f"cd {shlex.quote(os.getcwd())} 2>/dev/null || true; exec 3<&0; "
         f"IFS= read -r {INHERITED} <&3; export {INHERITED}; IFS= read -r s <&3; {own_scratch()} || exit 1; "

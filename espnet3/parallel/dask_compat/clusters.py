@@ -258,8 +258,6 @@ def accept_patiently(sock: Any, callback: Callable[[Any, Any], None]) -> Callabl
 
 
 class _Patient:
-    """A listening socket that leaves connections where they wait while this process has no descriptors for them."""
-
     def __init__(self, sock: Any) -> None:
         from tornado.ioloop import IOLoop
 
@@ -268,7 +266,6 @@ class _Patient:
         self.fileno, self.close = sock.fileno, sock.close
 
     def accept(self) -> Any:
-        """As a socket's, but raise a BlockingIOError while no descriptor is free."""
         try:
             connection, address = self.sock.accept()
         except OSError as error:

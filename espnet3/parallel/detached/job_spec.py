@@ -197,7 +197,6 @@ def _argument(value: Any, name: str) -> dict[str, Any]:
 
 
 def _container(omegaconf: Any, config: Any, name: str) -> Any:
-    """Return an OmegaConf config as plain data; values from the environment stay interpolations."""
     conf = omegaconf.OmegaConf
     try:
         resolved = conf.to_container(config, resolve=True)
@@ -383,7 +382,6 @@ def load(ref: ClassRef) -> type:
 
 
 def _standing_for(function: FunctionType) -> type:
-    """Return a class whose `forward` and `build_env_local` are the function."""
     body = {"forward": staticmethod(function), "build_env_local": staticmethod(function)}
     made = type(function.__name__, (), {**body, FUNCTION: staticmethod(function)})
     made.__module__, made.__qualname__ = function.__module__, function.__qualname__

@@ -353,7 +353,6 @@ def shard_status(
 
 
 def _end(folder: Path) -> dict[str, Any] | None:
-    """Return the end that a shard's job wrote down; None without one, or for a damaged one."""
     ended = read_or_none(folder / ENDED, Ended)
     return ended if ended is not None and ended.get("state") in {state.value for state in JobState} else None
 

@@ -118,7 +118,6 @@ def _write_and_submit(
     workers: int,
     trial: Trial,
 ) -> tuple[Layout, Plan, list[int]]:
-    """Write what the jobs need while the trial goes on, and queue them once it has passed."""
     folder, items, runner = Path(spec.run), run.items, run.runner
     settings = DetachedSettings.of(config.detached)
     with open_run(folder, identity, items, runner.resume) as opened:
@@ -179,10 +178,7 @@ def _write_and_submit(
 
 
 def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> Plan | None:
-    """Return the plan to go on with; None: an older one is moved aside, and the caller makes a new one.
-
-    A run that was refused, or cancelled before it began, is cut anew by the present configuration.
-    """
+    # None: an older plan is moved aside, and the caller makes a new one
     try:
         plan = layout.plan()
     except ConfigError:
@@ -212,9 +208,9 @@ def _has_begun(layout: Layout, plan: Plan) -> bool:
 
 
 def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig) -> JobSpec:
-    """Return the part of the specs that all shards share."""
     settings, runner = DetachedSettings.of(config.detached), run.runner
     timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
+    asks = [each if isinstance(each, (list, tuple)) else [each] for each in config.options.values()]
     return JobSpec(
         run=str(folder),
         shard=0,
@@ -234,16 +230,10 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         batched=run.batch_forward is not None,
         hooks=run.writes,
         keep_values=run.keeps,
-        gpus=_on_gpus(config),
+        gpus=row(config.env).kind is Kind.GPU or asks_for_gpus(word for words in asks for word in words),
         entries=run.entries(folder),
         given="" if runner.output_dir is None else str(runner.output_dir),
     )
-
-
-def _on_gpus(config: ParallelConfig) -> bool:
-    """Whether the jobs of a configuration have GPUs."""
-    asks = [each if isinstance(each, (list, tuple)) else [each] for each in config.options.values()]
-    return row(config.env).kind is Kind.GPU or asks_for_gpus(word for words in asks for word in words)
 
 
 def shard_bounds(
@@ -364,7 +354,6 @@ def snapshot(spec: JobSpec, folder: Path) -> JobSpec:
 
 
 def _code(root: Path) -> Iterator[Path]:
-    """Yield the files to copy: beside a root its loaded modules and scripts, and all of loaded packages."""
     tops = set()
     for module in list(sys.modules.values()):
         file = own_attribute(module, "__file__")

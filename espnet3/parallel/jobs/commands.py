@@ -304,7 +304,6 @@ def cancel(
 
 
 def _foreign(scheduler: Scheduler, ask: Ask, jobs: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the queue's name of each job that is not ours; leave out jobs that the queue does not name."""
     said: list[str] = []
     try:
         said.extend(ask(question).out for question in scheduler.ask_names([job for job in jobs if jobs[job]]))
@@ -314,7 +313,6 @@ def _foreign(scheduler: Scheduler, ask: Ask, jobs: Mapping[str, Sequence[str]]) 
 
 
 def _refused(ask: Ask, command: Sequence[str], jobs: list[str]) -> tuple[dict[str, str], bool]:
-    """Run a command that cancels; return its objections by job, and whether it answered."""
     try:
         ask([*command, *jobs]).succeeded()
     except SubmissionError as error:

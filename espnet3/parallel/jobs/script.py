@@ -59,7 +59,6 @@ def python_words(row: Backend, options: Mapping[str, Any], cwd: str) -> list[str
 
 
 def _shell(scheduler: Scheduler, script: str) -> str:
-    """Return the shell of a script: the one of a directive, else that of its first line."""
     line = script.split("\n", 1)[0]
     words = line.removeprefix("#!").split() if line.startswith("#!") else []
     if words and os.path.basename(words[0]) == "env":
@@ -225,7 +224,7 @@ def misread(row: Backend, options: Mapping[str, Any], make: Make, factor: float 
 
 
 def _is_requested(row: Backend, options: Mapping[str, Any], name: str, make: Make) -> bool:
-    """Return whether an amount reaches the directives of a job: more of it changes them."""
+    # more of an amount that reaches the directives changes them
     amount = asked(row, options, name)
     if amount is None:
         return True

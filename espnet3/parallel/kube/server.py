@@ -143,7 +143,6 @@ class Server:
         return None if answer is None else answer.json()
 
     def _sync(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run what kr8s does on the thread of this object, and put its errors in words."""
         import httpx
         import kr8s
 
@@ -195,7 +194,6 @@ class NoAnswerError(ConfigError, OSError):
 
 
 def _numbers(version: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the numbers of a version as the server tells it: {"major": "1", "minor": "31+"}."""
     major, minor = ("".join(filter(str.isdigit, str(version.get(part, "")))) for part in ("major", "minor"))
     return int(major or 1), int(minor or 0)
 

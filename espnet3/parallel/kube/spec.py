@@ -63,7 +63,6 @@ def _made(name: str, n_workers: int, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _custom(custom: Any, beside: list[str], n_workers: int) -> dict[str, Any]:
-    """Return a spec of the user's own, with the number of workers of the block."""
     import yaml
 
     if beside:

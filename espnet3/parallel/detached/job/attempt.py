@@ -117,7 +117,6 @@ class _Attempt:
         self.loaded = LoadedCode(layout.plan().code)
 
     def run(self) -> int:
-        """Run the attempt, and write down how it ended."""
         try:
             try:
                 state, why = self._work()
@@ -170,7 +169,6 @@ class _Attempt:
         return self._check_budget(last=True) or (JobState.DONE, "")
 
     def _run_hooks(self) -> tuple[JobState, str]:
-        """Run the whole shard, from `open_writers` to `close_writers`, in an emptied folder."""
         spec, outcomes = self.spec, self.outcomes
         folder = Path(spec.run) / f"split.{spec.shard}"
         runner, env = self._env()
@@ -207,7 +205,6 @@ class _Attempt:
         return JobState.DONE, ""
 
     def _stopped(self, result: shards.ShardResult, stop: ItemFailure) -> str:
-        """Note the failure that has stopped a shard with hooks, and return it in a sentence."""
         at = len(result.values)
         position = self.spec.begin + at
         # else a hook failed, without an item
@@ -235,7 +232,6 @@ class _Attempt:
         return runner, env
 
     def _stretch(self, begin: int, end: int, call: Call) -> tuple[JobState, str] | None:
-        """Run positions [begin, end); return how the attempt ends, or None to go on."""
         unit = (self.spec.policy.batch_size or 1) if call.many is not None else 1
         most = _MOST // unit * unit or unit
         at = begin
@@ -276,7 +272,6 @@ class _Attempt:
         return block
 
     def _settle(self, begin: int, block: Block) -> tuple[JobState, str] | None:
-        """Put a block on disk; return how the attempt ends, or None to go on."""
         self.outcomes.append(begin, block)
         self.budget.add(len(block.failed))
         if block.stop is not None:
@@ -313,7 +308,6 @@ class _Attempt:
         self.marks.note(ok=self.outcomes.ok, failed=self.outcomes.failed)
 
     def _too_late(self, late: Late) -> None:
-        """Note which items in flight took too long, and end this process with them; called by the watching thread."""
         try:
             begin = self.begin + late.position
             killed = ProcessEnd(signal=signal.SIGKILL)
@@ -403,7 +397,6 @@ class ShardOutcomes(Counted):
         self._files.close(done)
 
     def _take(self, positions: Iterable[int], state: int) -> int:
-        """Note a state of positions; return how many they are."""
         begin, n, count = self._spec.begin, len(self.state), 0
         for position in positions:
             count += 1

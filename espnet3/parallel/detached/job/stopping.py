@@ -150,7 +150,6 @@ class Stopping:
         return self._ordered is not None
 
     def _seconds_left(self) -> float | None:
-        """Return the seconds until its walltime is nearly over; None: no limit is known."""
         return None if self._deadline is None else self._deadline - self._margin - time.monotonic()
 
     @property
@@ -195,8 +194,6 @@ def say(text: str) -> None:
 
 
 class _Signals:
-    """Passes the signals that reach the job on to whichever child is at work."""
-
     def __init__(self) -> None:
         self.came: list[int] = []
         self.child = 0
@@ -251,7 +248,6 @@ def _child(work: Callable[[], int], parent: int) -> None:
 
 
 def _watch(child: BaseProcess, folder: Path, limit: float) -> int:
-    """Wait for a child's end, and kill it in a step that does not end; return its exit status."""
     assert child.pid is not None
     look = min(max(limit / 10, _OFTEN), _RARELY)
     job, seen, stuck = job_name(os.getsid(0)), None, 0.0
@@ -275,7 +271,6 @@ def _watch(child: BaseProcess, folder: Path, limit: float) -> int:
 
 
 def _sweep() -> None:
-    """End the processes of a killed child, which are this process's children now."""
     import psutil  # 20 ms that jobs without a time limit need not wait for
 
     until = time.monotonic() + _SWEEP
@@ -293,7 +288,7 @@ def _sweep() -> None:
 
 
 def _end_like(number: int) -> None:
-    """End this process by the signal that has ended its child: the scheduler or supervisor sees the same end."""
+    # the scheduler or supervisor sees the same end as its child's
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -306,6 +301,6 @@ def _send(pid: int, number: int) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Set an option of this process on Linux; elsewhere the children of a killed process stay."""
+    # elsewhere the children of a killed process stay
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

@@ -179,7 +179,6 @@ class Supervisor:
         write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
 
     def _leave(self) -> None:
-        """Record why shards that never started were not run."""
         if not self.stopping.is_set():
             return
         now = disk_now(self.layout.folder)
@@ -192,7 +191,6 @@ class Supervisor:
                 self._note_stop(shard, "", JobState.NOT_STARTED)
 
     def _note_stop(self, shard: int, how: str, state: JobState = JobState.UNFINISHED) -> None:
-        """Write how a shard ended because the run was stopped, unless its own job has said so."""
         folder = self.layout.shard(shard)
         if (folder / DONE).exists() or (folder / ENDED).exists() or not self.layout.is_there():
             return

@@ -141,7 +141,7 @@ def _place(folder: Path) -> dict[str, str | None]:
 
 
 def _is_believed(name: str, value: Any, folder: Path) -> bool:
-    """Return whether a value names a cluster, or a configuration of root's: commands run the programs in it."""
+    # commands run the programs in a configuration
     if not isinstance(value, str) or not _OF_FILES.search(name):
         return isinstance(value, str) and os.sep not in value
     path = Path(value).resolve()
@@ -265,7 +265,6 @@ def _state(
 
 
 def _first_seen(folder: Path, job: str, otherwise: int) -> int:
-    """Return when a job's end was seen for the first time, by the clock of the disk; a file notes it."""
     try:
         file = _note_of_end(folder, job)
         with contextlib.suppress(FileExistsError):  # the first note counts
@@ -276,7 +275,6 @@ def _first_seen(folder: Path, job: str, otherwise: int) -> int:
 
 
 def _note_of_end(folder: Path, job: str) -> Path:
-    """Return the file that notes a job's end; in a folder of this user's alone."""
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or writers(status):
         raise PermissionError(f"{folder} is another user's, or a link")
@@ -298,10 +296,7 @@ def _explain(
     known: Mapping[str, JobAnswer],
     found: dict[int, tuple[JobState, str]],
 ) -> None:
-    """Add the scheduler's own comment to what waits, or is stuck, without a reason in the list.
-
-    The elements of an array wait for the same reason: one is asked about, or the array itself.
-    """
+    # the elements of an array wait for the same reason: one is asked about, or the array itself
     if scheduler.comment is None:
         return
     reasons: dict[str, str] = {}

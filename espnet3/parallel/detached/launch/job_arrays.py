@@ -169,7 +169,6 @@ def planned(config: ParallelConfig, n_shards: int, run: Path) -> tuple[int, str,
 
 
 def _job_of(config: ParallelConfig, name: str) -> tuple[Plan, Any]:
-    """Return the plan of a configuration, without shards, and its job."""
     options = json.loads(json.dumps(dict(config.options), default=str))
     plan = Plan("", [0], name, [], config.env, config.n_workers, options, dict(config.detached))
     return plan, make_job(plan)
@@ -201,7 +200,6 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
 
 
 def _write(file: Path, job: Any, facts: ScriptFacts, silent: bool) -> tuple[list[str], str | None, str]:
-    """Write an array's script; return the command that submits it, its standard input, and the directives' text."""
     submit, scheduler = shlex.split(job.submit_command), facts.scheduler
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
         write_whole(file, "\n".join([facts.shebang, body(facts, facts.shebang)]).encode())
@@ -279,7 +277,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
 def _left(
     scheduler: Scheduler, folder: Path, every: set[str], newest: list[str], *, proven: bool
 ) -> tuple[str, str, set[str]]:
-    """Return what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked."""
+    # what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked
     try:
         listing, known = answers(scheduler, lambda command: ask(command, folder), newest)
     except SubmissionError as error:
@@ -298,7 +296,6 @@ def _left(
 
 
 def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
-    """Note as lost the jobs that the scheduler did not have to cancel."""
     for shard, job in jobs.items():
         folder = layout.shard(int(shard))
         if not (folder / ENDED).exists():
@@ -308,7 +305,6 @@ def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
 
 
 def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path, said: set[str]) -> NotCancelled:
-    """Cancel arrays of one scheduler; return its refusals, and print those that were not said before."""
     left = NotCancelled({}, {})
     if arrays:
         command = arrays[0].cancel[: -len(arrays[0].whole)]

@@ -66,7 +66,6 @@ class Created:
 
 
 def _label(layout: Layout) -> str:
-    """Return the value of a run's label, from the folder it was submitted for: the same in every process."""
     return hashlib.sha256(os.fsencode(layout.home() or layout.run)).hexdigest()[:32]
 
 
@@ -180,7 +179,6 @@ def _state(
     jobs: dict[str, dict[str, Any]],
     pods: dict[tuple[str, str], list[dict[str, Any]]],
 ) -> tuple[JobState, str]:
-    """Return the state of a silent shard, with the last line that its pod printed where it has ended."""
     name, _, index = place.partition("/")
     own = sorted(pods.get((name, index), []), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
     folder = layout.shard(int(shard))
@@ -230,7 +228,6 @@ def _delete(server: Server, layout: Layout) -> None:
 
 
 def _forget(server: Server, layout: Layout) -> None:
-    """Delete the ended Jobs of earlier submissions, when what their pods printed has been kept."""
     with contextlib.suppress(ParallelError):  # logs that are gone must not keep a run from going on
         submitted = {int(shard) for created in _noted(layout) for shard in created.shards}
         _keep_printed(server, layout, _silent(layout, submitted))
@@ -248,7 +245,6 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
 
 
 def _silent(layout: Layout, shards: Collection[int]) -> set[int]:
-    """Return the shards that are not done; the log of a done one is complete."""
     return {shard for shard in shards if not (layout.shard(shard) / DONE).exists()}
 
 
@@ -307,7 +303,6 @@ def _going_on(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> tupl
 
 
 def _end(status: Mapping[str, Any], index: str) -> tuple[str, str]:
-    """Return "Complete" or "Failed" where a Job, or the index of one, has ended, and Kubernetes' reason."""
     if index:
         if int(index) in indices_of(status.get("completedIndexes")):
             return "Complete", ""

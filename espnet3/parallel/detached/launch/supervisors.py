@@ -106,7 +106,7 @@ def _supervisors(layout: Layout) -> list[Path]:
 
 
 def _of_run(layout: Layout, pid: int) -> psutil.Process | None:
-    """Return a process that is this user's, and a supervisor or worker of this run: a lease may name any."""
+    # a lease may name any process
     import psutil  # 20 ms that the other verbs need not wait for
 
     try:
@@ -122,7 +122,7 @@ def _of_run(layout: Layout, pid: int) -> psutil.Process | None:
 
 
 def _kill(process: psutil.Process) -> None:
-    """Kill a job, or a supervisor with the jobs that it is just starting: these have no lease yet to be known by."""
+    # the jobs that a supervisor is just starting have no lease yet to be known by
     import psutil
 
     _signal(process, signal.SIGSTOP)  # it starts no more
@@ -133,7 +133,7 @@ def _kill(process: psutil.Process) -> None:
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    """Signal a job's whole session, what it started with it; not one that has its number by now."""
+    # its whole session, and not one that has its number by now
     import psutil
 
     with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
@@ -187,7 +187,6 @@ def _line(layout: Layout, plan: Plan, host: SshHost, place: tuple[str, ...]) -> 
 
 
 async def _start_one(host: SshHost, line: str) -> str:
-    """Start the supervisor of a host; return what it said: `READY`, or why it does not run."""
     import asyncssh
 
     try:

@@ -120,7 +120,6 @@ class DetachedRun(Sequence[JobRecord]):
         return f"<{len(self)} {self._plan.env} jobs of {str(self.path)!r}>"
 
     def _repr_html_(self) -> str:
-        """Return the run for a notebook, by its files alone, without a question to the scheduler."""
         shards = [progress(self._layout.shard(shard)) for shard in range(len(self))]
         ok, failed = (sum(counts) for counts in zip(*shards, strict=True)) if shards else (0, 0)
         done = sum((self._layout.shard(shard) / DONE).exists() for shard in range(len(self)))
@@ -191,7 +190,6 @@ class DetachedRun(Sequence[JobRecord]):
             time.sleep(1.0)  # files on a shared disk send no event
 
     def _printed(self, failed: bool) -> Iterator[tuple[int, list[Path]]]:
-        """Yield shards, and the files with what each one's jobs printed: the scheduler's, and then its log."""
         shards: Sequence[int] = range(len(self))
         if failed:
             fine = (JobState.DONE, JobState.NEW, JobState.PENDING, JobState.RUNNING)
@@ -344,7 +342,6 @@ class DetachedRun(Sequence[JobRecord]):
 
 @contextmanager
 def _driving(layout: Layout, verb: str, patience: float = 0.0) -> Iterator[str]:
-    """Hold the run folder's lease, so that one verb or driver at a time changes the run."""
     refuse_in_import()
     lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
     acquire(lease, who, patience, _LOOK)
@@ -360,7 +357,6 @@ def _event(layout: Layout, kind: str, **facts: Any) -> None:
 
 
 def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
-    """Wait until no worker holds a lease, wherever it runs: a scheduler kills what does not end."""
     end = time.monotonic() + grace + _PATIENCE
     folders = [layout.shard(shard) for shard in range(plan.n_shards)]
     while any(holder_lives(folder, disk_now(layout.folder)) for folder in folders):
@@ -402,10 +398,6 @@ def runner_attributes(runner: Any) -> dict[str, Any]:
 
 
 def _finishing_runner(layout: Layout, runner: Any) -> Any:
-    """Return a runner for a run's `merge` or `write_outputs`; its `output_dir` and `shard_subdir` name the folder.
-
-    Without one, make it from its class and its plain attributes.
-    """
     if runner is None:
         spec = layout.template()
         sys.path.extend(entry for entry in spec.surroundings.sys_path if entry not in sys.path)

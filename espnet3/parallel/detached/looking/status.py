@@ -67,7 +67,6 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
 def _ask(
     layout: Layout, plan: Plan, silent: dict[str, str], found: list[ShardStatus], notes: list[str]
 ) -> None:
-    """Ask the backend about silent shards, and note its answers."""
     queue: Queue = {}
     home, original = layout.home(), layout.original()
     now = disk_now(layout.folder)

@@ -117,7 +117,6 @@ class Block:
         return Entry(self.memory.value * self.cores.value, why)
 
     def _whole(self, resources: dict[str, Entry], cores: Entry, memory: Entry | None) -> dict[str, Entry]:
-        """Return the resources in words of PBS, if they hold more than cores and memory."""
         mem = "" if memory is None else f"mem={memory.value // 1024**2}mb"
         whole = {name: resources.pop(name) for name in _WHOLE if name in resources}
         gpus = resources.pop("ngpus", None)
@@ -153,7 +152,6 @@ class Block:
 
 
 def _size_text(size: int) -> str:
-    """Write a number of bytes as `parallel` reads it: 4294967296 is "4GiB"."""
     for unit, power in (("GiB", 3), ("MiB", 2)):
         if size >= 1024**power and size % 1024**power == 0:
             return f"{size // 1024**power}{unit}"

@@ -107,7 +107,6 @@ def _text(path: str) -> str:
 
 
 def _choose_call(script: Script, stage: str) -> Call:
-    """Return the command that does a stage's work, with the `--gpu 1` that asr.sh adds for `gpu_inference`."""
     variables = script.variables
     on_gpu = variables.get("gpu_inference") if stage == "inference" else None
     if on_gpu is not None and on_gpu.value.lower() not in _YES:
@@ -161,7 +160,6 @@ def _positive(said: Entry, name: str) -> int:
 
 
 def _beside(wanted: str, texts: Mapping[str, str], folder: str) -> str | None:
-    """Return a file that a script reads: the one of that name on the command line, or the one beside cmd.sh."""
     wanted = os.path.expandvars(wanted)
     beside = os.path.join(folder, wanted)
     named = [path for path in texts if os.path.basename(path) == os.path.basename(wanted)]
@@ -202,7 +200,6 @@ def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
 
 
 def _fill_local(block: Block, call: Call) -> None:
-    """Fill in the block of run.pl, which ignores all options but two."""
     gpus, threads = call.options.pop("gpu", None), call.options.pop("num_threads", None)
     most = "no more than the machine has processors"
     if gpus is not None and gpus.value != "0":

@@ -132,7 +132,6 @@ def _owners(name: str) -> str:
 
 
 def _elsewhere(name: str) -> str:
-    """Return the right place of a word of Lightning, ESPnet2 or job scripts; "" for another name."""
     if name in OF_TRAINER:
         return TO_TRAINER
     if name in _STRATEGIES:
@@ -197,7 +196,6 @@ def _is(kind: type | tuple[type, ...]) -> Callable[[Any], bool]:
 
 
 def _are_resources(value: Any) -> bool:
-    """Return whether a value holds limits and requests alone: Kubernetes drops other words without an error."""
     return (
         isinstance(value, Mapping)
         and not set(value) - {"limits", "requests"}
@@ -309,10 +307,6 @@ def _missing(row: Backend, options: Mapping[Any, Any]) -> list[str]:
 
 
 def _set_by_site(row: Backend, options: Mapping[Any, Any], name: str) -> bool:
-    """Return whether the site's jobqueue.yaml or environment gives a required option, as dask-jobqueue reads it there.
-
-    dask is imported for this, and only here: for a configuration that would otherwise be refused.
-    """
     if not installed("dask_jobqueue"):
         return False
     from dask import config

@@ -198,7 +198,6 @@ def all_memory() -> int:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Yield the folders of the control groups that this process is in, and of those around them."""
     # a container may see its own group at the root, while the process is said to be in one of the host
     own = ["0::/", f"0:{controller}:/"]
     try:

@@ -293,18 +293,15 @@ def number_of(job: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a job's name without the characters that some schedulers replace."""
     return re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
 def _is_of(told: str, own: Sequence[str]) -> bool:
-    """Return whether the queue's name of a job is one of ours; LSF writes * for the beginning of a long one."""
     name = _plain(told.removeprefix("*"))
     return any(one.endswith(name) if told.startswith("*") else one == name for one in map(_plain, own))
 
 
 def _one_line(text: str) -> str:
-    """Return a text of several lines as one: PBS cuts a line anywhere and goes on behind a tab."""
     lines = text.replace("\n\t", "").splitlines()
     return "; ".join(" ".join(line.split()).rstrip(";") for line in lines if line.strip())
 

@@ -419,7 +419,6 @@ def writers(status: os.stat_result, *, owner_alone: bool = False) -> str:
 
 @cache
 def _is_private(gid: int) -> bool:
-    """Whether a group is this user's alone, as systems with a umask of 002 make one for each account."""
     try:
         group, name = grp.getgrgid(gid), pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -178,7 +178,6 @@ def hash_indices(items: Sequence[Any]) -> str:
 
 
 def _held(at: int, item: Any) -> bytes:
-    """Return an index as JSON; an error names it and its place."""
     try:
         return index_json(item)
     except ValueTypeError as error:
@@ -191,7 +190,6 @@ def _held(at: int, item: Any) -> bytes:
 
 
 def _hash_integers(items: Sequence[Any]) -> str | None:
-    """Return the hash of a list of 64-bit integers (10 million in half a second); None for any other list."""
     digest = hashlib.sha256(b"int64\n")
     numpy = sys.modules.get("numpy")
     for at in range(0, len(items), _CHUNK):

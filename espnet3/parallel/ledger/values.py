@@ -51,7 +51,6 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=
 
 
 def _dumper() -> Callable[[Any], str]:
-    """Return the function from plain data to JSON, with an encoder made once instead of for each value."""
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return _ENCODER.encode
@@ -102,7 +101,6 @@ def decode(value: Any, file: object = "") -> Any:
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Tell whether a value needs no tags; the JSON encoder itself refuses nan and inf."""
     kind = type(value)
     if kind in _SCALARS:
         return True
@@ -174,7 +172,6 @@ def _write_dict(value: dict[Any, Any], where: str, depth: int) -> Any:
 
 
 def _is_object(value: dict[Any, Any]) -> bool:
-    """Tell whether a dict is written as an object of JSON."""
     return _TAG not in value and _STRINGS.issuperset(map(type, value))
 
 
@@ -332,7 +329,6 @@ def _read_numpy_array(value: dict[str, Any]) -> Any:
 
 
 def _flat(value: dict[str, Any]) -> Any:
-    """Return the array of exactly these bytes, writable as the stored one."""
     dtype, data = _dtype(value), bytearray(_bytes_of(value))
     if dtype.kind == "U":  # text with a code beyond Unicode ends in errors elsewhere
         data.decode("utf-32-be" if dtype.str[0] == ">" else "utf-32-le", "surrogatepass")

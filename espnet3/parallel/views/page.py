@@ -186,7 +186,6 @@ def _times(facts: RunFacts) -> str:
 
 
 def _histogram(times: RunTimes) -> str:
-    """Draw the numbers of items by time, in bins whose ends grow by equal factors."""
     first, last = min(times.counts), max(times.counts)
     width = -(-(last - first + 1) // _COLUMNS)
     if width > 1:
@@ -204,7 +203,6 @@ def _histogram(times: RunTimes) -> str:
 
 
 def _failures(facts: RunFacts) -> str:
-    """List the failed items by type and then by message, as many as are named in all, and the first of each kind."""
     parts, left = ["" if facts.failures else "<p>None.</p>"], SHOWN
     types: dict[str, list[FailureGroup]] = {}
     for group in facts.failures[:_MOST_GROUPS]:
@@ -330,7 +328,6 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _inline(sentence: str) -> str:
-    """Return a sentence as HTML, with code between backticks."""
     parts = sentence.split("`")
     return "".join(f"<code>{escape(p)}</code>" if k % 2 else escape(p) for k, p in enumerate(parts))
 
@@ -353,7 +350,6 @@ def conclusions(facts: RunFacts) -> list[str]:
 
 
 def _when(facts: RunFacts) -> str:
-    """Return when the run began and ended, and how long it took and was at work."""
     took, until = facts.ended - facts.began, "is at work now" if facts.state == "at work" else ""
     until = until or f"ended {charts.clock(facts.ended)}"
     busy = f", at work for {duration(facts.worked)} of it" if facts.worked < 0.95 * took else ""
@@ -448,7 +444,6 @@ def rows_of(facts: RunFacts) -> tuple[list[Row], str]:
 
 
 def _worker_bars(facts: RunFacts) -> dict[str, list[Bar]]:
-    """Return the bars of each worker by `times.jsonl`: its start, its env, its items, and its deaths."""
     times = facts.times
     found: dict[str, list[Bar]] = {}
     begins: dict[str, list[float]] = {}  # moments at which the start of a worker or job began
@@ -485,7 +480,6 @@ def _bars(stint: Stint) -> list[Bar]:
 
 
 def _fewer(stints: Sequence[Stint]) -> list[Stint]:
-    """Join neighbours until there are no more than a row can show."""
     each = -(-len(stints) // _MOST_BARS)
     found = []
     for at in range(0, len(stints), each):

@@ -355,9 +355,6 @@ _KINDS: dict[str, Sort] = {
 }
 
 
-# --- the block `detached` ---
-
-
 @dataclass(frozen=True, slots=True)
 class DetachedSettings:
     """How a detached run is cut and sent."""
@@ -399,9 +396,6 @@ _DETACHED_KINDS: dict[str, Sort] = {
     "retry_memory_factor": Number(above=1, none="null", example="1.5"),
     "requeue": FLAG,
 }
-
-
-# --- plain values ---
 
 
 def _plain(value: Any, where: str, problems: list[str]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import re
@@ -315,14 +316,8 @@ def _open(
             stacklevel=_CALLER,
         )
     if differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
-        _write_run(
-            path,
-            run_id,
-            replace(identity, plan=plan),
-            items,
-            {"aside": before and before.name, **old},
-            differs,
-        )
+        kept = {"aside": before and before.name, **old}
+        _write_run(path, run_id, replace(identity, plan=plan), items, kept, differs)
     run = OpenRun(path, run_id, identity, items, lease, plan)
     notes: dict[str, dict[str, Any]] = {
         "begun_anew": {"kept": before.name} if before is not None else {},
@@ -498,15 +493,10 @@ def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
     ]
     if not names:
         return None
-    number = 0
     with writing(path / "old"):
-        while True:
-            target = path / f"old.{number}"
-            try:
-                target.mkdir(mode=0o700)
-                break
-            except FileExistsError:
-                number += 1
+        folders = (path / f"old.{number}" for number in itertools.count())
+        target = next(folder for folder in folders if not os.path.lexists(folder))
+        target.mkdir(mode=0o700)
         for name in names:
             os.rename(path / name, target / name)
         sync_folder(target)

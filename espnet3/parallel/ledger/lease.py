@@ -104,8 +104,6 @@ class Lease:
             # a full disk, or the folder is gone: the lease ends with this process, or with the token above
             self.last_error = error
 
-    # --- taking ---
-
     def _file(self, number: int) -> Path:
         return self.path / f"lease.{number}.json"
 
@@ -186,8 +184,6 @@ class Lease:
                 return True
         return False
 
-    # --- keeping ---
-
     def _keep(self) -> None:
         while not self._lost and not self._stop.wait(self.beat):
             self._look()
@@ -245,9 +241,6 @@ def _touched(file: Path) -> int | None:
             return os.fstat(opened.fileno()).st_mtime_ns
     except FileNotFoundError:
         return None
-
-
-# --- processes, so that another one can tell later whether they are still alive ---
 
 
 def this_process() -> dict[str, Any]:

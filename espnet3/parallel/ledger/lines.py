@@ -163,9 +163,6 @@ def read_line(line: bytes) -> tuple[int, bytes, bytes] | None:
         return None
 
 
-# --- the list of indices ---
-
-
 def hash_indices(items: Sequence[Any]) -> str:
     """Return a hash of the indices and their order; a range and the equal list have the same."""
     digest = _hash_integers(items)

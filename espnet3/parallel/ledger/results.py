@@ -134,8 +134,6 @@ class Results(Sequence[Any]):
         """The results of the other items, in order."""
         return [value for value in self if not isinstance(value, ItemFailure)]
 
-    # --- reading ---
-
     def _records(self, start: int, stop: int) -> Iterator[tuple[Any, Any]]:
         if start >= stop:
             return

@@ -97,9 +97,6 @@ def decode(value: Any, file: object = "") -> Any:
         raise damaged(file, 0, error) from error
 
 
-# --- writing ---
-
-
 def _is_plain(value: Any, depth: int) -> bool:
     kind = type(value)
     if kind in _SCALARS:
@@ -122,7 +119,8 @@ def _tagged(value: Any, where: str, depth: int) -> Any:
         if isinstance(value, numpy.generic):
             return _numpy_scalar(value, where, depth)
         if type(value) is numpy.ndarray:
-            return _numpy_array(value, where)
+            _check_array(f"numpy array of dtype {value.dtype}", value, value.dtype.kind in "biufcmMSU", where)
+            return _array("numpy.array", value.dtype.str, value, value.tobytes())
     torch = sys.modules.get("torch")
     if torch is not None and type(value) is getattr(torch, "Tensor", None):
         return _torch_tensor(value, where)
@@ -207,11 +205,6 @@ def _numpy_scalar(value: Any, where: str, depth: int) -> Any:
     raise ValueTypeError(where, f"is a numpy scalar of dtype {dtype}, {_NO_ENCODING}")
 
 
-def _numpy_array(value: Any, where: str) -> Any:
-    _check_array(f"numpy array of dtype {value.dtype}", value, value.dtype.kind in "biufcmMSU", where)
-    return _array("numpy.array", value.dtype.str, value, value.tobytes())
-
-
 def _torch_tensor(value: Any, where: str) -> Any:
     name = str(value.dtype).removeprefix("torch.")
     is_dense = str(value.layout) == "torch.strided" and not (value.is_meta or value.is_nested)
@@ -239,9 +232,6 @@ def _array(kind: str, dtype: str, value: Any, data: bytes | bytearray) -> Any:
 
 def _base64(data: bytes | bytearray) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-# --- reading ---
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -324,10 +314,6 @@ def _read_numpy_scalar(value: dict[str, Any]) -> Any:
         return numpy.dtype(value["dtype"]).type(_decoded(value["value"], 0))
 
 
-def _read_numpy_array(value: dict[str, Any]) -> Any:
-    return _flat(value).reshape(value["shape"])
-
-
 def _flat(value: dict[str, Any]) -> Any:
     dtype, data = _dtype(value), bytearray(_bytes_of(value))
     if dtype.kind == "U":  # text with a code beyond Unicode ends in errors elsewhere
@@ -368,6 +354,6 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "path": lambda v: pathlib.Path(_decoded(v["value"], 0)),
     "purepath": lambda v: pathlib.PurePath(_decoded(v["value"], 0)),
     "numpy.scalar": _read_numpy_scalar,
-    "numpy.array": _read_numpy_array,
+    "numpy.array": lambda v: _flat(v).reshape(v["shape"]),
     "torch.tensor": _read_torch_tensor,
 }

@@ -301,7 +301,10 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     exact = not sampled
     failures = merged_failures(run, counts.failed) if counts.merged else outcomes.failures
     found, unknown = read_ends(run) if ends else ([], [])
-    _count_jobs(sessions, times)
+    for stint in times.stints:  # of jobs: they count in the session that had submitted them last
+        begun = [one for one in sessions if one.begin <= stint.begin]
+        if begun and begun[-1].ended == "submitted":
+            begun[-1].ran += stint.items
     # the driver lives, or one of the jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
     complete = counts.merged or (not alive and exact and counts.ok + counts.failed == items)
@@ -337,13 +340,6 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         notes=tuple(notes),
         exact=exact,
     )
-
-
-def _count_jobs(sessions: list[Session], times: RunTimes) -> None:
-    for stint in times.stints:
-        begun = [one for one in sessions if one.begin <= stint.begin]
-        if begun and begun[-1].ended == "submitted":
-            begun[-1].ran += stint.items
 
 
 def _counts(run: Path, outcomes: Outcomes) -> tuple[FolderStatus, str]:

@@ -57,13 +57,16 @@ Row = tuple[str, list[Bar]]
 def page_of(facts: RunFacts) -> str:
     """Return the page."""
     title = f"{facts.runner.partition(':')[2] or facts.runner} in {Path(facts.run).name}"
-    found = conclusions(facts)
+    took = facts.ended - facts.began
+    until = "is at work now" if facts.state == "at work" else f"ended {charts.clock(facts.ended)}"
+    busy = f", at work for {duration(facts.worked)} of it" if facts.worked < 0.95 * took else ""
+    when = f"It began {charts.clock(facts.began)} and {until}: {duration(took)}{busy}."
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="dim">{escape(facts.run)} · read {charts.clock(facts.read)}</p>',
-        f"<p>{escape(_when(facts))}</p>",
+        f"<p>{escape(when)}</p>",
         '<section aria-label="Conclusions"><ol class="conclusions">'
-        + "".join(f"<li>{_inline(one)}</li>" for one in found)
+        + "".join(f"<li>{_inline(one)}</li>" for one in conclusions(facts))
         + "</ol></section>",
         _tiles(facts),
         *(f'<p class="note">{escape(note)}</p>' for note in (facts.sampled, *facts.notes) if note),
@@ -284,10 +287,11 @@ def _recorded(facts: RunFacts) -> str:
     git = origin.get("git") or {}
     states = {"True": ", with changes that were not committed", "False": ", clean"}
     state = states.get(str(git.get("dirty")), "")
+    indices = json.dumps(said.get("indices"), ensure_ascii=False, default=str)
     rows = [
         ("runner", facts.runner),
         ("provider", facts.provider),
-        ("indices", _short(said.get("indices"))),
+        ("indices", indices if len(indices) <= 300 else f"{indices[:300]}…"),
         ("seed", str(said.get("seed"))),
         ("command", " ".join(map(str, origin.get("command") or []))),
         ("started in", f"{origin.get('cwd')} on {origin.get('host')}"),
@@ -308,9 +312,6 @@ def _recorded(facts: RunFacts) -> str:
         + history
         + _folded("Configuration (secrets masked)", f"<pre>{escape(config)}</pre>")
     )
-
-
-# --- pieces ---
 
 
 def _section(title: str, body: str) -> str:
@@ -336,24 +337,9 @@ def _pairs(values: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 300 else f"{text[:300]}…"
-
-
-# --- sentences ---
-
-
 def conclusions(facts: RunFacts) -> list[str]:
     """Return at most three sentences."""
     return [sentence for sentence in (_state(facts), _trouble(facts), _time(facts)) if sentence]
-
-
-def _when(facts: RunFacts) -> str:
-    took, until = facts.ended - facts.began, "is at work now" if facts.state == "at work" else ""
-    until = until or f"ended {charts.clock(facts.ended)}"
-    busy = f", at work for {duration(facts.worked)} of it" if facts.worked < 0.95 * took else ""
-    return f"It began {charts.clock(facts.began)} and {until}: {duration(took)}{busy}."
 
 
 def _state(facts: RunFacts) -> str:
@@ -417,9 +403,6 @@ def _time(facts: RunFacts) -> str:
         f"An item took {duration(times.busy / times.items)} on average, over {counted(times.items, 'item')}; "
         f"imports and env took {start / (start + times.busy):.0%} of the workers' time."
     )
-
-
-# --- workers over time ---
 
 
 def rows_of(facts: RunFacts) -> tuple[list[Row], str]:

@@ -269,7 +269,11 @@ def _try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell
         detached = not writes_files(runner_class)
         if not detached:
             tell(None, "its writer hooks: the results of forward are compared, before files are made of them")
-            runner_class = _without_hooks(runner_class)
+            body = {"forward": staticmethod(runner_class.forward), "__module__": runner_class.__module__}
+            if runner_class.batch_forward is not BaseRunner.batch_forward:
+                body["batch_forward"] = staticmethod(runner_class.batch_forward)
+            body["__qualname__"] = runner_class.__qualname__
+            runner_class = type(runner_class.__name__, (BaseRunner,), body)
         with unused_batches():
             runner = runner_class(provider, progress=False, on_error="record")
         _compare_answers(runner, n_items, detached, tell)
@@ -296,10 +300,3 @@ def _compare_answers(runner: Any, n_items: int, detached: bool, tell: Tell) -> N
     ways += ["as detached jobs"] if detached else []
     if len(failures) < n_items:
         tell(True, f"{counted(n_items, 'item')}: the same answer {', '.join(ways)}")
-
-
-def _without_hooks(runner: Any) -> type[BaseRunner]:
-    body = {"forward": staticmethod(runner.forward), "__module__": runner.__module__}
-    if runner.batch_forward is not BaseRunner.batch_forward:
-        body["batch_forward"] = staticmethod(runner.batch_forward)
-    return type(runner.__name__, (BaseRunner,), {**body, "__qualname__": runner.__qualname__})

@@ -90,7 +90,11 @@ def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> s
         _fill_ssh(block, call, texts, folder)
     else:
         _fill_scheduler(block, call, _choose_options(call, texts, folder, block.notes))
-    _bound_workers(block)
+    if block.at_once is not None:
+        jobs, most = block.n_workers, _positive(block.at_once, "--max-jobs-run")
+        if most < jobs.value:
+            why = f"--max-jobs-run {most} of {block.at_once.why}, for {jobs.value} jobs ({jobs.why})"
+            block.n_workers = Entry(most, why)
     text = block.text(f"For the stage {stage}, from {', '.join(files)}")
     try:
         ParallelConfig.parse(OmegaConf.create(text).parallel)
@@ -142,15 +146,6 @@ def _choose_jobs(script: Script, stage: str) -> Entry:
             why = said.why if said.why.startswith("--") else f"{said.why}, {name}"
             return Entry(_positive(said, name), why)
     return _NJ
-
-
-def _bound_workers(block: Block) -> None:
-    if block.at_once is None:
-        return
-    jobs, most = block.n_workers, _positive(block.at_once, "--max-jobs-run")
-    if most < jobs.value:
-        why = f"--max-jobs-run {most} of {block.at_once.why}, for {jobs.value} jobs ({jobs.why})"
-        block.n_workers = Entry(most, why)
 
 
 def _positive(said: Entry, name: str) -> int:

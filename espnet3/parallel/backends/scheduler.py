@@ -249,7 +249,8 @@ class Scheduler:
             if found is None:
                 continue
             parts = {name: (text or "").strip() for name, text in found.groupdict().items()}
-            views[self._id(parts)] = JobView(
+            one = self.element.format(**parts) if parts.get("index") else parts.get("id") or parts["job"]
+            views[one] = JobView(
                 meaning_of(self.words, parts["word"]),
                 parts["word"],
                 given(parts.get("reason", "")),
@@ -279,11 +280,6 @@ class Scheduler:
         pattern = re.escape(self.element).replace(r"\{job\}", r"(.+)").replace(r"\{index\}", r"(\d+)")
         found = re.fullmatch(pattern, element)
         return (element, "") if found is None else (found[1], found[2])
-
-    def _id(self, parts: Mapping[str, str]) -> str:
-        if parts.get("index"):
-            return self.element.format(job=parts["job"], index=parts["index"])
-        return parts.get("id") or parts["job"]
 
 
 def number_of(job: str) -> str:

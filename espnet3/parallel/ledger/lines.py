@@ -68,12 +68,8 @@ def encode_failure(position: int, failure: ItemFailure) -> bytes:
         facts[key] = str(facts[key]).encode("utf-8", "backslashreplace").decode()
     if failure.seconds is not None:
         facts["seconds"] = round(failure.seconds, 6)
-    head = b'{"n":%d,"index":%b,"failure":%b' % (
-        position,
-        index_json(failure.index),
-        to_json(facts, "failure"),
-    )
-    return sealed(head)
+    outcome = to_json(facts, "failure")
+    return sealed(b'{"n":%d,"index":%b,"failure":%b' % (position, index_json(failure.index), outcome))
 
 
 def read_merged(line: bytes, file: object, number: int) -> dict[str, Any]:

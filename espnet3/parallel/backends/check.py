@@ -91,7 +91,12 @@ def option_problems(row: Backend | None, options: Any) -> list[str]:
         reason = _refused_name(row, name) or _refused_value(row, name, options)
         if reason:
             problems.append(problem(f"options.{named(name)}", value, reason))
-    return problems if row is None else [*problems, *_missing(row, options)]
+    if row is None:
+        return problems
+    for name, example in row.required.items():
+        if options.get(name) is None and not (row.scheduler and _set_by_site(row, options, name)):
+            problems.append(f"options.{name} is missing: {row.name} requires it, such as {example}")
+    return problems
 
 
 def _refused_name(row: Backend | None, name: Any) -> str:
@@ -296,14 +301,6 @@ def _refused_walltime(scheduler: Scheduler, value: Any) -> str:
     if found is None:
         return f"not a time; write it as {example}, or as 90m, 4h, 2 days"
     return ""
-
-
-def _missing(row: Backend, options: Mapping[Any, Any]) -> list[str]:
-    return [
-        f"options.{name} is missing: {row.name} requires it, such as {example}"
-        for name, example in row.required.items()
-        if options.get(name) is None and not (row.scheduler and _set_by_site(row, options, name))
-    ]
 
 
 def _set_by_site(row: Backend, options: Mapping[Any, Any], name: str) -> bool:

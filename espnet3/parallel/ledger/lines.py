@@ -161,13 +161,12 @@ def read_line(line: bytes) -> tuple[int, bytes, bytes] | None:
 
 def hash_indices(items: Sequence[Any]) -> str:
     """Return a hash of the indices and their order; a range and the equal list have the same."""
-    digest = _hash_integers(items)
-    if digest is None:
-        plain = hashlib.sha256(b"json\n")
-        for at, item in enumerate(items):
-            plain.update(_held(at, item) + b"\n")
-        digest = plain.hexdigest()
-    return digest
+    if (digest := _hash_integers(items)) is not None:
+        return digest
+    plain = hashlib.sha256(b"json\n")
+    for at, item in enumerate(items):
+        plain.update(_held(at, item) + b"\n")
+    return plain.hexdigest()
 
 
 def _held(at: int, item: Any) -> bytes:
@@ -188,10 +187,8 @@ def _hash_integers(items: Sequence[Any]) -> str | None:
     for at in range(0, len(items), _CHUNK):
         part = items[at : at + _CHUNK]
         if not isinstance(part, range):
-            kinds = set(map(type, part))
-            if not all(
-                kind is int or (numpy is not None and issubclass(kind, numpy.integer)) for kind in kinds
-            ):
+            others = set(map(type, part)) - {int}
+            if others and (numpy is None or not all(issubclass(kind, numpy.integer) for kind in others)):
                 return None
         try:
             numbers = array("q", part)

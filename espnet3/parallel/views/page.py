@@ -70,14 +70,17 @@ def page_of(facts: RunFacts) -> str:
         + "</ol></section>",
         _tiles(facts),
         *(f'<p class="note">{escape(note)}</p>' for note in (facts.sampled, *facts.notes) if note),
-        _section("Throughput", _throughput(facts)),
-        _section("Who worked when", _timeline(facts)),
-        _section("How long items took", _times(facts)),
-        _section(f"Failures ({facts.failed:,})", _failures(facts)),
-        _section("Sessions, retries and losses", _sessions(facts)),
-        _section("What was run", _recorded(facts)),
-        _section("What is not recorded", f"<p>{escape(_NOT_RECORDED)}</p>"),
     ]
+    sections = {
+        "Throughput": _throughput(facts),
+        "Who worked when": _timeline(facts),
+        "How long items took": _times(facts),
+        f"Failures ({facts.failed:,})": _failures(facts),
+        "Sessions, retries and losses": _sessions(facts),
+        "What was run": _recorded(facts),
+        "What is not recorded": f"<p>{escape(_NOT_RECORDED)}</p>",
+    }
+    parts += [f"<section><h2>{escape(name)}</h2>{body}</section>" for name, body in sections.items()]
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -312,10 +315,6 @@ def _recorded(facts: RunFacts) -> str:
         + history
         + _folded("Configuration (secrets masked)", f"<pre>{escape(config)}</pre>")
     )
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
 
 
 def _folded(title: str, body: str) -> str:

@@ -38,7 +38,6 @@ def read_file(path: str) -> Any:
 
 
 def _tab(path: str, error: Any) -> str:
-    """Name a tab before the text of a line, if PyYAML stumbled over one; else ""."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return ""
@@ -106,7 +105,6 @@ def plan(conf: str, as_json: bool) -> None:
 
 
 def _of_scheduler(row: Backend, config: ParallelConfig, shards: int, facts: dict[str, Any]) -> list[str]:
-    """Fill in the facts of both kinds of run, and return them as text."""
     load_cluster_class(row)  # the error of a missing package says how to install it
     from espnet3.parallel.clusters.job_cluster import plan_jobs
     from espnet3.parallel.detached.launch.job_arrays import planned

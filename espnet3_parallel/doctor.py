@@ -86,8 +86,6 @@ def doctor(
 
 
 class _Told:
-    """Findings as they are made; what an option would check is left out where that option is given."""
-
     def __init__(self, given: set[str], as_json: bool) -> None:
         self.given, self.as_json = given, as_json
         self.found: list[Finding] = []
@@ -101,11 +99,9 @@ class _Told:
             say(wrapped(text, 13) if sys.stdout.isatty() else text)  # where the first line's text begins
 
     def wrong(self, begin: int = 0) -> int:
-        """Return how many findings are wrong."""
         return sum(each.good is False for each in self.found[begin:])
 
     def end(self) -> NoReturn:
-        """Print what is left to print, and end the process."""
         done = sum(each.good is not None for each in self.found)
         left = f", {len(self.found) - done} not made" if done < len(self.found) else ""
         if self.as_json:
@@ -119,7 +115,6 @@ class _Told:
 def _look_at_block(
     config: ParallelConfig, wanted: dict[str, str], folders: Sequence[str], tell: _Told
 ) -> None:
-    """Check all that needs no worker, then with --start what one says."""
     row, begin = BACKENDS[config.env], len(tell.found)
     try:
         if not without_dask(config):
@@ -190,7 +185,6 @@ def _look_at_folders(folders: Sequence[str], tell: Tell) -> list[str]:
 
 
 def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) -> Facts:
-    """Import runner and provider here and as a job would, and compare the two; return the facts of this process."""
     see_current_folder()
     here = look(wanted)
     for what, file in here.files.items():
@@ -236,7 +230,6 @@ def _start_one(
 
 @contextmanager
 def _one_worker(config: ParallelConfig) -> Iterator[None]:
-    """Have a block's calls answered by one worker of its own, without Dask where a block needs none."""
     one = {**dict(config), "n_workers": 1, "adapt": None}
     if not without_dask(config):
         with get_client(one):
@@ -271,13 +264,16 @@ _SIZES = (1, 4)
 
 
 def _try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell) -> None:
-    """Run a runner in several ways; tell equal results, or the first difference and its reason."""
     try:
         runner_class, provider = runner_and_provider(whole, wanted.get("runner"), wanted.get("provider"))
         detached = not writes_files(runner_class)
         if not detached:
             tell(None, "its writer hooks: the results of forward are compared, before files are made of them")
-            runner_class = _without_hooks(runner_class)
+            body = {"forward": staticmethod(runner_class.forward), "__module__": runner_class.__module__}
+            if runner_class.batch_forward is not BaseRunner.batch_forward:
+                body["batch_forward"] = staticmethod(runner_class.batch_forward)
+            body["__qualname__"] = runner_class.__qualname__
+            runner_class = type(runner_class.__name__, (BaseRunner,), body)
         with unused_batches():
             runner = runner_class(provider, progress=False, on_error="record")
         _compare_answers(runner, n_items, detached, tell)
@@ -304,11 +300,3 @@ def _compare_answers(runner: Any, n_items: int, detached: bool, tell: Tell) -> N
     ways += ["as detached jobs"] if detached else []
     if len(failures) < n_items:
         tell(True, f"{counted(n_items, 'item')}: the same answer {', '.join(ways)}")
-
-
-def _without_hooks(runner: Any) -> type[BaseRunner]:
-    """Return a runner of the same items that returns its results instead of writing files."""
-    body = {"forward": staticmethod(runner.forward), "__module__": runner.__module__}
-    if runner.batch_forward is not BaseRunner.batch_forward:
-        body["batch_forward"] = staticmethod(runner.batch_forward)
-    return type(runner.__name__, (BaseRunner,), {**body, "__qualname__": runner.__qualname__})

@@ -90,5 +90,4 @@ def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:
 
 
 def _text(text: str, style: str = "", *, cut: bool = False) -> Text:
-    """Return a text without mark-up and terminal commands; a cut text ends with dots."""
     return Text(printable(text), style, no_wrap=cut or None, overflow="ellipsis" if cut else None)

@@ -90,7 +90,6 @@ def differences(here: Facts, there: Facts) -> list[str]:
 
 
 def _wrong(what: str, reference: str) -> str:
-    """Return why a reference does not name a usable class, or ""."""
     module, colon, name = reference.partition(":")
     if not (module and colon and name):
         return f"write it as module:Class, such as my_recipe.decode:{'Runner' if what == 'runner' else 'Provider'}"

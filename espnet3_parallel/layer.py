@@ -120,7 +120,6 @@ def espnets_command() -> metadata.EntryPoint | None:
 
 
 def _command() -> Finding:
-    """Say whose command `espnet3` is: installing one distribution overwrites the script of the other."""
     script = Path(sysconfig.get_path("scripts"), SECOND)
     ours = script.is_file() and "espnet3_parallel" in script.read_text(encoding="utf-8", errors="replace")
     entry = espnets_command()

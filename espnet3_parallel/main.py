@@ -86,7 +86,11 @@ class _Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         if cmd_name != "overlay":  # which is for a tree that hides our layer
-            _refuse_another_layer()
+            used = layer.in_use()
+            for finding in [] if used.ours else layer.findings(used):
+                print(f"{layer.COMMAND}: {finding.text}", file=sys.stderr)
+            if not used.ours:
+                sys.exit(1)
         found: Any = getattr(import_module(f"espnet3_parallel.{VERBS[cmd_name][0]}"), cmd_name)
         return found if isinstance(found, click.Command) else None
 
@@ -100,11 +104,3 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that shows ASCII alone gets escapes
             stream.reconfigure(errors="backslashreplace")
-
-
-def _refuse_another_layer() -> None:
-    used = layer.in_use()
-    if not used.ours:
-        for finding in layer.findings(used):
-            print(f"{layer.COMMAND}: {finding.text}", file=sys.stderr)
-        sys.exit(1)

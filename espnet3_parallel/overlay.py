@@ -63,7 +63,6 @@ def remove(tree: Path) -> list[Path]:
 
 
 def _parts() -> list[PurePosixPath]:
-    """Return our modules and rooms: what lies in espnet3/parallel but its own file."""
     if not (ROOT / "espnet3" / "parallel" / "base_runner").is_dir():
         raise OverlayError(
             f"{ROOT} holds the layer as a checkout does; only its wheel has the packages that are found before "

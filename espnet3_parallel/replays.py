@@ -127,8 +127,6 @@ def _one(again: Replay, index: Any, debug: bool, profiles: Path | None) -> Repla
 
 
 class _Profiles(ExitStack):
-    """cProfile around an item, and a flame graph by py-spy where that is installed."""
-
     def __init__(self, index: Any, folder: Path) -> None:
         super().__init__()
         self._table = cProfile.Profile()
@@ -143,7 +141,6 @@ class _Profiles(ExitStack):
         return self
 
     def print(self) -> None:
-        """Print the table, and where the flame graph is."""
         pstats.Stats(self._table, stream=sys.stdout).sort_stats("cumulative").print_stats(25)
         if self._flames is None:
             say("no flame graph: it takes py-spy (pip install py-spy)")

@@ -85,7 +85,6 @@ def wait(run: str, timeout: float | None, as_json: bool) -> None:
 
 
 def _look_of(run: str) -> Callable[[], RunStatus | FolderStatus]:
-    """Return a look at the jobs of a run, or at its folder if it has none."""
     path = Path(os.path.abspath(run))
     if (path / FOLDER / PLAN).exists():
         return DetachedRun.open(path).status
@@ -93,7 +92,6 @@ def _look_of(run: str) -> Callable[[], RunStatus | FolderStatus]:
 
 
 def _redraw(found: RunStatus | FolderStatus) -> None:
-    """Print a status in place of the one before, on a terminal; below it elsewhere."""
     begin = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
     end = "" if sys.stdout.isatty() or not found.alive else "\n"
     print(begin, end="")

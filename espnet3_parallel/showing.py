@@ -28,21 +28,19 @@ def print_status(found: RunStatus | FolderStatus, as_json: bool = False) -> None
 
 def status_text(found: RunStatus | FolderStatus) -> str:
     """Return a status as text of 80 columns."""
-    lines = _of_jobs(found) if isinstance(found, RunStatus) else _of_folder(found)
-    return "\n".join([*lines, *(wrapped(f"note: {note}") for note in found.notes)])
-
-
-def _of_folder(found: FolderStatus) -> list[str]:
-    left = found.items - found.ok - found.failed
-    if found.alive:
-        end = f"a driver is at work: {found.driver}"
-    elif found.merged:
-        end = "complete, and merged"
-    elif left:
-        end = f"no driver is at work: the same call of the runner computes the {left:,} that are left"
+    if isinstance(found, RunStatus):
+        lines = _of_jobs(found)
     else:
-        end = "no driver is at work: the same call of the runner merges it"
-    return [wrapped(f"{found.run}: {counts_of(found)}"), wrapped(end)]
+        if found.alive:
+            end = f"a driver is at work: {found.driver}"
+        elif found.merged:
+            end = "complete, and merged"
+        else:
+            left = found.items - found.ok - found.failed
+            rest = f"computes the {left:,} that are left" if left else "merges it"
+            end = f"no driver is at work: the same call of the runner {rest}"
+        lines = [wrapped(f"{found.run}: {counts_of(found)}"), wrapped(end)]
+    return "\n".join([*lines, *(wrapped(f"note: {note}") for note in found.notes)])
 
 
 def _of_jobs(found: RunStatus) -> list[str]:

@@ -101,7 +101,6 @@ def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFa
 
 @contextmanager
 def _keys() -> Iterator[Callable[[], bool]]:
-    """Yield a short wait for a key that leaves; put the terminal back in the end."""
     if not sys.stdin.isatty():
         yield lambda: bool(select.select([], [], [], _KEYS)[0])
         return

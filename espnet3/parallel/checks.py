@@ -198,18 +198,14 @@ def search_path() -> list[str]:
 
 def surroundings() -> tuple[str, dict[str, str], list[str]]:
     """Return this process's folder ("" where it is gone), environment and search path, as they are: to see a change."""
-    try:
-        folder = os.getcwd()
-    except OSError:
-        folder = ""
-    return folder, dict(os.environ), list(sys.path)
+    return working_folder() or "", dict(os.environ), list(sys.path)
 
 
 def working_folder() -> str | None:
     """Return the working directory; None where it has been deleted."""
     try:
         return os.getcwd()
-    except FileNotFoundError:
+    except OSError:
         return None
 
 

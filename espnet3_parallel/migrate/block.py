@@ -93,7 +93,10 @@ class Block:
 
     def complete(self) -> None:
         """Make options of the gathered values for a scheduler, with guesses for required ones."""
-        cores, memory = self.cores or _CORES, self._memory_of_job()
+        cores, memory = self.cores or _CORES, self.memory
+        if memory is not None and self.memory_per_core and self.cores is not None and self.cores.value > 1:
+            why = f"{memory.why}: {_size_text(memory.value)} for each of {cores.value} cores"
+            memory = Entry(memory.value * cores.value, why)
         self.options["cores"] = cores
         self.options["memory"] = _MEMORY if memory is None else Entry(_size_text(memory.value), memory.why)
         self.options.setdefault("walltime", _WALLTIME)
@@ -110,14 +113,7 @@ class Block:
         if self.directives:
             self.lists["job_extra_directives"] = list(self.directives.values())
 
-    def _memory_of_job(self) -> Entry | None:
-        if self.memory is None or not self.memory_per_core or self.cores is None or self.cores.value == 1:
-            return self.memory
-        why = f"{self.memory.why}: {_size_text(self.memory.value)} for each of {self.cores.value} cores"
-        return Entry(self.memory.value * self.cores.value, why)
-
     def _whole(self, resources: dict[str, Entry], cores: Entry, memory: Entry | None) -> dict[str, Entry]:
-        """Return the resources in words of PBS, if they hold more than cores and memory."""
         mem = "" if memory is None else f"mem={memory.value // 1024**2}mb"
         whole = {name: resources.pop(name) for name in _WHOLE if name in resources}
         gpus = resources.pop("ngpus", None)
@@ -153,7 +149,6 @@ class Block:
 
 
 def _size_text(size: int) -> str:
-    """Write a number of bytes as `parallel` reads it: 4294967296 is "4GiB"."""
     for unit, power in (("GiB", 3), ("MiB", 2)):
         if size >= 1024**power and size % 1024**power == 0:
             return f"{size // 1024**power}{unit}"

@@ -218,8 +218,6 @@ _INNER_HASH = re.compile(r"(?<=[^\s;&|])#")  # as in $#, where shlex would begin
 
 @dataclass(slots=True)
 class _Branch:
-    """An open `if` or `case`: does its part run, and may a later part? None: only a shell can decide."""
-
     said: str
     runs: bool | None = None
     open: bool | None = True
@@ -244,7 +242,6 @@ class Script:
                 self._take(f"{name}:{line}", words)
 
     def _branch(self, where: str, words: list[str]) -> list[str]:
-        """Open, change or close a branch; return the words that remain."""
         first = words[0] if words else ""
         if first in ("if", "case"):
             self._branches.append(_Branch(""))
@@ -262,14 +259,12 @@ class Script:
         return []
 
     def _holds(self, condition: list[str]) -> bool | None:
-        """Return whether a comparison of two texts is true; None: only a shell can decide."""
         match [self._filled(word) for word in condition]:
             case ["[" | "[[", left, "=" | "==", right, "]" | "]]"]:
                 return None if is_computed(left) or _PATTERN.search(right) else left == right
         return None
 
     def _take(self, where: str, words: list[str]) -> None:
-        """Take the settings of a statement, or note those that a shell must decide or compute."""
         unsure = next((f" ({each.said})" for each in self._branches if each.runs is None), "")
         for name, source, follows in _settings(words):
             value = self._filled(source)
@@ -303,7 +298,6 @@ def _both(one: bool | None, other: bool | None) -> bool | None:
 
 
 def _statements(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the words between line ends and semicolons, with their line; operators such as `&&` stay words."""
     pending, first = "", 0
     for number, line in enumerate([*text.splitlines(), ""], 1):
         pending, first = (f"{pending}\n{line}", first) if pending else (line, number)
@@ -327,7 +321,6 @@ def _statements(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _settings(words: list[str]) -> Iterator[tuple[str, str, bool]]:
-    """Yield assignments before a command and options with a number: name, value, and whether they follow `&&`."""
     begins, follows = True, False
     for word, after in pairwise([*words, ""]):
         name, sign, value = word.partition("=")

@@ -90,7 +90,11 @@ def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> s
         _fill_ssh(block, call, texts, folder)
     else:
         _fill_scheduler(block, call, _choose_options(call, texts, folder, block.notes))
-    _bound_workers(block)
+    if block.at_once is not None:
+        jobs, most = block.n_workers, _positive(block.at_once, "--max-jobs-run")
+        if most < jobs.value:
+            why = f"--max-jobs-run {most} of {block.at_once.why}, for {jobs.value} jobs ({jobs.why})"
+            block.n_workers = Entry(most, why)
     text = block.text(f"For the stage {stage}, from {', '.join(files)}")
     try:
         ParallelConfig.parse(OmegaConf.create(text).parallel)
@@ -107,7 +111,6 @@ def _text(path: str) -> str:
 
 
 def _choose_call(script: Script, stage: str) -> Call:
-    """Return the command that does a stage's work, with the `--gpu 1` that asr.sh adds for `gpu_inference`."""
     variables = script.variables
     on_gpu = variables.get("gpu_inference") if stage == "inference" else None
     if on_gpu is not None and on_gpu.value.lower() not in _YES:
@@ -145,15 +148,6 @@ def _choose_jobs(script: Script, stage: str) -> Entry:
     return _NJ
 
 
-def _bound_workers(block: Block) -> None:
-    if block.at_once is None:
-        return
-    jobs, most = block.n_workers, _positive(block.at_once, "--max-jobs-run")
-    if most < jobs.value:
-        why = f"--max-jobs-run {most} of {block.at_once.why}, for {jobs.value} jobs ({jobs.why})"
-        block.n_workers = Entry(most, why)
-
-
 def _positive(said: Entry, name: str) -> int:
     if not said.value.isdigit() or not int(said.value):
         raise ConfigError(f"{said.why}: {name} = {said.value!r}: must be a positive whole number")
@@ -161,7 +155,6 @@ def _positive(said: Entry, name: str) -> int:
 
 
 def _beside(wanted: str, texts: Mapping[str, str], folder: str) -> str | None:
-    """Return a file that a script reads: the one of that name on the command line, or the one beside cmd.sh."""
     wanted = os.path.expandvars(wanted)
     beside = os.path.join(folder, wanted)
     named = [path for path in texts if os.path.basename(path) == os.path.basename(wanted)]
@@ -202,7 +195,6 @@ def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
 
 
 def _fill_local(block: Block, call: Call) -> None:
-    """Fill in the block of run.pl, which ignores all options but two."""
     gpus, threads = call.options.pop("gpu", None), call.options.pop("num_threads", None)
     most = "no more than the machine has processors"
     if gpus is not None and gpus.value != "0":

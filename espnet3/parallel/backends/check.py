@@ -91,7 +91,12 @@ def option_problems(row: Backend | None, options: Any) -> list[str]:
         reason = _refused_name(row, name) or _refused_value(row, name, options)
         if reason:
             problems.append(problem(f"options.{named(name)}", value, reason))
-    return problems if row is None else [*problems, *_missing(row, options)]
+    if row is None:
+        return problems
+    for name, example in row.required.items():
+        if options.get(name) is None and not (row.scheduler and _set_by_site(row, options, name)):
+            problems.append(f"options.{name} is missing: {row.name} requires it, such as {example}")
+    return problems
 
 
 def _refused_name(row: Backend | None, name: Any) -> str:
@@ -132,7 +137,6 @@ def _owners(name: str) -> str:
 
 
 def _elsewhere(name: str) -> str:
-    """Return the right place of a word of Lightning, ESPnet2 or job scripts; "" for another name."""
     if name in OF_TRAINER:
         return TO_TRAINER
     if name in _STRATEGIES:
@@ -197,7 +201,6 @@ def _is(kind: type | tuple[type, ...]) -> Callable[[Any], bool]:
 
 
 def _are_resources(value: Any) -> bool:
-    """Return whether a value holds limits and requests alone: Kubernetes drops other words without an error."""
     return (
         isinstance(value, Mapping)
         and not set(value) - {"limits", "requests"}
@@ -300,19 +303,7 @@ def _refused_walltime(scheduler: Scheduler, value: Any) -> str:
     return ""
 
 
-def _missing(row: Backend, options: Mapping[Any, Any]) -> list[str]:
-    return [
-        f"options.{name} is missing: {row.name} requires it, such as {example}"
-        for name, example in row.required.items()
-        if options.get(name) is None and not (row.scheduler and _set_by_site(row, options, name))
-    ]
-
-
 def _set_by_site(row: Backend, options: Mapping[Any, Any], name: str) -> bool:
-    """Return whether the site's jobqueue.yaml or environment gives a required option, as dask-jobqueue reads it there.
-
-    dask is imported for this, and only here: for a configuration that would otherwise be refused.
-    """
     if not installed("dask_jobqueue"):
         return False
     from dask import config

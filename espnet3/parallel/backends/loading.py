@@ -97,7 +97,6 @@ def allowed_options(row: Backend) -> tuple[str, ...]:
 
 
 def _name_the_user() -> None:
-    """Give this user a name where no line of passwd has one, as in many containers."""
     try:
         getpass.getuser()  # as asyncssh and dask-kubernetes do when they are imported
     except (KeyError, OSError):

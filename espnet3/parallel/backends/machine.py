@@ -133,8 +133,11 @@ def check_gpus(gpus: Sequence[Gpu], variable: str | None, n_workers: int) -> tup
 
 def chosen_gpus(options: Mapping[str, Any], n_workers: int) -> list[str]:
     """Return the GPUs that workers of this machine share out, as CUDA_VISIBLE_DEVICES names them."""
-    given = options.get(GPU_VARIABLE)
-    variable = os.environ.get(GPU_VARIABLE) if given is None else _joined(given)
+    variable = options.get(GPU_VARIABLE)
+    if variable is None:
+        variable = os.environ.get(GPU_VARIABLE)
+    else:
+        variable = ",".join(map(str, variable)) if isinstance(variable, (list, tuple)) else str(variable)
     visible, warning = check_gpus(gpus_of_machine(), variable, n_workers)
     if warning is not None:
         logger.warning("%s", warning)
@@ -146,10 +149,6 @@ def devices(gpus: Sequence[Gpu]) -> list[str]:
     if any(gpu.is_part for gpu in gpus):
         return [gpu.uuid for gpu in gpus]
     return [str(gpu.index) for gpu in gpus]
-
-
-def _joined(given: Any) -> str:
-    return ",".join(map(str, given)) if isinstance(given, (list, tuple)) else str(given)
 
 
 def gpu_env(gpus: Sequence[str], worker: int) -> dict[str, str]:
@@ -198,7 +197,6 @@ def all_memory() -> int:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Yield the folders of the control groups that this process is in, and of those around them."""
     # a container may see its own group at the root, while the process is said to be in one of the host
     own = ["0::/", f"0:{controller}:/"]
     try:

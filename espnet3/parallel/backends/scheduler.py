@@ -249,7 +249,8 @@ class Scheduler:
             if found is None:
                 continue
             parts = {name: (text or "").strip() for name, text in found.groupdict().items()}
-            views[self._id(parts)] = JobView(
+            one = self.element.format(**parts) if parts.get("index") else parts.get("id") or parts["job"]
+            views[one] = JobView(
                 meaning_of(self.words, parts["word"]),
                 parts["word"],
                 given(parts.get("reason", "")),
@@ -280,11 +281,6 @@ class Scheduler:
         found = re.fullmatch(pattern, element)
         return (element, "") if found is None else (found[1], found[2])
 
-    def _id(self, parts: Mapping[str, str]) -> str:
-        if parts.get("index"):
-            return self.element.format(job=parts["job"], index=parts["index"])
-        return parts.get("id") or parts["job"]
-
 
 def number_of(job: str) -> str:
     """Return the id of a whole job, or of the whole array that an element is in, without its index and its server."""
@@ -293,18 +289,15 @@ def number_of(job: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a job's name without the characters that some schedulers replace."""
     return re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
 def _is_of(told: str, own: Sequence[str]) -> bool:
-    """Return whether the queue's name of a job is one of ours; LSF writes * for the beginning of a long one."""
     name = _plain(told.removeprefix("*"))
     return any(one.endswith(name) if told.startswith("*") else one == name for one in map(_plain, own))
 
 
 def _one_line(text: str) -> str:
-    """Return a text of several lines as one: PBS cuts a line anywhere and goes on behind a tab."""
     lines = text.replace("\n\t", "").splitlines()
     return "; ".join(" ".join(line.split()).rstrip(";") for line in lines if line.strip())
 

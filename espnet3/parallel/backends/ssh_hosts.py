@@ -68,6 +68,5 @@ def refused_ssh_option(options: Mapping[Any, Any], name: str) -> str:
 
 
 def _for_each(value: Any, count: int) -> list[Any]:
-    """Return a value for each host: a list of one, or a value alone, holds for all."""
     given = value if isinstance(value, list) else [value]
     return given * count if len(given) == 1 else given

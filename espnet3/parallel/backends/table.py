@@ -98,10 +98,7 @@ _REMOTE_ROWS = (
         package="asyncssh",
         extra="ssh",
         cluster="distributed.deploy.ssh:SSHCluster",
-        signatures=(
-            "distributed.deploy.ssh:SSHCluster",
-            "distributed.deploy.spec:SpecCluster.__init__",
-        ),
+        signatures=("distributed.deploy.ssh:SSHCluster", "distributed.deploy.spec:SpecCluster.__init__"),
         required={"hosts": "hosts: [node1, node2] (the first runs the scheduler)"},
         controlled={
             **LAYER,
@@ -172,12 +169,6 @@ def _own() -> dict[str, Backend]:
 
 
 class _Table(Mapping[str, Backend]):
-    """All backends by name.
-
-    Schedulers are read for a name that has none of its own here; other packages are searched for one that is not ours
-    at all. Both, to list them all.
-    """
-
     def __getitem__(self, name: str) -> Backend:
         if name in _WITHOUT_SCHEDULER:
             return _WITHOUT_SCHEDULER[name]
@@ -196,7 +187,6 @@ BACKENDS: Mapping[str, Backend] = _Table()
 
 @lru_cache(maxsize=1)
 def _added(path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return the entry points of other packages by name; a changed import path is searched anew."""
     from importlib.metadata import entry_points  # takes longer to import than the rest of this package
 
     found: dict[str, EntryPoint] = {}

@@ -335,7 +335,12 @@ class Appender:
             try:
                 write_all(self._fd, data)
             except OSError:
-                self._cut_back()
+                try:
+                    os.ftruncate(self._fd, self.size)
+                except OSError:
+                    self._broken = (
+                        True  # a torn line stays at the end: no reader takes it, and nothing may follow it
+                    )
                 raise
             self.size += len(data)
             self._dirty = True
@@ -349,12 +354,6 @@ class Appender:
                 f"{self.path} is gone: it was deleted or moved while the run was writing to it. Put it back, or start "
                 "again to compute what it held, and leave the folder alone until the run has ended"
             )
-
-    def _cut_back(self) -> None:
-        try:
-            os.ftruncate(self._fd, self.size)
-        except OSError:
-            self._broken = True  # a torn line stays at the end: no reader takes it, and nothing may follow it
 
     def sync(self) -> None:
         """Have the disk hold all appended lines."""
@@ -372,9 +371,6 @@ class Appender:
         finally:
             os.close(self._fd)
             self._fd = -1
-
-
-# --- owners of a folder ---
 
 
 def refuse_others(run: Path) -> None:
@@ -419,7 +415,6 @@ def writers(status: os.stat_result, *, owner_alone: bool = False) -> str:
 
 @cache
 def _is_private(gid: int) -> bool:
-    """Whether a group is this user's alone, as systems with a umask of 002 make one for each account."""
     try:
         group, name = grp.getgrgid(gid), pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import re
@@ -265,10 +266,7 @@ class _SessionFile(TypedDict, total=False):
 
 
 def open_run(
-    path: str | os.PathLike[str],
-    identity: Identity,
-    items: Sequence[Any],
-    resume: bool | str = True,
+    path: str | os.PathLike[str], identity: Identity, items: Sequence[Any], resume: bool | str = True
 ) -> OpenRun:
     """Open a run folder, new or with the outcomes of earlier sessions."""
     resume = resumed(resume)
@@ -318,14 +316,8 @@ def _open(
             stacklevel=_CALLER,
         )
     if differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
-        _write_run(
-            path,
-            run_id,
-            replace(identity, plan=plan),
-            items,
-            {"aside": before and before.name, **old},
-            differs,
-        )
+        kept = {"aside": before and before.name, **old}
+        _write_run(path, run_id, replace(identity, plan=plan), items, kept, differs)
     run = OpenRun(path, run_id, identity, items, lease, plan)
     notes: dict[str, dict[str, Any]] = {
         "begun_anew": {"kept": before.name} if before is not None else {},
@@ -342,10 +334,6 @@ def _open(
 
 
 def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | None:
-    """Return the plan that cut a folder's shards; None if this run cannot use them.
-
-    Files of a runner's own writers cannot be taken over item by item, as results can.
-    """
     plan: dict[str, Any] = old.get("plan") or {}
     if SHARDS not in plan and SHARDS not in identity.plan:
         return identity.plan
@@ -354,13 +342,9 @@ def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | N
 
 
 def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list[str] | None:
-    """Return the indices of a run's list that another one lacks; None if all are there, in another order.
-
-    None also if the old list is not known, or the run has shards of its own: stretches of that list.
-    """
     said = old.get("indices") or {}
     if SHARDS in (old.get("plan") or {}) or not said.get("count"):
-        return None
+        return None  # shards of its own are stretches of the list
     try:
         was = range(*said["range"]) if "range" in said else read_json(path / INDICES)["list"]
     except (FileNotFoundError, DamagedFolderError):
@@ -378,7 +362,6 @@ def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list
 
 
 def _said_by_sessions(path: Path) -> dict[str, Any]:
-    """Return the facts of a lost run.json that the last session noted, as far as they are needed."""
     for session in reversed(split_folders(path, SESSION)):
         try:
             said = read_json(session / SPEC, _SessionFile)
@@ -389,7 +372,6 @@ def _said_by_sessions(path: Path) -> dict[str, Any]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the drafts of killed processes; the folder's lease is ours."""
     found = [leftover for name in _WRITTEN_WHOLE for leftover in leftovers(path, name)]
     for split in _sessions(path):
         found += [leftover for name in (SPEC, DONE) for leftover in leftovers(split, name)]
@@ -399,19 +381,12 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _sessions(path: Path) -> list[Path]:
-    """Return the folders of sessions, with and without writers of the runner's own."""
     return [*split_folders(path), *split_folders(path, SESSION)]
 
 
 def _write_run(
-    path: Path,
-    run_id: str,
-    identity: Identity,
-    items: Sequence[Any],
-    old: dict[str, Any],
-    differs: list[str],
+    path: Path, run_id: str, identity: Identity, items: Sequence[Any], old: dict[str, Any], differs: list[str]
 ) -> None:
-    """Write `run.json`, with the forced differences in its history, and a list of indices beside it."""
     if not isinstance(items, range):  # of a range `run.json` says all
         write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -424,7 +399,6 @@ def _write_run(
 
 
 def _has_results(path: Path) -> bool:
-    """Tell whether a session has left a result, or a finished shard of its own: what could be stale."""
     if any((split / DONE).exists() for split in _sessions(path)) and split_folders(path, SESSION):
         return True
     files = (split / RESULTS for split in _sessions(path))
@@ -441,7 +415,6 @@ def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
 
 
 def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
-    """Return the content of `run.json`, or its damage; neither for a new run."""
     advice = (
         'What the splits hold is intact: resume="force" takes over the results of this index list; '
         "resume=False moves all aside and starts anew"
@@ -466,7 +439,6 @@ def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
 
 
 def _of_espnet3(path: Path) -> str:
-    """Describe a folder of ESPnet3's own layer, with the same names for shards and manifest."""
     locks = [lock.relative_to(path).as_posix() for lock in path.glob(f"{SPLIT}.*/lock")]
     at_work = f"; it is still at work there, or was killed ({', '.join(sorted(locks))})" if locks else ""
     return (
@@ -477,7 +449,6 @@ def _of_espnet3(path: Path) -> str:
 
 
 def _strangers_aside(path: Path) -> Path | None:
-    """Move away what has the names of a run's files in a folder that holds no run."""
     if (path / RUN).exists() or split_folders(path):
         return None
     moved = set_aside(path)
@@ -490,10 +461,7 @@ def _strangers_aside(path: Path) -> Path | None:
 
 
 def _begin_anew(path: Path) -> Path | None:
-    """Move the run of a folder aside, in the place of the one that it has replaced itself; return where it is.
-
-    So one is kept: the last that was finished, else the last.
-    """
+    # one replaced run is kept: the last that was finished, else the last
     moved = set_aside(path)
     try:
         name = (moved and read_run(moved).get("aside")) or ""
@@ -525,15 +493,10 @@ def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
     ]
     if not names:
         return None
-    number = 0
     with writing(path / "old"):
-        while True:
-            target = path / f"old.{number}"
-            try:
-                target.mkdir(mode=0o700)
-                break
-            except FileExistsError:
-                number += 1
+        folders = (path / f"old.{number}" for number in itertools.count())
+        target = next(folder for folder in folders if not os.path.lexists(folder))
+        target.mkdir(mode=0o700)
         for name in names:
             os.rename(path / name, target / name)
         sync_folder(target)

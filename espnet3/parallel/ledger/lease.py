@@ -104,13 +104,10 @@ class Lease:
             # a full disk, or the folder is gone: the lease ends with this process, or with the token above
             self.last_error = error
 
-    # --- taking ---
-
     def _file(self, number: int) -> Path:
         return self.path / f"lease.{number}.json"
 
     def _take(self, number: int, who: str) -> bool:
-        """Create the lease of a number; False if another process was faster."""
         token = uuid.uuid4().hex
         self._facts = {
             "run_id": who,
@@ -174,7 +171,6 @@ class Lease:
             )
 
     def _is_touched(self, file: Path, beat: float, *, at_once: bool = True) -> bool:
-        """Tell whether the holder of a lease gives signs of life; `at_once` believes a recent one."""
         touched = _touched(file)
         if touched is None:
             return False
@@ -188,14 +184,11 @@ class Lease:
                 return True
         return False
 
-    # --- keeping ---
-
     def _keep(self) -> None:
         while not self._lost and not self._stop.wait(self.beat):
             self._look()
 
     def _look(self) -> None:
-        """Give a sign of life, and see whether another driver has taken the lease over."""
         try:
             os.utime(self._file(self._number))  # without times: the file system's clock, not this host's
             newest = max(lease_numbers(self.path), default=0)
@@ -230,7 +223,6 @@ def disk_now(folder: Path) -> int:
 
 
 def _place(folder: Path) -> dict[str, Any]:
-    """Return facts that tell a folder from its copy."""
     return {"path": os.path.realpath(folder), "inode": os.stat(folder).st_ino}
 
 
@@ -244,15 +236,11 @@ def is_copied(folder: Path, held: dict[str, Any]) -> bool:
 
 
 def _touched(file: Path) -> int | None:
-    """Return the time of the last touch; None for a missing file."""
     try:
         with open_plain(file) as opened:  # opening asks an NFS server, where stat may answer from a cache
             return os.fstat(opened.fileno()).st_mtime_ns
     except FileNotFoundError:
         return None
-
-
-# --- processes, so that another one can tell later whether they are still alive ---
 
 
 def this_process() -> dict[str, Any]:

@@ -68,12 +68,8 @@ def encode_failure(position: int, failure: ItemFailure) -> bytes:
         facts[key] = str(facts[key]).encode("utf-8", "backslashreplace").decode()
     if failure.seconds is not None:
         facts["seconds"] = round(failure.seconds, 6)
-    head = b'{"n":%d,"index":%b,"failure":%b' % (
-        position,
-        index_json(failure.index),
-        to_json(facts, "failure"),
-    )
-    return sealed(head)
+    outcome = to_json(facts, "failure")
+    return sealed(b'{"n":%d,"index":%b,"failure":%b' % (position, index_json(failure.index), outcome))
 
 
 def read_merged(line: bytes, file: object, number: int) -> dict[str, Any]:
@@ -163,22 +159,17 @@ def read_line(line: bytes) -> tuple[int, bytes, bytes] | None:
         return None
 
 
-# --- the list of indices ---
-
-
 def hash_indices(items: Sequence[Any]) -> str:
     """Return a hash of the indices and their order; a range and the equal list have the same."""
-    digest = _hash_integers(items)
-    if digest is None:
-        plain = hashlib.sha256(b"json\n")
-        for at, item in enumerate(items):
-            plain.update(_held(at, item) + b"\n")
-        digest = plain.hexdigest()
-    return digest
+    if (digest := _hash_integers(items)) is not None:
+        return digest
+    plain = hashlib.sha256(b"json\n")
+    for at, item in enumerate(items):
+        plain.update(_held(at, item) + b"\n")
+    return plain.hexdigest()
 
 
 def _held(at: int, item: Any) -> bytes:
-    """Return an index as JSON; an error names it and its place."""
     try:
         return index_json(item)
     except ValueTypeError as error:
@@ -191,16 +182,13 @@ def _held(at: int, item: Any) -> bytes:
 
 
 def _hash_integers(items: Sequence[Any]) -> str | None:
-    """Return the hash of a list of 64-bit integers (10 million in half a second); None for any other list."""
     digest = hashlib.sha256(b"int64\n")
     numpy = sys.modules.get("numpy")
     for at in range(0, len(items), _CHUNK):
         part = items[at : at + _CHUNK]
         if not isinstance(part, range):
-            kinds = set(map(type, part))
-            if not all(
-                kind is int or (numpy is not None and issubclass(kind, numpy.integer)) for kind in kinds
-            ):
+            others = set(map(type, part)) - {int}
+            if others and (numpy is None or not all(issubclass(kind, numpy.integer) for kind in others)):
                 return None
         try:
             numbers = array("q", part)

@@ -117,7 +117,6 @@ def merge_splits(
 
 
 def _write(scan: Scan, results: _Output, errors: _Output) -> Counter[str]:
-    """Write all outcomes in order; return the number of failures by cause."""
     failed: Counter[str] = Counter()
     with closing(_Lines(scan)) as lines:
         at = 0
@@ -154,14 +153,11 @@ def _prove_coverage(path: Path, scan: Scan, items: Sequence[Any]) -> None:
 
 
 class _Lines:
-    """Reads lines where a scan has found them."""
-
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
         self._files: dict[tuple[int, bool], BinaryIO] = {}
 
     def span(self, begin: int) -> list[bytes]:
-        """Return the middle of each line, between position and checksum, of the span that begins at a position."""
         span = self._scan.spans[begin]
         data = self._file_at(begin, ok=True).read(span.size)
         found: list[bytes] = _BODY.findall(data)
@@ -170,7 +166,6 @@ class _Lines:
         return found
 
     def of(self, positions: range) -> Iterator[tuple[int, bytes, int]]:
-        """Yield each position with its line and the place of the checksum in it."""
         state, where, sums = self._scan.state, self._scan.where, self._scan.sums
         file, following = None, -1
         for position in positions:
@@ -208,8 +203,6 @@ class _Lines:
 
 
 class _Output(Draft):
-    """A merged file; it replaces the old one if it differs."""
-
     def __init__(self, path: Path) -> None:
         self.file = path
         self.digest = hashlib.sha256()

@@ -102,7 +102,6 @@ class Results(Sequence[Any]):
         return f"<{self._length} results{failed} in {str(self.path)!r}>"
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks: the first results, and the number of failed ones."""
         rows: list[tuple[str, object]] = [
             ("folder", self.path),
             ("results", f"{self._length:,}, {self._failures:,} failed"),
@@ -135,10 +134,7 @@ class Results(Sequence[Any]):
         """The results of the other items, in order."""
         return [value for value in self if not isinstance(value, ItemFailure)]
 
-    # --- reading ---
-
     def _records(self, start: int, stop: int) -> Iterator[tuple[Any, Any]]:
-        """Yield index and value of the positions from `start` up to `stop`."""
         if start >= stop:
             return
         if self._stamp_now() != self._stamp:
@@ -162,7 +158,6 @@ class Results(Sequence[Any]):
                 yield (record["index"], record["result"] if "result" in record else self._failed(position))
 
     def _offset(self, stretch: int) -> int:
-        """Return the offset of the first line of a stretch; the file is read through once."""
         if self._offsets is None:
             offsets, at = array("q"), 0
             with open_plain(self.path / RESULTS, _BUFFER) as file:
@@ -174,7 +169,6 @@ class Results(Sequence[Any]):
         return self._offsets[stretch]
 
     def _failed(self, position: int) -> ItemFailure:
-        """Return the record of a failed item: 16 bytes are remembered for each."""
         if self._errors is None:
             positions, offsets, at = array("q"), array("q"), 0
             with open_plain(self.path / ERRORS, _BUFFER) as file:
@@ -195,7 +189,6 @@ class Results(Sequence[Any]):
             return merged_failure(file.readline(), self.path / ERRORS, place + 1)
 
     def _stamp_now(self) -> tuple[int, int]:
-        """Return size and time of the merged file, the same on every host that sees it."""
         try:
             status = os.stat(self.path / RESULTS)
         except FileNotFoundError:
@@ -211,8 +204,8 @@ def table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:
         import pandas
     except ImportError as error:
         from espnet3.parallel.backends.loading import (
-            pip_line,  # here: jobs, which import this, need none of it
-        )
+            pip_line,
+        )  # here: jobs, which import this, need none of it
 
         raise MissingPackageError(
             f"to_pandas needs pandas, which is not installed. Please install it: {pip_line('report')}",

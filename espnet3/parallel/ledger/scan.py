@@ -112,7 +112,6 @@ class _Reader:
         return self.scan
 
     def _is_own(self, split: Path, indices_sha256: str) -> bool:
-        """Tell whether a split's positions are those of the present index list."""
         try:
             return bool(read_json(split / SPEC).get("indices") == indices_sha256)
         except (DamagedFolderError, FileNotFoundError) as error:
@@ -121,7 +120,6 @@ class _Reader:
             return False
 
     def _file(self, number: int, name: str, outcome: int) -> int:
-        """Read one file of a split; return the number of its whole lines."""
         file = self.scan.splits[number] / name
         if not file.exists():
             return 0
@@ -155,7 +153,6 @@ class _Reader:
         return lines - len(damage)
 
     def _line(self, line: bytes, at: int, begin: int, number: int, outcome: int, place: Place) -> bool:
-        """Note one line, if it is whole; return whether it is."""
         state, sums, where = self.scan.state, self.scan.sums, self.scan.where
         found = checked(line)
         if found is None:
@@ -183,7 +180,6 @@ class _Reader:
         return True
 
     def _take(self, span: Span, offset: int) -> int:
-        """Note the results of a span and return their number; note nothing and return 0 if one is done already."""
         begin, end = span.n, span.n + span.items
         state, where = self.scan.state, self.scan.where
         if end > len(state) or state.count(LEFT, begin, end) != span.items:
@@ -223,10 +219,6 @@ class _Reader:
 
     @cached_property
     def _by_index(self) -> dict[bytes, int | None]:
-        """The positions of indices; None for one that stands in the list twice: it is computed again.
-
-        Only the other list would know the places of its results.
-        """
         found: dict[bytes, int | None] = {}
         for position, item in enumerate(self.items):
             index = index_json(item)
@@ -234,7 +226,6 @@ class _Reader:
         return found
 
     def _compare_with_done(self, split: Path, have: dict[str, int]) -> None:
-        """Compare the counts of a session's end with the lines that are there."""
         try:
             said = read_json(split / DONE)
         except FileNotFoundError:

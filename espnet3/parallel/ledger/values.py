@@ -51,7 +51,6 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=
 
 
 def _dumper() -> Callable[[Any], str]:
-    """Return the function from plain data to JSON, with an encoder made once instead of for each value."""
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return _ENCODER.encode
@@ -98,11 +97,7 @@ def decode(value: Any, file: object = "") -> Any:
         raise damaged(file, 0, error) from error
 
 
-# --- writing ---
-
-
 def _is_plain(value: Any, depth: int) -> bool:
-    """Tell whether a value needs no tags; the JSON encoder itself refuses nan and inf."""
     kind = type(value)
     if kind in _SCALARS:
         return True
@@ -124,7 +119,8 @@ def _tagged(value: Any, where: str, depth: int) -> Any:
         if isinstance(value, numpy.generic):
             return _numpy_scalar(value, where, depth)
         if type(value) is numpy.ndarray:
-            return _numpy_array(value, where)
+            _check_array(f"numpy array of dtype {value.dtype}", value, value.dtype.kind in "biufcmMSU", where)
+            return _array("numpy.array", value.dtype.str, value, value.tobytes())
     torch = sys.modules.get("torch")
     if torch is not None and type(value) is getattr(torch, "Tensor", None):
         return _torch_tensor(value, where)
@@ -174,7 +170,6 @@ def _write_dict(value: dict[Any, Any], where: str, depth: int) -> Any:
 
 
 def _is_object(value: dict[Any, Any]) -> bool:
-    """Tell whether a dict is written as an object of JSON."""
     return _TAG not in value and _STRINGS.issuperset(map(type, value))
 
 
@@ -210,11 +205,6 @@ def _numpy_scalar(value: Any, where: str, depth: int) -> Any:
     raise ValueTypeError(where, f"is a numpy scalar of dtype {dtype}, {_NO_ENCODING}")
 
 
-def _numpy_array(value: Any, where: str) -> Any:
-    _check_array(f"numpy array of dtype {value.dtype}", value, value.dtype.kind in "biufcmMSU", where)
-    return _array("numpy.array", value.dtype.str, value, value.tobytes())
-
-
 def _torch_tensor(value: Any, where: str) -> Any:
     name = str(value.dtype).removeprefix("torch.")
     is_dense = str(value.layout) == "torch.strided" and not (value.is_meta or value.is_nested)
@@ -242,9 +232,6 @@ def _array(kind: str, dtype: str, value: Any, data: bytes | bytearray) -> Any:
 
 def _base64(data: bytes | bytearray) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-# --- reading ---
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -327,12 +314,7 @@ def _read_numpy_scalar(value: dict[str, Any]) -> Any:
         return numpy.dtype(value["dtype"]).type(_decoded(value["value"], 0))
 
 
-def _read_numpy_array(value: dict[str, Any]) -> Any:
-    return _flat(value).reshape(value["shape"])
-
-
 def _flat(value: dict[str, Any]) -> Any:
-    """Return the array of exactly these bytes, writable as the stored one."""
     dtype, data = _dtype(value), bytearray(_bytes_of(value))
     if dtype.kind == "U":  # text with a code beyond Unicode ends in errors elsewhere
         data.decode("utf-32-be" if dtype.str[0] == ">" else "utf-32-le", "surrogatepass")
@@ -372,6 +354,6 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "path": lambda v: pathlib.Path(_decoded(v["value"], 0)),
     "purepath": lambda v: pathlib.PurePath(_decoded(v["value"], 0)),
     "numpy.scalar": _read_numpy_scalar,
-    "numpy.array": _read_numpy_array,
+    "numpy.array": lambda v: _flat(v).reshape(v["shape"]),
     "torch.tensor": _read_torch_tensor,
 }

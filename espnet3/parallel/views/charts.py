@@ -98,7 +98,6 @@ def _text(left: float, top: float, text: str, anchor: str = "start") -> str:
 
 
 def _svg(body: Sequence[str], scale: Sequence[str], height: float, label: str, top: int = _TOP) -> str:
-    """Put a chart together: its body, a line below it, and the texts of its scale."""
     bottom = top + height
     line = f'<line class="grid" x1="0%" x2="100%" y1="{bottom}" y2="{bottom}"/>'
     under = []

@@ -199,7 +199,6 @@ def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
 
 
 def _ends(found: Any, noticed: float | None) -> list[JobEnds]:
-    """Return the ends noticed at one moment, without those of a newer version."""
     states = {state.value: state for state in JobState}
     return [
         JobEnds(name, tuple(shards), noticed, states[name].sentence)
@@ -302,7 +301,10 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     exact = not sampled
     failures = merged_failures(run, counts.failed) if counts.merged else outcomes.failures
     found, unknown = read_ends(run) if ends else ([], [])
-    _count_jobs(sessions, times)
+    for stint in times.stints:  # of jobs: they count in the session that had submitted them last
+        begun = [one for one in sessions if one.begin <= stint.begin]
+        if begun and begun[-1].ended == "submitted":
+            begun[-1].ran += stint.items
     # the driver lives, or one of the jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
     complete = counts.merged or (not alive and exact and counts.ok + counts.failed == items)
@@ -340,16 +342,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     )
 
 
-def _count_jobs(sessions: list[Session], times: RunTimes) -> None:
-    """Count the items that jobs ran, in the session that had submitted them last."""
-    for stint in times.stints:
-        begun = [one for one in sessions if one.begin <= stint.begin]
-        if begun and begun[-1].ended == "submitted":
-            begun[-1].ran += stint.items
-
-
 def _counts(run: Path, outcomes: Outcomes) -> tuple[FolderStatus, str]:
-    """Count the outcomes, or estimate them where reading each line would take too long, with a sentence on that."""
     splits = split_folders(run, outcomes.kind)
     n_bytes = sum(_size(split / name) for split in splits for name in (RESULTS, ERRORS))
     if n_bytes <= _MOST_BYTES or (run / RECEIPT).exists():

@@ -114,7 +114,8 @@ class Watcher:
         merged = (self.run / RECEIPT).exists()
         if not merged:
             self._outcomes.look()
-        status = self._status(merged)
+        detached, outcomes = self._detached, self._outcomes
+        status = folder_status(self.run, outcomes) if detached is None else detached.status()
         now = time.time()
         times = self._times.look()
         workers = self._jobs(status, times) if isinstance(status, RunStatus) else self._driver(status, times)
@@ -138,11 +139,6 @@ class Watcher:
             tuple((round(seconds, 3), name) for seconds, name in slow),
             sum(worker.memory for worker in workers),
         )
-
-    def _status(self, merged: bool) -> RunStatus | FolderStatus:
-        if self._detached is not None:
-            return self._detached.status()
-        return folder_status(self.run, self._outcomes)
 
     def _jobs(self, status: RunStatus, times: RunTimes) -> list[Worker]:
         layout, found = Layout(self.run), []
@@ -191,15 +187,12 @@ def in_progress(folder: Path, items: Sequence[Any] | None) -> tuple[str, float]:
         return str(mark["hook"]), since
     if mark.get("in_flight"):
         begin, end = mark["in_flight"]
-        first, last = ((_named(k, items)) for k in (begin, end - 1))
+        first, last = (
+            f"at position {at}" if items is None or at >= len(items) else f"{items[at]!r:.60}"
+            for at in (begin, end - 1)
+        )
         return (f"item {first}" if end - begin == 1 else f"items {first} to {last}"), since
     return "", since
-
-
-def _named(position: int, items: Sequence[Any] | None) -> str:
-    if items is None or position >= len(items):
-        return f"at position {position}"
-    return f"{items[position]!r:.60}"
 
 
 def workers_of(times: RunTimes, since: float) -> list[Worker]:

@@ -135,7 +135,6 @@ class Outcomes(Counted):
                 self.failures.add(position, failure_of(line, split / ERRORS, number))
 
     def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int, int]]:
-        """Yield whole lines not read before, with their number and position; a torn end waits for the next look."""
         try:
             stream = open_plain(file, 1 << 20)
         except OSError:

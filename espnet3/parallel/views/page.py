@@ -57,24 +57,30 @@ Row = tuple[str, list[Bar]]
 def page_of(facts: RunFacts) -> str:
     """Return the page."""
     title = f"{facts.runner.partition(':')[2] or facts.runner} in {Path(facts.run).name}"
-    found = conclusions(facts)
+    took = facts.ended - facts.began
+    until = "is at work now" if facts.state == "at work" else f"ended {charts.clock(facts.ended)}"
+    busy = f", at work for {duration(facts.worked)} of it" if facts.worked < 0.95 * took else ""
+    when = f"It began {charts.clock(facts.began)} and {until}: {duration(took)}{busy}."
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="dim">{escape(facts.run)} · read {charts.clock(facts.read)}</p>',
-        f"<p>{escape(_when(facts))}</p>",
+        f"<p>{escape(when)}</p>",
         '<section aria-label="Conclusions"><ol class="conclusions">'
-        + "".join(f"<li>{_inline(one)}</li>" for one in found)
+        + "".join(f"<li>{_inline(one)}</li>" for one in conclusions(facts))
         + "</ol></section>",
         _tiles(facts),
         *(f'<p class="note">{escape(note)}</p>' for note in (facts.sampled, *facts.notes) if note),
-        _section("Throughput", _throughput(facts)),
-        _section("Who worked when", _timeline(facts)),
-        _section("How long items took", _times(facts)),
-        _section(f"Failures ({facts.failed:,})", _failures(facts)),
-        _section("Sessions, retries and losses", _sessions(facts)),
-        _section("What was run", _recorded(facts)),
-        _section("What is not recorded", f"<p>{escape(_NOT_RECORDED)}</p>"),
     ]
+    sections = {
+        "Throughput": _throughput(facts),
+        "Who worked when": _timeline(facts),
+        "How long items took": _times(facts),
+        f"Failures ({facts.failed:,})": _failures(facts),
+        "Sessions, retries and losses": _sessions(facts),
+        "What was run": _recorded(facts),
+        "What is not recorded": f"<p>{escape(_NOT_RECORDED)}</p>",
+    }
+    parts += [f"<section><h2>{escape(name)}</h2>{body}</section>" for name, body in sections.items()]
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -186,7 +192,6 @@ def _times(facts: RunFacts) -> str:
 
 
 def _histogram(times: RunTimes) -> str:
-    """Draw the numbers of items by time, in bins whose ends grow by equal factors."""
     first, last = min(times.counts), max(times.counts)
     width = -(-(last - first + 1) // _COLUMNS)
     if width > 1:
@@ -204,7 +209,6 @@ def _histogram(times: RunTimes) -> str:
 
 
 def _failures(facts: RunFacts) -> str:
-    """List the failed items by type and then by message, as many as are named in all, and the first of each kind."""
     parts, left = ["" if facts.failures else "<p>None.</p>"], SHOWN
     types: dict[str, list[FailureGroup]] = {}
     for group in facts.failures[:_MOST_GROUPS]:
@@ -286,10 +290,11 @@ def _recorded(facts: RunFacts) -> str:
     git = origin.get("git") or {}
     states = {"True": ", with changes that were not committed", "False": ", clean"}
     state = states.get(str(git.get("dirty")), "")
+    indices = json.dumps(said.get("indices"), ensure_ascii=False, default=str)
     rows = [
         ("runner", facts.runner),
         ("provider", facts.provider),
-        ("indices", _short(said.get("indices"))),
+        ("indices", indices if len(indices) <= 300 else f"{indices[:300]}…"),
         ("seed", str(said.get("seed"))),
         ("command", " ".join(map(str, origin.get("command") or []))),
         ("started in", f"{origin.get('cwd')} on {origin.get('host')}"),
@@ -312,13 +317,6 @@ def _recorded(facts: RunFacts) -> str:
     )
 
 
-# --- pieces ---
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
-
-
 def _folded(title: str, body: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{body}</details>"
 
@@ -330,7 +328,6 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _inline(sentence: str) -> str:
-    """Return a sentence as HTML, with code between backticks."""
     parts = sentence.split("`")
     return "".join(f"<code>{escape(p)}</code>" if k % 2 else escape(p) for k, p in enumerate(parts))
 
@@ -339,25 +336,9 @@ def _pairs(values: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 300 else f"{text[:300]}…"
-
-
-# --- sentences ---
-
-
 def conclusions(facts: RunFacts) -> list[str]:
     """Return at most three sentences."""
     return [sentence for sentence in (_state(facts), _trouble(facts), _time(facts)) if sentence]
-
-
-def _when(facts: RunFacts) -> str:
-    """Return when the run began and ended, and how long it took and was at work."""
-    took, until = facts.ended - facts.began, "is at work now" if facts.state == "at work" else ""
-    until = until or f"ended {charts.clock(facts.ended)}"
-    busy = f", at work for {duration(facts.worked)} of it" if facts.worked < 0.95 * took else ""
-    return f"It began {charts.clock(facts.began)} and {until}: {duration(took)}{busy}."
 
 
 def _state(facts: RunFacts) -> str:
@@ -423,9 +404,6 @@ def _time(facts: RunFacts) -> str:
     )
 
 
-# --- workers over time ---
-
-
 def rows_of(facts: RunFacts) -> tuple[list[Row], str]:
     """Return the rows by when they begin, the first ones, and a sentence on those that are left out; "" if none are."""
     rows: dict[str, list[Bar]] = {}
@@ -448,7 +426,6 @@ def rows_of(facts: RunFacts) -> tuple[list[Row], str]:
 
 
 def _worker_bars(facts: RunFacts) -> dict[str, list[Bar]]:
-    """Return the bars of each worker by `times.jsonl`: its start, its env, its items, and its deaths."""
     times = facts.times
     found: dict[str, list[Bar]] = {}
     begins: dict[str, list[float]] = {}  # moments at which the start of a worker or job began
@@ -485,7 +462,6 @@ def _bars(stint: Stint) -> list[Bar]:
 
 
 def _fewer(stints: Sequence[Stint]) -> list[Stint]:
-    """Join neighbours until there are no more than a row can show."""
     each = -(-len(stints) // _MOST_BARS)
     found = []
     for at in range(0, len(stints), each):

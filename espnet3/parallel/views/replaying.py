@@ -78,8 +78,6 @@ def _reference(what: str, said: dict[str, Any], script: str) -> ClassRef:
 
 
 class _Config(dict[str, Any]):
-    """Plain data for a config whose class is not recorded: a mapping whose keys are attributes too."""
-
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
@@ -88,7 +86,6 @@ class _Config(dict[str, Any]):
 
 
 def _provider(cls: Any, config: Any, notes: list[str]) -> Any:
-    """Make a provider again from its arguments in run.json."""
     if not isinstance(config, dict):
         raise ConfigError(
             "run.json does not say what the provider was made with: an earlier version wrote it"
@@ -118,7 +115,6 @@ def _provider(cls: Any, config: Any, notes: list[str]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Undo `_usable`."""
     if type(value) in (dict, _Config):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if type(value) is list else value
@@ -242,7 +238,6 @@ class Replay:
         return self._bound
 
     def _entries(self) -> dict[str, Any]:
-        """Return the entries of the env about the run folder, with an empty folder in its place."""
         called = self.runner.batch_forward if self._batched else self.runner.forward
         wanted = {"output_dir", "shard_subdir", "shard_id"}
         if not writes_files(self.runner):

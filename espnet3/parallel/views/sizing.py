@@ -175,7 +175,6 @@ def memory(n_bytes: int) -> str:
 
 
 def _run_again(run: Path, sample: int) -> tuple[list[float], float, int]:
-    """Run the first items of a run in this process; return their times, that of the env, and the peak of memory."""
     found = first_indices(run, sample)
     if not found:
         raise ConfigError(f"the run in {run} has no item with an outcome that could be run again")

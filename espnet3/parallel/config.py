@@ -158,7 +158,6 @@ def _names() -> tuple[str, ...]:
 
 
 def _checked(config: Any) -> dict[str, Any]:
-    """Return the fields of a caller's object as checked plain values, or raise ConfigError."""
     if _is_none(config):
         return {}
     problems: list[str] = []
@@ -282,7 +281,6 @@ def _wrong(problems: list[str], block: str = "parallel") -> ConfigError:
 
 
 def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
-    """Refuse misplaced and misspelt keys; leave out keys without a meaning, with a warning."""
     known = _names()
     for key, value in list(raw.items()):
         if not isinstance(key, str):
@@ -318,7 +316,6 @@ def _as_meant(name: str, value: Any, backend: Backend | None) -> Any:
 
 
 def _refused_by_kind(backend: Backend | None, name: str, value: Any) -> str:
-    """Refuse a setting that a kind of backend lacks: TLS of pods, and adapting without jobs."""
     if backend is None or value is None:
         return ""
     if name == "security" and value == "on" and backend.kind is Kind.KUBERNETES:
@@ -408,7 +405,6 @@ _DETACHED_KINDS: dict[str, Sort] = {
 
 
 def _plain(value: Any, where: str, problems: list[str]) -> Any:
-    """Return `value` with its containers copied into plain dicts and lists, however deep."""
     if isinstance(value, Mapping):
         place = f"{where}." if where else ""
         return {key: _entry(value, key, f"{place}{named(key)}", problems) for key in value}
@@ -421,7 +417,6 @@ def _plain(value: Any, where: str, problems: list[str]) -> Any:
 
 
 def _entry(container: Any, key: Any, where: str, problems: list[str]) -> Any:
-    """Return one entry of a container, plain; OmegaConf resolves its interpolations on the way."""
     if _is_omegaconf(container):
         omegaconf = sys.modules["omegaconf"]
         if omegaconf.OmegaConf.is_missing(container, key):
@@ -448,7 +443,6 @@ def _is_omegaconf(value: Any) -> bool:
 
 
 def _is_none(config: Any) -> bool:
-    """Return whether a config is None or the DictConfig of an empty file."""
     if not _is_omegaconf(config):
         return config is None
     return sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False) is None

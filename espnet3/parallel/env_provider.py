@@ -20,8 +20,6 @@ _MORE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 class _Making(type(Protocol)):  # type: ignore[misc]  # that of protocols, which a provider may be as well
-    """Notes what a provider holds when it has been made: what it holds later may have been edited since."""
-
     if not TYPE_CHECKING:  # to a type checker a class is called as its `__init__` says
 
         @explained
@@ -141,7 +139,6 @@ def state_now(provider: Any) -> dict[str, Any]:
 
 
 def _changed(provider: Any) -> set[str]:
-    """Return the names of attributes that were set from outside, or edited in place, since a provider was made."""
     here: dict[str, Any] = getattr(provider, "__dict__", {})
     from_outside: frozenset[str] = here.get("_espnet3_set", frozenset())
     return edited(here.get("_espnet3_held") or {}, here) | from_outside
@@ -193,7 +190,6 @@ def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
 
 
 def _is_its_own(cls: type, code: CodeType, value: Any) -> bool:
-    """Whether code that sets a value is a provider's own and is given nothing: it will set the same on a worker."""
     for each in cls.__mro__:
         for name, member in vars(each).items():
             for method in _functions(member):

@@ -241,7 +241,6 @@ _LOOKS: dict[str, Any] = {
 
 
 def _fields(error: BaseException) -> dict[str, Any]:
-    """Return the fields of an exception outside of its `__dict__`: errno, filename, ..."""
     if isinstance(error, _OF_THE_MESSAGE):
         return {}
     names = {
@@ -340,7 +339,6 @@ def add_note(error: BaseException, note: str) -> None:
 
 
 def _others(trace: TracebackType | None, *, ours: bool = False) -> TracebackType | None:
-    """Return a traceback without our frames, and without those of libraries that our frames called."""
     others = list[TracebackType]()
     while trace is not None:
         module = trace.tb_frame.f_globals.get("__name__", "")
@@ -360,7 +358,6 @@ def is_ours(module: str) -> bool:
 
 
 def _says_enough(error: BaseException) -> bool:
-    """Whether an error needs no traceback of ours: it is of our classes, raised in our frames, or explained."""
     if isinstance(error, (ParallelError, KeyboardInterrupt)) or "_espnet3_explained" in vars(error):
         return True
     if not isinstance(error, (TypeError, ValueError, AttributeError)):

@@ -146,7 +146,6 @@ def _masked_text(text: str) -> str:
 
 
 def _value_of(text: str, begin: int, name: str, sign: re.Match[str]) -> re.Match[str] | None:
-    """Return the match of the value behind a secret's name; None for a name without a value, as in a sentence."""
     word, end = name.lower().lstrip("-"), sign.end()
     if sign["sign"] == ":" and ("authorization" in word or "cookie" in word):  # a header
         return _LINE.match(text, end) or _VALUE.match(text, end)

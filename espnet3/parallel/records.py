@@ -97,7 +97,6 @@ class ItemFailure:
         )
 
     def _repr_html_(self) -> str:
-        """Return a table for a notebook, with the traceback to unfold."""
         from html import escape  # here: only a notebook asks for it
 
         rows = [("error", f"{self.error_type}: {self.message}"), ("cause", self.cause), ("where", self.place)]

@@ -89,7 +89,6 @@ def _element(file: Path, index: int, option: str, value: str) -> int:
 
 
 def _check() -> int:
-    """Make runner and provider as a job does, without building the env."""
     spec = JobSpec.from_json(json.loads(sys.stdin.buffer.read()))
     try:
         spec.surroundings.restore()

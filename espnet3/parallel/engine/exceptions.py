@@ -164,12 +164,6 @@ _FILLED: tuple[type[BaseException], ...] = (SystemExit, StopIteration, SyntaxErr
 
 
 class _Bare:
-    """Pickles an exception as its class, arguments and attributes, past its constructor.
-
-    Exceptions are pickled as a call of their class with `args`, which fails for one whose
-    constructor takes something else. Of arguments that cannot be pickled, their words are kept.
-    """
-
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
@@ -205,7 +199,6 @@ def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attri
 
 
 def _fill_fields(error: BaseException) -> None:
-    """Set the fields that a builtin's constructor derives from its arguments: some classes are loaded without it."""
     for kind in _FILLED:
         if isinstance(error, kind):
             with suppress(TypeError, ValueError):  # a subclass has taken other arguments

@@ -28,8 +28,6 @@ class RunReachedError(BaseException):
 
 
 class _Thread(threading.local):
-    """This thread's count of the drivers, one inside the other, for whom it is running items."""
-
     depth = 0
 
 

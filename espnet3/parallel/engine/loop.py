@@ -194,7 +194,6 @@ class _Loop:
         self.block.step = step
 
     def _timed(self, n: int, took: float) -> list[tuple[int, float]]:
-        """Return the times of a step's items: all together, apart from one that ended it as it took long."""
         unit = self.unit if self.policy.seed is None else 1
         last = n % unit or unit  # the last batch, or the last item
         if self.feed.long and n > last:
@@ -210,7 +209,6 @@ class _Loop:
         return step
 
     def _failed(self, tried: Attempt, do: Step, watch: Watch | None) -> bool:
-        """Go on after an exception; False if it stops the run."""
         block, unit = self.block, self.unit
         if is_the_runners(tried.error, block):
             return False
@@ -228,7 +226,6 @@ class _Loop:
         return one_by_one(part, first, block, announced, self.policy, self.worker)
 
     def _announced(self, do: Step, watch: Watch | None) -> Step:
-        """Wrap a step: it sets the mark and the watch first."""
 
         def announced(part: Sequence[Any], out: list[Any]) -> None:
             if self.enter is not None:
@@ -245,7 +242,6 @@ class _Loop:
         return announced
 
     def _leave_spoilt(self, tried: Attempt, n: int) -> None:
-        """End this process with `n` items in progress, where their exception makes CUDA unusable in it."""
         leave, at = _INSIDE.leave, len(self.block.values)
         if leave is not None and (note := spoilt_cuda(tried.error)):
             add_note(tried.error, note)  # `parallel_*` raise it as it is

@@ -103,7 +103,6 @@ def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _standard_stream(obj: Any) -> str:
-    """Return "stdout" or "stderr" for that stream, also while another stands in for it; else ""."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if obj is stream or (isinstance(stream, LineStream) and obj is stream.stream):
@@ -112,10 +111,6 @@ def _standard_stream(obj: Any) -> str:
 
 
 def _is_found(name: Any) -> bool:
-    """Whether a worker that imports a name gets the module of this process; else its contents go by value.
-
-    An import finds neither the main script of a process that multiprocessing has spawned, nor a module loaded by path.
-    """
     module = sys.modules.get(name) if isinstance(name, str) else None
     if not isinstance(module, ModuleType) or name == "__main__":  # which cloudpickle sends by value itself
         return False
@@ -128,7 +123,6 @@ def _is_found(name: Any) -> bool:
 
 
 def _leads_to(name: str, file: Any) -> bool:
-    """Whether an import of a name finds a module's file, or, for a module without one, anything."""
     if not isinstance(file, str) and "." in name:  # made by the package that it is in
         return True
     if isinstance(file, str) and is_installed(file):
@@ -188,7 +182,6 @@ def _arrive(token: str, make: Callable[..., type], args: tuple[Any, ...]) -> typ
 
 
 def _fill(fill: Callable[[type, Any], Any], cls: type, state: Any) -> None:
-    """Give a class its attributes, unless it is this process's own."""
     with _lock:
         own = _home.get(_tokens.get(cls, "")) is cls
     if not own:

@@ -63,8 +63,6 @@ def seed_all(value: int) -> None:
 
 
 class _SeedAfterImport:
-    """A meta path finder that seeds numpy or torch right after an item imported it first."""
-
     def __init__(self) -> None:
         self.value = 0
 

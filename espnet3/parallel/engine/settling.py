@@ -199,7 +199,6 @@ def is_too_large(error: BaseException, policy: Policy) -> bool:
 
 
 def _give_memory_back(error: BaseException) -> None:
-    """Free what the frames of a failed batch hold, and what torch keeps of a GPU's memory for later."""
     traceback.clear_frames(error.__traceback__)
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():

@@ -194,8 +194,6 @@ class Watch:
 
 
 class _Watchman:
-    """The thread that looks at all watches of this process; it sleeps while there are none."""
-
     def __init__(self) -> None:
         self.forget()
 

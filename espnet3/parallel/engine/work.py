@@ -200,7 +200,6 @@ class Work:
         return chunk if items else None
 
     def _count(self, at: int, units: float, most: int) -> int:
-        """Return how many items from `at` on make about `units` of work."""
         if self._sums is None:
             count = int(min(units, most))
         else:
@@ -209,7 +208,6 @@ class Work:
         return max(self.align, count // self.align * self.align)
 
     def _pull(self, count: int) -> list[Any]:
-        """Take up to `count` items from the iterator, fewer if it is slow to give them."""
         assert self._iterator is not None
         items: list[Any] = []
         begin = last = time.perf_counter()

@@ -85,7 +85,6 @@ class EnvCall:
         return bind(self.func, env, {**self._given, **kwargs}, len(args))
 
     def _named(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseException:
-        """Return the exception to raise: the given one with a note that names the call, or a carrier of it."""
         from distributed import get_worker
 
         if isinstance(error, WorkerSetupError):  # no call's own, and it is the same error for all of them
@@ -114,8 +113,6 @@ class EnvCall:
 
 
 class _Packed:
-    """A pickled `EnvCall`: it is unpickled where it is called, and not by the scheduler on the way."""
-
     def __init__(self, blob: bytes, name: str, is_coroutine: bool) -> None:
         self._blob = blob
         self.__name__ = name
@@ -174,7 +171,6 @@ def call_text(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _survives(error: BaseException) -> bool:
-    """Whether Dask can send an exception as it is; called while the exception is handled."""
     if not isinstance(error, Exception):  # SystemExit ends the event loop that gathers it
         return False
     try:
@@ -185,15 +181,12 @@ def _survives(error: BaseException) -> bool:
 
 
 class _Parcel(Exception):  # noqa: N818  not an error of its own
-    """Carries an exception past Dask's pickling: unpickled, it is that exception."""
-
     def __init__(self, blob: bytes, text: str) -> None:
         super().__init__(text)
         self._blob = blob
 
     @classmethod
     def of(cls, error: BaseException) -> BaseException:
-        """Pack an exception; one that cannot be pickled at all becomes a RuntimeError with its text."""
         text = describe_error(error)[2]
         blob = pickle_error(error) if isinstance(error, Exception) else None
         if blob is None:

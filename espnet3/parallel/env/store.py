@@ -218,7 +218,6 @@ def build_env(build: SetupFn) -> dict[str, Any]:
 
 
 def _builder(build: Any) -> str:
-    """Return what the user calls the function that builds an env: a provider's method, or a setup_fn."""
     if isinstance(build, Adding):
         return _builder(build.build)
     if isinstance(named := own_attribute(build, "builds"), str):  # the default of a provider
@@ -314,8 +313,6 @@ def forget_worker(worker: object) -> None:
 
 
 class _Here:
-    """Runs of this process that are under way in this process, each perhaps in a thread of its own."""
-
     lock = threading.Lock()
     count = 0
 

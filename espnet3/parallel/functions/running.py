@@ -220,7 +220,6 @@ def _config(parallel: Any, n_workers: Any) -> ParallelConfig:
 
 
 def _check_names(fn: Any, more: Mapping[str, Any]) -> None:
-    """Raise for a keyword that is neither one of run nor one of its function."""
     if not more:
         return
     try:
@@ -238,7 +237,6 @@ def _check_names(fn: Any, more: Mapping[str, Any]) -> None:
 
 
 def _items_of(items: Any, fn: Any, env: Mapping[str, Any] | None) -> Sequence[Any]:
-    """Return the items as a sequence; raise where they are tuples for a function of as many arguments."""
     from espnet3.parallel.engine.work import as_items
 
     if type(items).__name__ == "Series":  # of pandas or polars

@@ -87,7 +87,6 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
 
 
 def _fork(control: socket.socket, wake: tuple[int, int], fd: int, refusal: str) -> int:
-    """Fork a worker that talks over a descriptor, and report it."""
     pid = os.fork()
     if pid == 0:
         signal.set_wakeup_fd(-1)
@@ -116,7 +115,6 @@ def _load(dask: bool) -> None:
 
 
 def _preload(name: str) -> str:
-    """Import a module that forked workers will share; return why they must not be forked after that, or ""."""
     try:
         importlib.import_module(name)
     except Exception as error:
@@ -165,7 +163,6 @@ def _report(control: socket.socket, kind: bytes, pid: int, status: int) -> None:
 
 
 def _enter(boot: Mapping[str, Any]) -> str:
-    """Take over the driver's environment, search path and folder; return why that fails, or ""."""
     os.environ.update(boot["env"])
     sys.path[:] = boot["path"]
     try:

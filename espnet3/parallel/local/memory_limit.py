@@ -74,7 +74,6 @@ class MemoryWatch:
 
 
 def _next_look() -> float:
-    """Return the next moment at which all workers are looked at, in one wake-up."""
     return (time.monotonic() // _EVERY + 1) * _EVERY
 
 

@@ -70,8 +70,6 @@ class PrivatePages(GuardedCluster):
 
 
 class _Door(Router):
-    """Decides on each request: `pages` answers those that show the secret."""
-
     def __init__(self, pages: Any, secret: str) -> None:
         self.pages = pages
         self.secret = secret
@@ -99,8 +97,6 @@ class _Door(Router):
 
 
 class _Answer(HTTPMessageDelegate):
-    """Answers one request, once all of it has been read."""
-
     def __init__(self, connection: Any, code: int, reason: str, text: bytes, headers: dict[str, str]) -> None:
         self.connection = connection
         self.line = ResponseStartLine("HTTP/1.1", code, reason)

@@ -328,7 +328,6 @@ class Supervisor:
         worker.tell_owner()
 
     def _lost(self, worker: Supervised) -> None:
-        """Note the end of a process without a server that reports its end or could start another."""
         if worker.pid and not worker.ended:
             kill_group(worker.pid)  # it may have closed its socket, and nothing else
             self.exits[worker.pid] = ProcessEnd()
@@ -349,7 +348,6 @@ class Supervisor:
             worker.kill = time.monotonic() + GRACE
 
     def _over(self, worker: Supervised) -> None:
-        """A worker that was told to stop has ended."""
         worker.again = worker.kill = None
         if worker in self.workers and not self._closing:  # `close` still looks at them
             self.workers.remove(worker)

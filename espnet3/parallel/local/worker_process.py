@@ -46,7 +46,6 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
 
 
 def _leave() -> None:
-    """The driver is gone: end at once, with all that was started here."""
     os.killpg(os.getpid(), signal.SIGKILL)
 
 
@@ -94,7 +93,6 @@ def _receive(sock: socket.socket) -> bytes:
 
 
 def _edited(since: float) -> bool:
-    """Whether the source of a module was written after a moment; but for installed ones and those of the start."""
     limit = since - _CLOCK
     for name in sys.modules.keys() - _AT_START:
         file = own_attribute(sys.modules.get(name), "__file__")

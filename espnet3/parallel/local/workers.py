@@ -121,8 +121,6 @@ class _Idle(NamedTuple):
 
 
 class _Stay:
-    """The idle processes, and one thread that ends them: one for each call would cost the next call a start."""
-
     _idle: _Idle | None = None
     _thread: threading.Thread | None = None
 

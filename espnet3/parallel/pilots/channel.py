@@ -39,8 +39,6 @@ class ChannelClosedError(ConnectionError):
 
 
 class _Parts:
-    """The write side of a Pickler: collects what it writes instead of joining it."""
-
     def __init__(self) -> None:
         self.parts: list[Any] = []
         self.size = 0
@@ -137,7 +135,6 @@ class Channel:
                 self._inbox = bytearray(_FIRST)
 
     def _read(self, n: int) -> memoryview:
-        """Return a view of the next `n` bytes, good until the next read."""
         if n > len(self._inbox):
             self._inbox = bytearray(max(n, min(2 * n, _KEEP)))
         view = memoryview(self._inbox)[:n]
@@ -173,16 +170,11 @@ class Channel:
 
 
 def _closed(error: OSError) -> OSError:
-    """Return the error to raise for a socket's: the same where it is the socket's own time limit."""
     own_limit = isinstance(error, TimeoutError) and error.errno is None
     return error if own_limit else ChannelClosedError(str(error))
 
 
 def _notice_lost_host(sock: socket.socket) -> None:
-    """Have the kernel probe the other host.
-
-    A host that lost its power or its network is silent: without a probe, a read from it waits for ever.
-    """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     idle = _GONE // 3
     for name, value in (
@@ -196,11 +188,6 @@ def _notice_lost_host(sock: socket.socket) -> None:
 
 
 def _limit_unanswered(sock: socket.socket) -> None:
-    """Give up a connection whose other host takes nothing; the kernel itself does after a quarter of an hour.
-
-    Only for what is sent at once: Linux also counts the time in which the other end has no room, as it has not for a
-    result while the driver is busy with earlier ones.
-    """
     if sock.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _GONE * 1000)
 

@@ -186,7 +186,6 @@ class PilotRun:
                 self._drop(slot)
 
     def _check_patience(self, waited: float) -> None:
-        """Give up, or look elsewhere, after `waited` seconds without a ready worker."""
         given_up = self.cluster.given_up()
         if given_up is not None:
             raise NoWorkersError(f"no worker is left and none can be started: {given_up}")
@@ -206,7 +205,6 @@ class PilotRun:
             self._claim = self._open_claim()
 
     def _process_lost(self, slot: Slot) -> None:
-        """Drop a slot and all others of its process, which died together."""
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
         if building and not self.cluster.went_with_job(slot.hello.worker, slot.hello.address):
@@ -226,7 +224,6 @@ class PilotRun:
             self._pending.add(lost, alone)
 
     def _slot_broken(self, slot: Slot, error: str, trace: str) -> None:
-        """Drop a slot that cannot go on; its worker, the user's own, lives on."""
         logger.warning("a slot of worker %s could not go on, and opens again:\n%s", slot.hello.worker, trace)
         slot.end = ProcessEnd(reason=f"could not go on ({error})")
         if not slot.ready:
@@ -242,7 +239,6 @@ class PilotRun:
         self._claim.lost(slot)
 
     def _look_around(self, now: float) -> None:
-        """Find dead workers with an open socket, and overdue ones."""
         if self._unsure and now > self._sure_by:
             raise ChangedWorkersError
         for slot in list(self._claim.slots):
@@ -257,7 +253,6 @@ class PilotRun:
             self._give_up_frozen(slot, seconds)
 
     def _give_up_frozen(self, slot: Slot, seconds: float) -> None:
-        """Take the work from a worker without a sign of life; one of ours is killed and replaced."""
         process = slot.hello.process
         for_long = f"for {seconds:.0f} s (the limit is frozen_timeout)"
         end = ProcessEnd(reason=f"gave no sign of life {for_long}")
@@ -387,7 +382,6 @@ class PilotRun:
     def _not_travelled(
         self, chunk: Chunk, where: str, error: BaseException | None, failure: ItemFailure
     ) -> None:
-        """Take a chunk that could not travel back in halves, down to the one item at fault."""
         if len(chunk.items) > 1:
             half = len(chunk.items) // 2
             self.work.put_back(chunk.part(0, half))

@@ -69,7 +69,6 @@ class Feeder:
                 return
 
     def _fill(self, slot: Slot, ahead: bool) -> bool:
-        """Give a slot all that it may hold; False if no slot can have more."""
         process = slot.hello.process
         if self.work.suspects and process not in self._quarantined:
             if not any(other.flying for other in self.ready if other.hello.process == process):
@@ -96,11 +95,6 @@ class Feeder:
         return True
 
     def _send(self, slot: Slot, chunk: Chunk, seconds: float) -> bool:
-        """Send a chunk that may take so many seconds; False if it went back to the work to wait.
-
-        A busy worker does not read, and may itself be about to wait for us: what it is sent
-        ahead must fit in the socket's buffer, or both would wait for ever.
-        """
         # a list may hold instances of the script's own classes, which travel by value
         try:
             items = chunk.items if isinstance(chunk.items, range) else pickling.dumps(chunk.items)

@@ -82,8 +82,6 @@ def _file_of(name: str) -> tuple[int, int] | None:
 
 
 class _Allowance:
-    """`MOST` records a second; the unused ones of one second are saved up."""
-
     def __init__(self) -> None:
         self._left = float(MOST)
         self._at = time.monotonic()
@@ -106,7 +104,6 @@ _LEVELS_LOCK = threading.Lock()
 
 
 def _take_over_levels(by_name: dict[str, int], disabled: int) -> None:
-    """Give this process's loggers the driver's levels; loggers with their own handlers keep theirs."""
     with _LEVELS_LOCK:
         for name in _LEVELS.keys() - by_name.keys():
             logging.getLogger(name).setLevel(_LEVELS.pop(name))
@@ -212,7 +209,6 @@ class Outlet:
 
 
 def _fields_of(record: logging.LogRecord, worker: str, items: Sequence[Any]) -> dict[str, Any]:
-    """Return a record's attributes as plain values, with its text in full and where it comes from."""
     fields = {name: _plain(value) for name, value in record.__dict__.items()}
     text = record.getMessage()
     if record.exc_info and not record.exc_text:

@@ -122,7 +122,6 @@ class SetupLosses:
 
 
 def _end_is_due(cluster: WorkerCluster, hello: Hello) -> bool:
-    """Whether a cluster is about to hear how a lost process ended: the socket closes first."""
     return bool(hello.pid) and cluster.owns_processes and cluster.end_of(hello.pid) is None
 
 
@@ -150,7 +149,6 @@ class Losses:
                 self._settle(slots, alone)
 
     def _settle(self, slots: Sequence[Slot], alone: bool) -> None:
-        """Decide about the items of slots whose process has ended."""
         slots = [slot for slot in slots if slot.flying]
         killed_for_time = any(slot.late is not None for slot in slots)
         inside = {slot: self._inside(slot) for slot in slots}
@@ -193,14 +191,12 @@ class Losses:
         self._decide(rest, slot, loss, index, late.raised)
 
     def _inside(self, slot: Slot) -> tuple[int, int] | None:
-        """Return the items of its chunk that a slot was in, as (first, how many); None where that is not known."""
         if slot.mark is None or self.in_vain >= _IN_VAIN:
             return None
         chunk = slot.flying[0]
         return slot.mark.within(self.run_id, chunk.start, chunk.items) or (0, 0)
 
     def _in_progress(self, chunk: Chunk, at: int, n: int) -> Chunk:
-        """Put back what was not in progress, and return the rest."""
         if n == 0:
             self.work.put_back(chunk)
             return chunk.part(0, 0)
@@ -213,7 +209,6 @@ class Losses:
     def _decide(
         self, chunk: Chunk, slot: Slot, loss: Loss, index: object = None, raised: bytes | None = None
     ) -> None:
-        """Put items back that were in progress, or finish one that has failed; as `index`, where that is given."""
         verdict = after_loss(Charges(chunk.suspect, chunk.deaths, chunk.late), loss, self.policy)
         charges = verdict.charges
         after = Chunk(chunk.start, chunk.items, charges.suspect, charges.deaths, charges.late)

@@ -256,7 +256,6 @@ class Door:
             self._greeted.pop(sock, None)
 
     def _shut_down(self, now: float | None) -> None:
-        """Shut down connections whose time is over, or all; their threads then read an end."""
         with self._lock:
             for sock, until in self._greeted.items():
                 if now is None or now > until:
@@ -411,7 +410,6 @@ class Pool:
             claim.wake()
 
     def _drop_control(self, address: str) -> None:
-        """Close the control channel of a worker that is gone: a client may see thousands come and go."""
         control = self._controls.get(address)
         if control is not None and control.at_end():
             control.close()
@@ -461,7 +459,6 @@ def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socke
 
 
 def _remove(folder: str) -> None:
-    """Remove a pool's folder, in which workers that have lost their slots may be putting the marks of new ones."""
     import shutil  # here, as `tempfile` below: they load every compressor
 
     gone = f"{folder}-gone"
@@ -476,7 +473,6 @@ def _remove(folder: str) -> None:
 
 
 def _private_folder() -> str:
-    """Return a new name for the folder of the pool's socket, under a path that is short enough."""
     named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     found = (
         sys.modules["tempfile"].gettempdir() if "tempfile" in sys.modules else next(filter(None, named), "")

@@ -136,7 +136,6 @@ class Slots:
             channel.close()
 
     def _slot(self) -> None:
-        """Serve the driver until it is gone: a slot that is lost, without the process, opens again."""
         STARTED.wait()
         while not self._leaving:
             # a unix socket is in the pool's private folder; a TCP address leads to another host

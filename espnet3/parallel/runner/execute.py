@@ -175,10 +175,6 @@ def _on_own_workers(
 
 
 def _has_threads(client: Any) -> bool:
-    """Whether a client's workers are threads of this process.
-
-    Such a worker's item must not wait for the others, which may all be in such items: it would wait for ever.
-    """
     from espnet3.parallel.pilots.dask.pools import check_client
 
     check_client(client)
@@ -203,7 +199,6 @@ def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
 
 @contextmanager
 def _alarm(timeout: float | None) -> Iterator[None]:
-    """Raise in the main thread after `timeout` seconds; no other thread can be interrupted."""
     if timeout is None or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -97,7 +97,6 @@ def make_static(runner: type) -> None:
 
 
 def _is_assigned(runner: type, name: str, function: Any) -> bool:
-    """Whether a class's function was defined elsewhere, and not as a method."""
     owner = next(base for base in runner.__mro__ if name in vars(base))
     made_here = (owner.__module__, f"{owner.__qualname__}.{name}")
     first = next(iter(inspect.signature(function).parameters), "")

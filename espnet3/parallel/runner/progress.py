@@ -205,15 +205,12 @@ class Report:
 
 
 class _NoneWatch:
-    """Warns once if the first results of a run are all None: its `forward` probably lacks a `return`."""
-
     def __init__(self, name: str, total: int) -> None:
         self._name = name
         self._total = total
         self._left = min(total, _ENOUGH) if total > 1 else 0  # results to look at; a single None may be meant
 
     def see(self, values: Sequence[Any], failed: Sequence[int] = ()) -> None:
-        """Look at results, or at their lines in a run folder."""
         if not self._left:
             return
         skip = set(failed)
@@ -323,12 +320,6 @@ def advice(s: RunSummary) -> str:
 
 
 class _Bar:
-    """A bar on the last line of the terminal, below all other output; in a notebook, a widget.
-
-    While it is shown, it replaces standard output and error, if they are terminals, and the streams of the logging
-    handlers that write to them.
-    """
-
     def __init__(self, name: str, total: int) -> None:
         self._bar = _bar_class()(
             total=total, desc=name, unit="item", bar_format=_FORMAT, file=sys.stderr, dynamic_ncols=True
@@ -352,7 +343,6 @@ class _Bar:
                 self._bar.refresh()
 
     def close(self) -> None:
-        """Leave the bar on the screen, and restore the streams."""
         for name, lines in self._lines.items():
             lines.pass_on_all()
             _redirect_logs(lines, lines.stream)
@@ -401,7 +391,6 @@ def _print(line: str) -> None:
 
 
 def _show(table: str, lines: list[str]) -> None:
-    """Display a table with the further lines below it; without HTML, the lines."""
     from html import escape
 
     display: Any = sys.modules["IPython"].display.display
@@ -417,7 +406,6 @@ def _is_terminal() -> bool:
 
 
 def _in_notebook() -> bool:
-    """Whether this is the kernel of a notebook, which shows a bar without a terminal."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and "IPKernelApp" in shell.config

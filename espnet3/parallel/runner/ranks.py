@@ -170,7 +170,6 @@ class _Wait:
         return self._folder.is_dir() and self._lease.is_held()
 
     def is_complete(self) -> bool:
-        """Whether the folder has all results of this run, and no driver works in it."""
         from espnet3.parallel.ledger.errors import ChangedRunError, LedgerError
         from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 
@@ -188,7 +187,6 @@ class _Wait:
         return not differs and receipt.planned == len(self._run.items) and not again
 
     def differences(self) -> list[str] | None:
-        """Return how the folder's run differs from this one; None if none can be read yet."""
         from espnet3.parallel.ledger.errors import LedgerError
         from espnet3.parallel.ledger.folder import read_run
         from espnet3.parallel.ledger.identity import changes

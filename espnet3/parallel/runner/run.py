@@ -240,7 +240,6 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
 
 
 def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report: Report) -> None:
-    """Run the items without an outcome in the folder; each outcome is on disk before it is reported."""
     left = folder.left(run.retry_failed)
     if isinstance(left, range):  # all of them
         work = Work(run.items, run.cost, run.align, at_risk=_AT_RISK)

@@ -156,7 +156,6 @@ class _Attempt:
         self.index: Any = None  # of the result that is being written
 
     def run(self) -> ShardResult:
-        """Run the shard; under any policy a hook's exception is a result."""
         begin, folder = time.perf_counter(), Path(self.shard.folder)
         try:
             with writing(folder):
@@ -184,7 +183,6 @@ class _Attempt:
         return self.result
 
     def _run_items(self, writers: ShardWriters) -> None:
-        """Run step after step, until the shard's end or a failure that stops it."""
         call = self.hooks.call(self.env, batches=not self.shard.one_by_one)
         at, n, skip = 0, len(self.shard.items), self.shard.skip
         size = (self.policy.batch_size or 1) if call.many is not None else 1
@@ -214,7 +212,6 @@ class _Attempt:
             self._stop(block.error, block.stop or failure_of(block.error, items[0], 1, self.name, "runner"))
 
     def _take(self, at: int, index: Any, value: Any, writers: ShardWriters) -> bool:
-        """Write a result and keep its line; False if the shard stops because JSON cannot hold it."""
         try:
             line = encode_line(self.shard.begin + at, index, value if self.keep_values else None)
         except Exception as error:  # a value's class may raise anything
@@ -238,7 +235,6 @@ class _Attempt:
 
 
 def _marker(shard: Shard) -> Mark:
-    """Return a mark that writes a file into the shard's folder, for the driver."""
     file = Path(shard.folder, _MARK)
 
     def mark(in_progress: InProgress | None) -> None:
@@ -252,10 +248,6 @@ def _marker(shard: Shard) -> Mark:
 
 
 def _take_mark(shard: Shard) -> InProgress | None:
-    """Return the part of a shard that was in progress when its worker died, and remove the mark.
-
-    None if there is none, or only half a mark: the work that it names had not begun.
-    """
     file = Path(shard.folder, _MARK)
     try:
         found = json.loads(file.read_text())
@@ -315,8 +307,6 @@ def run_shards(
 
 
 class _Driver:
-    """Settles the results and losses of a run's shards; charges against items end with this driver."""
-
     def __init__(self, folder: OpenRun, policy: Policy, report: Report) -> None:
         self._folder = folder
         self._policy = policy
@@ -324,7 +314,6 @@ class _Driver:
         self._histories: dict[int, History] = {}
 
     def take(self, chunk: Chunk, block: Block, work: Work) -> None:
-        """Note the finished shards of a chunk; put back those that lost their worker."""
         if block.error is not None:
             raise item_error(block.take_error(), block.stop)
         for place, (shard, value) in enumerate(zip(chunk.items, block.values, strict=False), chunk.start):
@@ -362,7 +351,6 @@ class _Driver:
         return item_error(error or RuntimeError(result.stop.message), result.stop)
 
     def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:
-        """Return the shard to run in place of one that lost its worker."""
         history = self._histories.setdefault(shard.number, History(self._policy))
         found = _take_mark(shard)
         begin, end = found if isinstance(found, tuple) else (OUTSIDE, OUTSIDE + 1)

@@ -82,7 +82,6 @@ def _ways(
     batch_sizes: Sequence[int | None],
     detached: bool,
 ) -> Iterator[tuple[str, list[Any], bool]]:
-    """Run the items in one way after the other: how, the results, and whether by `batch_forward`."""
     first, has_batches = True, type(trials.runner).batch_forward is not BaseRunner.batch_forward
     for n in n_workers:
         for size in batch_sizes:
@@ -101,8 +100,6 @@ def _ways(
 
 
 class _Trials:
-    """Runs a runner; at the end of the block the runner is as it was."""
-
     def __init__(self, runner: Any) -> None:
         self.runner = runner
         self._before = {name: getattr(runner, name) for name in _CHANGED}
@@ -119,7 +116,6 @@ class _Trials:
     def run(
         self, items: list[Any], n_workers: int = 1, batch_size: int | None = None, seed: Any = None
     ) -> list[Any]:
-        """Run items in this process (1 worker) or on local workers; without `batch_size` by `forward` if possible."""
         alone = type(self.runner).forward is not BaseRunner.forward
         self.runner.batch_size = batch_size or (None if alone else 1)
         self.runner.seed = self._before["seed"] if seed is None else seed
@@ -209,10 +205,6 @@ def equal(one: Any, other: Any) -> bool:
 def _why(
     trials: _Trials, items: list[Any], at: int, one: Any, other: Any, unbatched: list[Any] | None = None
 ) -> str:
-    """Return the likely reason for the two results of `items[at]`, in a sentence or two, with what was tried.
-
-    `unbatched` are the results of all items without batches, if the other result came from `batch_forward`.
-    """
     item = items[at]
     (alone,), (again,) = trials.run([item]), trials.run([item])
     if not equal(alone, again):

@@ -25,8 +25,6 @@ LOGGER = "espnet3_contract"
 
 
 class _Provider(EnvironmentProvider):
-    """An env that records which process built it, and how often."""
-
     built = 0
 
     def build_env_local(self) -> dict[str, Any]:
@@ -40,16 +38,12 @@ class _BrokenProvider(EnvironmentProvider):
 
 
 class _Scale(BaseRunner):
-    """A value, a text and a list for each index; deterministic."""
-
     @staticmethod
     def forward(idx: int, factor: int) -> dict[str, Any]:
         return {"index": idx, "value": idx * factor, "text": f"item {idx} é", "list": [idx / 7] * 3}
 
 
 class _Batched(_Scale):
-    """The same, by batches."""
-
     @staticmethod
     def batch_forward(indices: Sequence[int], factor: int) -> list[dict[str, Any]]:
         return [_Scale.forward(idx, factor) for idx in indices]
@@ -71,8 +65,6 @@ class _Fails(BaseRunner):
 
 
 class _Draws(BaseRunner):
-    """Random numbers: the same anywhere with `seed`."""
-
     @staticmethod
     def forward(idx: int) -> float:
         return random.random()  # noqa: S311  # no secret
@@ -87,8 +79,6 @@ class _Crashes(BaseRunner):
 
 
 class _Logs(BaseRunner):
-    """One index logs a message, by a logger as a user has it."""
-
     @staticmethod
     def forward(idx: int) -> int:
         if idx == 7:
@@ -115,7 +105,6 @@ def _env() -> dict[str, Any]:
 
 
 def _raised(kind: type[E], call: Callable[[], Any]) -> E:
-    """Return the exception that a call must raise; pytest is not needed for it."""
     try:
         call()
     except kind as error:

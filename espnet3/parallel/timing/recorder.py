@@ -114,8 +114,6 @@ def peak_memory() -> int:
 
 @dataclass(slots=True)
 class _Record:
-    """A worker's work since `begin`, in seconds since the epoch."""
-
     begin: float
     end: float
     busy: float = 0.0

@@ -59,7 +59,6 @@ for _name in ("distributed.batched", "distributed.comm", "distributed.core", "di
 
 
 def _is_an_error(record: logging.LogRecord) -> bool:
-    """Whether a record is about more than cancelled tasks and workers that are gone: a cluster that closes has both."""
     _, error, _ = record.exc_info or (None, None, None)
     return not interrupted_before_start(error) and not isinstance(error, asyncio.CancelledError)
 
@@ -193,7 +192,6 @@ class ForkedWorker(ProcessInterface):
             self._replacing = self._loop.create_task(self._replace(supervised))
 
     async def _replace(self, supervised: Supervised) -> None:
-        """Have another process started in place of one that had been up."""
         if self.address is not None:
             # a process that an item started may hold the dead worker's connections open: the scheduler
             # then takes it for alive, and its name for taken
@@ -245,7 +243,6 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, Sup
             raise
 
     async def _forget(self, address: str) -> None:
-        """Have the scheduler forget a worker that has ended, if it does not notice that by itself."""
         scheduler: Any = self.scheduler
         for _ in range(20):
             if address not in scheduler.workers:

@@ -84,7 +84,6 @@ def let_go(descriptors: Iterable[int]) -> None:
 
 
 def _forked() -> None:
-    """In a forked child: the workers' connections are its parent's."""
     for pool in list(_POOLS.values()):
         if isinstance(pool, Pool):
             let_go(pool.descriptors())
@@ -129,7 +128,6 @@ def pool_of(client: Any) -> SlotSource:
 
 
 def _open_pool(client: Any) -> Pool:
-    """Open a pool, and have every worker connect to it, now and later."""
     listener, folder = _listen(client)
     tls: ssl.SSLContext | None = None
     if folder is None and client.scheduler.address.startswith("tls"):
@@ -146,7 +144,6 @@ def _open_pool(client: Any) -> Pool:
 
 
 def _listen(client: Any) -> tuple[socket.socket, str | None]:
-    """Listen where the workers can reach us: on a private unix socket, in a folder, if they are on this host."""
     scheduler = client.scheduler.address
     host = urlsplit(scheduler).hostname or ""
     if scheduler.startswith("inproc") or host in ("127.0.0.1", "::1", "localhost"):

@@ -37,17 +37,10 @@ class Answer(NamedTuple):
 
 
 class _TaskPilot(Pilot):
-    """A pilot that is left behind in an item that takes too long.
-
-    A worker that ended itself would take the answer with it, and Dask would run the task again.
-    """
-
     end = staticmethod(lambda: None)
 
 
 class _Inside:
-    """The channel of a pilot in this process: tasks give it messages, and take what it answers."""
-
     def __init__(self, worker: Any) -> None:
         self.busy = False  # a task waits for its answers
         self.runs: set[int] = set()
@@ -128,7 +121,6 @@ async def forget_run(pool: str, run_id: int) -> None:
 
 
 def _joined(out: Any, buffers: Any) -> tuple[bytes, list[bytearray]]:
-    """Return what `pickle_parts` made in a form that Dask carries."""
     return b"".join(bytes(part) for part in out.parts), [bytearray(each.raw()) for each in buffers]
 
 
@@ -175,7 +167,6 @@ class TaskChannel:
         self._sent.put(self._pool.client.submit(run_task, self._pool.name, self._run, *chunk, pure=False))
 
     def _fetch(self) -> None:
-        """Pass on what has finished, in the order it was sent: the driver relies on a channel's order."""
         while (future := self._sent.get()) is not None:
             answer = _answer_of(future)
             for message in answer if isinstance(answer, list) else [answer]:

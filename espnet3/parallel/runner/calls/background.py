@@ -140,8 +140,6 @@ def run_call(blob: bytes) -> Any:
 
 
 class _Calls(Work):
-    """A queue of calls as the work of a run, which ends when it is closed and empty."""
-
     def __init__(self) -> None:
         super().__init__(())
         self.total = None
@@ -156,7 +154,6 @@ class _Calls(Work):
 
     @property
     def left(self) -> float:
-        """Nothing, so that none is sent ahead to a worker that is busy: a call may last for hours."""
         return 0.0
 
     @property
@@ -164,7 +161,6 @@ class _Calls(Work):
         return self._closed and not (self._waiting or self._returned or self.suspects)
 
     def take(self, units: float, most: int, slots: int = 1) -> Chunk | None:
-        """Hand out the next call, alone: its result does not wait for another one's."""
         if self._returned:
             return heapq.heappop(self._returned)
         try:
@@ -177,8 +173,6 @@ class _Calls(Work):
 
 
 class _Host:
-    """The calls of one configuration, and their thread; with `before`, in the processes of that ending host."""
-
     def __init__(self, config: ParallelConfig, before: _Host | None) -> None:
         self.config = config
         self.wanted = _wanted(config)
@@ -201,7 +195,6 @@ class _Host:
         self._thread.start()
 
     def submit(self, blob: bytes, text: str) -> Future[Any]:
-        """Queue a call; with the lock held."""
         future: Future[Any] = OwnFuture()
         future.set_running_or_notify_cancel()
         self._futures[self._n] = future, text
@@ -271,7 +264,6 @@ class _Host:
         self._wake()
 
     def _end(self) -> None:
-        """Take no more calls, which have a host of their own from now on; with the lock held."""
         self.ended = True
         self._calls.close()
 
@@ -285,7 +277,6 @@ class _Host:
 
 
 def _wanted(config: ParallelConfig) -> Any:
-    """Return what the workers of a configuration are made from: those of an equal one do."""
     return wanted_by(config) if without_dask(config) else config
 
 
@@ -315,7 +306,6 @@ class _Hosts:
         self._host: _Host | None = None
 
     def submit(self, config: ParallelConfig, blob: bytes, text: str) -> Future[Any]:
-        """Queue a call with the host there is, or a new one where workers would be made differently now."""
         with self._lock:
             while True:
                 host = self._host

@@ -136,7 +136,6 @@ def _roles(system: type) -> tuple[str, ...]:
 def _configs(
     system: type, stages: Sequence[StageSpec], recipe: Path, args: argparse.Namespace
 ) -> StageConfigs:
-    """Read the configs, and check that each stage has one."""
     configs = load_configs(
         recipe,
         {role: getattr(args, f"{role}_config") for role in _roles(system)},
@@ -192,7 +191,6 @@ def _trainer(config: Any) -> str:
 
 
 def _with_place(error: StageConfigError, configs: StageConfigs) -> str:
-    """Return what a stage says about its config, with the file and, where the key is there, its line."""
     if error.role not in configs:
         return str(error)
     places = configs.by_role[error.role].places

@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python that a room may have: a number here may be lowered, never raised. A room is what begins with one of
 # its paths, and with none of another room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (1_975, ["espnet3/parallel/"]),
+    (1_965, ["espnet3/parallel/"]),
     (
-        3_176,
+        3_130,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -22,13 +22,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (1_736, ["espnet3/parallel/provenance/"]),
-    (3_113, ["espnet3/parallel/ledger/"]),
-    (2_971, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_772, ["espnet3/parallel/pilots/"]),
-    (1_178, ["espnet3/parallel/local/"]),
+    (1_699, ["espnet3/parallel/provenance/"]),
+    (3_006, ["espnet3/parallel/ledger/"]),
+    (2_939, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
+    (2_733, ["espnet3/parallel/pilots/"]),
+    (1_170, ["espnet3/parallel/local/"]),
     (
-        4_660,
+        4_584,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -42,13 +42,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (5_803, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (2_106, ["espnet3/parallel/runner/"]),
-    (2_023, ["espnet3/parallel/views/"]),
-    (862, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
-    (2_940, ["espnet3_parallel/"]),
-    (5_451, ["espnet3/components/", "espnet3/systems/"]),
-    (42_494, ["tests/"]),
+    (5_746, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (2_073, ["espnet3/parallel/runner/"]),
+    (1_977, ["espnet3/parallel/views/"]),
+    (841, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
+    (2_890, ["espnet3_parallel/"]),
+    (5_395, ["espnet3/components/", "espnet3/systems/"]),
+    (42_219, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

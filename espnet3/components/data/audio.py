@@ -69,7 +69,6 @@ def read_audio(
 
 
 def _scaled(file: Any, frames: int, dtype: str) -> Any:
-    """Read frames; those of a float format as integers of full scale, where libsndfile would cut them to zeros."""
     if file.subtype not in _FLOATS or not dtype.startswith("int"):
         return file.read(frames, dtype=dtype)
     import numpy

@@ -282,8 +282,6 @@ class ItemStats:
 
 @dataclass(slots=True)
 class _Total:
-    """The sums of one feature so far."""
-
     shape: tuple[int, ...]
     count: int = 0
     sum: ExactSums = field(default_factory=ExactSums)
@@ -304,7 +302,6 @@ class _Total:
 
 
 def _total(totals: dict[str, _Total], name: str, shape: Iterable[int], where: str) -> _Total:
-    """Return the sums of a feature, new where there are none."""
     known = totals.setdefault(name, _Total(tuple(shape)))
     if known.shape != tuple(shape):
         raise ValueError(

@@ -94,7 +94,6 @@ class CombinedDataset:
         return found
 
     def _keys(self) -> Iterator[Any]:
-        """Return the keys of all items, in their order."""
         return iter(self._part_of)
 
     def __len__(self) -> int:

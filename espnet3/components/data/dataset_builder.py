@@ -133,7 +133,6 @@ class DatasetBuilder:
 
 
 def _identity(builder: DatasetBuilder) -> dict[str, Any]:
-    """Return what decides the content, as it is read back from the marker."""
     # Through JSON, so that a tuple in the options equals the list that is read back.
     options = json.loads(json.dumps(dict(builder.options())))
     name = type(builder).__name__
@@ -141,7 +140,6 @@ def _identity(builder: DatasetBuilder) -> dict[str, Any]:
 
 
 def _name(builder: DatasetBuilder, path: Path) -> str:
-    """Return a file's name in the marker: its path under the data folder."""
     try:
         return path.relative_to(builder.data_dir).as_posix()
     except ValueError:

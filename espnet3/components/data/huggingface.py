@@ -110,7 +110,6 @@ class HuggingFaceDataset:
         return [compute.struct_field(values, "path").to_pylist(), sizes.to_pylist()]
 
     def _keys(self) -> Iterator[str]:
-        """Return the ids, in the order of the rows."""
         return iter(self._places)
 
     def __len__(self) -> int:

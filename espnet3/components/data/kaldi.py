@@ -168,7 +168,6 @@ class KaldiDataset:
         return read_table(path) if path.is_file() else None
 
     def _segment(self, line: int, value: str) -> tuple[str, float, float | None]:
-        """Return recording, begin and end of a line of `segments`; an end of -1 is that of the recording."""
         try:
             recording, begin, end = value.split()
             first, last = float(begin), float(end)
@@ -206,7 +205,6 @@ class KaldiDataset:
         return read_audio(source, f"{item.listed}: {named}", self.dtype, item.begin, item.end, _INEXACT)
 
     def _run(self, item: KaldiItem, where: str) -> bytes:
-        """Run a recording's command."""
         # a shell, because such a line is written for one; the user has asked for it by pipes="run"
         done = subprocess.run(["/bin/sh", "-c", item.audio], cwd=self.root, capture_output=True, check=False)
         if done.returncode or not done.stdout:

@@ -90,7 +90,6 @@ class ErrorRate(AbsMetric):
 
 
 def _counted(rate: ErrorRate, pairs: Sequence[tuple[str, str]]) -> list[dict[str, int]]:
-    """Count a part of the pairs: all of them, and those of each group of `min_words`."""
     clean = [(_spaced(ref, rate.normalize), _spaced(hyp, rate.normalize)) for ref, hyp in pairs]
     counted = []
     for least in (0, *rate.min_words):
@@ -113,12 +112,10 @@ def _counted(rate: ErrorRate, pairs: Sequence[tuple[str, str]]) -> list[dict[str
 
 
 def _spaced(text: str, form: Any) -> str:
-    """Return a text in a Unicode form, with one space for each stretch of white space: jiwer splits at spaces alone."""
     return " ".join((unicodedata.normalize(form, text) if form else text).split())
 
 
 def _score(rate: ErrorRate, parts: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-    """Return the rate of a group, of which each part was counted."""
     total = {key: sum(part[key] for part in parts) for key in parts[0]}
     units = total[rate.units]
     # Without a reference unit there is no rate: null in JSON, where 0 would look perfect.

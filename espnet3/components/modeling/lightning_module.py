@@ -70,14 +70,12 @@ class ESPnetLightningModule(lightning.LightningModule):
 
 
 def _partial(config: Mapping[str, Any], name: str) -> Any:
-    """Return what a block names, with its arguments, waiting for one more in front."""
     block = config.get(name)
     partial = {name: {**block, "_partial_": True}} if isinstance(block, Mapping) else config
     return instantiate_block(partial, name)
 
 
 def _parts(output: Any) -> tuple[Any, Mapping[str, Any], Any]:
-    """Return loss, figures to log, and the number of items they are means of; None: not said."""
     if isinstance(output, tuple) and len(output) == 3:
         return output
     if isinstance(output, Mapping):

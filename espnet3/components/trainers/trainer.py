@@ -118,7 +118,6 @@ class ESPnet3LightningTrainer:
         return self.trainer.validate(self.model, *args, **kwargs)
 
     def _checkpoint(self, wanted: str | Path | None) -> str | Path | None:
-        """Return the path of a checkpoint that may be asked for as "auto", "last" or "best"."""
         if wanted not in (_AUTO, "last", "best"):
             return wanted
         from espnet3.components.trainers.checkpoints import last_checkpoint, read_checkpoint

@@ -86,11 +86,6 @@ def steps_of(code: CodeType) -> list[Instruction]:
 
 
 def _flow(code: CodeType, body: bool) -> Iterator[str]:
-    """Yield each instruction, and the numbers of its followers unless the next one is the only follower.
-
-    An unconditional jump counts as its target: a compiler adds such jumps where a statement has several lines. A
-    handler of exceptions is a follower, too; before Python 3.11 entering a `try` is an instruction.
-    """
     steps = steps_of(code)
     offsets = [step.offset for step in steps]
     ops = [step.opname.replace("FORWARD_", "").replace("BACKWARD_", "") for step in steps]
@@ -128,7 +123,6 @@ def _flow(code: CodeType, body: bool) -> Iterator[str]:
 
 
 def _steady(value: Any, body: bool = False) -> str:
-    """Return the text of a name or constant: the same in every process."""
     if type(value) in (str, int):
         return f"{value!r}"
     if isinstance(value, CodeType):
@@ -156,7 +150,6 @@ def functions_in(code: CodeType, inside: str = "", given: bool = False) -> list[
 
 
 def _decorated(code: CodeType) -> set[str]:
-    """Return the names of functions and classes that code hands to a decorator, which may compile them anew."""
     found, begin, made, is_class = set(), 0, 0, False
     steps = [step for step in steps_of(code) if step.opname != "PRECALL"]
     for at, step in enumerate(steps):
@@ -217,7 +210,6 @@ class Facts:
 
 
 def _changes(code: CodeType) -> Iterator[_Place | None]:
-    """Yield the places that code changes and has not made itself; read it once, from top to bottom."""
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
     arguments = code.co_varnames[:count] if code.co_flags & _IS_FUNCTION else ()
     known: dict[str, _Place | None] = {name: (f"argument {name}",) for name in arguments}
@@ -244,12 +236,10 @@ def _changes(code: CodeType) -> Iterator[_Place | None]:
 
 
 def _part(owner: _Place | None, name: str) -> _Place | None:
-    """Return the place of a part; a part of an element has the place of the element."""
     return owner if owner is None or owner[-1] == WITHIN else (*owner, name)
 
 
 def _turn(stack: list[_Place | None], step: Instruction, place: _Place | None) -> None:
-    """Apply an instruction to a stack of places; `place` is that of the value it leaves on top."""
     op, depth = step.opname, _DEPTHS.get(step.opname, step.arg or 0)
     effect = dis.stack_effect(dis.opmap[op], step.arg, jump=False)
     effect += op == "END_FOR"  # it also takes the value that the end of a loop would have left

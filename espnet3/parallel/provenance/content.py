@@ -186,12 +186,10 @@ class Content:
         return inside if base is kind or base is PurePath else self._object(value, kind, place, inside)
 
     def _targets(self, held: dict[Any, Any]) -> None:
-        """Take in the class that Hydra would make an object of."""
         if type(held.get("_target_")) is str:
             self.add(held["_target_"])
 
     def _apart(self, value: Any, place: str) -> bytes:
-        """Hash a part apart from the order in which parts are met."""
         met = dict(self._met)
         try:
             return self._of(value, place)
@@ -239,7 +237,6 @@ class Content:
         return _digest("code", full, said, self._of(kept, place))
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes = b"") -> bytes:
-        """Return the digest of an object by its class, content and attributes."""
         modules = {base.__module__ for base in kind.__mro__}
         if modules & _NOTHING or (self.lenient and modules & _ONCE):
             return _digest("nothing", kind.__qualname__.encode())
@@ -265,7 +262,6 @@ class Content:
 
 
 def _instead(value: Any, kind: type) -> Any:
-    """Return a value that counts in place of another: the containers of a config, Python's number of a numpy one."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if kind in WRAPPERS:
         return (kind.__name__, *[getattr(value, name) for name in WRAPPERS[kind]])
@@ -287,7 +283,6 @@ def _instead(value: Any, kind: type) -> Any:
 
 
 def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
-    """Return the state of an object that is outside its attributes, as pickling would take it along."""
     users = [base for base in kind.__mro__ if is_users(base)]
     if issubclass(kind, BaseException):
         return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
@@ -315,7 +310,6 @@ def is_torch_module(kind: type) -> bool:
 
 
 def _is_anonymous(function: FunctionType) -> bool:
-    """Tell whether functions may share a name: those made in another function, and lambdas."""
     known = getattr(function.__code__, "co_qualname", "")  # since Python 3.11
     return "<" in function.__qualname__ + known or (not known and "__wrapped__" in vars(function))
 

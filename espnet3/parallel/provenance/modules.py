@@ -22,7 +22,6 @@ _LOADERS = ("_frozen_importlib", "_frozen_importlib_external", "zipimport")
 
 @functools.cache
 def _installed() -> tuple[str, ...]:
-    """Return the folders that packages are installed into, the standard library's included."""
     paths = sysconfig.get_paths()
     found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths]
     found += [*site.getsitepackages(), site.getusersitepackages()]
@@ -42,7 +41,6 @@ def is_own(file: str) -> bool:
 
 @functools.cache
 def _has_packages(folder: str) -> bool:
-    """Tell whether an installer has put packages into a folder: the user's own may be called site-packages, too."""
     return bool(glob.glob("*.dist-info", root_dir=folder))
 
 

@@ -175,7 +175,6 @@ class Reach(Content):
         return self._entries
 
     def _add_written(self, entry: dict[str, Any]) -> None:
-        """Add what the file says to functions that a decorator has compiled anew, as typeguard's does."""
         name, file, known = entry["module"], entry["file"], entry["code"]
         code = compiled(name, file) if file and known and "unloaded" not in entry else None
         written: dict[str, list[tuple[CodeType, bool]]] = {}
@@ -193,7 +192,6 @@ class Reach(Content):
         return self._entries.setdefault(name, {"file": file, "module": module, "code": {}, "values": {}})
 
     def _value(self, module: str, phrase: str, value: Any, counts: bool = True) -> None:
-        """Note a value by its content, and take in the code in it."""
         file = file_of(module)
         said = self.hash(_beside(value, file), phrase)
         if counts:
@@ -247,7 +245,6 @@ class Reach(Content):
             self._value(module, phrase, value, attribute not in out)
 
     def _installed(self, thing: Any) -> None:
-        """Note the package of an installed thing, and take in functions of the user's in an installed class."""
         module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
         self.installed.add(module.partition(".")[0])
         for name, one in list(vars(thing).items()) if is_a(thing, type) else ():
@@ -258,7 +255,6 @@ class Reach(Content):
     # --- what code names ---
 
     def _code(self, module: str, facts: Facts, world: dict[str, Any]) -> None:
-        """Take in the names that code reads of its module, and its imports."""
         self._read(module, "", world, facts.reads, facts.names)
         for one in [world[name] for name in facts.bare & world.keys()]:
             if is_a(one, ModuleType) and is_users(one):
@@ -272,7 +268,6 @@ class Reach(Content):
     def _read(
         self, owner: str, of: str, world: dict[str, Any], read: Set[str], names: frozenset[str]
     ) -> None:
-        """Take in names of a module; of modules among these, take in `names`."""
         out = self.left_out(world)
         for name in sorted(read & world.keys() - _OF_MODULES):
             if is_a(world[name], ModuleType):
@@ -281,7 +276,6 @@ class Reach(Content):
                 self._value(owner, f"the value of {of}{name}", world[name], name not in out)
 
     def _of_module(self, owner: str, module: ModuleType, names: frozenset[str]) -> None:
-        """Take in names of a module; of an installed one only functions and classes of the user's."""
         if (id(module), names) in self._looked:
             return
         self._looked.add((id(module), names))
@@ -301,7 +295,6 @@ class Reach(Content):
                     self.add(one)
 
     def _all_names(self, module: str, world: dict[str, Any]) -> None:
-        """Take in all names of a module: code may mean any of them."""
         out, known = self.left_out(world), []
         for name, value in list(world.items()):
             is_private = name.startswith("_") and name != "__getattr__"
@@ -330,7 +323,6 @@ class Reach(Content):
                     self._of_module(live.__name__, live, facts.names)
 
     def _module(self, dotted: str, names: frozenset[str], owner: str | None = None) -> None:
-        """Take in names of a module that code imports."""
         for name, file in self._locate(dotted).items():
             live = sys.modules.get(name)
             if not is_own(file):
@@ -342,10 +334,6 @@ class Reach(Content):
                 self._later(name, file, live is not None)
 
     def _later(self, name: str, file: str, is_loaded: bool) -> None:
-        """Take in a module that functions import, by its file: its statements and its imports.
-
-        Of one that is not loaded, all functions count; of a loaded one, names count by `_of_module`.
-        """
         if file in self._files:
             return
         self._files.add(file)
@@ -371,7 +359,6 @@ class Reach(Content):
 
 
 def _beside(value: Any, file: str | None) -> Any:
-    """Return a path relative to a module's folder if it is in or above it: a copied checkout has it elsewhere."""
     text = str(value) if type(value) is str or is_path(value) else ""
     if file is None or text.count(os.sep) < 2 or not os.path.isabs(text):
         return value
@@ -389,21 +376,18 @@ def constants_written(module: str, file: str) -> dict[str, set[str]]:
 
 
 def _edited(file: str) -> bool:
-    """Whether a file was written since this process began, which may have loaded what it said before."""
     import psutil  # rarely asked
 
     return os.path.isfile(file) and os.path.getmtime(file) > psutil.Process().create_time()
 
 
 def _imported(facts: Facts, package: str) -> Iterator[str]:
-    """Yield the dotted names of modules that code imports, and of names that it takes from them."""
     for module, level, taken in facts.imports:
         base = absolute(module, level, package)
         yield from (base, *(f"{base}.{one}" for one in taken if one != "*"))
 
 
 def _functions(value: Any) -> list[FunctionType]:
-    """Return the functions in a member of a class: in a static method, a property, a cached function."""
     found: list[FunctionType] = []
     left = [value]
     while left and len(found) < 100:
@@ -489,7 +473,6 @@ class Changed:
 
 
 def _runs(name: str, names: set[str]) -> bool:
-    """Tell whether a method runs with the items: its name is in code that does, or Python calls it."""
     in_place = name.startswith("__i") and name != "__iter__"  # as `+=` calls them
     special = name.startswith("__") and name.endswith("__") and not in_place
     return name not in _MAKERS and (special or name in names)

@@ -36,7 +36,6 @@ def changed_parts(old: Code, new: Code) -> list[str]:
 
 
 def _is_same(was: str, now: str, alike: bool) -> bool:
-    """Tell whether hashes are the same; of code that only one process has loaded, its file's are among them."""
     old, new = set(was.split()), set(now.split())
     return old == new or (not alike and (old < new or new < old))
 
@@ -111,13 +110,11 @@ class LoadedCode:
 
 
 def _is_meant(name: str, file: str, entry: dict[str, Any]) -> bool:
-    """Tell whether a module is the one of an entry: modules in two plain folders may have the same name."""
     same_name = name == entry["module"] or {name, entry["module"]} <= {*MAIN}
     return same_name or os.path.realpath(file) == os.path.realpath(entry["file"])
 
 
 def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
-    """Return the hashes of the functions that a module holds, in classes and under decorators too."""
     found: dict[str, set[str]] = {}
     left, seen = list(vars(module).values()), set()
     while left:
@@ -141,7 +138,6 @@ def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
 def _differences(
     module: str, file: str, was: dict[str, Any], functions: dict[str, set[str]], constants: dict[str, str]
 ) -> Iterator[str]:
-    """Yield the differences of parts that both looks have seen; of functions with one name, one match is enough."""
     if was.get("translated"):
         return
     for name, one in was["code"].items():

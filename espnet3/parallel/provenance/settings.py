@@ -46,7 +46,6 @@ def is_data(value: Any) -> bool:
 
 
 def _found(value: Any) -> tuple[set[int], dict[int, Any]] | None:
-    """Return the identities of the containers in a value, and other objects by theirs; None: there are very many."""
     held: set[int] = set()
     others: dict[int, Any] = {}
     left, seen = [value], 0
@@ -89,7 +88,6 @@ def edited(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
 
 
 def _parts(value: Any) -> dict[Any, Any] | None:
-    """Return the parts of a list, dict, config or record, by key, place or field; None for anything else."""
     kind, omegaconf = type(value), sys.modules.get("omegaconf")
     if kind in _DICTS:
         return dict(value)

@@ -55,7 +55,6 @@ def _without(secrets: list[str], value: Any) -> Any:
 
 
 def _plain(value: Any, around: tuple[int, ...] = (), resolve: bool = True) -> Any:
-    """Return any config as plain JSON data, the same for equal configs in every process."""
     if value is None or is_a(value, (bool, str)):
         return value
     if is_a(value, (int, float, PurePath)):
@@ -90,7 +89,6 @@ def differences(old: Any, new: Any, name: str = "config") -> list[str]:
 
 
 def _flat(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Yield the text of each value in a plain one, with its place."""
     parts = [(f"{place}.{key}", one) for key, one in value.items()] if is_a(value, dict) else []
     parts += [(f"{place}[{at}]", one) for at, one in enumerate(value)] if is_a(value, list) else []
     for where, one in parts:
@@ -146,7 +144,6 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def _git_state(folder: str | None) -> dict[str, Any] | None:
-    """Return commit and dirty flag of the checkout a folder is in; None outside of one, or without git."""
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],

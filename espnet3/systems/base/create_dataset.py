@@ -39,7 +39,6 @@ def create_dataset(config: Any) -> bool:
 
 
 def _builders(config: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
-    """Yield each builder of a config, with the arguments of its methods."""
     block = config.get("create_dataset")
     arguments = as_plain(block) if block is not None else {}
     dataset = config.get("dataset")
@@ -60,7 +59,6 @@ def _builders(config: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
 
 
 def _ensure(builder: Any, arguments: Mapping[str, Any]) -> bool:
-    """Build unless it is built; return whether something was done."""
     name = type(builder).__name__
     if hasattr(builder, "is_built") and builder.is_built(**arguments):
         logger.info("%s: already built", name)

@@ -91,7 +91,6 @@ def infer(config: Any) -> dict[str, InferResult]:
 
 
 def _test_sets(config: DictConfig) -> dict[str, Mapping[str, Any]]:
-    """Return what each test set changes in the block `dataset`."""
     sets = config.get("test_sets")
     if is_organized(config.dataset):
         entries = {str(entry.get("name")): entry for entry in config.dataset.get("test") or ()}
@@ -132,7 +131,6 @@ def dataset_of(config: Any, name: str) -> Any:
 def _one_set(
     config: DictConfig, name: str, changes: Mapping[str, Any]
 ) -> tuple[dict[str, Any], DictConfig, Any]:
-    """Return the config of a test set, plain; what its provider sees of it; and its dataset."""
     # Resolved here: an interpolation may point to a key that does not travel with it.
     whole = as_dict(OmegaConf.merge(config, {"dataset": changes}))
     seen = OmegaConf.create({key: value for key, value in whole.items() if key not in _EXECUTION})
@@ -180,10 +178,6 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
 
 
 def _class_and_options(block: Mapping[str, Any] | None, default: str) -> tuple[Any, dict[str, Any]]:
-    """Return the class a block names and the other entries of the block.
-
-    Not by `instantiate`: that turns every argument into an OmegaConf object.
-    """
     from hydra.utils import get_class  # here, as in instantiate_block
 
     options = dict(block or {})

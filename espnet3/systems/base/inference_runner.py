@@ -166,7 +166,6 @@ class InferenceRunner(BaseRunner):
 
 
 def _evaluating(model: Any, env: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    """Return a context in which a model only evaluates: without dropout, gradients, or statistics of batches."""
     torch = sys.modules.get("torch")  # only a process that has loaded it can hold a module
     if torch is None or not env.get("evaluate", True):
         return nullcontext()
@@ -176,7 +175,6 @@ def _evaluating(model: Any, env: Mapping[str, Any]) -> AbstractContextManager[An
 
 
 def _settings(env: Mapping[str, Any]) -> tuple[list[str], Callable[..., Any] | None, dict[str, Any]]:
-    """Return input keys, output function and model keywords from the env."""
     keys = key_list(env.get("input_key"))
     if not keys:
         raise RuntimeError(
@@ -196,10 +194,6 @@ def _field(data: Any, key: str) -> Any:
 
 
 def _checked(result: Any, idx: Any, env: Mapping[str, Any]) -> Any:
-    """Check a result on the worker, if the env names the keys: the run then fails at the first bad item.
-
-    Outputs that are no text go to files, and their paths in the result.
-    """
     idx_key, output_keys = env.get("idx_key", IDX_KEY), key_list(env.get("output_keys"))
     if "idx_key" in env and "output_keys" in env:
         check_output(result, idx, idx_key, output_keys)

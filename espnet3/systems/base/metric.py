@@ -102,7 +102,6 @@ def _make(block: Mapping[str, Any]) -> tuple[AbsMetric, dict[str, str]]:
 def _write_fields(
     inference: Any, test_set: str, fields: Sequence[str], folder: Path, artifacts: Mapping[str, Any]
 ) -> None:
-    """Write fields of a test set's items as `.scp` files, in the order of the data, anew each time."""
     if inference is None:
         raise StageConfigError(
             "metrics",

@@ -183,7 +183,6 @@ class ScpWriter:
             self._rows.setdefault(name, []).append((utt_id, value))
 
     def _files(self, key: str, value: Any) -> list[tuple[str, Any]]:
-        """Return the name of the file of a value, or of each entry of a list."""
         listed = isinstance(value, (list, tuple))
         if self._listed.setdefault(key, listed) != listed:
             raise TypeError(f"{key!r} is a list for some items and a single value for others; choose one")

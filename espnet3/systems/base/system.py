@@ -178,13 +178,11 @@ def trains_by_lightning(system: type) -> bool:
 
 
 def _config_of(system: BaseSystem, stage: StageSpec) -> Any:
-    """Return the config that a stage reads; None where there is none, or the stage names none."""
     configs: Mapping[str, Any] = {role: getattr(system, f"{role}_config", None) for role in stage.roles}
     return configs.get(stage.role(configs) or "")
 
 
 def _needed(system: BaseSystem, name: str, stage: str) -> Any:
-    """Return a config of a system."""
     config = getattr(system, name)
     if config is None:
         raise ValueError(f"stage {stage} needs {name}, and {type(system).__name__} was made without it")

@@ -94,7 +94,6 @@ def _train(config: DictConfig, lightning: Any) -> Path:
 
 @contextmanager
 def _threads(wanted: Any) -> Iterator[None]:
-    """Let torch compute with so many threads in a `with` block; None: with as many as it does."""
     import torch
 
     before = torch.get_num_threads()
@@ -107,7 +106,6 @@ def _threads(wanted: Any) -> Iterator[None]:
 
 
 def _check_same(exp_dir: Path, config: DictConfig) -> None:
-    """Write down what decides a training; refuse a folder where something else did."""
     if not is_first_process():
         return
     whole = as_dict(config)
@@ -125,7 +123,6 @@ def _check_same(exp_dir: Path, config: DictConfig) -> None:
 
 
 def _write_weights(trainer: ESPnet3LightningTrainer, model: Any, exp_dir: Path) -> Path:
-    """Write the weights of the best checkpoint, or of the model as it is where none was kept, and means of several."""
     import torch
 
     from espnet3.components.trainers.checkpoints import mean_of, read_checkpoint

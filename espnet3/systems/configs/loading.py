@@ -137,10 +137,6 @@ def _with_defaults(config: DictConfig, role: Role, recipe_dir: Path, path: Path)
 
 
 def _slip(config: DictConfig, places: Places, role: Role) -> str:
-    """Name a key that no stage reads, nothing refers to, and that is nearly one that is missing.
-
-    Other keys are the recipe's own business: values that it writes once and refers to.
-    """
     text = OmegaConf.to_yaml(config, resolve=False)
     for key in map(str, config):
         if key in role.keys or re.search(rf"\$\{{{re.escape(key)}[.\}}\[]", text):
@@ -169,11 +165,6 @@ def _override(found: Mapping[str, StageConfig], overrides: Sequence[str]) -> Non
 
 
 def _fits(config: DictConfig, key: str) -> bool:
-    """Return whether a key may stand in a config: keys of splits have no place in a single dataset, nor the reverse.
-
-    `dataset.min_words=5` is for the test data that inference.yaml names by `_target_`, and not for the splits in
-    training.yaml, though both have a block `dataset`.
-    """
     block, _, rest = key.partition(".")
     dataset = config.get("dataset") if block == "dataset" and rest else None
     if not isinstance(dataset, DictConfig):
@@ -182,7 +173,6 @@ def _fits(config: DictConfig, key: str) -> bool:
 
 
 def _take(each: StageConfig, found: Mapping[str, StageConfig]) -> None:
-    """Give a config the keys that it has no value for, from those that its role takes from."""
     own = {key for key in each.places if key in each.config and not _is_empty(each.config, key)}
     if "exp_tag" in own:  # an experiment of its own: another one's folder would be the wrong place
         own.add("exp_dir")
@@ -199,7 +189,6 @@ def _is_empty(config: DictConfig, key: str) -> bool:
 
 
 def _value(config: DictConfig, key: str) -> Any:
-    """Return a value of another config, plain; None where it has none, or none yet."""
     try:
         value = config.get(key)
     except OmegaConfBaseException:

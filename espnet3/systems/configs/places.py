@@ -50,7 +50,6 @@ def not_yaml(error: yaml.YAMLError, file: str) -> ConfigError:
 
 
 def _keys(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
-    """Yield each dotted key below a node, with its line."""
     dot = f"{prefix}." if prefix else ""
     if isinstance(node, yaml.MappingNode):
         merged = []
@@ -97,6 +96,5 @@ def located(error: ConfigError, block: str, places: Mapping[str, Place]) -> Conf
 
 
 def _is_about(problem: str, key: str) -> bool:
-    """Return whether a problem begins with a key, in the block's way to write it: "options.hosts[0] = ..."."""
     written = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", key)
     return re.match(rf"{re.escape(written)}(?![\w-])", problem) is not None

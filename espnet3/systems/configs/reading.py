@@ -80,7 +80,6 @@ def _filled(value: Any, key: str, path: Path, places: Places) -> Any:
 
 
 def _recipe_name(path: Path) -> str:
-    """Return corpus and task of a recipe: the two folders above conf/, wherever in that the config is."""
     above = path.resolve().parts[:-1]
     folders = above[: above.index("conf")] if "conf" in above else above
     return "_".join(folders[-2:])

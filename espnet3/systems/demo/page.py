@@ -87,7 +87,6 @@ def demo(config: Any) -> str:
 
 @contextmanager
 def _private_folder() -> Iterator[None]:
-    """Have gradio keep recordings in a folder for this user alone, which is removed at the end."""
     name = "GRADIO_TEMP_DIR"
     before = os.environ.get(name)
     with TemporaryDirectory(prefix="espnet3-demo-") as folder:  # mode 0700

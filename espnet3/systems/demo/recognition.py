@@ -77,7 +77,6 @@ def warm_recognition(config: Any) -> Iterator[Recognition]:
 
 
 def _input_of(block: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Check the block `input`."""
     known: dict[str, Any] = {"rate": int, "max_seconds": (int, float)}
     for key, value in (block or {}).items():
         if key not in known:
@@ -127,7 +126,6 @@ def read_recording(path: str | Path | None, rate: int, max_seconds: float) -> An
 
 
 def _resampled(samples: Any, found: int, wanted: int) -> Any:
-    """Bring samples to another rate, by cutting or lengthening their spectrum."""
     import numpy
 
     if found == wanted:

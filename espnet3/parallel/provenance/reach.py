@@ -174,7 +174,9 @@ class Reach(Content):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
 
-    def _add_written(self, entry: dict[str, Any]) -> None:
+    def _add_written(
+        self, entry: dict[str, Any]
+    ) -> None:  # of functions that a decorator has compiled anew, as typeguard does
         name, file, known = entry["module"], entry["file"], entry["code"]
         code = compiled(name, file) if file and known and "unloaded" not in entry else None
         written: dict[str, list[tuple[CodeType, bool]]] = {}
@@ -376,7 +378,7 @@ def constants_written(module: str, file: str) -> dict[str, set[str]]:
 
 
 def _edited(file: str) -> bool:
-    import psutil  # rarely asked
+    import psutil  # rarely asked: this process may have loaded what the file said before
 
     return os.path.isfile(file) and os.path.getmtime(file) > psutil.Process().create_time()
 

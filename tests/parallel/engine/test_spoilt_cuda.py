@@ -145,7 +145,7 @@ def test_only_the_item_that_spoils_a_process_is_lost(
     failure = found.pop(BAD)
     if kind is Writes:  # its results are in its files alone
         assert found == [None] * (N - 1)
-        found = [int(line) for file in Path("run").glob("split.*/out") for line in file.open()]
+        found = [int(line) for file in Path("run").glob("split.*/out") for line in file.read_text().split()]
     assert sorted(found) == [*range(BAD), *range(BAD + 1, N)]
     assert isinstance(failure, ItemFailure) and ECC in failure.message
     assert (failure.index, failure.cause) == (BAD, "error")

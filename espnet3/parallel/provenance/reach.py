@@ -167,16 +167,14 @@ class Reach(Content):
                 if (said := constant_hash(vars(live)[one])) in written[one] or _edited(file):
                     self._entry(name, file).setdefault("constants", {})[one] = said
         for entry in self._entries.values():
-            self._add_written(entry)
+            self._add_written(entry)  # where a decorator has compiled functions anew, as typeguard's does
             if is_translated(sys.modules.get(entry["module"])):
                 entry["translated"] = True
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
 
-    def _add_written(
-        self, entry: dict[str, Any]
-    ) -> None:  # of functions that a decorator has compiled anew, as typeguard does
+    def _add_written(self, entry: dict[str, Any]) -> None:
         name, file, known = entry["module"], entry["file"], entry["code"]
         code = compiled(name, file) if file and known and "unloaded" not in entry else None
         written: dict[str, list[tuple[CodeType, bool]]] = {}

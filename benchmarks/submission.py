@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = report.arguments("submission", __doc__, shards=1000, rounds=7)
     parser.add_argument("--partition", default="debug", help="default %(default)s")
     parser.add_argument("--lab", action="store_true", help="start the SLURM of the cluster tests")
-    parser.set_defaults(out=None)  # in the lab nobody may write to the checkout
+    parser.set_defaults(out=None)  # the lab's user may not write to the checkout
     args = parser.parse_args(argv)
     names = ("submit", "status", "cancel")
     taken = {library: {name: Taken() for name in names} for library in LIBRARIES}

@@ -247,9 +247,8 @@ def not_indented(config: Any) -> str:
     return ""
 
 
-_Row = tuple[
-    str, bool, int, int
-]  # a key at the top of a config, whether it is empty, its first line and its last
+# A key at the top of a config, whether it is empty, its first line and its last
+_Row = tuple[str, bool, int, int]
 _TOP = re.compile(r"([A-Za-z_]\w*):(?:\s+([^#\s].*)?)?$")
 
 

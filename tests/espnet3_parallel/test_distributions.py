@@ -315,9 +315,8 @@ def test_overlay_puts_ours_in_front_and_changes_no_file(alone: Place, checkout: 
     assert said.returncode == 0, said.stderr
     assert alone.python_says(IMPORTS, path=checkout) == "True True ItemError [1, 2, 3]"
     assert alone.run("espnet3-parallel", "doctor", path=checkout).returncode == 0
-    assert (
-        alone.run("espnet3-parallel", "overlay", checkout, path=checkout).returncode == 0
-    )  # again: the same
+    # again: the same
+    assert alone.run("espnet3-parallel", "overlay", checkout, path=checkout).returncode == 0
     assert alone.run("espnet3-parallel", "overlay", "--remove", checkout, path=checkout).returncode == 0
     assert contents(checkout) == ESPNET
     assert not [path for path in checkout.rglob("*") if path.is_symlink()]

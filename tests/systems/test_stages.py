@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy
 import pytest
+import soundfile
 from omegaconf import OmegaConf
 
 from espnet3.components.metrics.abs_metric import AbsMetric
@@ -222,7 +224,6 @@ class Wave:
     supports_batch = False
 
     def __call__(self, text: str) -> dict[str, Any]:
-        numpy = pytest.importorskip("numpy")
         samples = numpy.arange(len(text) * 4000, dtype="float32") / 32768
         return {"hyp": text, "audio": samples, "scores": samples[:4], "facts": {"n": [1, 2]}, "own": {text}}
 
@@ -239,7 +240,6 @@ def write_own(value: Any, output_path: Path, end: str) -> Path:
 
 def test_outputs_that_are_no_text_are_files_of_their_own(config: Any, tmp_path: Path) -> None:
     """Each is written where it was computed, with the batch or alone, and its path stands in the .scp file."""
-    soundfile, numpy = pytest.importorskip("soundfile"), pytest.importorskip("numpy")
     config.model = {"_target_": f"{HERE}.Wave"}
     config.output_fn = f"{HERE}.outputs"
     config.update({"output_keys": ["hyp", "audio", "scores", "facts", "own"], "batch_size": 2})

@@ -201,11 +201,8 @@ def called(item: Any, function: Callable[..., Any], arguments: Mapping[str, Any]
     return function(item, **arguments)
 
 
-_ASKED: list[Any] = [
-    None,
-    None,
-    None,
-]  # configuration and number of the last call, and what they mean together
+# Configuration and number of the last call, and what they mean together
+_ASKED: list[Any] = [None, None, None]
 
 
 def _config(parallel: Any, n_workers: Any) -> ParallelConfig:

@@ -23,9 +23,8 @@ from espnet3.parallel.backends.job_text import walltime_seconds, walltime_text
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.errors import ConfigError
 
-Make = Callable[
-    [Mapping[str, Any]], Any
-]  # makes dask-jobqueue's job of a block, with other values of some options
+# Makes dask-jobqueue's job of a block, with other values of some options
+Make = Callable[[Mapping[str, Any]], Any]
 _OTHER_SHELLS = ("csh", "tcsh", "fish")  # read neither `export NAME=value` nor `$((1 + 2))`
 _VARIABLE_PART = re.compile(r"[%$]")
 
@@ -116,12 +115,9 @@ def set_walltime(row: Backend, options: dict[str, Any]) -> float | None:
     seconds = walltime_seconds(value, minutes_last=scheduler.minutes_last)
     if seconds is None:  # of the site, whose words are its own
         return None
-    if not (
-        scheduler.writes_seconds and re.fullmatch(r"\d+:\d+", str(value))
-    ):  # minutes and seconds to all of them
-        options["walltime"] = walltime_text(
-            seconds, scheduler.unlimited, writes_seconds=scheduler.writes_seconds
-        )
+    if scheduler.writes_seconds and re.fullmatch(r"\d+:\d+", str(value)):
+        return seconds  # minutes and seconds to all of them
+    options["walltime"] = walltime_text(seconds, scheduler.unlimited, writes_seconds=scheduler.writes_seconds)
     return None if seconds == math.inf else seconds
 
 
@@ -157,9 +153,8 @@ def output_problems(scheduler: Scheduler, directives: Any) -> Iterator[str]:
         given = [(str(line), path) for line in directives for path in re.findall(pattern, str(line))]
     moved = re.search(r"(?:--chdir[= ]|(?<!\S)-[Dd] *)(\S+)", " ".join(map(str, directives)))
     for line, path in given:
-        folder = os.path.dirname(
-            path if os.sep in path.partition(":")[0] else path.rpartition(":")[2]
-        )  # host:path
+        here = path if os.sep in path.partition(":")[0] else path.rpartition(":")[2]  # host:path
+        folder = os.path.dirname(here)
         if variable := _VARIABLE_PART.search(folder):  # the scheduler puts a number there
             folder = os.path.dirname(folder[: variable.start()])
         folder = os.path.join(moved[1] if moved else "", os.path.expanduser(folder))

@@ -337,10 +337,8 @@ class Appender:
             except OSError:
                 try:
                     os.ftruncate(self._fd, self.size)
-                except OSError:
-                    self._broken = (
-                        True  # a torn line stays at the end: no reader takes it, and nothing may follow it
-                    )
+                except OSError:  # a torn line stays at the end: no reader takes it, and nothing may follow it
+                    self._broken = True
                 raise
             self.size += len(data)
             self._dirty = True

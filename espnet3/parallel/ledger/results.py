@@ -203,9 +203,8 @@ def table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:
     try:
         import pandas
     except ImportError as error:
-        from espnet3.parallel.backends.loading import (
-            pip_line,
-        )  # here: jobs, which import this, need none of it
+        # here: jobs, which import this, need none of it
+        from espnet3.parallel.backends.loading import pip_line
 
         raise MissingPackageError(
             f"to_pandas needs pandas, which is not installed. Please install it: {pip_line('report')}",

@@ -52,9 +52,8 @@ class MemoryWatch:
         try:
             with open(f"/proc/{pid}/statm", "rb") as file:  # psutil would be half a megabyte of each driver
                 used = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            if (
-                used > _SHARE * self._limit
-            ):  # without what workers share, such as a table loaded before the fork
+            # without what workers share, such as a table loaded before the fork
+            if used > _SHARE * self._limit:
                 with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
                     used = 1024 * sum(int(line.split()[1]) for line in file if line.startswith(b"Private_"))
         except (FileNotFoundError, ProcessLookupError):  # it has just ended

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("!QI")  # bytes of the pickle, number of out-of-band buffers
 _SIZE = struct.Struct("!Q")
 _MAX_IOV = 512  # below every platform's IOV_MAX
-_FIRST = (
-    1 << 12
-)  # bytes of a receive buffer that has had no larger message: a driver has three for each worker
+# Bytes of a receive buffer that has had no larger message: a driver has three for each worker
+_FIRST = 1 << 12
 _KEEP = 64 << 20  # a receive buffer larger than this is given back after use
 _NONCE = 32
 _GONE = 30  # seconds without a word from the other host, after which it is taken to be gone: as long as Dask waits

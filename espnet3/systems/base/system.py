@@ -81,9 +81,8 @@ class BaseSystem:
         results: dict[str, Any] = {}
         for each in wanted:
             name = each.name
-            if (
-                not first and name != "train"
-            ):  # Lightning has started this script again, for its part of a training
+            # Lightning has started this script again, for its part of a training
+            if not first and name != "train":
                 continue
             begin = time.perf_counter()
             with (

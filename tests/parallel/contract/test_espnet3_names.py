@@ -55,7 +55,7 @@ def test_keys_of_the_users_own_are_read_back():
 
 
 def test_parallel_config_is_the_registered_one(monkeypatch):
-    """The module's parallel_config is what calls use, also where somebody else has set it; nothing registered: None."""
+    """The module's parallel_config is what calls use, also where other code has set it; nothing registered: None."""
     set_parallel(TWO)
     assert module.parallel_config.n_workers == 2
     monkeypatch.setattr(module, "parallel_config", None)

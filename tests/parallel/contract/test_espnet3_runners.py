@@ -175,9 +175,8 @@ def test_a_folder_of_espnet3s_own_layer_is_refused_by_name(locked, tmp_path):
 
 def test_every_worker_has_an_id_in_its_environment(call, mode, monkeypatch):
     """DASK_WORKER_ID is one for each process that runs items, there before the env is built, and gone afterwards."""
-    monkeypatch.delenv(
-        "DASK_WORKER_ID", raising=False
-    )  # a Dask worker that another test has run in this process
+    # another test may have run a Dask worker in this process
+    monkeypatch.delenv("DASK_WORKER_ID", raising=False)
     found = call(runners.WorkerIds, range(40), provider=runners.NotesWorkerId())
     ids = {}
     for pid, at_setup, now in found:

@@ -61,7 +61,7 @@ def test_both_workers_at_once(folder: Path, mailbox: Mailbox) -> None:
 
 
 def test_five_times_in_one_run(folder: Path, mailbox: Mailbox) -> None:
-    """A worker killed five times during one run, at different items, costs nothing: all results, and nobody blamed."""
+    """A worker killed five times during one run, at different items, costs nothing: all results, and no item blamed."""
     set_parallel(TWO)
     # a millisecond each, and far apart: one run of 50 ms never holds two of them
     runner = gated(SlowGated, folder, *range(150, 900, 150))

@@ -87,11 +87,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     cwd = layout.template().surroundings.cwd
     logs = asked(row(plan.env), plan.options, "log_directory")
     output = Path(log_folder(Path(cwd) / str(logs))) if logs else folder
-    if settings.array_limit is None:
-        limit = array_limit(scheduler, partial(ask, folder=folder))
-    else:
-        given = f"detached.array_limit is {settings.array_limit}"
-        limit = ArrayLimit(max(1, settings.array_limit - scheduler.first + 1), given)
+    limit = _given_limit(settings, scheduler) or array_limit(scheduler, partial(ask, folder=folder))
     silent = bool(scheduler.silent) and not _PLAIN.fullmatch(str(output))
     taken: list[Submitted] = []
     number = len(list(folder.glob("tasks.*.json")))
@@ -133,6 +129,13 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
         )
 
 
+def _given_limit(settings: DetachedSettings, scheduler: Scheduler) -> ArrayLimit | None:
+    if settings.array_limit is None:
+        return None
+    given = f"detached.array_limit is {settings.array_limit}"
+    return ArrayLimit(max(1, settings.array_limit - scheduler.first + 1), given)
+
+
 def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) -> ScriptFacts:
     return ScriptFacts(
         scheduler=scheduler_of(plan.env),
@@ -153,16 +156,15 @@ def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) ->
 def planned(config: ParallelConfig, n_shards: int, run: Path) -> tuple[int, str, str]:
     """Return how many arrays a detached run in a folder would be, and the command and the script of the first one."""
     plan, job = _job_of(config, run.name)
-    limit, scheduler = DetachedSettings.of(plan.settings).array_limit, scheduler_of(config.env)
-    most = scheduler.usual_array if limit is None else limit - scheduler.first + 1
-    arrays = job_arrays(range(n_shards), plan.n_workers, max(1, most))
+    scheduler = scheduler_of(config.env)
+    limit = _given_limit(DetachedSettings.of(plan.settings), scheduler)
+    arrays = job_arrays(range(n_shards), plan.n_workers, scheduler.usual_array if limit is None else limit.n)
     jobs = run / "detached" / FOLDER
     facts = _facts(plan, job, len(arrays[0][0]), arrays[0][1], os.getcwd(), jobs / "tasks.0.json")
     with TemporaryDirectory() as folder:
         command, stdin, _ = _write(Path(folder, "job.0.sh"), job, facts, silent=False)
-        files = sorted(
-            Path(folder).iterdir(), reverse=True
-        )  # a description stands before the script that it names
+        # a description stands before the script that it names
+        files = sorted(Path(folder).iterdir(), reverse=True)
         text = "\n".join(file.read_text(encoding="utf-8").rstrip() for file in files)
         words = [*command, *(["<", files[-1].name] if stdin else [])]
     return len(arrays), " ".join(words).replace(folder, str(jobs)), text.replace(folder, str(jobs))

@@ -123,8 +123,7 @@ class Plan:
     settings: dict[str, Any]  # the `detached` block of the configuration
     code: dict[str, dict[str, Any]] = field(default_factory=dict)  # the user's own, as `code_of` returns it
     hooks: bool = False  # the runner writes files of its own
-    merges: bool = False  # its `merge` makes the result of the call
-    outputs: bool = False  # the runner writes files from the whole results when they are merged
+    finishes: bool = False  # its `merge` or `write_outputs` makes something of the whole
 
     @property
     def n_shards(self) -> int:

@@ -44,6 +44,7 @@ from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
 from espnet3.parallel.messages import counted
 from espnet3.parallel.provenance.record import changed_files, shortened
+from espnet3.parallel.runner.hooks import is_default
 from espnet3.parallel.runner.run import Run
 from espnet3.parallel.runner.shards import write_manifest
 
@@ -152,8 +153,7 @@ def _write_and_submit(
             settings=json.loads(json.dumps(dict(config.detached), default=str)),
             code=identity.code,
             hooks=spec.hooks,
-            merges=run.merges,
-            outputs=run.outputs,
+            finishes=run.merges or not is_default(type(runner), "write_outputs"),
         )
         if run.writes:
             write_manifest(folder, runner.shard_subdir, plan.bounds[:-1], items)

@@ -69,7 +69,6 @@ class Run:
     writes: bool
     keeps: bool  # whether the run folder holds its results
     merges: bool  # whether its `merge` makes the result of the call
-    outputs: bool  # whether it writes more files from the whole results (`write_outputs`)
     retry_failed: bool  # whether items that failed in an earlier session of the folder run again
     folder: Path | None  # the run folder, or None. Absolute: an item may change the working directory
 
@@ -108,7 +107,6 @@ class Run:
             writes=writes_files(kind),
             keeps=keeps_results(kind),
             merges=not is_default(kind, "merge"),
-            outputs=not is_default(kind, "write_outputs"),
             retry_failed=runner.retry_failed or runner.on_error == "raise",
             folder=None if where is None else _folder(where, checked("shard_subdir", runner.shard_subdir)),
         )

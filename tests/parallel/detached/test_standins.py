@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import DetachedRun, set_parallel
+from espnet3.parallel import ConfigError, DetachedRun, set_parallel
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
 from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go
@@ -88,12 +88,19 @@ def test_the_prologue_is_run_in_the_submitters_folder(
     assert (tmp_path / "activated").read_text().splitlines() == [str(tmp_path)] * 2
 
 
-@pytest.mark.parametrize("name", rows([*NAMES], ("pbs",)))
+@pytest.mark.parametrize("name", rows([*NAMES], ("pbs", "htcondor")))
 def test_output_goes_to_the_log_directory(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that is named for logs has what the jobs' scripts print, and `logs` reads it there."""
+    """A folder that is named for logs has what the jobs' scripts print, and `logs` reads it; or its name is refused."""
     monkeypatch.chdir(tmp_path)
+    logs = "my logs"
     with standin(name):
-        run = submit(name, tmp_path, 2, 2, job_script_prologue=["echo before"], log_directory="my logs")
+        if name == "htcondor":
+            with pytest.raises(ConfigError, match=r"my logs' than letters, digits"):
+                submit(name, tmp_path, 2, 2, log_directory=logs)
+            logs = "my_logs"
+        run = submit(name, tmp_path, 2, 2, job_script_prologue=["echo before"], log_directory=logs)
         assert run.wait(600).done, dict(run.logs())
-        wait_until(lambda: all(text.startswith("before") for _, text in run.logs()), said=run.logs)
-    assert "before" in "".join(file.read_text() for file in (tmp_path / "my logs").iterdir())
+        wait_until(
+            lambda: all(text.startswith("before") for _, text in run.logs()), said=lambda: [*run.logs()]
+        )
+    assert "before" in "".join(file.read_text() for file in (tmp_path / logs).iterdir())

@@ -339,7 +339,14 @@ def check(config: ParallelConfig) -> None:
     plan, job = _job_of(config, "check")
     backend, scheduler, given = row(config.env), scheduler_of(config.env), plan.options
     refuse_elsewhere(config.env, scheduler, job.submit_command, job.job_script())
-    if wrong := [*output_problems(scheduler, asked(backend, given, "job_extra_directives", []))]:
+    wrong = [*output_problems(scheduler, asked(backend, given, "job_extra_directives", []))]
+    logs = os.path.abspath(asked(backend, given, "log_directory") or "/")
+    if scheduler.silent and not _PLAIN.fullmatch(logs):
+        allowed = "letters, digits and / . _ + - alone"
+        wrong.append(
+            f"options.log_directory: {backend.name} expands other characters of {logs!r} than {allowed}"
+        )
+    if wrong:
         raise ConfigError("\n".join(wrong))
 
     def make(changed: Mapping[str, Any]) -> Any:

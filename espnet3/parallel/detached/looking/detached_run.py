@@ -50,7 +50,7 @@ from espnet3.parallel.ledger.split import RESULTS
 from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.messages import counted, html_table
 from espnet3.parallel.provenance.record import LoadedCode
-from espnet3.parallel.runner.hooks import folder_entries
+from espnet3.parallel.runner.hooks import folder_entries, is_default
 from espnet3.parallel.runner.progress import look_for_nones
 
 _PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
@@ -329,12 +329,12 @@ class DetachedRun(Sequence[JobRecord]):
         results = Results(layout.run)
         if not plan.hooks:
             look_for_nones(f"{spec.runner.name}.{'batch_forward' if spec.batched else 'forward'}", results)
-        if not (plan.merges or plan.outputs):
+        if not plan.finishes:
             return results  # a runner is not made again, nor its module imported, for nothing
         runner = _finishing_runner(layout, self._runner)
         if resumed(True) != "force":
             LoadedCode(plan.code).check("this process, which merges,")
-        if not plan.merges:
+        if is_default(type(runner), "merge"):
             runner.write_outputs(items, results)
             return results
         return runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])

@@ -148,9 +148,6 @@ def items_from_json(plain: dict[str, Any]) -> Sequence[Any]:
     return [decode(item) for item in plain["list"]]
 
 
-# --- the provider ---
-
-
 def provider_arguments(provider: Any) -> dict[str, Any]:
     """Describe how to make a provider again: its arguments as given, and its attributes as they are now."""
     if getattr(provider, "_espnet3_made_with", None) is None:

@@ -131,9 +131,6 @@ class LossFile:
         write_json(self._file, {"losses": [loss.to_json() for loss in losses]})
 
 
-# --- failed items, over all jobs of a run ---
-
-
 class Budget:
     """The failures of one shard, against the limit of the whole run, `max_failures`.
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,10 @@ def fields(value: Any, depth: int = 2) -> Iterator[list[Any]]:
 
 def use(run: Path) -> None:
     """Do all that looks at a run and changes it, short of starting a job."""
-    for look in (lambda: read_facts(run), lambda: Watcher(run).look()):
-        try:
-            look()
-        except ParallelError:
-            pass
+    with suppress(ParallelError):
+        read_facts(run)
+    with suppress(ParallelError):
+        Watcher(run).look()
     found = DetachedRun.open(run)
     found.status()
     found.cancel(grace=0)
@@ -46,11 +46,7 @@ def test_no_field_of_another_type_is_a_raw_error(state: str, step: int, tmp_path
     if state == "done":
         run.merge()
     folder, damaged = run.path, tmp_path / "damaged"
-    files = [
-        file.relative_to(folder)
-        for file in folder.rglob("*")
-        if file.suffix == ".json" or file.name == "done"
-    ]
+    files = [file.relative_to(folder) for pattern in ("*.json", "done") for file in folder.rglob(pattern)]
     assert len(files) > 12
     raw = []
     for file in sorted(files):
@@ -67,12 +63,9 @@ def test_no_field_of_another_type_is_a_raw_error(state: str, step: int, tmp_path
             shutil.copytree(folder, damaged, ignore=shutil.ignore_patterns("*.tmp"))
             (damaged / file).write_text(json.dumps(content))
             try:
-                use(damaged)
-            except ParallelError:
-                pass
+                with suppress(ParallelError):
+                    use(damaged)
             except Exception as error:
-                raw.append(
-                    f"{file}: {'.'.join(map(str, way))} = {value!r:.20}: {type(error).__name__}: {error}"
-                )
+                raw.append(f"{file}: {'.'.join(map(str, way))} = {value!r:.20}: {error!r}")
             shutil.rmtree(damaged)
     assert not raw, "\n".join(raw)

@@ -131,8 +131,6 @@ class DetachedRun(Sequence[JobRecord]):
         ]
         return html_table("Detached run", rows)
 
-    # --- looking ---
-
     @explained
     def status(self) -> RunStatus:
         """Return how every shard is: its files first; one question to the scheduler explains the others."""
@@ -198,8 +196,6 @@ class DetachedRun(Sequence[JobRecord]):
         for shard in shards:
             log = self._layout.shard(shard) / LOG
             yield shard, [*printed.get(shard, []), *([log] if log.exists() else [])]
-
-    # --- acting ---
 
     @explained
     def cancel(self, grace: float = GRACE) -> RunStatus:

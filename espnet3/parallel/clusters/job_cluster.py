@@ -251,9 +251,6 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     return cluster
 
 
-# --- plans ---
-
-
 @dataclass(frozen=True, slots=True)
 class JobPlan:
     """The jobs of a configuration, and the command that would submit them."""

@@ -12,8 +12,6 @@ from typing import Any
 
 _END = 5.0  # seconds for a start that was cut off to end
 
-# --- distributed -----------------------------------------------------------------------------------
-
 
 class LostWorkersStay:
     """Mixin for a `SpecCluster`: a worker that goes away stays wanted.
@@ -121,9 +119,6 @@ def give_up_cluster(cluster: Any, seconds: float) -> None:
         pass
 
 
-# --- dask-jobqueue ---------------------------------------------------------------------------------
-
-
 class OwnCommands:
     """Mixin for a `Job` of dask-jobqueue, whose submit command is run by us: `Job._call`."""
 
@@ -174,9 +169,6 @@ async def submit_job(job: Any) -> Any:
         return await job._submit_job(file)
 
 
-# --- dask-kubernetes and kr8s ----------------------------------------------------------------------
-
-
 class StartsInTime:
     """Mixin for a `KubeCluster`, whose own limit does not cover a pod of the scheduler that never runs."""
 
@@ -209,8 +201,6 @@ async def close_connections(api: Any) -> None:
     if session is not None:
         await session.aclose()
 
-
-# --- servers: their TLS, their pages, their listeners ----------------------------------------------
 
 _HANDSHAKE = 10.0  # seconds that a connection may take to prove who it is, or to send a request
 _AGAIN = 0.5  # seconds for which connections wait outside while this process has no descriptors for them

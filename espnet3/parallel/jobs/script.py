@@ -40,9 +40,6 @@ def asked(row: Backend, options: Mapping[str, Any], name: str, default: Any = No
     return dask.config.get(f"jobqueue.{section}.{name.replace('_', '-')}", default)
 
 
-# --- the interpreter ---
-
-
 def python_words(row: Backend, options: Mapping[str, Any], cwd: str) -> list[str]:
     """Return the words that start a job's Python: `apptainer exec my.sif python` is four, the path of a file is one.
 
@@ -52,9 +49,6 @@ def python_words(row: Backend, options: Mapping[str, Any], cwd: str) -> list[str
     first, *others = [given] if os.path.exists(os.path.join(cwd, given)) else shlex.split(given)
     first = os.path.expanduser(first)
     return [first if os.sep not in first or first.startswith("$") else os.path.join(cwd, first), *others]
-
-
-# --- the shell ---
 
 
 def _shell(scheduler: Scheduler, script: str) -> str:
@@ -103,9 +97,6 @@ def in_sh(lines: Sequence[str]) -> str:
     return f"exec /bin/sh -c {shlex.quote('; '.join(lines))}".replace("!", "'\\!'")
 
 
-# --- the walltime ---
-
-
 def set_walltime(row: Backend, options: dict[str, Any]) -> float | None:
     """Write the walltime as the scheduler reads it; return the seconds that a job has, None where none are known."""
     scheduler = row.scheduler
@@ -119,9 +110,6 @@ def set_walltime(row: Backend, options: dict[str, Any]) -> float | None:
         return seconds  # minutes and seconds to all of them
     options["walltime"] = walltime_text(seconds, scheduler.unlimited, writes_seconds=scheduler.writes_seconds)
     return None if seconds == math.inf else seconds
-
-
-# --- directives ---
 
 
 def avoiding(scheduler: Scheduler, options: Mapping[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
@@ -179,9 +167,6 @@ def log_folder(wanted: Any) -> str:
             "that you may write to and that the nodes see"
         ) from error
     return folder
-
-
-# --- what a person may not expect ---
 
 
 def defaults(row: Backend, options: Mapping[str, Any], make: Make) -> list[str]:

@@ -51,9 +51,6 @@ def scheduler_of(env: str) -> Scheduler:
     return found
 
 
-# --- every job array that a run has ever submitted: a file for each, written as soon as the scheduler has taken it ---
-
-
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """One submitted array, or one job that stands alone."""
@@ -111,9 +108,6 @@ def ids_of(arrays: list[Submitted]) -> dict[str, list[str]]:
     return found
 
 
-# --- a scheduler's commands, from a process that sees the run folder ---
-
-
 def note_place(scheduler: Scheduler, folder: Path) -> None:
     """Note the cluster or server of the scheduler's commands: the variables that name it.
 
@@ -166,9 +160,6 @@ def ask(
     return run(command, folder=start or folder, environment=environment, stdin=stdin or "", seconds=seconds)
 
 
-# --- a job's output file: what its script printed before the worker began, and what the scheduler adds ---
-
-
 def outputs(scheduler: Scheduler, folders: Sequence[Path], element: str) -> list[Path]:
     """Return the output files of an element that are there and not empty; some schedulers deliver them late."""
     job, index = scheduler.parts_of(element)
@@ -187,9 +178,6 @@ def report(scheduler: Scheduler, folders: Sequence[Path], element: str) -> tuple
             if said is not None:
                 return state, said[0].strip()
     return None
-
-
-# --- the state of a shard ---
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:

@@ -143,9 +143,6 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
             os.killpg(process.pid, number)
 
 
-# --- over SSH ---
-
-
 def check_hosts(config: ParallelConfig) -> None:
     """Raise if asyncssh is missing, or the hosts are wrong."""
     require_package(row(config.env))

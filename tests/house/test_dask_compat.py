@@ -79,7 +79,6 @@ STATIC = [
     ("dask", "dask.config:defaults"),
     ("dask", "dask.config:global_config"),
     ("dask", "dask.config:serialize"),
-    ("dask-jobqueue", "dask_jobqueue.core:JobQueueCluster._get_worker_security"),
     ("dask-jobqueue", "dask_jobqueue.core:Job._call"),
     ("dask-jobqueue", "dask_jobqueue.core:Job._submit_job"),
     ("dask-jobqueue", "dask_jobqueue.core:JobQueueCluster._dummy_job"),

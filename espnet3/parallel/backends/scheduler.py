@@ -97,10 +97,8 @@ class Scheduler:
             expands none.
         quoting: Pairs of a text and its replacement in a quoted path of a description.
 
-        printed: Patterns of the file name of an element's output, as of `glob`, from `{job}` and `{index}`; empty: the
-            output is not looked at.
-        starved: Pattern of the line in it that reports a kill for want of memory.
-        expired: Pattern of the line in it that reports a kill at the walltime.
+        starved: Pattern of the line of a job's output that reports a kill for want of memory.
+        expired: Pattern of the line of a job's output that reports a kill at the walltime.
         rerun: Directives that have an element queued again after preemption or the loss of its node, or when it exits
             with `{again}`, up to `{starts}` starts.
         requeue: Shell command by which a running element requeues itself.
@@ -154,7 +152,6 @@ class Scheduler:
     silent: tuple[str, ...] = ()
     quoting: tuple[tuple[str, str], ...] = ()
 
-    printed: tuple[str, ...] = ()
     starved: str = ""
     expired: str = ""
     rerun: tuple[str, ...] = ()

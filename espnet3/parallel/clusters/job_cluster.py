@@ -24,13 +24,11 @@ from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.job_text import quoted_word
-from espnet3.parallel.backends.loading import parameters
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters.arrays import Arrays, array_script
-from espnet3.parallel.clusters.keeper import JobKeeper, follow
+from espnet3.parallel.clusters.keeper import JobKeeper, came_back, follow
 from espnet3.parallel.clusters.options import (
     SCRATCH_VARIABLE,
-    check_log_folder,
     interface_problems,
     prepare,
     secure,
@@ -41,7 +39,6 @@ from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import (
     ClosesMore,
     LostWorkersStay,
-    OwnCertificate,
     OwnCommands,
     ask_for_certificate,
     log_folder_of,
@@ -51,7 +48,16 @@ from espnet3.parallel.dask_compat.clusters import (
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import commands
 from espnet3.parallel.jobs.commands import JobsToCancel, Said, in_thread, refuse_elsewhere, run
-from espnet3.parallel.jobs.script import Make, asked, defaults, misread, output_problems, read_by_shell
+from espnet3.parallel.jobs.script import (
+    Make,
+    asked,
+    defaults,
+    log_folder_problem,
+    misread,
+    of_each_job,
+    output_problems,
+    read_by_shell,
+)
 from espnet3.parallel.local.pages import GuardedCluster
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
@@ -131,7 +137,6 @@ class KeptCluster(WorkerCluster):
     folder: str | None = None  # of the jobs' logs, if they are removed with the cluster
     certificate: RunCertificate | None = None
     bounds: Mapping[str, int] | None = None  # `adapt`
-    scheduler_info: Any
     loop: Any
 
     def given_up(self) -> str | None:
@@ -140,9 +145,8 @@ class KeptCluster(WorkerCluster):
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
         """Whether a lost worker went because its job ended; None: not known yet."""
-        workers = list(self.scheduler_info["workers"].items())
-        if any(str(each["name"]) == worker and there != address for there, each in workers):
-            return False  # its nanny has started it again: the job goes on
+        if came_back(self, worker, address):
+            return False  # the job goes on
         return None if self.keeper is None else self.keeper.has_left(worker)
 
     def missing(self) -> str:
@@ -164,7 +168,7 @@ def watched_cluster(row: Backend) -> Any:
     job_class = watched_job(base.job_cls, row.scheduler)
 
     # one class for each scheduler, made when needed
-    class JobCluster(OwnCertificate, ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]
+    class JobCluster(ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]
         job_cls = job_class
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
@@ -203,14 +207,8 @@ def _problems_here(row: Backend, options: dict[str, Any]) -> list[str]:
     return [*interface_problems(row, options), *output_problems(row.scheduler, directives)]
 
 
-# Takes the options of dask-jobqueue's cluster itself; the others go to each job.
-_CLUSTER = "dask_jobqueue.core:JobQueueCluster.__init__"
-_SHARED = ("interface", "protocol", "config_name")
-
-
 def _maker(job_class: Any, options: Mapping[str, Any]) -> Make:
-    for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)
-    for_job = {name: value for name, value in options.items() if name not in for_cluster}
+    for_job = of_each_job(options)
     return lambda changed: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **changed})
 
 
@@ -272,7 +270,8 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
     warnings = _problems_here(row, options)
     with tempfile.TemporaryDirectory() as folder:
         logs = os.path.join(folder, "logs")
-        check_log_folder(row, given or os.getcwd())
+        if problem := log_folder_problem(row, given, detached=False):
+            raise ConfigError(problem)
         options["log_directory"] = logs  # a job makes its folder when it is built
         prepare(row, options)
         make = _maker(job_class, options)

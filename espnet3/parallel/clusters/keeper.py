@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.dask_compat.clusters import add_specs, processes_per_job, start_missing
 from espnet3.parallel.errors import SubmissionError
-from espnet3.parallel.jobs.commands import AT_END, answers, comment, end_task, in_thread, run
+from espnet3.parallel.jobs.commands import AT_END, answers, comment, end_task, in_thread, outputs, run
 from espnet3.parallel.jobs.script import avoiding
 from espnet3.parallel.pilots.worker_cluster import listed, not_there
 
@@ -162,7 +161,13 @@ class JobKeeper:
         return not_there(f"job {number}", str(each.explained), self._scheduler.look.format(id=number), tail)
 
     def _log_tail(self, number: str) -> str:
-        return log_tail(self._logs, self._scheduler.parts_of(number))
+        texts = []
+        for path in outputs(self._scheduler, [Path(self._logs)] if self._logs else [], number):
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - _BYTES))
+                tail = file.read().decode(errors="replace").strip().splitlines()[-_LINES:]
+            texts.append("\n".join([f"the end of {path}:", *(f"    {line}" for line in tail)]))
+        return "\n".join(texts)
 
     def has_left(self, worker: str) -> bool | None:
         """Whether the job of a lost worker is over, or waits again; None: it seems to run."""
@@ -362,6 +367,12 @@ class JobKeeper:
             options.update(avoiding(self._scheduler, self._given, self._bad_nodes))
 
 
+def came_back(cluster: Any, worker: str, address: str) -> bool:
+    """Return whether a lost worker's nanny has started it again, under another address."""
+    there = list(cluster.scheduler_info["workers"].items())
+    return any(str(each["name"]) == worker and at != address for at, each in there)
+
+
 async def follow(
     cluster: Any, resize: Callable[[int], Any], wanted: Callable[[], bool], minimum: int, maximum: int
 ) -> None:
@@ -381,21 +392,3 @@ async def follow(
             except Exception as error:  # of a server that does not answer: the next look asks again
                 logger.warning("the number of workers could not be changed to %d: %s", target, error)
         await asyncio.sleep(_LOOK)
-
-
-def log_tail(folder: str | None, element: tuple[str, str]) -> str:
-    """Return the last lines a job wrote and the file that holds them, which has the job's id in its name."""
-    if folder is None:
-        return ""
-    job, index = element
-    its_own = re.compile(rf"(?<!\d){re.escape(job)}" + (rf"\D{{1,2}}{index}" if index else "") + r"(?!\d)")
-    texts = []
-    for path in sorted(Path(folder).glob("*")):
-        if not path.is_file() or not its_own.search(path.name) or path.suffix == ".log":
-            continue
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _BYTES))
-            tail = file.read().decode(errors="replace").strip().splitlines()[-_LINES:]
-        if tail:
-            texts.append("\n".join([f"the end of {path}:", *(f"    {line}" for line in tail)]))
-    return "\n".join(texts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shlex
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,7 +16,6 @@ import psutil
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.job_text import quoted_word, quoted_words
 from espnet3.parallel.backends.machine import asks_for_gpus
-from espnet3.parallel.backends.scheduler import SubmitBy
 from espnet3.parallel.clusters.security import (
     PRELOAD,
     SCRATCH,
@@ -32,6 +30,7 @@ from espnet3.parallel.jobs.script import (
     asked,
     is_posix,
     log_folder,
+    log_folder_problem,
     python_words,
     set_walltime,
     shell_directive,
@@ -42,8 +41,6 @@ logger = logging.getLogger(__name__)
 
 SCRATCH_VARIABLE = "DASK_TEMPORARY_DIRECTORY"
 _MACHINES = "this machine or the nodes"
-# a directive is cut there, or the scheduler puts something in its place
-_NOT_IN_DIRECTIVES = re.compile(r"[\s'\"%$\\]")
 _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items
 
 
@@ -163,21 +160,15 @@ def _worker_words(row: Backend, options: dict[str, Any], given: Callable[..., An
 
 
 def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | None:
+    if problem := log_folder_problem(row, wanted, detached=False):
+        raise ConfigError(problem)
     made = None
+    folder = log_folder(wanted or os.getcwd())
     if wanted is None:
-        log_folder(os.getcwd())
-        made = wanted = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=os.getcwd())
-    else:
-        wanted = log_folder(wanted)
-    assert row.scheduler is not None
-    try:
-        check_log_folder(row, options.get("log_directory") or os.getcwd())
-    except ConfigError:
-        if made is not None:
-            os.rmdir(made)
-        raise
-    options["log_directory"] = wanted
+        made = folder = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=folder)
+    options["log_directory"] = wanted = folder
     scheduler = row.scheduler
+    assert scheduler is not None
     if scheduler.worker_prints:
         shebang = str(asked(row, options, "shebang") or "")
         lines = [f"{scheduler.mark} {each}" for each in options["job_extra_directives"]]
@@ -193,20 +184,6 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
     return made
 
 
-def check_log_folder(row: Backend, folder: Any) -> None:
-    """Refuse a folder for logs whose name a directive cannot hold."""
-    scheduler = row.scheduler
-    assert scheduler is not None
-    told = not scheduler.worker_prints and scheduler.submit_by is not SubmitBy.DESCRIPTION
-    if told and _NOT_IN_DIRECTIVES.search(str(folder)):
-        current = folder == os.getcwd()
-        place = "the current folder, where jobs write their logs" if current else "options.log_directory"
-        raise ConfigError(
-            f"{place}: {str(folder)!r}: {row.name} cannot be told of a folder with a space, a quotation mark, or one "
-            "of % $ \\ in its name; name another folder as options.log_directory"
-        )
-
-
 def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertificate | None:
     """Add a certificate of the run to the options, unless security is off or the user gave one."""
     if options.get("security") is not None or options.get("protocol") is not None:
@@ -220,5 +197,5 @@ def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertifica
     certificate = make_certificate(shared and os.path.expanduser(os.path.expandvars(shared)))
     options.update(security=certificate.security, protocol="tls://")
     extra = options.get("worker_extra_args", [])
-    options["worker_extra_args"] = [*extra, *certificate.words, "--preload", PRELOAD]
+    options["worker_extra_args"] = [*extra, "--preload", PRELOAD]
     return certificate

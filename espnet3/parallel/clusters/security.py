@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.loading import installed, pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
@@ -46,12 +45,6 @@ class RunCertificate:
     folder: str  # of its files, for workers that others start
     security: Any  # the `distributed.Security` that uses it
     config: Mapping[str, Any]  # the same as Dask configuration, for processes that inherit one
-
-    @property
-    def words(self) -> list[str]:
-        """The words of a worker's command that name them."""
-        cert, key = (quoted_word(os.path.join(self.folder, name)) for name in ("cert.pem", "key.pem"))
-        return ["--tls-ca-file", cert, "--tls-cert", cert, "--tls-key", key]
 
     def remove(self) -> None:
         """Remove the files; open connections stay."""
@@ -163,7 +156,7 @@ def make_certificate(parent: str | None) -> RunCertificate:
     }
     return RunCertificate(
         folder,
-        _security(cert_text, key_text),  # this process never reads the files: it knows its own pair
+        _security(cert, key),
         {"distributed": {"comm": comm, **guarded}},
     )
 

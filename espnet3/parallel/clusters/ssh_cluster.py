@@ -24,6 +24,7 @@ from distributed.deploy.spec import ProcessInterface, SpecCluster
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.ssh_hosts import PER_HOST, SshHost, ssh_hosts, worker_hosts
+from espnet3.parallel.clusters.keeper import came_back
 from espnet3.parallel.clusters.options import own_scratch
 from espnet3.parallel.clusters.security import (
     PRELOAD,
@@ -247,11 +248,7 @@ class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster, WorkerCluster):
             mine = worker.split(".", maxsplit=1)[0] == remote.name
             if mine and (worker != remote.turn_name or remote.ended.is_set()):
                 return True
-        restarted = any(
-            str(each["name"]) == worker and there != address
-            for there, each in list(self.scheduler_info["workers"].items())
-        )
-        return False if restarted else None
+        return False if came_back(self, worker, address) else None
 
     def missing(self) -> str:
         """Return what is wrong with each host whose worker has not come."""

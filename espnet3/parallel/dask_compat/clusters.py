@@ -129,17 +129,6 @@ class OwnCommands:
         return await cls.run_command(cmd, shell=shell)
 
 
-class OwnCertificate:
-    """Mixin for a `JobQueueCluster` whose jobs' words name a certificate, which is not to be written once more."""
-
-    certificate: Any = None
-
-    def _get_worker_security(self, security: Any) -> Any:
-        if self.certificate is not None:
-            return None
-        return super()._get_worker_security(security)  # type: ignore[misc]  # mixed into one that has it
-
-
 def processes_per_job(cluster: Any) -> int:
     """Return how many worker processes each job of a cluster has: `JobQueueCluster._dummy_job`."""
     processes: int = cluster._dummy_job.worker_processes

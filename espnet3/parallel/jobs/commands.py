@@ -50,6 +50,7 @@ _AT_ONCE = 8  # commands that run at the same time for one event loop
 _MOMENT = 0.05  # seconds within which jobs that are to be cancelled share a command
 _IN_ONE = 500  # jobs that one command cancels at most
 _AGAIN = 1.0  # seconds until a task is cancelled once more
+_NO_OUTPUT = re.compile(r"^ended\.|\.(?:json|sh|sub|log)$")  # notes and scripts, and HTCondor's log of events
 _TO_COME = JobView(WAITING, "not materialized yet")
 
 
@@ -258,6 +259,19 @@ def answers(
         except SubmissionError as error:
             logger.debug("%s", error)
             answered = None
+
+
+def outputs(scheduler: Scheduler, folders: Sequence[Path], element: str) -> list[Path]:
+    """Return the output files of an element that are there and not empty; some schedulers deliver them late.
+
+    Their names end with the element's id and perhaps a suffix.
+    """
+    job, index = map(re.escape, scheduler.parts_of(element))
+    name = re.compile(rf"(?<!\d){job}" + (rf"\D{{1,2}}{index}(?!\d)" if index else r"\D*$"))
+    files = [file for folder in folders for file in folder.glob("*") if name.search(file.name)]
+    return sorted(
+        file for file in files if not _NO_OUTPUT.search(file.name) and file.is_file() and file.stat().st_size
+    )
 
 
 def comment(scheduler: Scheduler, ask: Ask, job: str) -> str:

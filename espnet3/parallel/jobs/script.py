@@ -20,6 +20,7 @@ from typing import Any
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.job_text import walltime_seconds, walltime_text
+from espnet3.parallel.backends.loading import parameters
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.errors import ConfigError
 
@@ -27,6 +28,12 @@ from espnet3.parallel.errors import ConfigError
 Make = Callable[[Mapping[str, Any]], Any]
 _OTHER_SHELLS = ("csh", "tcsh", "fish")  # read neither `export NAME=value` nor `$((1 + 2))`
 _VARIABLE_PART = re.compile(r"[%$]")
+PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that no shell or scheduler expands
+# a directive is cut there, or the scheduler puts something in its place
+_NOT_IN_DIRECTIVES = re.compile(r"[\s'\"%$\\]")
+# the options of dask-jobqueue's cluster itself; the others, and those that both take, go to each job
+_CLUSTER = "dask_jobqueue.core:JobQueueCluster.__init__"
+_SHARED = ("interface", "protocol", "config_name")
 
 
 def asked(row: Backend, options: Mapping[str, Any], name: str, default: Any = None) -> Any:
@@ -38,6 +45,12 @@ def asked(row: Backend, options: Mapping[str, Any], name: str, default: Any = No
 
     section = options.get("config_name") or row.name
     return dask.config.get(f"jobqueue.{section}.{name.replace('_', '-')}", default)
+
+
+def of_each_job(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a block that dask-jobqueue's job takes, without those of its cluster."""
+    for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)
+    return {name: value for name, value in options.items() if name not in for_cluster}
 
 
 def python_words(row: Backend, options: Mapping[str, Any], cwd: str) -> list[str]:
@@ -152,6 +165,27 @@ def output_problems(scheduler: Scheduler, directives: Any) -> Iterator[str]:
                 "schedulers make none: such a job ends at its start without a word. Make the folder, or leave the "
                 "directive out: log_directory is where output goes"
             )
+
+
+def log_folder_problem(row: Backend, given: Any, *, detached: bool) -> str:
+    """Return why jobs cannot write their output to a folder, for its name; empty: they can.
+
+    A driver's jobs are told of it by a directive, and those of a detached run are submitted from it.
+    """
+    scheduler, folder = row.scheduler, os.path.abspath(given or os.getcwd())
+    assert scheduler is not None
+    place = "options.log_directory" if given else "the current folder, where jobs write their logs"
+    if detached:
+        fits = not scheduler.silent or PLAIN.fullmatch(folder) is not None
+        why = f"{row.name} expands other characters of {folder!r} than letters, digits and / . _ + - alone"
+    else:
+        told = not scheduler.worker_prints and scheduler.submit_by is not SubmitBy.DESCRIPTION
+        fits = not told or not _NOT_IN_DIRECTIVES.search(folder)
+        why = (
+            f"{folder!r}: {row.name} cannot be told of a folder with a space, a quotation mark, or one of % $ \\ in "
+            "its name"
+        )
+    return "" if fits else f"{place}: {why}; name another folder as options.log_directory"
 
 
 def log_folder(wanted: Any) -> str:

@@ -31,7 +31,7 @@ from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
-from espnet3.parallel.jobs.commands import Said, answers, comment, run
+from espnet3.parallel.jobs.commands import Said, answers, comment, outputs, run
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
 from espnet3.parallel.ledger.lease import disk_now
 
@@ -87,16 +87,18 @@ class Submitted:
 
 def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
     """Return all arrays of a run in the order of their submission, or those of one backend."""
-    found = []
-    for file in sorted(
-        (layout.folder / FOLDER).glob("array.*.json"), key=lambda file: int(file.suffixes[-2][1:])
-    ):
-        array = read_record(file, Submitted, own=layout.own)
+    found: list[Submitted] = noted(layout, f"{FOLDER}/array.*.json", Submitted)
+    for array in found:
         if array.env not in BACKENDS or BACKENDS[array.env].scheduler is None:
-            raise ConfigError(f"{file} is damaged: {array.env!r} is not a batch scheduler")
+            raise ConfigError(f"{layout.folder / FOLDER} is damaged: {array.env!r} is not a batch scheduler")
         check_ids(array.jobs)
-        found.append(array)
     return [array for array in found if env in (None, array.env)]
+
+
+def noted(layout: Layout, files: str, record: Any) -> list[Any]:
+    """Return the notes on all submissions of a run, one a file, in the order of the numbers of the files."""
+    ordered = sorted(layout.folder.glob(files), key=lambda file: int(file.suffixes[-2][1:]))
+    return [read_record(file, record, own=layout.own) for file in ordered]
 
 
 def ids_of(arrays: list[Submitted]) -> dict[str, list[str]]:
@@ -158,14 +160,6 @@ def ask(
         if value is not None:
             environment[name] = value
     return run(command, folder=start or folder, environment=environment, stdin=stdin or "", seconds=seconds)
-
-
-def outputs(scheduler: Scheduler, folders: Sequence[Path], element: str) -> list[Path]:
-    """Return the output files of an element that are there and not empty; some schedulers deliver them late."""
-    job, index = scheduler.parts_of(element)
-    patterns = [pattern.format(job=job, index=index) for pattern in scheduler.printed]
-    found = {file for folder in folders for pattern in patterns for file in folder.glob(pattern)}
-    return sorted(file for file in found if file.stat().st_size)
 
 
 def report(scheduler: Scheduler, folders: Sequence[Path], element: str) -> tuple[JobState, str] | None:

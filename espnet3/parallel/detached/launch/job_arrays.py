@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
@@ -30,7 +29,6 @@ from espnet3.parallel.detached.launch.asking import (
     ask,
     ids_of,
     note_place,
-    outputs,
     scheduler_of,
     submitted,
 )
@@ -43,16 +41,20 @@ from espnet3.parallel.jobs.commands import (
     NotCancelled,
     answers,
     array_limit,
+    outputs,
     refuse_elsewhere,
     submitted_ids,
     submitting,
 )
 from espnet3.parallel.jobs.commands import cancel as cancel_jobs
 from espnet3.parallel.jobs.script import (
+    PLAIN,
     asked,
     commands,
     log_folder,
+    log_folder_problem,
     misread,
+    of_each_job,
     output_problems,
     set_walltime,
     shell_directive,
@@ -60,7 +62,6 @@ from espnet3.parallel.jobs.script import (
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 from espnet3.parallel.messages import printable
 
-_PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that no shell or scheduler expands
 _SILENCE = 15.0  # seconds that a cancellation waits for a scheduler that answers with errors
 _LOOK = 0.5  # seconds between queries while a cancelled array ends
 _REFUSED = 30.0  # seconds beyond the grace in which jobs whose cancellation was refused may end all the same
@@ -71,7 +72,6 @@ _LIMITS = (
     "there are, n_workers how many run at a time, detached.array_limit the largest index of an array"
 )
 _CALLER = 6  # frames from a warning to the runner's call: check, submit_detached, two of the runner's
-_NOT_THE_JOBS = {"config_name"}  # the one parameter of the cluster that the job reads too
 _STARTS = 20  # starts of one element: one that always dies at its start must end some time
 
 
@@ -88,7 +88,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     logs = asked(row(plan.env), plan.options, "log_directory")
     output = Path(log_folder(Path(cwd) / str(logs))) if logs else folder
     limit = _given_limit(settings, scheduler) or array_limit(scheduler, partial(ask, folder=folder))
-    silent = bool(scheduler.silent) and not _PLAIN.fullmatch(str(output))
+    silent = bool(scheduler.silent) and not PLAIN.fullmatch(str(output))
     taken: list[Submitted] = []
     number = len(list(folder.glob("tasks.*.json")))
     refused: SubmissionError | None = None
@@ -180,9 +180,7 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
     """Return dask-jobqueue's job object, which writes the options into a header."""
     backend = row(plan.env)
     cluster: Any = load_cluster_class(backend)
-    base = next(cls for cls in cluster.__mro__ if cls.__name__ == "JobQueueCluster")
-    own = set(inspect.signature(base.__init__).parameters) - _NOT_THE_JOBS
-    options = {name: value for name, value in plan.options.items() if name not in own}
+    options = of_each_job(plan.options)
     options.pop("log_directory", None)  # jobs are submitted from it: in the header its path would be unquoted
     name = "espnet3-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(plan.specs).name)[:40]
     options.setdefault("job_name", name)
@@ -340,14 +338,10 @@ def check(config: ParallelConfig) -> None:
     backend, scheduler, given = row(config.env), scheduler_of(config.env), plan.options
     refuse_elsewhere(config.env, scheduler, job.submit_command, job.job_script())
     wrong = [*output_problems(scheduler, asked(backend, given, "job_extra_directives", []))]
-    logs = os.path.abspath(asked(backend, given, "log_directory") or "/")
-    if scheduler.silent and not _PLAIN.fullmatch(logs):
-        allowed = "letters, digits and / . _ + - alone"
-        wrong.append(
-            f"options.log_directory: {backend.name} expands other characters of {logs!r} than {allowed}"
-        )
-    if wrong:
-        raise ConfigError("\n".join(wrong))
+    if logs := asked(backend, given, "log_directory"):
+        wrong.append(log_folder_problem(backend, logs, detached=True))
+    if any(wrong):
+        raise ConfigError("\n".join(filter(None, wrong)))
 
     def make(changed: Mapping[str, Any]) -> Any:
         return make_job(replace(plan, options={**given, **changed}))

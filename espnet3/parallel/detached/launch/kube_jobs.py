@@ -20,6 +20,7 @@ from espnet3.parallel.backends import row
 from espnet3.parallel.backends.loading import require_package
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import import_path, interpreter
+from espnet3.parallel.detached.launch.asking import noted
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError
@@ -47,7 +48,7 @@ from espnet3.parallel.kube.server import (
     log_of,
     waits_for,
 )
-from espnet3.parallel.ledger.files import make_folder, read_record, write_json, write_whole
+from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 
 FOLDER = "jobs"
 _LOOK = 0.5  # seconds between looks while cancelled pods end
@@ -70,9 +71,7 @@ def _label(layout: Layout) -> str:
 
 
 def _noted(layout: Layout) -> list[Created]:
-    files = (layout.folder / FOLDER).glob("created.*.json")
-    ordered = sorted(files, key=lambda file: int(file.suffixes[-2][1:]))
-    return [read_record(file, Created, own=layout.own) for file in ordered]
+    return noted(layout, f"{FOLDER}/created.*.json", Created)
 
 
 def check(config: ParallelConfig) -> None:

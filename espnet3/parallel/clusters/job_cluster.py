@@ -25,15 +25,9 @@ from distributed.deploy.spec import ProcessInterface
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.scheduler import Scheduler
+from espnet3.parallel.clusters import options as block_options
 from espnet3.parallel.clusters.arrays import Arrays, array_script
 from espnet3.parallel.clusters.keeper import JobKeeper, came_back, follow
-from espnet3.parallel.clusters.options import (
-    SCRATCH_VARIABLE,
-    interface_problems,
-    prepare,
-    secure,
-    worker_argument_problems,
-)
 from espnet3.parallel.clusters.security import RunCertificate
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import (
@@ -46,18 +40,8 @@ from espnet3.parallel.dask_compat.clusters import (
     submission_of,
 )
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.jobs import commands
-from espnet3.parallel.jobs.commands import JobsToCancel, Said, in_thread, refuse_elsewhere, run
-from espnet3.parallel.jobs.script import (
-    Make,
-    asked,
-    defaults,
-    log_folder_problem,
-    misread,
-    of_each_job,
-    output_problems,
-    read_by_shell,
-)
+from espnet3.parallel.jobs import commands, script
+from espnet3.parallel.jobs.script import Make
 from espnet3.parallel.local.pages import GuardedCluster
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
@@ -73,7 +57,7 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
     class WatchedJob(OwnCommands, job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
         run_command = classmethod(_run_submission)
         arrays = Arrays(scheduler_record)
-        to_cancel = JobsToCancel(scheduler_record)
+        to_cancel = commands.JobsToCancel(scheduler_record)
         patience: float | None = None  # seconds for the command that submits it
         script: str | None = None  # what to submit in place of its own script
         names: Sequence[str] = ()  # what the queue may call it
@@ -96,7 +80,9 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
             self.name = name
 
         def job_script(self) -> str:
-            return self.script or read_by_shell(scheduler_record, super().job_script(), SCRATCH_VARIABLE)
+            return self.script or script.read_by_shell(
+                scheduler_record, super().job_script(), block_options.SCRATCH_VARIABLE
+            )
 
         async def start(self) -> None:
             try:
@@ -124,10 +110,10 @@ def _quoted(options: dict[str, Any]) -> dict[str, Any]:
     return {name: quoted_word(str(value)) if name in words else value for name, value in options.items()}
 
 
-async def _run_submission(job_class: Any, command: list[str], *, shell: bool = False) -> Said:
+async def _run_submission(job_class: Any, command: list[str], *, shell: bool = False) -> commands.Said:
     # dask-jobqueue would drop the error output of bsub
     words = [word.removesuffix(" 2> /dev/null") for word in command] if shell else command
-    return await in_thread(run, words, shell=shell, seconds=job_class.patience)
+    return await commands.in_thread(commands.run, words, shell=shell, seconds=job_class.patience)
 
 
 class KeptCluster(WorkerCluster):
@@ -203,12 +189,15 @@ def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
 
 def _problems_here(row: Backend, options: dict[str, Any]) -> list[str]:
     assert row.scheduler is not None
-    directives = asked(row, options, "job_extra_directives", [])
-    return [*interface_problems(row, options), *output_problems(row.scheduler, directives)]
+    directives = script.asked(row, options, "job_extra_directives", [])
+    return [
+        *block_options.interface_problems(row, options),
+        *script.output_problems(row.scheduler, directives),
+    ]
 
 
 def _maker(job_class: Any, options: Mapping[str, Any]) -> Make:
-    for_job = of_each_job(options)
+    for_job = script.of_each_job(options)
     return lambda changed: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **changed})
 
 
@@ -216,21 +205,21 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     """Start the scheduler here and submit the jobs; return without waiting for a worker."""
     make = watched_cluster(row)
     options = dict(config.options)
-    if wrong := _problems_here(row, options) + worker_argument_problems(row, options):
+    if wrong := _problems_here(row, options) + block_options.worker_argument_problems(row, options):
         raise ConfigError("\n".join(wrong))
-    folder = prepare(row, options)
+    folder = block_options.prepare(row, options)
     cluster = None
     certificate = None
     try:
-        certificate = secure(row, options, config.security)
+        certificate = block_options.secure(row, options, config.security)
         # the class was made for this one cluster
         make.certificate = certificate
         make.bounds = config.adapt
         make.job_cls.patience = min(commands.SECONDS, config.start_timeout)
         cluster = make(**options)
         cluster.folder = folder
-        refuse_elsewhere(row.name, make.job_cls.arrays.scheduler, *submission_of(cluster))
-        for said in misread(row, config.options, _maker(make.job_cls, options)):
+        commands.refuse_elsewhere(row.name, make.job_cls.arrays.scheduler, *submission_of(cluster))
+        for said in script.misread(row, config.options, _maker(make.job_cls, options)):
             logger.warning("%s", said)
         processes = processes_per_job(cluster)
         jobs = math.ceil(config.n_workers / processes)
@@ -270,25 +259,25 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
     warnings = _problems_here(row, options)
     with tempfile.TemporaryDirectory() as folder:
         logs = os.path.join(folder, "logs")
-        if problem := log_folder_problem(row, given, detached=False):
+        if problem := script.log_folder_problem(row, given, detached=False):
             raise ConfigError(problem)
         options["log_directory"] = logs  # a job makes its folder when it is built
-        prepare(row, options)
+        block_options.prepare(row, options)
         make = _maker(job_class, options)
         job = make({})
         factor = DetachedSettings.of(config.detached).retry_memory_factor
-        said = [*defaults(row, config.options, make), *misread(row, config.options, make, factor)]
+        said = [
+            *script.defaults(row, config.options, make),
+            *script.misread(row, config.options, make, factor),
+        ]
         processes = job.worker_processes
         jobs = math.ceil(config.n_workers / processes)
-        script = job.job_script()
+        text = job.job_script()
         assert row.scheduler is not None
-        refuse_elsewhere(row.name, row.scheduler, job.submit_command, script)
+        commands.refuse_elsewhere(row.name, row.scheduler, job.submit_command, text)
         elements = min(jobs, row.scheduler.usual_array)
-        array = (
-            array_script(row.scheduler, script, job.name, job.job_name, elements) if elements > 1 else None
-        )
-        script = array or script
-        script = script.replace(logs, given or "LOGS")
+        array = array_script(row.scheduler, text, job.name, job.job_name, elements) if elements > 1 else None
+        text = (array or text).replace(logs, given or "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
     elements = elements if array else 1
-    return JobPlan(jobs, processes, elements, command, script, tuple(warnings), tuple(said))
+    return JobPlan(jobs, processes, elements, command, text, tuple(warnings), tuple(said))

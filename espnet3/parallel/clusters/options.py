@@ -26,15 +26,8 @@ from espnet3.parallel.clusters.security import (
 )
 from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.jobs.script import (
-    asked,
-    is_posix,
-    log_folder,
-    log_folder_problem,
-    python_words,
-    set_walltime,
-    shell_directive,
-)
+from espnet3.parallel.jobs import script
+from espnet3.parallel.jobs.script import asked
 from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -99,7 +92,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
 
     extra = _worker_words(row, options, given)
     options["worker_extra_args"] = [word for text in extra for word in quoted_words(str(text))]
-    python = " ".join(map(quoted_word, python_words(row, options, os.getcwd())))
+    python = " ".join(map(quoted_word, script.python_words(row, options, os.getcwd())))
     prologue = list(given("job_script_prologue", []))
     # in the shell's place the worker gets the signals; a scheduler that tracks processes by their parents loses
     # a worker whose shell has ended. The user's own trap needs the shell
@@ -112,7 +105,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
 
     directives, shebang = given("job_extra_directives", []), str(given("shebang") or "")
     if not isinstance(directives, Mapping):  # the keeper adds the nodes to avoid
-        own = shell_directive(row.scheduler, shebang, directives)
+        own = script.shell_directive(row.scheduler, shebang, directives)
         options["job_extra_directives"] = [*own, *directives]
     here = shlex.quote(os.getcwd())
     # jobs of some schedulers start in the home folder; a node without this folder may not need it
@@ -145,7 +138,7 @@ def _worker_words(row: Backend, options: dict[str, Any], given: Callable[..., An
     def has(option: str) -> bool:
         return any(str(word).startswith(option) for word in extra)
 
-    seconds = set_walltime(row, options)
+    seconds = script.set_walltime(row, options)
     if seconds is not None and not has("--lifetime"):
         lifetime = max(1, int(seconds - min(300, _LAST_CALL * seconds + 5)))  # it takes new work for so long
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
@@ -160,10 +153,10 @@ def _worker_words(row: Backend, options: dict[str, Any], given: Callable[..., An
 
 
 def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | None:
-    if problem := log_folder_problem(row, wanted, detached=False):
+    if problem := script.log_folder_problem(row, wanted, detached=False):
         raise ConfigError(problem)
     made = None
-    folder = log_folder(wanted or os.getcwd())
+    folder = script.log_folder(wanted or os.getcwd())
     if wanted is None:
         made = folder = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=folder)
     options["log_directory"] = wanted = folder
@@ -172,7 +165,7 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
     if scheduler.worker_prints:
         shebang = str(asked(row, options, "shebang") or "")
         lines = [f"{scheduler.mark} {each}" for each in options["job_extra_directives"]]
-        if not is_posix(scheduler, "\n".join([shebang, *lines])):
+        if not script.is_posix(scheduler, "\n".join([shebang, *lines])):
             return made  # csh cannot send its own output elsewhere: the scheduler delivers it
         skipped = asked(row, options, "job_directives_skip", ())
         options["job_directives_skip"] = [*skipped, f"-e {wanted}/", f"-o {wanted}/"]

@@ -23,30 +23,12 @@ from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import prologue_of
 from espnet3.parallel.detached.job_spec import export_path, import_path, interpreter
-from espnet3.parallel.detached.launch.asking import (
-    FOLDER,
-    Submitted,
-    ask,
-    ids_of,
-    note_place,
-    scheduler_of,
-    submitted,
-)
+from espnet3.parallel.detached.launch import asking
+from espnet3.parallel.detached.launch.asking import FOLDER, Submitted, scheduler_of
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory, write_quickly
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
-from espnet3.parallel.jobs.commands import (
-    SECONDS,
-    ArrayLimit,
-    NotCancelled,
-    answers,
-    array_limit,
-    outputs,
-    refuse_elsewhere,
-    submitted_ids,
-    submitting,
-)
-from espnet3.parallel.jobs.commands import cancel as cancel_jobs
+from espnet3.parallel.jobs import commands as queue
 from espnet3.parallel.jobs.script import (
     PLAIN,
     asked,
@@ -81,13 +63,15 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     settings = DetachedSettings.of(plan.settings)
     folder = layout.folder / FOLDER
     make_folder(folder)
-    if not submitted(layout, plan.env):
-        note_place(scheduler, folder)
+    if not asking.submitted(layout, plan.env):
+        asking.note_place(scheduler, folder)
     # a scheduler records the folder to submit from, and some expand special characters in its name
     cwd = layout.template().surroundings.cwd
     logs = asked(row(plan.env), plan.options, "log_directory")
     output = Path(log_folder(Path(cwd) / str(logs))) if logs else folder
-    limit = _given_limit(settings, scheduler) or array_limit(scheduler, partial(ask, folder=folder))
+    limit = _given_limit(settings, scheduler) or queue.array_limit(
+        scheduler, partial(asking.ask, folder=folder)
+    )
     silent = bool(scheduler.silent) and not PLAIN.fullmatch(str(output))
     taken: list[Submitted] = []
     number = len(list(folder.glob("tasks.*.json")))
@@ -101,10 +85,11 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
                 facts = _facts(plan, job, len(part), at_once, cwd, tasks)
                 command, stdin, text = _write(folder / f"job.{number}.sh", job, facts, silent)
-                with submitting(scheduler):  # output goes to files of the folder that it is submitted from
-                    said = ask(command, folder, stdin, Path("/") if silent else output)
+                # output goes to files of the folder that it is submitted from
+                with queue.submitting(scheduler):
+                    said = asking.ask(command, folder, stdin, Path("/") if silent else output)
                     count = None if facts.alone else facts.n
-                    ids = submitted_ids(scheduler, said, count, job.job_id_regexp)
+                    ids = queue.submitted_ids(scheduler, said, count, job.job_id_regexp)
                 jobs = dict(zip(map(str, part), ids, strict=True))
                 check_ids(jobs)
                 taken.append(Submitted(plan.env, jobs, scheduler.names_in(text), str(output) if logs else ""))
@@ -129,11 +114,11 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
         )
 
 
-def _given_limit(settings: DetachedSettings, scheduler: Scheduler) -> ArrayLimit | None:
+def _given_limit(settings: DetachedSettings, scheduler: Scheduler) -> queue.ArrayLimit | None:
     if settings.array_limit is None:
         return None
     given = f"detached.array_limit is {settings.array_limit}"
-    return ArrayLimit(max(1, settings.array_limit - scheduler.first + 1), given)
+    return queue.ArrayLimit(max(1, settings.array_limit - scheduler.first + 1), given)
 
 
 def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) -> ScriptFacts:
@@ -221,7 +206,7 @@ def _write(file: Path, job: Any, facts: ScriptFacts, silent: bool) -> tuple[list
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     """Cancel every array that the run ever submitted, and wait until the scheduler says that they have ended."""
-    arrays = submitted(layout)
+    arrays = asking.submitted(layout)
     for env in dict.fromkeys(array.env for array in arrays):
         _cancel_all(layout, env, [array for array in arrays if array.env == env], grace)
 
@@ -230,7 +215,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     scheduler, folder = scheduler_of(env), layout.folder / FOLDER
     every = {element: shard for array in arrays for shard, element in array.jobs.items()}
     done = {shard for shard in set(every.values()) if (layout.shard(int(shard)) / DONE).exists()}
-    newest = {shard: ids[-1] for shard, ids in ids_of(arrays).items() if shard not in done}
+    newest = {shard: ids[-1] for shard, ids in asking.ids_of(arrays).items() if shard not in done}
     told_before: set[str] = set()
     left = _cancel(scheduler, arrays, folder, told_before)
     again = (
@@ -264,12 +249,12 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
                 f"whether the jobs have left the queue is not known{told}, because the scheduler answered with "
                 f"an error: {problem}\n{again}"
             )
-        if now > begin + grace + (_REFUSED if left.refused else SECONDS):
+        if now > begin + grace + (_REFUSED if left.refused else queue.SECONDS):
             raise ParallelError(f"the scheduler {living or problem} after their cancellation{told}. {again}")
         if now > called + _AGAIN:
             refused = _cancel(scheduler, arrays, folder, told_before).refused
             # where it was taken before, a refusal only says that it is under way
-            left = NotCancelled({}, {one: said for one, said in refused.items() if one in left.refused})
+            left = queue.NotCancelled({}, {one: said for one, said in refused.items() if one in left.refused})
             called = now
         time.sleep(_LOOK)
 
@@ -279,7 +264,7 @@ def _left(
 ) -> tuple[str, str, set[str]]:
     # what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked
     try:
-        listing, known = answers(scheduler, lambda command: ask(command, folder), newest)
+        listing, known = queue.answers(scheduler, lambda command: asking.ask(command, folder), newest)
     except SubmissionError as error:
         return "", f"{error.command}: {error.stderr.strip()}", set()
     unknown = {one for one, answer in known.items() if answer.known is Known.NO_SUCH_JOB}
@@ -304,12 +289,14 @@ def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
             write_quickly(folder / ENDED, {"state": JobState.LOST.value, "why": why})
 
 
-def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path, said: set[str]) -> NotCancelled:
-    left = NotCancelled({}, {})
+def _cancel(
+    scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path, said: set[str]
+) -> queue.NotCancelled:
+    left = queue.NotCancelled({}, {})
     if arrays:
         command = arrays[0].cancel[: -len(arrays[0].whole)]
         jobs = {one: array.names for array in arrays for one in array.whole}
-        left = cancel_jobs(scheduler, lambda words: ask(words, folder), command, jobs)
+        left = queue.cancel(scheduler, lambda words: asking.ask(words, folder), command, jobs)
     if (left.foreign or left.refused) and str(left) not in said:
         said.add(str(left))
         print(f"while cancelling: {printable(str(left))}", file=sys.stderr, flush=True)
@@ -319,11 +306,11 @@ def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path, sai
 def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     """Return the scheduler's output files of the jobs of shards, in the order of their submission."""
     found: dict[int, list[Path]] = {shard: [] for shard in shards}
-    for array in submitted(layout):
+    for array in asking.submitted(layout):
         for shard in shards:
             if str(shard) in array.jobs:
                 folders = [layout.folder / FOLDER, *array.outputs]
-                found[shard] += outputs(scheduler_of(array.env), folders, array.jobs[str(shard)])
+                found[shard] += queue.outputs(scheduler_of(array.env), folders, array.jobs[str(shard)])
     return {shard: list(dict.fromkeys(files)) for shard, files in found.items()}
 
 
@@ -336,7 +323,7 @@ def check(config: ParallelConfig) -> None:
     """Raise if the scheduler's package is missing, or options of its job are wrong or send it to another cluster."""
     plan, job = _job_of(config, "check")
     backend, scheduler, given = row(config.env), scheduler_of(config.env), plan.options
-    refuse_elsewhere(config.env, scheduler, job.submit_command, job.job_script())
+    queue.refuse_elsewhere(config.env, scheduler, job.submit_command, job.job_script())
     wrong = [*output_problems(scheduler, asked(backend, given, "job_extra_directives", []))]
     if logs := asked(backend, given, "log_directory"):
         wrong.append(log_folder_problem(backend, logs, detached=True))

@@ -264,10 +264,10 @@ def answers(
 def outputs(scheduler: Scheduler, folders: Sequence[Path], element: str) -> list[Path]:
     """Return the output files of an element that are there and not empty; some schedulers deliver them late.
 
-    Their names end with the element's id and perhaps a suffix.
+    A name has the element's id, or ends with that of its array, which some write a file for.
     """
     job, index = map(re.escape, scheduler.parts_of(element))
-    name = re.compile(rf"(?<!\d){job}" + (rf"\D{{1,2}}{index}(?!\d)" if index else r"\D*$"))
+    name = re.compile(rf"(?<!\d){job}(?:\D*$" + (rf"|\D{{1,2}}{index}(?!\d))" if index else ")"))
     files = [file for folder in folders for file in folder.glob("*") if name.search(file.name)]
     return sorted(
         file for file in files if not _NO_OUTPUT.search(file.name) and file.is_file() and file.stat().st_size

@@ -29,18 +29,8 @@ from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.jobs import commands as queue
-from espnet3.parallel.jobs.script import (
-    PLAIN,
-    asked,
-    commands,
-    log_folder,
-    log_folder_problem,
-    misread,
-    of_each_job,
-    output_problems,
-    set_walltime,
-    shell_directive,
-)
+from espnet3.parallel.jobs import script as job_script
+from espnet3.parallel.jobs.script import asked
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 from espnet3.parallel.messages import printable
 
@@ -68,11 +58,11 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     # a scheduler records the folder to submit from, and some expand special characters in its name
     cwd = layout.template().surroundings.cwd
     logs = asked(row(plan.env), plan.options, "log_directory")
-    output = Path(log_folder(Path(cwd) / str(logs))) if logs else folder
+    output = Path(job_script.log_folder(Path(cwd) / str(logs))) if logs else folder
     limit = _given_limit(settings, scheduler) or queue.array_limit(
         scheduler, partial(asking.ask, folder=folder)
     )
-    silent = bool(scheduler.silent) and not PLAIN.fullmatch(str(output))
+    silent = bool(scheduler.silent) and not job_script.PLAIN.fullmatch(str(output))
     taken: list[Submitted] = []
     number = len(list(folder.glob("tasks.*.json")))
     refused: SubmissionError | None = None
@@ -165,7 +155,7 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
     """Return dask-jobqueue's job object, which writes the options into a header."""
     backend = row(plan.env)
     cluster: Any = load_cluster_class(backend)
-    options = of_each_job(plan.options)
+    options = job_script.of_each_job(plan.options)
     options.pop("log_directory", None)  # jobs are submitted from it: in the header its path would be unquoted
     name = "espnet3-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(plan.specs).name)[:40]
     options.setdefault("job_name", name)
@@ -175,7 +165,7 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
 
     if memory_factor != 1.0 and memory is not None:
         options["memory"] = f"{round(parse_bytes(memory) * memory_factor)}B"
-    set_walltime(backend, options)
+    job_script.set_walltime(backend, options)
     section = options.get("config_name") or plan.env
     try:
         with dask.config.set({f"jobqueue.{section}.log-directory": None}):
@@ -316,7 +306,7 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
 
 def walltime(config: ParallelConfig) -> float | None:
     """Return the seconds that a job may take by its options, or the site's; None where they set no limit."""
-    return set_walltime(row(config.env), dict(config.options))
+    return job_script.set_walltime(row(config.env), dict(config.options))
 
 
 def check(config: ParallelConfig) -> None:
@@ -324,9 +314,9 @@ def check(config: ParallelConfig) -> None:
     plan, job = _job_of(config, "check")
     backend, scheduler, given = row(config.env), scheduler_of(config.env), plan.options
     queue.refuse_elsewhere(config.env, scheduler, job.submit_command, job.job_script())
-    wrong = [*output_problems(scheduler, asked(backend, given, "job_extra_directives", []))]
+    wrong = [*job_script.output_problems(scheduler, asked(backend, given, "job_extra_directives", []))]
     if logs := asked(backend, given, "log_directory"):
-        wrong.append(log_folder_problem(backend, logs, detached=True))
+        wrong.append(job_script.log_folder_problem(backend, logs, detached=True))
     if any(wrong):
         raise ConfigError("\n".join(filter(None, wrong)))
 
@@ -334,7 +324,7 @@ def check(config: ParallelConfig) -> None:
         return make_job(replace(plan, options={**given, **changed}))
 
     factor = DetachedSettings.of(config.detached).retry_memory_factor
-    for said in misread(backend, given, make, factor):
+    for said in job_script.misread(backend, given, make, factor):
         warnings.warn(said, stacklevel=_CALLER)
 
 
@@ -377,7 +367,7 @@ def directives(facts: ScriptFacts, header: str) -> list[str]:
     lines = [line.removeprefix(scheduler.mark).strip() for line in header.splitlines() if line.strip()]
     if scheduler.replaces:
         lines = [line for line in lines if not line.startswith(scheduler.replaces)]
-    lines += shell_directive(scheduler, facts.shebang, lines)
+    lines += job_script.shell_directive(scheduler, facts.shebang, lines)
     if facts.alone:
         lines += scheduler.single or ()
     else:
@@ -403,7 +393,7 @@ def body(facts: ScriptFacts, head: str) -> str:
     lines = [f"cd {shlex.quote(facts.cwd)} || true", *filter(None, facts.prologue)]
     lines.append(f"cd {shlex.quote(facts.folder)} || exit 1")
     path = [] if facts.import_path is None else export_path(facts.import_path)
-    lines += commands(scheduler, head, [*path, f"exec {' '.join(words)}"])
+    lines += job_script.commands(scheduler, head, [*path, f"exec {' '.join(words)}"])
     return "\n".join(lines) + "\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -278,7 +279,12 @@ def _refused_by_scheduler(scheduler: Scheduler, name: str, value: Any) -> str:
     if name in _OF_JOBS and (refusal := _OF_JOBS[name].refusal(value)):
         return refusal
     words = {"worker_extra_args": value, "python": [value], "worker_command": [value]}.get(name, ())
-    return next(filter(None, map(job_text.word_problem, words)), "")
+    try:
+        for text in words:
+            shlex.split(str(text))
+    except ValueError as error:
+        return f"cannot be read as words of a shell: {str(error).lower()}"
+    return ""
 
 
 def _refused_walltime(scheduler: Scheduler, value: Any) -> str:

@@ -30,8 +30,12 @@ from espnet3.parallel.clusters.arrays import Arrays, array_script
 from espnet3.parallel.clusters.keeper import JobKeeper, came_back, follow
 from espnet3.parallel.clusters.security import RunCertificate
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
-from espnet3.parallel.dask_compat import clusters as dask_jobs
-from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, OwnCommands
+from espnet3.parallel.dask_compat.clusters import (
+    ClosesMore,
+    LostWorkersStay,
+    OwnCommands,
+    ask_for_certificate,
+)
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import commands, script
 from espnet3.parallel.jobs.script import Make
@@ -159,7 +163,7 @@ def watched_cluster(row: Backend) -> Any:
 
         def guard_pages(self, server: Any) -> None:
             if self.certificate is not None:
-                dask_jobs.ask_for_certificate(server)
+                ask_for_certificate(server)
 
         async def before_closing(self) -> None:
             if self.keeper is not None:
@@ -211,15 +215,17 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         make.job_cls.patience = min(commands.SECONDS, config.start_timeout)
         cluster = make(**options)
         cluster.folder = folder
-        commands.refuse_elsewhere(row.name, make.job_cls.arrays.scheduler, *dask_jobs.submission_of(cluster))
-        for said in script.misread(row, config.options, _maker(make.job_cls, options)):
+        one = _maker(make.job_cls, options)
+        job = one({})
+        commands.refuse_elsewhere(row.name, job.arrays.scheduler, job.submit_command, job.job_script())
+        for said in script.misread(row, config.options, one):
             logger.warning("%s", said)
-        processes = dask_jobs.processes_per_job(cluster)
+        processes = job.worker_processes
         jobs = math.ceil(config.n_workers / processes)
         if processes > 1:
             # a warning, so that it is seen: many take n_workers for jobs
             logger.warning("n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs)
-        cluster.keeper = JobKeeper(cluster, row, dask_jobs.log_folder_of(cluster), make.job_cls.arrays)
+        cluster.keeper = JobKeeper(cluster, job.arrays, options["log_directory"], processes)
         if config.adapt is not None:
             jobs = math.ceil(config.adapt["minimum"] / processes)
         cluster.sync(cluster.keeper.start, jobs)

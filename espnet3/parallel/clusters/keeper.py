@@ -22,11 +22,10 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
 from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.clusters.arrays import Arrays
-from espnet3.parallel.dask_compat.clusters import add_specs, processes_per_job, start_missing
+from espnet3.parallel.dask_compat.clusters import add_specs, start_missing
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.jobs.commands import AT_END, answers, comment, end_task, in_thread, outputs, run
 from espnet3.parallel.jobs.script import avoiding
@@ -88,15 +87,14 @@ class _Arrivals(SchedulerPlugin):
 class JobKeeper:
     """The jobs of one cluster, which write to a folder of logs."""
 
-    def __init__(self, cluster: Any, row: Backend, logs: str | None, arrays: Arrays) -> None:
-        assert row.scheduler is not None
+    def __init__(self, cluster: Any, arrays: Arrays, logs: str, processes: int) -> None:
         self.broken: str | None = None  # why no more jobs are submitted
         self.kept_logs = False  # logs are worth keeping when the cluster closes
         self.wanted: Callable[[], bool] = lambda: True  # is there work for a worker?
         self._cluster = cluster
-        self._row = row
-        self._scheduler = row.scheduler
-        self._logs = logs
+        self._scheduler = arrays.scheduler
+        self._logs = Path(logs)
+        self._processes = processes  # of each job
         self._arrays = arrays
         self._jobs: dict[str, Watched] = {}
         self._missing = 0
@@ -127,7 +125,7 @@ class JobKeeper:
 
     async def resize(self, workers: int) -> None:
         """Have jobs for so many workers: cancel those beyond, or submit those that are missing, with the next look."""
-        jobs = math.ceil(workers / processes_per_job(self._cluster))
+        jobs = math.ceil(workers / self._processes)
         if jobs < len(self._cluster.worker_spec):
             self._cluster.scale(workers)
         else:
@@ -162,7 +160,7 @@ class JobKeeper:
 
     def _log_tail(self, number: str) -> str:
         texts = []
-        for path in outputs(self._scheduler, [Path(self._logs)] if self._logs else [], number):
+        for path in outputs(self._scheduler, [self._logs], number):
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - _BYTES))
                 tail = file.read().decode(errors="replace").strip().splitlines()[-_LINES:]
@@ -328,13 +326,11 @@ class JobKeeper:
             await asyncio.sleep(0.5)
             tail = self._log_tail(str(each.job.job_id))
         look = self._scheduler.look.format(id=each.job.job_id)
-        self._died_early(f"{text} before its worker came (see: {look})\n{tail}".rstrip(), each.view.node)
-
-    def _died_early(self, text: str, node: str | None) -> None:
+        text = f"{text} before its worker came (see: {look})\n{tail}".rstrip()
         self._early += 1
         self.kept_logs = True
-        if node and node not in self._bad_nodes:
-            self._bad_nodes.append(node)
+        if each.view.node and each.view.node not in self._bad_nodes:
+            self._bad_nodes.append(each.view.node)
         logger.warning("%s", text)
         if self._early >= _EARLY:
             self.broken = (
@@ -346,7 +342,10 @@ class JobKeeper:
 
     async def _submit(self, jobs: int) -> None:
         cluster = self._cluster
-        self._avoid_bad_nodes()
+        if self._bad_nodes and self._scheduler.avoid:
+            options = cluster.new_spec["options"]  # of further jobs
+            self._given = self._given or dict(options)
+            options.update(avoiding(self._scheduler, self._given, self._bad_nodes))
         before = set(cluster.worker_spec)
         add_specs(cluster, jobs)
         try:
@@ -359,12 +358,6 @@ class JobKeeper:
                     cluster.workers.pop(name, None)
                 else:
                     self._jobs.setdefault(name, Watched(job))
-
-    def _avoid_bad_nodes(self) -> None:
-        options = self._cluster.new_spec["options"]  # of further jobs
-        if self._bad_nodes and self._scheduler.avoid:
-            self._given = self._given or dict(options)
-            options.update(avoiding(self._scheduler, self._given, self._bad_nodes))
 
 
 def came_back(cluster: Any, worker: str, address: str) -> bool:

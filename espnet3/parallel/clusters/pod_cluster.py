@@ -40,25 +40,22 @@ def start_kube(row: Backend, config: ParallelConfig) -> Any:
     try:
         server.require_operator()
         server.require_rights()
-        return _tries(make, config, server)
+        attempt = 1
+        while True:
+            try:
+                return _create(make, config, server)
+            except (TimeoutError, asyncio.TimeoutError) as error:  # two classes on Python 3.10
+                if attempt == _ATTEMPTS:
+                    raise NoWorkersError(
+                        f"the operator of dask-kubernetes did not act on a new cluster, {attempt} times in a row: "
+                        f"{error}. Look whether it runs: "
+                        "kubectl get pods -A -l app.kubernetes.io/name=dask-kubernetes-operator"
+                    ) from error
+                logger.warning("the operator did not act on a new cluster, try %d: %s", attempt, error)
+                attempt += 1
     except BaseException:
         server.close()
         raise
-
-
-def _tries(make: Callable[..., Any], config: ParallelConfig, server: Server) -> Any:
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return _create(make, config, server)
-        except (TimeoutError, asyncio.TimeoutError) as error:  # two classes on Python 3.10
-            if attempt == _ATTEMPTS:
-                raise NoWorkersError(
-                    f"the operator of dask-kubernetes did not act on a new cluster, {attempt} times in a row: "
-                    f"{error}. Look whether it runs: "
-                    "kubectl get pods -A -l app.kubernetes.io/name=dask-kubernetes-operator"
-                ) from error
-            logger.warning("the operator did not act on a new cluster, try %d: %s", attempt, error)
-    raise AssertionError("unreachable")
 
 
 def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) -> Any:

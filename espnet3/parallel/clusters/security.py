@@ -25,7 +25,7 @@ from espnet3.parallel.backends.loading import installed, pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.ledger.errors import LedgerError
-from espnet3.parallel.ledger.files import read_json, write_json, writers
+from espnet3.parallel.ledger.files import read_json, write_json, write_whole, writers
 from espnet3.parallel.ledger.lease import is_alive, this_process
 
 logger = logging.getLogger(__name__)
@@ -143,8 +143,9 @@ def make_certificate(parent: str | None) -> RunCertificate:
             "you may write to and that the nodes see, or name one as options.shared_temp_directory"
         ) from error
     write_json(Path(folder) / _DRIVER, this_process())
-    cert = _write(folder, "cert.pem", cert_text)
-    key = _write(folder, "key.pem", key_text)
+    cert, key = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
+    write_whole(cert, cert_text.encode())
+    write_whole(key, key_text.encode())
     files = {"cert": cert, "key": key}
     comm = {
         "require-encryption": True,
@@ -210,10 +211,3 @@ _SERVERS = ("scheduler", "worker")
 _ROLES = (*_SERVERS, "client")
 PRELOAD = "espnet3.parallel.clusters.preload"
 """The module that the processes of a run preload."""
-
-
-def _write(folder: str, name: str, text: str) -> str:
-    path = os.path.join(folder, name)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    return path

@@ -129,29 +129,6 @@ class OwnCommands:
         return await cls.run_command(cmd, shell=shell)
 
 
-def processes_per_job(cluster: Any) -> int:
-    """Return how many worker processes each job of a cluster has: `JobQueueCluster._dummy_job`."""
-    processes: int = cluster._dummy_job.worker_processes
-    return processes
-
-
-def submission_of(cluster: Any) -> tuple[str, str]:
-    """Return a cluster's submit command and the script of such a job: `JobQueueCluster._dummy_job`."""
-    job = cluster._dummy_job
-    return job.submit_command, job.job_script()
-
-
-def log_folder_of(cluster: Any) -> str | None:
-    """Return the folder that a cluster's jobs write their logs to: `JobQueueCluster._job_kwargs`."""
-    folder: str | None = cluster._job_kwargs.get("log_directory")
-    return folder
-
-
-def prologue_of(job: Any) -> tuple[str, ...]:
-    """Return the lines that a job's script begins with: `Job._job_script_prologue`."""
-    return tuple(job._job_script_prologue or ())
-
-
 async def submit_job(job: Any) -> Any:
     """Submit a job's script and return what `run_command` did: `Job.job_file`, `Job._submit_job`."""
     with job.job_file() as file:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from espnet3.parallel.backends import Backend, load_cluster_class
-from espnet3.parallel.backends.job_text import walltime_seconds, walltime_text
+from espnet3.parallel.backends.job_text import clock, walltime_seconds
 from espnet3.parallel.backends.loading import parameters
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.errors import ConfigError
@@ -121,8 +121,11 @@ def set_walltime(row: Backend, options: dict[str, Any]) -> float | None:
         return None
     if scheduler.writes_seconds and re.fullmatch(r"\d+:\d+", str(value)):
         return seconds  # minutes and seconds to all of them
-    options["walltime"] = walltime_text(seconds, scheduler.unlimited, writes_seconds=scheduler.writes_seconds)
-    return None if seconds == math.inf else seconds
+    if seconds == math.inf:
+        options["walltime"] = scheduler.unlimited
+        return None
+    options["walltime"] = clock(seconds, writes_seconds=scheduler.writes_seconds)
+    return seconds
 
 
 def avoiding(scheduler: Scheduler, options: Mapping[str, Any], nodes: Sequence[str]) -> dict[str, Any]:

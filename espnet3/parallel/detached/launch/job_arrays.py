@@ -21,7 +21,6 @@ from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.queue_answers import Known
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
-from espnet3.parallel.dask_compat.clusters import prologue_of
 from espnet3.parallel.detached.job_spec import export_path, import_path, interpreter
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import FOLDER, Submitted, scheduler_of
@@ -119,7 +118,7 @@ def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) ->
         name=str(job.job_name),
         shebang=str(job.shebang or "#!/bin/sh"),
         cwd=cwd,
-        prologue=prologue_of(job),
+        prologue=tuple(asked(row(plan.env), plan.options, "job_script_prologue") or ()),
         folder=str(tasks.parent),
         python=tuple(interpreter(plan.env, plan.options, cwd)),
         import_path=import_path(),

@@ -79,23 +79,19 @@ def answer_of(view: JobView) -> JobAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A command about jobs that a listing leaves out, and how its answer is read. Its exit status does not matter.
+    """A command about jobs that a listing leaves out, and how its answer is read. Its exit status does not matter."""
 
-    Attributes:
-        command: `{ids}` stands for many jobs, `{id}` for one, `{job}` for a whole array (without any of its elements).
-        line: Pattern of its output about a known job, with `{id}`, `{job}` and `{index}`. Its groups are `word`, or
-            `ended` for another word, and perhaps `reason`. The last match counts. Empty: this question only finds out
-            that there is no such job.
-        words: Meanings of the words; empty: those of the listing.
-        unknown: Pattern of what it prints, on either stream, of a job the scheduler does not have; empty: its answer
-            never proves that.
-        only_ends: A job that it calls waiting or running may be gone: accounting that missed an end, say.
-    """
-
+    # `{ids}` stands for many jobs, `{id}` for one, `{job}` for a whole array (without any of its elements)
     command: tuple[str, ...]
+    # pattern of its output about a known job, with `{id}`, `{job}` and `{index}`. Its groups are `word`, or
+    # `ended` for another word, and perhaps `reason`. The last match counts. Empty: this question only finds
+    # out that there is no such job
     line: str = ""
-    words: Words | None = None
+    words: Words | None = None  # meanings of the words; empty: those of the listing
+    # pattern of what it prints, on either stream, of a job the scheduler does not have; empty: its answer
+    # never proves that
     unknown: str = ""
+    # a job that it calls waiting or running may be gone: accounting that missed an end, say
     only_ends: bool = False
 
     def commands(self, elements: Mapping[str, tuple[str, str]]) -> list[tuple[list[str], list[str]]]:

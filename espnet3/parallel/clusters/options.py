@@ -110,7 +110,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     here = shlex.quote(os.getcwd())
     # jobs of some schedulers start in the home folder; a node without this folder may not need it
     scratch = [] if given("local_directory") else [f"{own_scratch()} || exit 1"]
-    options["job_script_prologue"] = [f"cd {here} || true", *prologue, *scratch]
+    options["job_script_prologue"] = [f"cd {here} || true", *prologue, *script.export_path(), *scratch]
     return _log_folder(row, options, given("log_directory") or None)
 
 

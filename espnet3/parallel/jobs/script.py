@@ -13,9 +13,11 @@ import os
 import re
 import shlex
 import shutil
+import site
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import Backend, load_cluster_class
@@ -27,6 +29,7 @@ from espnet3.parallel.errors import ConfigError
 # Makes dask-jobqueue's job of a block, with other values of some options
 Make = Callable[[Mapping[str, Any]], Any]
 _OTHER_SHELLS = ("csh", "tcsh", "fish")  # read neither `export NAME=value` nor `$((1 + 2))`
+_PATH = "PYTHONPATH"
 _VARIABLE_PART = re.compile(r"[%$]")
 PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that no shell or scheduler expands
 # a directive is cut there, or the scheduler puts something in its place
@@ -75,6 +78,19 @@ def _shell(scheduler: Scheduler, script: str) -> str:
     return str((chosen or words or ["/bin/sh"])[0])
 
 
+def import_path() -> str | None:
+    """Return the folder that a job's PYTHONPATH must hold to find this package; None where it is installed."""
+    root = str(Path(__file__).resolve().parents[3])
+    installed = [*site.getsitepackages(), site.getusersitepackages()]
+    return None if root in map(os.path.abspath, installed) else root
+
+
+def export_path(root: str | None = None) -> list[str]:
+    """Return the line of sh that sets the PYTHONPATH of a job; none where this package is installed."""
+    root = root or import_path()
+    return [] if root is None else [f"export {_PATH}={shlex.quote(root)}${{{_PATH}:+:${_PATH}}}"]
+
+
 def is_posix(scheduler: Scheduler, script: str) -> bool:
     """Return whether the shell of a script reads lines of sh; in place of a description's it is sh itself."""
     described = scheduler.submit_by is SubmitBy.DESCRIPTION
@@ -98,9 +114,11 @@ def commands(scheduler: Scheduler, script: str, lines: Sequence[str]) -> list[st
 
 
 def read_by_shell(scheduler: Scheduler, script: str, first: str) -> str:
-    """Return a worker's script with its last line, and the one before where it begins so, as its shell reads them."""
+    """Return a worker's script with its last line, and ours above it, as its shell reads them."""
     lines = script.splitlines()
-    at = len(lines) - (2 if lines[-2].startswith(first) else 1)
+    at = len(lines) - 1
+    while lines[at - 1].startswith((f"export {_PATH}=", first)):
+        at -= 1
     return "\n".join([*lines[:at], *commands(scheduler, script, lines[at:])]) + "\n"
 
 

@@ -21,7 +21,7 @@ from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.queue_answers import Known
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
-from espnet3.parallel.detached.job_spec import export_path, import_path, interpreter
+from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import FOLDER, Submitted, scheduler_of
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory, write_quickly
@@ -121,7 +121,7 @@ def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) ->
         prologue=tuple(asked(row(plan.env), plan.options, "job_script_prologue") or ()),
         folder=str(tasks.parent),
         python=tuple(interpreter(plan.env, plan.options, cwd)),
-        import_path=import_path(),
+        import_path=job_script.import_path(),
         tasks=str(tasks),
         requeue=DetachedSettings.of(plan.settings).requeue,
     )
@@ -391,7 +391,7 @@ def body(facts: ScriptFacts, head: str) -> str:
     # the worker says what is wrong where the submitter's folder is not there
     lines = [f"cd {shlex.quote(facts.cwd)} || true", *filter(None, facts.prologue)]
     lines.append(f"cd {shlex.quote(facts.folder)} || exit 1")
-    path = [] if facts.import_path is None else export_path(facts.import_path)
+    path = [] if facts.import_path is None else job_script.export_path(facts.import_path)
     lines += job_script.commands(scheduler, head, [*path, f"exec {' '.join(words)}"])
     return "\n".join(lines) + "\n"
 

@@ -19,11 +19,12 @@ from typing import Any
 from espnet3.parallel.backends import row
 from espnet3.parallel.backends.loading import require_package
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.job_spec import import_path, interpreter
+from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch.asking import noted
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.jobs.script import import_path
 from espnet3.parallel.kube import manifests as kube
 from espnet3.parallel.kube import server as api
 from espnet3.parallel.kube.server import RefusedError, Server

@@ -21,11 +21,11 @@ from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervising import READY, SUPERVISING
-from espnet3.parallel.detached.job_spec import export_path, in_folder, interpreter, job_environment
+from espnet3.parallel.detached.job_spec import in_folder, interpreter, job_environment
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Note, Plan, tail
 from espnet3.parallel.detached.states import JobState, holder_lives, living_pid
 from espnet3.parallel.errors import NoWorkersError, ParallelError
-from espnet3.parallel.jobs.script import in_sh
+from espnet3.parallel.jobs.script import export_path, in_sh
 from espnet3.parallel.ledger.files import make_folder, open_to_write
 from espnet3.parallel.ledger.lease import disk_now
 

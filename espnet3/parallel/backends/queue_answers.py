@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -161,18 +161,21 @@ def together(answers: Sequence[JobAnswer]) -> JobAnswer:
     return min(answers, key=lambda answer: list(Known).index(answer.known), default=NOT_KNOWN)
 
 
-Answered = tuple[int, str]  # a command's exit status, and its output on both streams
+def inquire(
+    questions: Sequence[Question],
+    places: Mapping[str, tuple[str, str]],
+    listed: Words,
+    ask: Callable[[list[str]], tuple[int, str] | None],
+) -> dict[str, JobAnswer]:
+    """Ask about jobs that a listing leaves out.
 
-
-def inquiry(
-    questions: Sequence[Question], places: Mapping[str, tuple[str, str]], listed: Words
-) -> Generator[list[str], Answered | None, dict[str, JobAnswer]]:
-    """Ask about jobs that a listing leaves out, without running anything: the caller runs each command it is given."""
+    `ask` runs a command and returns its exit status and its output on both streams; None: it did not answer.
+    """
     said: dict[str, list[JobAnswer]] = {element: [] for element in places}
     for question in questions:
         asked = {element: places[element] for element, got in said.items() if question.is_open(got)}
         for command, about in question.commands(asked):
-            answered = yield command
+            answered = ask(command)
             if answered is None:
                 break
             status, text = answered

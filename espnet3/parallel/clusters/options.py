@@ -16,14 +16,7 @@ import psutil
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.job_text import quoted_word, quoted_words
 from espnet3.parallel.backends.machine import asks_for_gpus
-from espnet3.parallel.clusters.security import (
-    PRELOAD,
-    SCRATCH,
-    RunCertificate,
-    is_encrypted,
-    make_certificate,
-    warn_of_off,
-)
+from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, RunCertificate, certificate_for
 from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import script
@@ -33,7 +26,6 @@ from espnet3.parallel.messages import did_you_mean
 logger = logging.getLogger(__name__)
 
 SCRATCH_VARIABLE = "DASK_TEMPORARY_DIRECTORY"
-_MACHINES = "this machine or the nodes"
 _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items
 
 
@@ -179,16 +171,10 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
 
 def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertificate | None:
     """Add a certificate of the run to the options, unless security is off or the user gave one."""
-    if options.get("security") is not None or options.get("protocol") is not None:
-        if not is_encrypted(options):
-            warn_of_off(_MACHINES)
-        return None
-    if security == "off":
-        warn_of_off(_MACHINES)
-        return None
     shared = asked(row, options, "shared_temp_directory")
-    certificate = make_certificate(shared and os.path.expanduser(os.path.expandvars(shared)))
-    options.update(security=certificate.security, protocol="tls://")
-    extra = options.get("worker_extra_args", [])
-    options["worker_extra_args"] = [*extra, "--preload", PRELOAD]
+    folder = shared and os.path.expanduser(os.path.expandvars(shared))
+    certificate = certificate_for(options, security, "this machine or the nodes", folder)
+    if certificate is not None:
+        options["protocol"] = "tls://"
+        options["worker_extra_args"] = [*options.get("worker_extra_args", []), "--preload", PRELOAD]
     return certificate

@@ -120,6 +120,20 @@ def warn_of_off(where: str) -> None:
     )
 
 
+def certificate_for(
+    options: dict[str, Any], security: str, where: str, parent: str | None = None
+) -> RunCertificate | None:
+    """Add a certificate of the run to the options of a cluster, unless security is off or the user gave one."""
+    chosen = options.get("security") is not None or options.get("protocol") is not None
+    if not is_encrypted(options) if chosen else security == "off":
+        warn_of_off(where)
+    if chosen or security == "off":
+        return None
+    certificate = make_certificate(parent)
+    options["security"] = certificate.security
+    return certificate
+
+
 def _security(cert: str, key: str) -> Any:
     from distributed import Security
 

@@ -25,15 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from espnet3.parallel.backends.queue_answers import (
-    NOT_KNOWN,
-    Answered,
-    JobAnswer,
-    JobView,
-    Known,
-    answer_of,
-    inquiry,
-)
+from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, JobView, Known, answer_of, inquire
 from espnet3.parallel.backends.queue_states import HELD, WAITING
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.errors import ConfigError, SubmissionError
@@ -242,23 +234,17 @@ def answers(
     elements = history or any(index for _, index in parts.values())
     listing = _look(scheduler, ask, elements=elements, history=history)
     found = {job: listing.answer(scheduler, job) for job in jobs}
-    talk = inquiry(
-        scheduler.questions,
-        {job: place for job, place in parts.items() if found[job] is NOT_KNOWN},
-        scheduler.words,
-    )
-    answered: Answered | None = None
-    while True:
-        try:
-            command = talk.send(answered)
-        except StopIteration as end:
-            return listing, {**found, **end.value}
+    left = {job: place for job, place in parts.items() if found[job] is NOT_KNOWN}
+
+    def asked(command: list[str]) -> tuple[int, str] | None:
         try:
             said = ask(command)
-            answered = said.status, said.all
         except SubmissionError as error:
             logger.debug("%s", error)
-            answered = None
+            return None
+        return said.status, said.all
+
+    return listing, {**found, **inquire(scheduler.questions, left, scheduler.words, asked)}
 
 
 def outputs(scheduler: Scheduler, folders: Sequence[Path], element: str) -> list[Path]:

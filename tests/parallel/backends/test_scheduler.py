@@ -235,51 +235,32 @@ def test_a_long_comment_is_cut() -> None:
     assert len(SCHEDULERS["lsf"].read_comment(said)) < 600
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "count", "ids"),
-    [
-        ("slurm", "Submitted batch job 12", None, ["12"]),
-        (
-            "slurm",
-            "--> Verifying valid submit host (login7)...OK\nSubmitted batch job 12\n",
-            2,
-            ["12_0", "12_1"],
-        ),
-        ("slurm", "Submitted batch job 12 on cluster blue", 1, ["12_0"]),
-        ("slurm", "Queue 3 is busy\n12;blue\n", None, ["12"]),
-        ("pbs", "quota: 5 of 10\n12.pbs-server.example.org\n2048\n", None, ["12"]),
-        ("pbs", "12[].pbs01", 2, ["12[0]", "12[1]"]),
-        ("pbs", "12\n", None, ["12"]),
-        ("sge", 'Your job 12 ("dask-worker") has been submitted', None, ["12"]),
-        (
-            "sge",
-            'JSV 3: 1 slot\nYour job-array 12.1-2:1 ("a (b) 7") has been submitted\n',
-            2,
-            ["12.1", "12.2"],
-        ),
-        ("sge", "12.1-2:1", 2, ["12.1", "12.2"]),
-        (
-            "lsf",
-            "MEMLIMIT set to 2048 MB\nJob <12> is submitted to default queue <normal>.\n",
-            2,
-            ["12[1]", "12[2]"],
-        ),
-        ("htcondor", "Submitting job(s)..\n2 job(s) submitted to cluster 12.", 2, ["12.0", "12.1"]),
-        ("moab", "\nMoab.12\n", 2, ["Moab.12[1]", "Moab.12[2]"]),
-        ("moab", "\n12\n", None, ["12"]),
-        (
-            "oar",
-            "[ADMISSION RULE] Set default walltime to 7200.\nOAR_JOB_ID=12\nOAR_JOB_ID=13\n",
-            2,
-            ["12", "13"],
-        ),
-    ],
-)
-def test_the_ids_of_what_was_submitted_are_read(
-    name: str, said: str, count: int | None, ids: list[str]
-) -> None:
+# scheduler, how many were submitted, their ids <= what the submit command printed
+SUBMITTED = r"""
+slurm None 12 <= Submitted batch job 12
+slurm 2 12_0 12_1 <= --> Verifying valid submit host (login7)...OK\nSubmitted batch job 12\n
+slurm 1 12_0 <= Submitted batch job 12 on cluster blue
+slurm None 12 <= Queue 3 is busy\n12;blue\n
+pbs None 12 <= quota: 5 of 10\n12.pbs-server.example.org\n2048\n
+pbs 2 12[0] 12[1] <= 12[].pbs01
+pbs None 12 <= 12\n
+sge None 12 <= Your job 12 ("dask-worker") has been submitted
+sge 2 12.1 12.2 <= JSV 3: 1 slot\nYour job-array 12.1-2:1 ("a (b) 7") has been submitted\n
+sge 2 12.1 12.2 <= 12.1-2:1
+lsf 2 12[1] 12[2] <= MEMLIMIT set to 2048 MB\nJob <12> is submitted to default queue <normal>.\n
+htcondor 2 12.0 12.1 <= Submitting job(s)..\n2 job(s) submitted to cluster 12.
+moab 2 Moab.12[1] Moab.12[2] <= \nMoab.12\n
+moab None 12 <= \n12\n
+oar 2 12 13 <= [ADMISSION RULE] Set default walltime to 7200.\nOAR_JOB_ID=12\nOAR_JOB_ID=13\n
+"""
+
+
+@pytest.mark.parametrize("line", SUBMITTED.strip().splitlines())
+def test_the_ids_of_what_was_submitted_are_read(line: str) -> None:
     """Each scheduler's own line tells the id, on a line of its own, whatever a site prints around it."""
-    assert SCHEDULERS[name].ids_in(said, count) == ids
+    expected, _, said = line.partition(" <= ")
+    name, count, *ids = expected.split()
+    assert SCHEDULERS[name].ids_in(said.replace("\\n", "\n"), None if count == "None" else int(count)) == ids
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends import job_text
 from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.loading import allowed_options, has_option, installed
+from espnet3.parallel.backends.loading import allowed_options, asked, has_option, installed
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, names_of, problem
 from espnet3.parallel.messages import did_you_mean, named, shown
@@ -87,7 +87,7 @@ def option_problems(row: Backend | None, options: Any) -> list[str]:
     if row is None:
         return problems
     for name, example in row.required.items():
-        if options.get(name) is None and not (row.scheduler and _set_by_site(row, options, name)):
+        if (asked(row, options, name) if installed(row.package) else options.get(name)) is None:
             problems.append(f"options.{name} is missing: {row.name} requires it, such as {example}")
     return problems
 
@@ -299,12 +299,3 @@ def _refused_walltime(scheduler: Scheduler, value: Any) -> str:
     if found is None:
         return f"not a time; write it as {example}, or as 90m, 4h, 2 days"
     return ""
-
-
-def _set_by_site(row: Backend, options: Mapping[Any, Any], name: str) -> bool:
-    if not installed("dask_jobqueue"):
-        return False
-    from dask import config
-
-    section = options.get("config_name") or row.name
-    return config.get(f"jobqueue.{section}.{name}", None) is not None

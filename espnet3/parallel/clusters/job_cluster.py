@@ -24,6 +24,7 @@ from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.job_text import quoted_word
+from espnet3.parallel.backends.loading import asked
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters import options as block_options
 from espnet3.parallel.clusters.arrays import Arrays, array_script
@@ -186,7 +187,7 @@ def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
 
 def _problems_here(row: Backend, options: dict[str, Any]) -> list[str]:
     assert row.scheduler is not None
-    directives = script.asked(row, options, "job_extra_directives", [])
+    directives = asked(row, options, "job_extra_directives", [])
     return [
         *block_options.interface_problems(row, options),
         *script.output_problems(row.scheduler, directives),

@@ -15,12 +15,12 @@ import psutil
 
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.job_text import quoted_word, quoted_words
+from espnet3.parallel.backends.loading import asked
 from espnet3.parallel.backends.machine import asks_for_gpus
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, RunCertificate, certificate_for
 from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import script
-from espnet3.parallel.jobs.script import asked
 from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)

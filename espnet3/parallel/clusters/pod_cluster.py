@@ -20,8 +20,9 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, StartsInTime, give_up_cluster
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
+from espnet3.parallel.kube.manifests import RUN
 from espnet3.parallel.kube.server import Server, events_of, is_going, log_of, sentence
-from espnet3.parallel.kube.spec import cluster_spec, owner_of, with_run
+from espnet3.parallel.kube.spec import cluster_spec, owner_of
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster, listed, not_there
 
 logger = logging.getLogger(__name__)
@@ -61,9 +62,12 @@ def start_kube(row: Backend, config: ParallelConfig) -> Any:
 def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) -> Any:
     run = uuid.uuid4().hex
     options = kube_options(config)
-    spec = with_run(options["custom_cluster_spec"], run, owner_of(server))
-    options.update(custom_cluster_spec=spec, namespace=server.namespace)
-    name = spec["metadata"]["name"]
+    options["namespace"] = server.namespace
+    metadata = options["custom_cluster_spec"]["metadata"]
+    metadata["labels"] = {**(metadata.get("labels") or {}), RUN: run}
+    if (owner := owner_of(server)) is not None:  # the driver is a pod
+        metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or []), owner]
+    name = metadata["name"]
     guard = Guard(server.namespace, name, run)
     cls = pod_cluster(make, guard.release)
     cls.server, cls.label, cls.config = server, name, config

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.backends import Backend, load_cluster_class
+from espnet3.parallel.backends import Backend
 from espnet3.parallel.backends.job_text import clock, walltime_seconds
-from espnet3.parallel.backends.loading import parameters
+from espnet3.parallel.backends.loading import asked, parameters
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.errors import ConfigError
 
@@ -37,17 +37,6 @@ _NOT_IN_DIRECTIVES = re.compile(r"[\s'\"%$\\]")
 # the options of dask-jobqueue's cluster itself; the others, and those that both take, go to each job
 _CLUSTER = "dask_jobqueue.core:JobQueueCluster.__init__"
 _SHARED = ("interface", "protocol", "config_name")
-
-
-def asked(row: Backend, options: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """Return an option of a block; one that is not given is the site's (jobqueue.yaml, the environment)."""
-    if options.get(name) is not None or row.scheduler is None:
-        return options.get(name, default)
-    load_cluster_class(row)  # importing it reads the site's files
-    import dask
-
-    section = options.get("config_name") or row.name
-    return dask.config.get(f"jobqueue.{section}.{name.replace('_', '-')}", default)
 
 
 def of_each_job(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,11 +61,6 @@ class Submitted:
     output: str = ""  # where the scheduler writes what it prints, beside the run's own folder
 
     @property
-    def outputs(self) -> list[Path]:
-        """The folders of its output."""
-        return [Path(self.output)] if self.output else []
-
-    @property
     def whole(self) -> list[str]:
         """The arguments of the cancel command for all of it."""
         scheduler = row(self.env).scheduler
@@ -182,7 +177,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     check_ids(jobs)
     arrays = submitted(layout, env)
     ever = ids_of(arrays)
-    printed = list(dict.fromkeys([folder, *(each for array in arrays for each in array.outputs)]))
+    printed = [folder, *dict.fromkeys(Path(array.output) for array in arrays if array.output)]
     try:
         listing, known = answers(scheduler, lambda command: ask(command, folder), list(jobs.values()))
     except SubmissionError as error:

@@ -18,6 +18,7 @@ from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
 from espnet3.parallel.backends.job_text import quoted_word
+from espnet3.parallel.backends.loading import asked
 from espnet3.parallel.backends.queue_answers import Known
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
@@ -29,7 +30,6 @@ from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.jobs import commands as queue
 from espnet3.parallel.jobs import script as job_script
-from espnet3.parallel.jobs.script import asked
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 from espnet3.parallel.messages import printable
 
@@ -298,7 +298,7 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     for array in asking.submitted(layout):
         for shard in shards:
             if str(shard) in array.jobs:
-                folders = [layout.folder / FOLDER, *array.outputs]
+                folders = [layout.folder / FOLDER, *map(Path, filter(None, [array.output]))]
                 found[shard] += queue.outputs(scheduler_of(array.env), folders, array.jobs[str(shard)])
     return {shard: list(dict.fromkeys(files)) for shard, files in found.items()}
 

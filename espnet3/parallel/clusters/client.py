@@ -255,12 +255,7 @@ class _Scratch:
             raise ConfigError(
                 f"Dask cannot write to {base or tempfile.gettempdir()}: {error.strerror}"
             ) from error
-        self._at_end = weakref.finalize(self, _remove, self.path, os.getpid())
-
-    def remove(self) -> None:
-        if self._at_end.alive:
-            _remove(self.path, os.getpid())
-            self._at_end.detach()
+        self.remove = weakref.finalize(self, _remove, self.path, os.getpid())
 
 
 def _remove(folder: str, pid: int) -> None:

@@ -27,7 +27,7 @@ from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.dask_compat.clusters import add_specs, start_missing
 from espnet3.parallel.errors import SubmissionError
-from espnet3.parallel.jobs.commands import AT_END, answers, comment, end_task, in_thread, outputs, run
+from espnet3.parallel.jobs.commands import AT_END, answers, end_task, in_thread, outputs, reasons, run
 from espnet3.parallel.jobs.script import avoiding
 from espnet3.parallel.pilots.worker_cluster import listed, not_there
 
@@ -246,10 +246,11 @@ class JobKeeper:
         waiting = [
             each for each in self._jobs.values() if each.view.state in open_states and not each.view.reason
         ]
-        for each in sorted(waiting, key=lambda each: open_states.index(each.view.state))[:_SHOWN]:
-            each.comment = (
-                await in_thread(comment, self._scheduler, _ask, str(each.job.job_id)) or each.comment
-            )
+        shown = sorted(waiting, key=lambda each: open_states.index(each.view.state))[:_SHOWN]
+        jobs = [str(each.job.job_id) for each in shown]
+        why = await in_thread(reasons, self._scheduler, _ask, jobs)
+        for each, job in zip(shown, jobs, strict=True):
+            each.comment = why[job] or each.comment
         self._why_after = time.monotonic() + (_SLOW if any(each.comment for each in waiting) else 4 * _QUICK)
 
     async def _settle(self) -> None:

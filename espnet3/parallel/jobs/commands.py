@@ -260,8 +260,23 @@ def outputs(scheduler: Scheduler, folders: Sequence[Path], element: str) -> list
     )
 
 
-def comment(scheduler: Scheduler, ask: Ask, job: str) -> str:
-    """Return why a job waits, in the scheduler's own words; empty if it gives no reason."""
+def reasons(scheduler: Scheduler, ask: Ask, jobs: Sequence[str]) -> dict[str, str]:
+    """Return why jobs wait, in the scheduler's own words; empty where it gives no reason.
+
+    The elements of an array wait for the same one: the array itself is asked about, else one of them.
+    """
+    said: dict[str, str] = {}
+    for job in jobs if scheduler.comment is not None else ():
+        number, index = scheduler.parts_of(job)
+        whole = scheduler.cancel.format(job=number) if index else job
+        if whole not in said:
+            told = (_comment(scheduler, ask, one) for one in dict.fromkeys((whole, job)))
+            said[whole] = next(filter(None, told), "")
+        said[job] = said[whole]
+    return {job: said.get(job, "") for job in jobs}
+
+
+def _comment(scheduler: Scheduler, ask: Ask, job: str) -> str:
     try:
         return scheduler.read_comment(ask(scheduler.ask_comment(job)).out)
     except SubmissionError as error:  # it may have ended just now

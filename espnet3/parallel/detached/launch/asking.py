@@ -17,13 +17,13 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, Scheduler, load_cluster_class, row
-from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, Known
+from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, JobView, Known
 from espnet3.parallel.backends.queue_states import ENDED as WITHOUT_ERROR
 from espnet3.parallel.backends.queue_states import STUCK
 from espnet3.parallel.backends.scheduler import check_ids
@@ -31,7 +31,7 @@ from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
-from espnet3.parallel.jobs.commands import Said, answers, comment, outputs, run
+from espnet3.parallel.jobs.commands import Said, answers, outputs, reasons, run
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
 from espnet3.parallel.ledger.lease import disk_now
 
@@ -208,8 +208,19 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
             view = listing.views.get(other)
             if other != job and view is not None and view.meaning.is_alive and not found[int(shard)][0].alive:
                 found[int(shard)] = (JobState(view.meaning.shard), f"{view.note}, as job {other}")
-    _explain(scheduler, folder, jobs, known, found)
+    waiting = {
+        int(shard): job for shard, job in jobs.items() if _waits(known[job].view, found[int(shard)][0])
+    }
+    why = reasons(scheduler, lambda command: ask(command, folder), list(waiting.values()))
+    for at, job in waiting.items():
+        if why[job]:
+            found[at] = found[at][0], f"{found[at][1]}: {why[job]}"
     return found
+
+
+def _waits(view: JobView | None, state: JobState) -> bool:
+    # without a reason in the list
+    return view is not None and not view.reason and (state is JobState.PENDING or view.meaning == STUCK)
 
 
 def _state(
@@ -264,28 +275,3 @@ def _newest(files: Iterable[Path]) -> int:
         with contextlib.suppress(FileNotFoundError):  # a lease that is cleaned up
             times.append(file.stat().st_mtime_ns)
     return max(times)
-
-
-def _explain(
-    scheduler: Scheduler,
-    folder: Path,
-    jobs: Mapping[str, str],
-    known: Mapping[str, JobAnswer],
-    found: dict[int, tuple[JobState, str]],
-) -> None:
-    # the elements of an array wait for the same reason: one is asked about, or the array itself
-    if scheduler.comment is None:
-        return
-    reasons: dict[str, str] = {}
-    for shard, job in jobs.items():
-        state, note = found[int(shard)]
-        view = known[job].view
-        if view is None or view.reason or not (state is JobState.PENDING or view.meaning == STUCK):
-            continue
-        number, index = scheduler.parts_of(job)
-        whole = scheduler.cancel.format(job=number) if index else job
-        if whole not in reasons:
-            said = (comment(scheduler, lambda command: ask(command, folder), one) for one in (whole, job))
-            reasons[whole] = next(filter(None, said), "")
-        if reasons[whole]:
-            found[int(shard)] = state, f"{note}: {reasons[whole]}"

@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.loading import installed, pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.ledger.errors import LedgerError
-from espnet3.parallel.ledger.files import read_json, write_json, writers
+from espnet3.parallel.ledger.files import read_json, write_json, write_whole, writers
 from espnet3.parallel.ledger.lease import is_alive, this_process
 
 logger = logging.getLogger(__name__)
@@ -46,12 +45,6 @@ class RunCertificate:
     folder: str  # of its files, for workers that others start
     security: Any  # the `distributed.Security` that uses it
     config: Mapping[str, Any]  # the same as Dask configuration, for processes that inherit one
-
-    @property
-    def words(self) -> list[str]:
-        """The words of a worker's command that name them."""
-        cert, key = (quoted_word(os.path.join(self.folder, name)) for name in ("cert.pem", "key.pem"))
-        return ["--tls-ca-file", cert, "--tls-cert", cert, "--tls-key", key]
 
     def remove(self) -> None:
         """Remove the files; open connections stay."""
@@ -127,6 +120,20 @@ def warn_of_off(where: str) -> None:
     )
 
 
+def certificate_for(
+    options: dict[str, Any], security: str, where: str, parent: str | None = None
+) -> RunCertificate | None:
+    """Add a certificate of the run to the options of a cluster, unless security is off or the user gave one."""
+    chosen = options.get("security") is not None or options.get("protocol") is not None
+    if not is_encrypted(options) if chosen else security == "off":
+        warn_of_off(where)
+    if chosen or security == "off":
+        return None
+    certificate = make_certificate(parent)
+    options["security"] = certificate.security
+    return certificate
+
+
 def _security(cert: str, key: str) -> Any:
     from distributed import Security
 
@@ -150,8 +157,9 @@ def make_certificate(parent: str | None) -> RunCertificate:
             "you may write to and that the nodes see, or name one as options.shared_temp_directory"
         ) from error
     write_json(Path(folder) / _DRIVER, this_process())
-    cert = _write(folder, "cert.pem", cert_text)
-    key = _write(folder, "key.pem", key_text)
+    cert, key = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
+    write_whole(cert, cert_text.encode())
+    write_whole(key, key_text.encode())
     files = {"cert": cert, "key": key}
     comm = {
         "require-encryption": True,
@@ -163,7 +171,7 @@ def make_certificate(parent: str | None) -> RunCertificate:
     }
     return RunCertificate(
         folder,
-        _security(cert_text, key_text),  # this process never reads the files: it knows its own pair
+        _security(cert, key),
         {"distributed": {"comm": comm, **guarded}},
     )
 
@@ -217,10 +225,3 @@ _SERVERS = ("scheduler", "worker")
 _ROLES = (*_SERVERS, "client")
 PRELOAD = "espnet3.parallel.clusters.preload"
 """The module that the processes of a run preload."""
-
-
-def _write(folder: str, name: str, text: str) -> str:
-    path = os.path.join(folder, name)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    return path

@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import os
 import shlex
-import site
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +19,7 @@ from espnet3.parallel.checks import own_attribute, search_path, working_folder
 from espnet3.parallel.engine.inside import SCRIPTS, RunReachedError
 from espnet3.parallel.env_provider import state_now
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.jobs.script import python_words
+from espnet3.parallel.jobs.script import import_path, python_words
 from espnet3.parallel.ledger.errors import ValueTypeError, damaged
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.values import decode, encode
@@ -284,19 +283,6 @@ def interpreter(env: str, options: Mapping[str, Any], cwd: str) -> list[str]:
 def in_folder(python: str, cwd: str) -> str:
     """Return an interpreter's path relative to a folder; keep a bare name, which PATH resolves."""
     return os.path.join(cwd, python) if os.sep in python else python
-
-
-def import_path() -> str | None:
-    """Return the folder that a job's PYTHONPATH must hold to find this package; None where it is installed."""
-    root = str(_PACKAGE.parent)
-    installed = [*site.getsitepackages(), site.getusersitepackages()]
-    return None if root in map(os.path.abspath, installed) else root
-
-
-def export_path(root: str | None = None) -> list[str]:
-    """Return the line of sh that sets the PYTHONPATH of a job; none where this package is installed."""
-    root = root or import_path()
-    return [] if root is None else [f"export PYTHONPATH={shlex.quote(root)}${{PYTHONPATH:+:$PYTHONPATH}}"]
 
 
 def job_environment() -> dict[str, str]:

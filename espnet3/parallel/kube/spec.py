@@ -12,7 +12,7 @@ from typing import Any
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.kube.manifests import OPTIONS, RUN, new_name, pod_fields, variables, without_devices
+from espnet3.parallel.kube.manifests import OPTIONS, new_name, pod_fields, variables, without_devices
 from espnet3.parallel.kube.server import Server
 
 logger = logging.getLogger(__name__)
@@ -90,14 +90,6 @@ def _custom(custom: Any, beside: list[str], n_workers: int) -> dict[str, Any]:
             f"options.custom_cluster_spec is no DaskCluster, by its kind or containers; {_EXAMPLE}"
         )
     return made
-
-
-def with_run(spec: dict[str, Any], run: str, owner: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a spec with the label of a run and, where the driver is a pod, that pod as its owner."""
-    metadata = {**spec["metadata"], "labels": {**(spec["metadata"].get("labels") or {}), RUN: run}}
-    if owner is not None:
-        metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or []), owner]
-    return {**spec, "metadata": metadata}
 
 
 def owner_of(server: Server) -> dict[str, Any] | None:

@@ -39,9 +39,6 @@ def required(env: str) -> dict[str, object]:
     return {name: GIVEN[name] for name in row(env).required}
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
 # what the documents let users write after `env:`
 DOCUMENTED = "local local_gpu slurm pbs sge lsf htcondor moab oar ssh kube"
 
@@ -59,9 +56,6 @@ def test_an_extra_installs_the_backends_package(env):
     needed = [Requirement(text) for text in requires("espnet3-parallel") or ()]
     names = [each.name for each in needed if each.marker is None or each.marker.evaluate(chosen)]
     assert row(env).package.replace("_", "-") in names
-
-
-# --- signatures -----------------------------------------------------------------------------------
 
 
 @needs_jobqueue
@@ -87,9 +81,6 @@ def test_the_real_job_takes_every_allowed_option(env):
     for_job = {name: None for name in allowed_options(row(env)) if name not in own}
     real = cluster.job_cls("tcp://127.0.0.1:1", name="worker", **{**for_job, **required(env)})
     assert "distributed.cli.dask_worker" in real.job_script()
-
-
-# --- options --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("env", BACKENDS)
@@ -165,9 +156,6 @@ def test_a_name_that_is_no_text_is_refused():
     """An option named by a number or a boolean, which YAML makes of `on`, is refused."""
     (problem,) = option_problems(row("local"), {True: 1})
     assert problem == "options.True = 1: the name of an option is text, not bool: put it in quotes"
-
-
-# --- packages that are not installed --------------------------------------------------------------
 
 
 def test_without_its_package_a_rows_options_are_left_open(monkeypatch):

@@ -7,133 +7,75 @@ from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.detached.states import JobState
 
 SCHEDULERS = {name: row.scheduler for name, row in BACKENDS.items() if row.scheduler is not None}
-SGE = """\
-job-ID  prior   name       user   state submit/start at     queue                slots ja-task-ID
-------------------------------------------------------------------------------------------------
-      4 0.55500 dask-worke root   r     11/21/2026 21:00:00 all.q@n1                          2
-      5 0.55500 espnet3-ru root   r     11/21/2026 21:00:00 all.q@localhost                   1 1
-      5 0.55500 espnet3-ru root   qw    11/21/2026 21:00:00                                   1 2
-      6 0.00000 dask-worke root   qw    11/21/2026 21:00:00                                   8
-      7 0.55500 espnet3-ru root   Eqw   11/21/2026 21:00:00                                   1 12
-"""
-SLURM = """\
-7_0|RUNNING|None|n1
-7_1|PENDING|JobArrayTaskLimit|
+# a scheduler's list, as it prints it; behind an arrow: id, word, state as a job/as a shard, node, reason
+LISTS = {
+    "sge": """\
+job-ID  prior   name       user   state submit/start at     queue    slots ja-task-ID
+--------------------------------------------------------------------------------
+      4 0.55500 dask-worke root   r     11/21/2026 21:00:00 all.q@n1              2 => 4 r RUNNING/running n1
+      5 0.55500 espnet3-ru root   r     11/21/2026 21:00:00 all.q@localhost       1 1 => 5.1 r RUNNING/running localhost
+      5 0.55500 espnet3-ru root   qw    11/21/2026 21:00:00                       1 2 => 5.2 qw WAITING/pending
+      6 0.00000 dask-worke root   qw    11/21/2026 21:00:00                       8 => 6 qw WAITING/pending
+      7 0.55500 espnet3-ru root   Eqw   11/21/2026 21:00:00                       1 12 => 7.12 Eqw HELD/lost
+""",
+    "slurm": """\
+7_0|RUNNING|None|n1 => 7_0 RUNNING RUNNING/running n1
+7_1|PENDING|JobArrayTaskLimit| => 7_1 PENDING WAITING/pending JobArrayTaskLimit
 7_[2-9%4]|PENDING|JobArrayTaskLimit|
-8_2|TIMEOUT|TimeLimit|n2
-9|RUNNING|None|n[1-2]
-8_3|NODE_FAIL||n3
-"""
-PBS = """\
+8_2|TIMEOUT|TimeLimit|n2 => 8_2 TIMEOUT EVICTED/timeout n2 TimeLimit
+9|RUNNING|None|n[1-2] => 9 RUNNING RUNNING/running n[1-2]
+8_3|NODE_FAIL||n3 => 8_3 NODE_FAIL EVICTED/node_fail n3
+""",
+    "pbs": """\
 host:
                                                             Req'd  Req'd   Elap
 Job ID          Username Queue    Jobname    SessID NDS TSK Memory Time  S Time
 --------------- -------- -------- ---------- ------ --- --- ------ ----- - -----
-17[].host       root     batch    run        --       1   4    8gb 04:00 B 00:01
-17[0].host      root     batch    run        100      1   4    8gb 04:00 R 00:01
-17[1].host      root     batch    run        --       1   4    8gb 04:00 Q --
-18.host         root     batch    dask       101      1   4    8gb 04:00 H --
-"""
-MOAB = """\
+17[].host       root     batch    run        --       1   4    8gb 04:00 B 00:01 => 17[] B RUNNING/running
+17[0].host      root     batch    run        100      1   4    8gb 04:00 R 00:01 => 17[0] R RUNNING/running
+17[1].host      root     batch    run        --       1   4    8gb 04:00 Q -- => 17[1] Q WAITING/pending
+18.host         root     batch    dask       101      1   4    8gb 04:00 H -- => 18 H HELD/pending
+""",
+    "moab": """\
 active jobs------------------------
 JOBID              USERNAME      STATE PROCS   REMAINING            STARTTIME
-17[1]              root        Running     1    00:10:00  Sat Nov 21 21:00:00
-18*                root        Running     1    00:10:00  Sat Nov 21 21:00:00
+17[1]              root        Running     1    00:10:00  Sat Nov 21 21:00:00 => 17[1] Running RUNNING/running
+18*                root        Running     1    00:10:00  Sat Nov 21 21:00:00 => 18 Running RUNNING/running
 1 active job
 eligible jobs----------------------
-17[2]              root           Idle     1    00:10:00  Sat Nov 21 21:00:00
-"""
-OAR = """\
+17[2]              root           Idle     1    00:10:00  Sat Nov 21 21:00:00 => 17[2] Idle WAITING/pending
+""",
+    "lsf": """\
+11|0|RUN|n1 => 11 RUN RUNNING/running n1
+12|1|RUN|4*n2 => 12[1] RUN RUNNING/running 4*n2
+12|2|PEND|- => 12[2] PEND WAITING/pending
+12|30|EXIT|n1 => 12[30] EXIT FAILED/lost n1
+""",
+    "htcondor": """\
+3.0 2 slot1@n1 undefined => 3.0 2 RUNNING/running slot1@n1
+3.1 5 undefined no disk => 3.1 5 HELD/pending no disk
+3.2 3 undefined undefined => 3.2 3 EVICTED/running
+""",
+    "oar": """\
 Job id    S User     Duration   System message
 --------- - -------- ---------- ------------------------------------------------
-12        R root        0:00:01 R=1,W=0:10:0,J=B
-13        W root        0:00:00 R=1,W=0:10:0,J=B
-14        E root        0:00:00 R=1
-"""
+12        R root        0:00:01 R=1,W=0:10:0,J=B => 12 R RUNNING/running R=1,W=0:10:0,J=B
+13        W root        0:00:00 R=1,W=0:10:0,J=B => 13 W WAITING/pending R=1,W=0:10:0,J=B
+14        E root        0:00:00 R=1 => 14 E FAILED/lost R=1
+""",
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "output", "expected"),
-    [
-        (
-            "slurm",
-            SLURM,
-            {
-                "7_0": ("RUNNING", "", "n1", QueueState.RUNNING, JobState.RUNNING),
-                "7_1": ("PENDING", "JobArrayTaskLimit", "", QueueState.WAITING, JobState.PENDING),
-                "8_2": ("TIMEOUT", "TimeLimit", "n2", QueueState.EVICTED, JobState.TIMEOUT),
-                "9": ("RUNNING", "", "n[1-2]", QueueState.RUNNING, JobState.RUNNING),
-                "8_3": ("NODE_FAIL", "", "n3", QueueState.EVICTED, JobState.NODE_FAIL),
-            },
-        ),
-        (
-            "sge",
-            SGE,
-            {
-                "4": ("r", "", "n1", QueueState.RUNNING, JobState.RUNNING),
-                "5.1": ("r", "", "localhost", QueueState.RUNNING, JobState.RUNNING),
-                "5.2": ("qw", "", "", QueueState.WAITING, JobState.PENDING),
-                "6": ("qw", "", "", QueueState.WAITING, JobState.PENDING),
-                "7.12": ("Eqw", "", "", QueueState.HELD, JobState.LOST),
-            },
-        ),
-        (
-            "pbs",
-            PBS,
-            {
-                "17[]": ("B", "", "", QueueState.RUNNING, JobState.RUNNING),
-                "17[0]": ("R", "", "", QueueState.RUNNING, JobState.RUNNING),
-                "17[1]": ("Q", "", "", QueueState.WAITING, JobState.PENDING),
-                "18": ("H", "", "", QueueState.HELD, JobState.PENDING),
-            },
-        ),
-        (
-            "moab",
-            MOAB,
-            {
-                "17[1]": ("Running", "", "", QueueState.RUNNING, JobState.RUNNING),
-                "18": ("Running", "", "", QueueState.RUNNING, JobState.RUNNING),
-                "17[2]": ("Idle", "", "", QueueState.WAITING, JobState.PENDING),
-            },
-        ),
-        (
-            "lsf",
-            "11|0|RUN|n1\n12|1|RUN|4*n2\n12|2|PEND|-\n12|30|EXIT|n1\n",
-            {
-                "11": ("RUN", "", "n1", QueueState.RUNNING, JobState.RUNNING),
-                "12[1]": ("RUN", "", "4*n2", QueueState.RUNNING, JobState.RUNNING),
-                "12[2]": ("PEND", "", "", QueueState.WAITING, JobState.PENDING),
-                "12[30]": ("EXIT", "", "n1", QueueState.FAILED, JobState.LOST),
-            },
-        ),
-        (
-            "htcondor",
-            "3.0 2 slot1@n1 undefined\n3.1 5 undefined no disk\n3.2 3 undefined undefined\n",
-            {
-                "3.0": ("2", "", "slot1@n1", QueueState.RUNNING, JobState.RUNNING),
-                "3.1": ("5", "no disk", "", QueueState.HELD, JobState.PENDING),
-                "3.2": ("3", "", "", QueueState.EVICTED, JobState.RUNNING),
-            },
-        ),
-        (
-            "oar",
-            OAR,
-            {
-                "12": ("R", "R=1,W=0:10:0,J=B", "", QueueState.RUNNING, JobState.RUNNING),
-                "13": ("W", "R=1,W=0:10:0,J=B", "", QueueState.WAITING, JobState.PENDING),
-                "14": ("E", "R=1", "", QueueState.FAILED, JobState.LOST),
-            },
-        ),
-    ],
-)
-def test_a_list_is_read(name: str, output: str, expected: dict[str, tuple[object, ...]]) -> None:
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_is_read(name: str) -> None:
     """Jobs and elements of arrays are found by their ids, with state, reason and node; other lines are left out."""
-    scheduler = SCHEDULERS[name]
-    views = {
-        job: (view.word, view.reason, view.node, view.state, JobState(view.meaning.shard))
-        for job, view in scheduler.read(output).items()
-    }
-    assert views == expected
+    lines = [line.partition(" => ") for line in LISTS[name].splitlines()]
+    views = SCHEDULERS[name].read("\n".join(line for line, _, _ in lines))
+    told = []
+    for job, view in views.items():
+        states = f"{view.state.name}/{JobState(view.meaning.shard).value}"
+        told.append(" ".join(filter(None, (job, view.word, states, view.node, view.reason))))
+    assert told == [said for _, _, said in lines if said]
 
 
 def test_a_line_cut_short_takes_nothing_from_the_next() -> None:
@@ -161,14 +103,6 @@ def test_the_id_of_an_element_can_be_taken_apart(scheduler: Scheduler) -> None:
         assert scheduler.parts_of(scheduler.element.format(job="7", index=12)) == ("7", "12")
     else:
         assert scheduler.submitted
-
-
-def test_what_waits_or_is_held_says_why() -> None:
-    """A job in words has the scheduler's word, the node and the reason."""
-    views = SCHEDULERS["slurm"].read(SLURM)
-    assert str(views["7_1"]) == "waits in the queue (PENDING): JobArrayTaskLimit"
-    assert str(views["8_2"]).endswith("(TIMEOUT) on n2: TimeLimit")
-    assert views["7_1"].note == "PENDING: JobArrayTaskLimit"
 
 
 SGE_STUCK = """\
@@ -301,51 +235,32 @@ def test_a_long_comment_is_cut() -> None:
     assert len(SCHEDULERS["lsf"].read_comment(said)) < 600
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "count", "ids"),
-    [
-        ("slurm", "Submitted batch job 12", None, ["12"]),
-        (
-            "slurm",
-            "--> Verifying valid submit host (login7)...OK\nSubmitted batch job 12\n",
-            2,
-            ["12_0", "12_1"],
-        ),
-        ("slurm", "Submitted batch job 12 on cluster blue", 1, ["12_0"]),
-        ("slurm", "Queue 3 is busy\n12;blue\n", None, ["12"]),
-        ("pbs", "quota: 5 of 10\n12.pbs-server.example.org\n2048\n", None, ["12"]),
-        ("pbs", "12[].pbs01", 2, ["12[0]", "12[1]"]),
-        ("pbs", "12\n", None, ["12"]),
-        ("sge", 'Your job 12 ("dask-worker") has been submitted', None, ["12"]),
-        (
-            "sge",
-            'JSV 3: 1 slot\nYour job-array 12.1-2:1 ("a (b) 7") has been submitted\n',
-            2,
-            ["12.1", "12.2"],
-        ),
-        ("sge", "12.1-2:1", 2, ["12.1", "12.2"]),
-        (
-            "lsf",
-            "MEMLIMIT set to 2048 MB\nJob <12> is submitted to default queue <normal>.\n",
-            2,
-            ["12[1]", "12[2]"],
-        ),
-        ("htcondor", "Submitting job(s)..\n2 job(s) submitted to cluster 12.", 2, ["12.0", "12.1"]),
-        ("moab", "\nMoab.12\n", 2, ["Moab.12[1]", "Moab.12[2]"]),
-        ("moab", "\n12\n", None, ["12"]),
-        (
-            "oar",
-            "[ADMISSION RULE] Set default walltime to 7200.\nOAR_JOB_ID=12\nOAR_JOB_ID=13\n",
-            2,
-            ["12", "13"],
-        ),
-    ],
-)
-def test_the_ids_of_what_was_submitted_are_read(
-    name: str, said: str, count: int | None, ids: list[str]
-) -> None:
+# scheduler, how many were submitted, their ids <= what the submit command printed
+SUBMITTED = r"""
+slurm None 12 <= Submitted batch job 12
+slurm 2 12_0 12_1 <= --> Verifying valid submit host (login7)...OK\nSubmitted batch job 12\n
+slurm 1 12_0 <= Submitted batch job 12 on cluster blue
+slurm None 12 <= Queue 3 is busy\n12;blue\n
+pbs None 12 <= quota: 5 of 10\n12.pbs-server.example.org\n2048\n
+pbs 2 12[0] 12[1] <= 12[].pbs01
+pbs None 12 <= 12\n
+sge None 12 <= Your job 12 ("dask-worker") has been submitted
+sge 2 12.1 12.2 <= JSV 3: 1 slot\nYour job-array 12.1-2:1 ("a (b) 7") has been submitted\n
+sge 2 12.1 12.2 <= 12.1-2:1
+lsf 2 12[1] 12[2] <= MEMLIMIT set to 2048 MB\nJob <12> is submitted to default queue <normal>.\n
+htcondor 2 12.0 12.1 <= Submitting job(s)..\n2 job(s) submitted to cluster 12.
+moab 2 Moab.12[1] Moab.12[2] <= \nMoab.12\n
+moab None 12 <= \n12\n
+oar 2 12 13 <= [ADMISSION RULE] Set default walltime to 7200.\nOAR_JOB_ID=12\nOAR_JOB_ID=13\n
+"""
+
+
+@pytest.mark.parametrize("line", SUBMITTED.strip().splitlines())
+def test_the_ids_of_what_was_submitted_are_read(line: str) -> None:
     """Each scheduler's own line tells the id, on a line of its own, whatever a site prints around it."""
-    assert SCHEDULERS[name].ids_in(said, count) == ids
+    expected, _, said = line.partition(" <= ")
+    name, count, *ids = expected.split()
+    assert SCHEDULERS[name].ids_in(said.replace("\\n", "\n"), None if count == "None" else int(count)) == ids
 
 
 @pytest.mark.parametrize(

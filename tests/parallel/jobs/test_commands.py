@@ -1,13 +1,15 @@
 """A scheduler's commands, where they print more than usual, refuse or hang: one test for both users of them."""
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from espnet3.parallel import ParallelError, SubmissionError, get_client, set_parallel
+from espnet3.parallel import ConfigError, ParallelError, SubmissionError, get_client, set_parallel
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.jobs import commands
 from tests.habits import rows
@@ -18,17 +20,19 @@ from tests.standins import StandIn, standin
 from tests.waiting import wait_until
 
 LOOKS = {"pbs": "qstat", "lsf": "bjobs", "moab": "showq", "htcondor": "condor_q"}
+FIXES = {"slurm": "SLURM_CLUSTERS", "pbs": "PBS_SERVER", "htcondor": "_CONDOR_SCHEDD_HOST"}
 # what a user of the room does: jobs are submitted, and cancelled before it returns
-User = Callable[[str, int, Path], None]
+User = Callable[..., None]
 
 
-def driver(env: str, n: int, folder: Path) -> None:
-    with get_client({**block(env, n), "start_timeout": 600}) as client:
+def driver(env: str, n: int, folder: Path, **options: Any) -> None:
+    config = {**block(env, n), "start_timeout": 600}
+    with get_client({**config, "options": {**config["options"], **options}}) as client:
         client.wait_for_workers(n, timeout=600)
 
 
-def detached(env: str, n: int, folder: Path) -> None:
-    run = submit(env, folder, n, n)
+def detached(env: str, n: int, folder: Path, **options: Any) -> None:
+    run = submit(env, folder, n, n, **options)
     run.cancel(grace=0.2)
 
 
@@ -94,6 +98,30 @@ def test_an_answer_without_an_id_is_shown(
     text = str(error.value)
     assert "a job may have been queued" in text and "no job was queued" not in text
     assert "MEMLIMIT set to 1 MB" in text and LOOKS[env] in text
+
+
+@both
+@pytest.mark.parametrize(
+    ("env", "options", "said"),
+    [
+        ("slurm", {"job_extra_directives": ["--hold --clusters=a,b"]}, "--clusters=a,b"),
+        ("slurm", {"job_script_prologue": ["#SBATCH -M other"]}, "-M other"),
+        ("slurm", {"SBATCH_CLUSTERS": "other"}, "SBATCH_CLUSTERS=other"),
+        ("slurm", {"SLURM_CLUSTERS": "a,b"}, "SLURM_CLUSTERS=a,b"),
+        ("pbs", {"queue": "gpu@elsewhere"}, "-q gpu@elsewhere"),
+        ("htcondor", {"submit_command_extra": ["-name", "other"]}, "-name other"),
+    ],
+    ids=lambda each: str(next(iter(each.values()))) if isinstance(each, dict) else None,
+)
+def test_another_cluster_is_refused(
+    env: str, options: dict[str, Any], said: str, use: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An option or variable that sends jobs where no command looks for them is an error, and nothing is written."""
+    for variable in filter(str.isupper, options):
+        monkeypatch.setenv(variable, options[variable])
+    with pytest.raises(ConfigError, match=rf"{said} sends jobs to another cluster.*set {FIXES[env]}"):
+        use(env, 2, tmp_path, **{name: value for name, value in options.items() if name.islower()})
+    assert os.listdir(tmp_path) == []
 
 
 @both

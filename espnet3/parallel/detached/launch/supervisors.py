@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.loading import require_package
 from espnet3.parallel.backends.machine import chosen_gpus
-from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, worker_hosts
+from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, unreachable, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervising import READY, SUPERVISING
-from espnet3.parallel.detached.job_spec import export_path, in_folder, interpreter, job_environment
+from espnet3.parallel.detached.job_spec import in_folder, interpreter, job_environment
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Note, Plan, tail
 from espnet3.parallel.detached.states import JobState, holder_lives, living_pid
 from espnet3.parallel.errors import NoWorkersError, ParallelError
-from espnet3.parallel.jobs.script import in_sh
+from espnet3.parallel.jobs.script import export_path, in_sh
 from espnet3.parallel.ledger.files import make_folder, open_to_write
 from espnet3.parallel.ledger.lease import disk_now
 
@@ -143,9 +143,6 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
             os.killpg(process.pid, number)
 
 
-# --- over SSH ---
-
-
 def check_hosts(config: ParallelConfig) -> None:
     """Raise if asyncssh is missing, or the hosts are wrong."""
     require_package(row(config.env))
@@ -189,11 +186,12 @@ def _line(layout: Layout, plan: Plan, host: SshHost, place: tuple[str, ...]) -> 
 async def _start_one(host: SshHost, line: str) -> str:
     import asyncssh
 
+    options = {"connect_timeout": _SECONDS, **host.connect_options}
     try:
-        async with asyncssh.connect(host.name, **host.connect_options) as connection:
+        async with asyncssh.connect(host.name, **options) as connection:
             done = await asyncio.wait_for(connection.run(line, check=False), _SECONDS)
     except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
-        return f"cannot be reached: {type(error).__name__}: {error}"
+        return f"cannot be reached: {unreachable(error, options)}"
     said = str(done.stdout or "").strip()
     if said.splitlines()[-1:] == [READY]:
         return READY

@@ -42,12 +42,6 @@ def run_python(code: str) -> str:
 # --- accepted -------------------------------------------------------------------------------------
 
 
-def test_documented_block_inside_a_recipe_resolves_its_interpolations():
-    """A block taken out of a recipe's DictConfig sees the values its interpolations point to."""
-    recipe = OmegaConf.create({"num_device": 3, "parallel": {"env": "local", "n_workers": "${num_device}"}})
-    assert ParallelConfig.parse(recipe.parallel).n_workers == 3
-
-
 def test_digits_in_a_string_are_a_number_of_workers(monkeypatch):
     """A number of workers from an environment variable, which is text, counts as the number."""
     monkeypatch.setenv("WORKERS", "4")

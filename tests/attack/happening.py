@@ -150,7 +150,7 @@ _FAULTS_ENDS = {
     "calls sys.exit": "sys.exit(3)",
     "changes directory": "os.chdir('/')",
     "ignores SIGTERM": "ignore_term()",
-    "freezes": "os.kill(os.getpid(), signal.SIGSTOP)",  # with an item_timeout
+    "freezes": "os.kill(os.getpid(), signal.SIGSTOP); time.sleep(1)",  # with an item_timeout; it may land late
 }
 # after these the process goes on as if nothing had been
 _FAULTS_HARMLESS = (

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_map
+from espnet3.parallel import NoWorkersError, get_client, parallel_map
 from tests.clusters.conftest import wait_for_no_worker
 from tests.clusters.labs import SLURM, never_to_run
 from tests.clusters.work import square
@@ -22,39 +22,6 @@ def refused(kind=NoWorkersError, n_workers=2, **options):
     with pytest.raises(kind) as error, get_client(block):
         parallel_map(square, range(4))
     return error.value
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"queue": "nosuch"}, "invalid partition specified: nosuch"),
-        ({"job_extra_directives": ["--no-such-key=1"]}, "unrecognized option '--no-such-key=1'"),
-        ({"queue": "lab"}, "Invalid account"),
-    ],
-    ids=["queue", "directive", "account"],
-)
-def test_a_refused_submission_shows_what_the_scheduler_said(options, said):
-    """A job that sbatch refuses raises at once, with the command, its exit code and what it said."""
-    error = refused(SubmissionError, **options)
-    assert error.command.startswith("sbatch ")
-    assert error.exit_code
-    assert said in str(error)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"python": "/no/such/python"}, "/no/such/python: No such file"),
-        ({"job_script_prologue": ["echo the module is gone >&2", "exit 4"]}, "the module is gone"),
-    ],
-    ids=["python", "prologue"],
-)
-def test_jobs_that_die_at_their_start_show_their_log(options, said):
-    """After three jobs that died before a worker came no more are submitted, and the log's end is shown."""
-    error = refused(**options)
-    assert "jobs in a row ended at their start" in str(error)
-    assert said in str(error)
-    assert "scontrol show job" in str(error)
 
 
 def test_jobs_that_wait_are_named_with_their_state():

@@ -16,6 +16,7 @@ from espnet3.parallel.backends import row
 from espnet3.parallel.clusters import keeper
 from espnet3.parallel.clusters.job_cluster import plan_jobs
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.detached.launch.job_arrays import check
 from espnet3.parallel.jobs import commands
 from tests.habits import rows
 from tests.parallel.clusters.test_arrays import block
@@ -88,6 +89,8 @@ def test_another_cluster_is_refused(env: str, options: dict[str, Any], tmp_path:
     config["options"].update(options)
     with pytest.raises(ConfigError, match="another cluster") as error, get_client(config):
         pass
+    with pytest.raises(ConfigError, match="another cluster"):
+        check(ParallelConfig.parse(config))  # as a detached run does before anything is written
     assert env != "slurm" or "SLURM_CLUSTERS" in str(error.value)
     assert os.listdir(tmp_path) == []
 

@@ -19,8 +19,8 @@ def labs(started):
 
 @pytest.mark.parametrize(
     ("lab", "command"),
-    [(SGE, ["qdel"]), (OAR, ["oardel"]), (HTCONDOR, ["condor_vacate_job", "-fast"])],
-    ids=["qdel", "oardel", "condor_vacate"],
+    [(SLURM, ["scancel"]), (SGE, ["qdel"]), (OAR, ["oardel"]), (HTCONDOR, ["condor_vacate_job", "-fast"])],
+    ids=["scancel", "qdel", "oardel", "condor_vacate"],
 )
 def test_a_job_is_taken_away(lab, command, tmp_path):
     """All results come, none twice, when one of two jobs is deleted or vacated in the middle."""

@@ -2,19 +2,16 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-import espnet3
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.config import ParallelConfig, check_trainer
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import shown
+from tests.parallel.contract.helpers import run_script
 
 JOB = {"cores": 4, "memory": "32GB"}  # what dask-jobqueue requires
 
@@ -24,19 +21,6 @@ def refusal(config: object) -> str:
     with pytest.raises(ConfigError) as caught:
         ParallelConfig.parse(config)
     return str(caught.value)
-
-
-def run_python(code: str) -> str:
-    """Run code in a fresh interpreter that finds this checkout, and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(espnet3.__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # --- accepted -------------------------------------------------------------------------------------
@@ -303,7 +287,7 @@ print(sorted({name.partition(".")[0] for name in sys.modules}
 """
 
 
-def test_parsing_a_block_of_this_machine_loads_neither_dask_nor_omegaconf():
+def test_parsing_a_block_of_this_machine_loads_neither_dask_nor_omegaconf(tmp_path):
     """Importing the module, and parsing blocks that need no look at a package, imports no heavy one."""
     code = f"""
 from espnet3.parallel.config import ParallelConfig
@@ -316,7 +300,7 @@ for env in ("slurm", "pbs", "sge", "lsf", "moab", "oar", "htcondor"):
 ParallelConfig.parse({{"env": "ssh", "options": {{"hosts": ["a", "b"]}}}})
 ParallelConfig.parse({{"env": "kube"}})
 {LOADED}"""
-    assert run_python(code) == "[]\n"
+    assert run_script(tmp_path, code) == "[]\n"
 
 
 @pytest.mark.parametrize(

@@ -114,10 +114,7 @@ def test_no_configuration_of_a_scheduler_is_taken_from_the_folder(
         assert done.returncode == 1 and f"set {name} to it here" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "job",
-    rows(["--user=root", "1/2", "x/../../../../precious", "", 7], ["--user=root", "x/../../../../precious"]),
-)
+@pytest.mark.parametrize("job", rows(["--user=root", "1/2", OUTSIDE, "", 7], ["--user=root", OUTSIDE]))
 def test_an_id_that_no_scheduler_gives_is_no_word_of_a_command(copy: Path, tmp_path: Path, job: Any) -> None:
     """Cancelling such a job, and asking for it, ends with a message that shows it; no file of the user's goes."""
     (tmp_path / "precious").write_text("mine")

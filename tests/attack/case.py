@@ -15,10 +15,6 @@ class R(BaseRunner):
 def note(i):
     with open("calls", "a") as calls: calls.write(f"{i}\\n")
 home = os.getcwd()
-def once(name):
-    try: os.close(os.open(f"{home}/{name}", os.O_CREAT | os.O_EXCL))
-    except FileExistsError: return False
-    return True
 """
 LARGE = {"np": "numpy", "pd": "pandas"}  # imported where a program uses them
 PARALLEL = 'set_parallel({"env": "local", "n_workers": W})\n'

@@ -154,15 +154,11 @@ def test_timeouts_that_may_be_left_open():
 
 @pytest.mark.parametrize("config", ["conf.yaml", OmegaConf.create([1]), object])
 def test_what_is_no_mapping_is_refused_with_its_type(config):
-    """A configuration that is no mapping is refused with its type and what is accepted."""
+    """A configuration that is no mapping is refused with its type and what is accepted; options are, too."""
     message = refusal(config)
     assert "must be a mapping" in message
     assert "a dict, a DictConfig or a ParallelConfig" in message
     assert f"not {type(config).__name__}" in message
-
-
-def test_options_must_be_a_mapping():
-    """Options that are no mapping are refused with the value and the type."""
     message = refusal({"options": [1]})
     assert "options = [1]: must be a mapping" in message and "list" in message
 

@@ -41,14 +41,6 @@ def test_a_request_that_can_never_run_is_explained_by_an_error_and_by_doctor(tmp
     assert "DependencyNeverSatisfied" in done.stdout
 
 
-def test_work_begins_with_the_first_worker():
-    """Four workers are asked for and only one can start: the work is done."""
-    block = SLURM.block(4, cores=4, memory="2900MB", job_extra_directives=["--nodelist=n1"])
-    with get_client(block) as client:
-        assert parallel_map(square, range(50)) == [x * x for x in range(50)]
-        assert len(client.scheduler_info()["workers"]) == 1
-
-
 def test_workers_end_with_a_cluster_that_closes_while_they_start():
     """SLURM tracks processes by their parents; none waits for its scheduler until a death-timeout of ten minutes."""
     with get_client(SLURM.block(2, death_timeout=600)):

@@ -15,10 +15,12 @@ from espnet3.parallel.testing import BackendContract
 from tests.clusters.counted import Counted
 from tests.clusters.kube.conftest import KINDS, LAB, block, kubectl, left
 from tests.clusters.work import square
+from tests.egs3.submitted import recognised
 from tests.parallel.detached.work import ROOT
 from tests.waiting import wait_until
 
 WORKERS = "dask.org/component=worker"
+CUT = ("test_sets.prompts.at_most=12", f"data_dir={os.environ.get('ESPNET3_CORPUS')}")
 DRIVER = """
 import json, sys
 from espnet3.parallel import get_client, parallel_map
@@ -42,6 +44,16 @@ class TestContract(BackendContract):
         with open(LAB / "tmp" / "start-seconds", "a") as file:
             file.write(f"kube {cls.start_seconds:.1f}\n")
         wait_until(lambda: not left(), 90, every=0.3, said=lambda: kubectl("get", KINDS))
+
+
+def test_the_text_file_is_the_same_to_the_byte(tmp_path: Path) -> None:
+    """`text` of the prompts by two pods is byte-identical to that of one process here."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    (there / "parallel.yaml").write_text(json.dumps({"parallel": block()}))  # JSON is YAML
+    by_pods = recognised(there, "--parallel_config", "parallel.yaml", *CUT)
+    assert by_pods == recognised(here, *CUT) and len(by_pods.splitlines()) == 12
 
 
 def test_pods_that_are_deleted_cost_no_result(tmp_path: Path) -> None:

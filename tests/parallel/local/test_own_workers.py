@@ -109,14 +109,6 @@ def test_what_needs_dask_says_so_where_it_is_missing(tmp_path: Path) -> None:
     assert "distributed" in result.stdout and "pip install" in result.stdout, result.stderr
 
 
-def test_calls_in_a_row_use_the_same_processes() -> None:
-    """Ten calls, one after the other, start two processes in all."""
-    seen: set[int] = set()
-    for _ in range(10):
-        seen |= pids()
-    assert 1 <= len(seen) <= 2
-
-
 def changed_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("OWN_WORKERS", "changed")
 

@@ -87,15 +87,6 @@ def test_a_line_cut_short_takes_nothing_from_the_next() -> None:
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
-def test_every_word_has_a_meaning_in_both_modes(scheduler: Scheduler) -> None:
-    """Each word that a record lists means a state of a worker's job, and one of a shard's job."""
-    assert scheduler.words
-    for meaning in scheduler.words.values():
-        assert isinstance(meaning.job, QueueState)
-        assert JobState(meaning.shard) in JobState
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
 def test_the_id_of_an_element_can_be_taken_apart(scheduler: Scheduler) -> None:
     """Where elements have no id of their own, job and index are found in the id made of them."""
     assert scheduler.parts_of("7") == ("7", "")

@@ -4,15 +4,13 @@ import re
 
 import pytest
 
-from espnet3.parallel import ConfigError, MissingPackageError
+from espnet3.parallel import MissingPackageError
 from espnet3.parallel.backends import machine as gpus_module
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.backends.machine import (
     Gpu,
     asks_for_gpus,
-    check_gpus,
     devices,
-    gpu_env,
     gpus_of_machine,
     visible_gpus,
 )
@@ -41,46 +39,10 @@ def test_the_variable_leaves_what_cuda_would_show(variable, left, end):
     assert visible_gpus(ALL, variable) == (left, end)
 
 
-def test_as_many_workers_as_gpus_are_right_and_fewer_are_reported():
-    """Nothing is said where each GPU has its worker; GPUs that stay idle are listed."""
-    assert check_gpus([A, B], None, 2) == ([A, B], None)
-    visible, warning = check_gpus(ALL, "2,0", 1)
-    assert visible == [C, A]
-    assert warning == f"n_workers = 1 of 2 visible GPUs: {C}; {A}"
-
-
-@pytest.mark.parametrize(
-    ("gpus", "variable", "said"),
-    [
-        ([], None, "use env: local"),
-        ([A, B], None, f"{A}; {B}; set n_workers: 2"),
-        (
-            [A, B, C],
-            "0,9,1",
-            f"CUDA_VISIBLE_DEVICES='0,9,1' (which ends for CUDA at '9'): {A}; set n_workers: 1",
-        ),
-    ],
-    ids=["no gpu", "too few", "a wrong one"],
-)
-def test_more_workers_than_gpus_are_an_error_that_lists_them(gpus, variable, said):
-    """The message has the number asked for, the GPUs that are visible, why, and the number that fits."""
-    with pytest.raises(ConfigError) as error:
-        check_gpus(gpus, variable, 3)
-    assert str(error.value).startswith("n_workers = 3")
-    assert said in str(error.value)
-
-
 def test_dask_cuda_is_given_gpus_in_one_way():
     """Numbers where all are whole GPUs; UUIDs where one is a part, as it sorts what it is given."""
     assert devices([C, A]) == ["2", "0"]
     assert devices([A, PART]) == [A.uuid, PART.uuid]
-
-
-def test_a_worker_sees_its_own_gpu_first():
-    """The list is turned by the worker's number, and round again where there are more workers."""
-    seen = [gpu_env(["2", "0", "5"], worker)["CUDA_VISIBLE_DEVICES"] for worker in range(4)]
-    assert seen == ["2,0,5", "0,5,2", "5,2,0", "2,0,5"]
-    assert gpu_env([], 1) == {}
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from espnet3.parallel import get_client, parallel_map
-from espnet3.parallel.pilots.worker_cluster import PlainCluster, WorkerCluster, cluster_of, listed, not_there
+from espnet3.parallel.pilots.worker_cluster import PlainCluster, WorkerCluster, listed, not_there
 from tests.parallel.pilots.items import process_of
 
 
@@ -20,23 +19,6 @@ def sleeper():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
-
-
-def test_of_a_cluster_of_the_users_own_nothing_is_known(tmp_path: Path) -> None:
-    """A user's cluster, or a bare scheduler address, gets answers that say that nothing is known."""
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as theirs,
-        Client(theirs) as client,
-        Client(theirs.scheduler_address) as bare,
-    ):
-        for each in (cluster_of(client), cluster_of(bare)):
-            assert isinstance(each, PlainCluster) and not each.owns_processes and not each.serves_https
-            assert (each.end_of(1), each.given_up(), each.missing()) == (None, None, "")
-            assert each.went_with_job("w", "tcp://w") is False
-            each.remove_at_end(str(tmp_path))
-            assert tmp_path.is_dir()
 
 
 def test_a_worker_of_another_host_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:

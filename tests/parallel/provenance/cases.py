@@ -219,10 +219,6 @@ class H:
     def __init__(self, a): self.a = a
     def __reduce__(self): return (H, (1,))
 """
-SAME = {
-    "a float's text": ("0.1", "0.1000000000000000055511151231257827"),
-    "a set's order": ("{1, 2, 3}", "{3, 2, 1}"),
-}
 
 # Values of the user's own kinds, whose methods are edited in a module that only the main program imports.
 KINDS = """
@@ -248,7 +244,7 @@ class Arr(np.ndarray):
 OF_KINDS = ["Name('a')", "Mode.FAST", "Level.A", "L([1])", "D(a=1)", "F(1.5)"]
 OF_KINDS += ["np.arange(3).view(own.Arr)"]
 
-# The same, of which 1 becomes 2: what stands before the runner, and what its `forward` returns.
+# More of them, of which 1 becomes 2: what stands before the runner, and what its `forward` returns.
 BECOMES = {
     "partialmethod": (
         "class A:\n    def f(self, k): return k*VALUE\n    g = functools.partialmethod(f, 3)",
@@ -284,6 +280,8 @@ BECOMES = {
         "    return CFG.k"),
         "f()"),
 }  # fmt: skip
+
+EDITED |= {name: (program(*both), "1", "2") for name, both in BECOMES.items()}
 
 # What items change as they run, or what says nothing of the result.
 CACHES = {

@@ -12,7 +12,7 @@ import click
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
 from espnet3_parallel.migrate import kaldi
-from espnet3_parallel.migrate.block import Block, read_qsub, read_sbatch
+from espnet3_parallel.migrate.block import Block
 from espnet3_parallel.migrate.kaldi import Call, Entry, OptionsFile, Script, is_computed
 from espnet3_parallel.output import explained
 
@@ -186,10 +186,7 @@ def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
             f"{file.command.why}: the submit command is {program}, and {call.script} ({call.said.why}) needs {needed}: "
             f"name {kaldi.OPTIONS_FILES[call.env][0]}, or change the command"
         )
-    if needed == "sbatch":
-        read_sbatch(flags, block)
-    else:
-        read_qsub(flags, block)
+    block.read(flags)
     block.complete()
     block.notes.append(_PATH_SH)
 

@@ -59,11 +59,10 @@ _STRICT = ("slurm", "pbs")  # their scripts stop at an option that the file lack
 _LINE = re.compile(
     r"command\s+(?P<command>.+)|(?P<kind>option|default)\s+(?P<name>[^=\s]+)=(?P<value>\S+)\s*(?P<flags>.*)"
 )
-_FLAG = re.compile("-[^0-9]|[\u2010-\u2015\u2212]")
+_FLAG = re.compile("-[^0-9]")
 _ALONE = ("-V", "-cwd", "-notify")  # flags of qsub without a value
 _OWN = ("config", "max_jobs_run")  # options that the scripts read themselves
 _NOTHING = (("mem", "0"), ("gpu", "0"), ("num_threads", "1"))  # options that ask for nothing
-_DASHES = str.maketrans("\u2010\u2011\u2012\u2013\u2014\u2212", "------")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +142,6 @@ def read_call(variable: str, said: Entry) -> Call:
     flags: list[str] = []
     for word, *values in by_flag(words[1:]):
         place = f"{said.why}: {variable}"
-        plain = word.translate(_DASHES)
-        if plain != word and plain.startswith("-"):
-            raise ConfigError(f"{place}: {word!r} has a typographic dash; write {plain!r}")
         if not values and word.startswith("-") and word not in _ALONE:
             raise ConfigError(f"{place}: {word} of {script} needs a value; write one after it")
         extra = values[2 if word == "-pe" else 1 :] if word.startswith("-") else [word]
@@ -216,11 +212,14 @@ _BEFORE = ("then", "do", "{")
 _INNER_HASH = re.compile(r"(?<=[^\s;&|])#")  # as in $#, where shlex would begin a comment
 
 
+_NO, _UNSURE, _YES = 0, 1, 2  # `and` is the least of several, `not` what is left of _YES
+
+
 @dataclass(slots=True)
 class _Branch:
-    said: str
-    runs: bool | None = None
-    open: bool | None = True
+    said: str = ""
+    runs: int = _UNSURE
+    left: int = _YES  # whether the branches before have left it to the next one
 
 
 class Script:
@@ -230,42 +229,36 @@ class Script:
         self.variables = dict(fixed)
         self.notes: list[str] = []  # settings that are left out
         self._fixed = frozenset(fixed)
-        self._branches: list[_Branch] = []  # open ones
 
     def read(self, name: str, text: str) -> None:
         """Read a script."""
-        self._branches = []
-        for line, statement in _statements(name, text):
-            first = next((at for at, word in enumerate(statement) if word not in _BEFORE), len(statement))
-            words = self._branch(f"{name}:{line}", statement[first:])
-            if all(branch.runs is not False for branch in self._branches):
-                self._take(f"{name}:{line}", words)
+        branches: list[_Branch] = []  # open ones
+        for line, words in _statements(name, text):
+            while words and words[0] in _BEFORE:
+                del words[0]
+            first = words[0] if words else ""
+            if first in ("if", "case"):
+                branches.append(_Branch())
+            if first in ("if", "elif", "else") and branches:
+                branch = branches[-1]
+                holds = _YES if first == "else" else self._holds(words[1:])
+                branch.runs, branch.left = min(branch.left, holds), min(branch.left, _YES - holds)
+                branch.said = branch.said if first == "else" else f"{name}:{line}: {' '.join(words)!r}"
+                del words[: 1 if first == "else" else None]
+            elif first in ("fi", "esac") and branches:
+                branches.pop()
+            if all(branch.runs for branch in branches):
+                said = [f" ({branch.said})" for branch in branches if branch.runs == _UNSURE]
+                self._take(f"{name}:{line}", words, "".join(said[:1]))
 
-    def _branch(self, where: str, words: list[str]) -> list[str]:
-        first = words[0] if words else ""
-        if first in ("if", "case"):
-            self._branches.append(_Branch(""))
-        if first not in ("if", "elif", "else", "fi", "case", "esac") or not self._branches:
-            return words
-        if first in ("fi", "esac"):
-            self._branches.pop()
-            return words[1:]
-        branch = self._branches[-1]
-        branch.runs = _both(branch.open, True if first == "else" else self._holds(words[1:]))
-        branch.open = _both(branch.open, None if branch.runs is None else not branch.runs)
-        if first == "else":
-            return words[1:]
-        branch.said = f"{where}: {' '.join(words)!r}"
-        return []
-
-    def _holds(self, condition: list[str]) -> bool | None:
+    def _holds(self, condition: list[str]) -> int:
         match [self._filled(word) for word in condition]:
             case ["[" | "[[", left, "=" | "==", right, "]" | "]]"]:
-                return None if is_computed(left) or _PATTERN.search(right) else left == right
-        return None
+                if not is_computed(left) and not _PATTERN.search(right):
+                    return _YES if left == right else _NO
+        return _UNSURE
 
-    def _take(self, where: str, words: list[str]) -> None:
-        unsure = next((f" ({each.said})" for each in self._branches if each.runs is None), "")
+    def _take(self, where: str, words: list[str], unsure: str) -> None:
         for name, source, follows in _settings(words):
             value = self._filled(source)
             before = self.variables.get(name)
@@ -289,12 +282,6 @@ class Script:
 def is_computed(value: str) -> bool:
     """Tell a value that only a shell can compute."""
     return _COMPUTED.search(value) is not None
-
-
-def _both(one: bool | None, other: bool | None) -> bool | None:
-    if one is False or other is False:
-        return False
-    return None if one is None or other is None else True
 
 
 def _statements(name: str, text: str) -> Iterator[tuple[int, list[str]]]:

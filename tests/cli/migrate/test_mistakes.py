@@ -27,7 +27,6 @@ def run(tmp_path, monkeypatch):
 MISTAKES = [  # what cmd.sh and the file of options say; the place, and a word of the fix
     ('decode_cmd="slrum.pl"', SLURM, "cmd.sh:1", "'slurm.pl'"),
     ('decode_cmd="queue.pl ram_free=4G"', "command qsub", "cmd.sh:1", "ram_free=4G"),
-    ('decode_cmd="slurm.pl -\u2013mem 4G"', SLURM, "cmd.sh:1", "'--mem'"),
     ('decode_cmd="slurm.pl --mem lots"', SLURM, "conf/slurm.conf:2", "4G"),
     ('decode_cmd="slurm.pl"', "command qsub -V\n", "conf/slurm.conf:1", "sbatch"),
     ('decode_cmd="slurm.pl"', "command sbatch\noption mem=* --mem 4G\n", "conf/slurm.conf:2", "$0"),

@@ -7,8 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NoReturn
 
@@ -19,9 +18,9 @@ from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.functions.running import run
 from espnet3.parallel.local.fork_server import without_dask
 from espnet3.parallel.messages import counted
-from espnet3.parallel.parallel import get_client, get_parallel_config, parallel_map, set_parallel
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.hooks import writes_files
 from espnet3.parallel.testing.answers import first_difference, unused_batches
@@ -212,10 +211,12 @@ def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) ->
 def _start_one(
     config: ParallelConfig, wanted: dict[str, str], paths: list[str], here: Facts, tell: Tell
 ) -> None:
+    own = {"processes": True} if BACKENDS[config.env].kind is Kind.LOCAL else {}
+    one = {"n_workers": 1, "adapt": None, "options": {**config.options, **own}}
     try:
         with marked(paths) as folders:
-            with _one_worker(config):
-                where, there, replies = parallel_map(_where, [(wanted, folders)])[0]
+            block = {**dict(config), **one, "idle_timeout": 0}
+            where, there, replies = run(_where, [(wanted, folders)], parallel=block, progress=False)[0]
             seen = [said or arrived(folder) for folder, said in zip(folders, replies, strict=True)]
     except (ParallelError, OSError) as error:
         tell(False, f"no item could be run: {error}")
@@ -226,22 +227,6 @@ def _start_one(
     for path, wrong in zip(paths, seen, strict=True):
         lost = f"the worker does not see {path}: {wrong}; take a folder on a disk that all hosts share"
         tell(not wrong, lost if wrong else f"the worker sees {path}")
-
-
-@contextmanager
-def _one_worker(config: ParallelConfig) -> Iterator[None]:
-    one = {**dict(config), "n_workers": 1, "adapt": None}
-    if not without_dask(config):
-        with get_client(one):
-            yield
-        return
-    alone = {"processes": True} if BACKENDS[config.env].kind is Kind.LOCAL else {}
-    before = get_parallel_config()
-    set_parallel({**one, "options": {**config.options, **alone}, "idle_timeout": 0})
-    try:
-        yield
-    finally:
-        set_parallel(before)
 
 
 def _compare(here: Facts, there: Facts, name: str, fits: str, tell: Tell) -> None:

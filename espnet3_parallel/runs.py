@@ -19,7 +19,7 @@ from espnet3.parallel.detached.states import GRACE, RunStatus
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.views.outcomes import folder_status
-from espnet3_parallel.output import as_json_option, explained, say
+from espnet3_parallel.output import as_json_option, say, verb
 from espnet3_parallel.showing import live_line, print_status, status_text
 
 
@@ -36,23 +36,19 @@ run_argument = click.argument("run", type=_folder, callback=lambda ctx, param, r
 trusting = click.option("--trust", is_flag=True, help="Act on RUN even if others own it or may write to it.")
 
 
-@click.command()
-@run_argument
-@trusting
-@as_json_option
-@explained
+@verb(run_argument, trusting, as_json_option)
 def submit(run: str, trust: bool, as_json: bool) -> None:
     """Submit the shards of RUN that were never submitted, because the scheduler refused them, say."""
     print_status(DetachedRun.open(run, trust=trust).submit(), as_json)
 
 
-@click.command()
-@run_argument
-@as_json_option
-@click.option(
-    "--watch", "watched", is_flag=True, help="Show it again when it changes, until RUN has stopped."
+@verb(
+    run_argument,
+    as_json_option,
+    click.option(
+        "--watch", "watched", is_flag=True, help="Show it again when it changes, until RUN has stopped."
+    ),
 )
-@explained
 def status(run: str, as_json: bool, watched: bool) -> None:
     """Show the progress of RUN, and the state of its jobs or its driver.
 
@@ -69,11 +65,11 @@ def status(run: str, as_json: bool, watched: bool) -> None:
     sys.exit(exit_status(found))
 
 
-@click.command()
-@run_argument
-@click.option("--timeout", type=float, help="Seconds after which to give up waiting.")
-@as_json_option
-@explained
+@verb(
+    run_argument,
+    click.option("--timeout", type=float, help="Seconds after which to give up waiting."),
+    as_json_option,
+)
 def wait(run: str, timeout: float | None, as_json: bool) -> None:
     """Wait until RUN has stopped, for scripts: lines on stderr tell how far it is, then its status is printed.
 
@@ -98,12 +94,12 @@ def _redraw(found: RunStatus | FolderStatus) -> None:
     say(f"{status_text(found)}{end}", flush=True)
 
 
-@click.command()
-@run_argument
-@click.option("--failed", is_flag=True, help="Only of shards that ended and are not done.")
-@click.option("--follow", "-f", is_flag=True, help="Print until the jobs have ended.")
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each line of a log.")
-@explained
+@verb(
+    run_argument,
+    click.option("--failed", is_flag=True, help="Only of shards that ended and are not done."),
+    click.option("--follow", "-f", is_flag=True, help="Print until the jobs have ended."),
+    click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each line of a log."),
+)
 def logs(run: str, failed: bool, follow: bool, as_json: bool) -> None:
     """Print what the jobs of RUN printed."""
     opened = DetachedRun.open(run)
@@ -115,33 +111,32 @@ def logs(run: str, failed: bool, follow: bool, as_json: bool) -> None:
             say(text, flush=follow)
 
 
-@click.command()
-@run_argument
-@click.option("--grace", type=float, default=GRACE, show_default=True, help="Seconds for items in flight.")
-@trusting
-@as_json_option
-@explained
+@verb(
+    run_argument,
+    click.option(
+        "--grace", type=float, default=GRACE, show_default=True, help="Seconds for items in flight."
+    ),
+    trusting,
+    as_json_option,
+)
 def cancel(run: str, grace: float, trust: bool, as_json: bool) -> None:
     """End every job of RUN, queued or at work; what has been computed stays."""
     print_status(DetachedRun.open(run, trust=trust).cancel(grace), as_json)
 
 
-@click.command()
-@run_argument
-@click.option("--failed-items", is_flag=True, help="Also run items again that have a recorded failure.")
-@click.option("--on-error", type=click.Choice(["raise", "record"]), help="For failed items from now on.")
-@trusting
-@as_json_option
-@explained
+@verb(
+    run_argument,
+    click.option("--failed-items", is_flag=True, help="Also run items again that have a recorded failure."),
+    click.option("--on-error", type=click.Choice(["raise", "record"]), help="For failed items from now on."),
+    trusting,
+    as_json_option,
+)
 def retry(run: str, failed_items: bool, on_error: str | None, trust: bool, as_json: bool) -> None:
     """Submit again what is missing of RUN, and nothing else."""
     print_status(DetachedRun.open(run, trust=trust).retry(failed_items, on_error), as_json)
 
 
-@click.command()
-@run_argument
-@trusting
-@explained
+@verb(run_argument, trusting)
 def merge(run: str, trust: bool) -> None:
     """Put the outcomes of RUN in order, prove that none is missing, and print what the runner's merge returns."""
     opened = DetachedRun.open(run, trust=trust)

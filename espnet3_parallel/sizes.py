@@ -15,24 +15,28 @@ from espnet3.parallel.views import sizing
 from espnet3.parallel.views.charts import amount, duration
 from espnet3_parallel.configs import conf_argument, read_block, read_file
 from espnet3_parallel.importable import runner_and_provider
-from espnet3_parallel.output import as_json_option, explained, say, wrapped
+from espnet3_parallel.output import as_json_option, say, verb, wrapped
 from espnet3_parallel.runs import a_run
 
 _SAMPLE = 8  # items
 
 
-@click.command()
-@conf_argument
-@click.option("--items", type=click.IntRange(1), required=True, help="How many items the job has.")
-@click.option("--run", type=click.Path(exists=True, file_okay=False), help="An earlier run of a few items.")
-@click.option("--runner", metavar="MODULE:CLASS", help="Without an earlier run: run a few items here.")
-@click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF.")
-@click.option(
-    "--within", type=click.FloatRange(0, min_open=True), help="Hours for which to choose the workers."
+@verb(
+    conf_argument,
+    click.option("--items", type=click.IntRange(1), required=True, help="How many items the job has."),
+    click.option(
+        "--run", type=click.Path(exists=True, file_okay=False), help="An earlier run of a few items."
+    ),
+    click.option("--runner", metavar="MODULE:CLASS", help="Without an earlier run: run a few items here."),
+    click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF."),
+    click.option(
+        "--within", type=click.FloatRange(0, min_open=True), help="Hours for which to choose the workers."
+    ),
+    click.option(
+        "--sample", type=click.IntRange(0), help=f"Items to run here [0; without --run: {_SAMPLE}]."
+    ),
+    as_json_option,
 )
-@click.option("--sample", type=click.IntRange(0), help=f"Items to run here [0; without --run: {_SAMPLE}].")
-@as_json_option
-@explained
 def size(
     conf: str,
     items: int,

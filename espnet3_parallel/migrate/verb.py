@@ -14,7 +14,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3_parallel.migrate import kaldi
 from espnet3_parallel.migrate.block import Block
 from espnet3_parallel.migrate.kaldi import Call, Entry, OptionsFile, Script, is_computed
-from espnet3_parallel.output import explained
+from espnet3_parallel.output import verb
 
 # the command of a stage is the first of these that is assigned
 _COMMANDS = {"inference": ("decode_cmd", "train_cmd", "cmd"), "data": ("train_cmd", "decode_cmd", "cmd")}
@@ -29,21 +29,23 @@ _PATH_SH = (
 )
 
 
-@click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
-@click.option("--nj", type=click.IntRange(min=1), help="Number of jobs, as in run.sh.")
-@click.option("--inference_nj", type=click.IntRange(min=1), help="The same of inference alone.")
-@click.option("--gpu_inference", type=bool, help="Whether inference runs on GPUs.")
-@click.option("--cmd_backend", help="Which part of ESPnet2's cmd.sh to read: local, slurm, ...")
-@click.option(
-    "--stage",
-    type=click.Choice(list(_COMMANDS)),
-    default="inference",
-    show_default=True,
-    help="What the block is for: inference takes decode_cmd (cuda_cmd on GPUs), data takes train_cmd.",
+@verb(
+    click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False)),
+    click.option("--nj", type=click.IntRange(min=1), help="Number of jobs, as in run.sh."),
+    click.option("--inference_nj", type=click.IntRange(min=1), help="The same of inference alone."),
+    click.option("--gpu_inference", type=bool, help="Whether inference runs on GPUs."),
+    click.option("--cmd_backend", help="Which part of ESPnet2's cmd.sh to read: local, slurm, ..."),
+    click.option(
+        "--stage",
+        type=click.Choice(list(_COMMANDS)),
+        default="inference",
+        show_default=True,
+        help="What the block is for: inference takes decode_cmd (cuda_cmd on GPUs), data takes train_cmd.",
+    ),
+    click.option(
+        "--output", "-o", type=click.Path(dir_okay=False), help="Write a new file instead of printing."
+    ),
 )
-@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write a new file instead of printing.")
-@explained
 def migrate(files: tuple[str, ...], stage: str, output: str | None, **given: int | bool | str | None) -> None:
     """Turn Kaldi's or ESPnet2's scheduler settings into a parallel block.
 

@@ -67,7 +67,7 @@ def status(run: str, as_json: bool, watched: bool) -> None:
 
 @verb(
     run_argument,
-    click.option("--timeout", type=float, help="Seconds after which to give up waiting."),
+    click.option("--timeout", type=click.FloatRange(0), help="Seconds after which to give up waiting."),
     as_json_option,
 )
 def wait(run: str, timeout: float | None, as_json: bool) -> None:
@@ -114,7 +114,11 @@ def logs(run: str, failed: bool, follow: bool, as_json: bool) -> None:
 @verb(
     run_argument,
     click.option(
-        "--grace", type=float, default=GRACE, show_default=True, help="Seconds for items in flight."
+        "--grace",
+        type=click.FloatRange(0),
+        default=GRACE,
+        show_default=True,
+        help="Seconds for items in flight.",
     ),
     trusting,
     as_json_option,

@@ -18,6 +18,7 @@ from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
 from espnet3.parallel.timing.reading import shard_of
 from espnet3.parallel.timing.recorder import peak_memory
+from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.replaying import Replay, first_indices
 
@@ -125,7 +126,8 @@ def recommended(measured: Measured, items: int, within: float, most: int = _MOST
     least = start + measured.seconds
     if within <= least:
         raise ConfigError(
-            f"no number of workers is done within {within:g} s: a worker's start and one item take {least:.1f} s"
+            f"no number of workers is done within {duration(within)}: a worker's start and one item take "
+            f"{duration(least)}; allow more time"
         )
     workers = max(1, math.ceil(work / (within - start)))
     while workers < min(items, most) and size_for(measured, items, workers).wall > within:
@@ -134,7 +136,8 @@ def recommended(measured: Measured, items: int, within: float, most: int = _MOST
     if workers > most or size.wall > within:
         where = "" if most == _MOST else ", as many as there are processors here,"
         raise ConfigError(
-            f"it would take more than {counted(most, 'worker')}{where} to be done within {within:g} s: allow more time"
+            f"it would take more than {counted(most, 'worker')}{where} to be done within "
+            f"{duration(within)}: allow more time"
         )
     return size
 

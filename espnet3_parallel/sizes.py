@@ -32,9 +32,7 @@ _SAMPLE = 8  # items
     click.option(
         "--within", type=click.FloatRange(0, min_open=True), help="Hours for which to choose the workers."
     ),
-    click.option(
-        "--sample", type=click.IntRange(0), help=f"Items to run here [0; without --run: {_SAMPLE}]."
-    ),
+    click.option("--sample", type=click.IntRange(1), help=f"Items to run here without --run [{_SAMPLE}]."),
     as_json_option,
 )
 def size(
@@ -78,8 +76,6 @@ def size(
     if there.start > measured.start:
         why = "it waits for a host and loads Python from a shared disk"
         say(f"\n{wrapped(f'A worker there is taken to start in {duration(there.start)}: {why}.')}")
-    if not measured.memory:
-        say("\nMemory was not measured: --sample 5 runs five items of that run here and looks.")
     from omegaconf import OmegaConf
 
     say(f"\n{OmegaConf.to_yaml(OmegaConf.create({'parallel': block}))}", end="")
@@ -89,9 +85,11 @@ def _measured(
     conf: str, items: int, run: str | None, runner: str | None, provider: str | None, sample: int | None
 ) -> sizing.Measured:
     if run is not None:
-        if runner or provider:
-            raise click.UsageError("--run is an earlier run of the runner: leave out --runner and --provider")
-        return sizing.measured_by(Path(os.path.abspath(a_run(run))), sample or 0)
+        if runner or provider or sample:
+            raise click.UsageError(
+                "--run is an earlier run of the runner: leave out --runner and --provider, and --sample"
+            )
+        return sizing.measured_by(Path(os.path.abspath(a_run(run))))
     try:
         found = runner_and_provider(read_file(conf), runner, provider)
     except ConfigError as error:

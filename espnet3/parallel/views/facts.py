@@ -60,19 +60,15 @@ def read_sessions(run: Path) -> list[Session]:
             sessions.append(Session(begin, kind != "started", *have))
         last = sessions[-1]
         last.repaired, repairs = [*last.repaired, *repairs][:_MOST_REPAIRS], []
-        _take(last, kind, event)
+        if kind == "computed":
+            last.figures, last.ran = event, _number(event, "items")
+        elif kind == "stopped":
+            last.error = f"{event.get('error')}: {event.get('message')}"
+        if kind in ("computed", "submitted", "stopped", "retried"):
+            last.ended = "submitted" if kind == "retried" else kind
+        elif kind not in ("started", "resumed", "missed_beats"):
+            last.ended = last.ended or kind
     return sessions
-
-
-def _take(session: Session, kind: str, facts: dict[str, Any]) -> None:
-    if kind == "computed":
-        session.figures, session.ran = facts, _number(facts, "items")
-    elif kind == "stopped":
-        session.error = f"{facts.get('error')}: {facts.get('message')}"
-    if kind in ("computed", "submitted", "stopped", "retried"):
-        session.ended = "submitted" if kind == "retried" else kind
-    elif kind not in ("started", "resumed", "missed_beats"):
-        session.ended = session.ended or kind
 
 
 def seconds_of(text: Any) -> float | None:

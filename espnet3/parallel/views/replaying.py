@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -279,12 +278,6 @@ def failed_items(run: Path) -> list[dict[str, Any]]:
         for position, _ in _lines(run, RESULTS):
             found.pop(position, None)
     return list(found.values())
-
-
-def first_indices(run: Path, n: int) -> list[Any]:
-    """Return the first indices that have a result, as they stand in the folder: at most `n`."""
-    records = [_record(line) for _, line in islice(_lines(run, RESULTS), n)]
-    return [record["index"] for record in records if "result" in record]
 
 
 def outcome_of(run: Path, index: Any) -> Then | None:

@@ -49,14 +49,10 @@ class Block:
 
     def read(self, flags: Sequence[Entry]) -> None:
         """Take flags of the submit command: a later one replaces an earlier one of its name."""
-        if self.env.value == "sge" and any(_OF_PBS.search(each.value) for each in flags):
+        if self.env.value == "sge" and any(_OF_PBS.search(" ".join(each.value)) for each in flags):
             self.env = Entry("pbs", f"{self.env.why}; its -l is that of PBS or Torque, not of Grid Engine")
         for given in flags:
-            try:
-                words = shlex.split(given.value)
-            except ValueError as error:
-                raise ConfigError(f"{given.why}: {given.value!r}: {str(error).lower()}") from error
-            for name, value, written in _named(words, self.env.value):
+            for name, value, written in _named(given.value, self.env.value):
                 self._take_flag(name, value, Entry(written, given.why))
 
     def _take_flag(self, name: str, value: str, written: Entry) -> None:

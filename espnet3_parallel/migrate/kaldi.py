@@ -56,9 +56,6 @@ OPTIONS_FILES = {
 }
 _STRICT = ("slurm", "pbs")  # their scripts stop at an option that the file lacks; queue.pl ignores it
 
-_LINE = re.compile(
-    r"command\s+(?P<command>.+)|(?P<kind>option|default)\s+(?P<name>[^=\s]+)=(?P<value>\S+)\s*(?P<flags>.*)"
-)
 _FLAG = re.compile("-[^0-9]")
 _ALONE = ("-V", "-cwd", "-notify")  # flags of qsub without a value
 _OWN = ("config", "max_jobs_run")  # options that the scripts read themselves
@@ -92,7 +89,7 @@ class Call:
     script: str  # such as "queue.pl"
     env: str  # the backend in the place of the script
     options: dict[str, Entry]  # by name, without `--`, with `_` for `-`
-    flags: str  # those of the submit command
+    flags: list[str]  # those of the submit command
 
 
 def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
@@ -100,28 +97,35 @@ def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
     command: Entry | None = None
     rules: dict[tuple[str, str], Entry] = {}
     defaults: dict[str, Entry] = {}
-    for number, whole in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         where = f"{name}:{number}" if numbered else name
-        line = whole.partition("#")[0].strip()
-        if not line:
-            continue
-        found = _LINE.fullmatch(line)
-        if found is None:
-            raise ConfigError(
-                f"{where}: {line!r} must be: option name=value flags; put no spaces around the ="
-            )
-        option, value, flags = found["name"], found["value"], found["flags"]
-        if found["command"]:
-            command = Entry(found["command"], where)
-        elif found["kind"] == "default":
-            defaults[option] = Entry(value, where)
-        elif value == "*" and flags and "$0" not in flags:
-            raise ConfigError(f"{where}: {line!r} loses the value: write $0 in its place, or {option}=1")
-        else:
-            rules[option, value] = Entry(flags, where)
+        match words_of(line, where):
+            case []:
+                continue
+            case ["command", *program] if program:
+                command = Entry(program, where)
+            case ["default", rule, *_] if all(rule.partition("=")):
+                defaults[rule.partition("=")[0]] = Entry(rule.partition("=")[2], where)
+            case ["option", rule, *flags] if all(rule.partition("=")):
+                option, _, value = rule.partition("=")
+                if value == "*" and flags and "$0" not in " ".join(flags):
+                    fix = f"write $0 in its place, or {option}=1"
+                    raise ConfigError(f"{where}: {line.strip()!r} loses the value: {fix}")
+                rules[option, value] = Entry(flags, where)
+            case _:
+                form = "option name=value flags; put no spaces around the ="
+                raise ConfigError(f"{where}: {line.strip()!r} must be: {form}")
     if command is None:
         raise ConfigError(f"{name}: no line says 'command sbatch ...' or 'command qsub ...'; add it")
     return OptionsFile(name, command, rules, defaults)
+
+
+def words_of(text: str, where: str) -> list[str]:
+    """Split a line as a shell would, without its comment."""
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {text.strip()!r}: {str(error).lower()}") from error
 
 
 def read_call(variable: str, said: Entry) -> Call:
@@ -151,7 +155,7 @@ def read_call(variable: str, said: Entry) -> Call:
             options[word[2:].replace("-", "_")] = Entry(values[0], said.why)
         else:
             flags += [word, *values]
-    return Call(variable, said, script, KALDI_SCRIPTS[script], options, " ".join(flags))
+    return Call(variable, said, script, KALDI_SCRIPTS[script], options, words_of(" ".join(flags), said.why))
 
 
 def by_flag(words: Sequence[str]) -> Iterator[list[str]]:
@@ -170,7 +174,7 @@ def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
     """Return the flags that the submit command is given for a call, those that count least first."""
     # in the order of queue.pl and slurm.pl: flags of the file of options count more than those of cmd.sh
     found = [
-        Entry(file.command.value.partition(" ")[2], file.command.why),
+        Entry(file.command.value[1:], file.command.why),
         Entry(call.flags, f"{call.said.why}, {call.variable}"),
     ]
     defaults = {name: each for name, each in file.defaults.items() if name not in call.options}
@@ -178,16 +182,14 @@ def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
         if name in _OWN:
             continue
         rule = file.rules.get((name, option.value), file.rules.get((name, "*")))
-        said = f"{dashed(name, option.value)} of {option.why}"
-        if name in defaults:
-            said = f"the default {name}={option.value}"
-            if option.why != file.name:
-                said += f" of {option.why}"
+        said = dashed(name, option.value) if name in call.options else f"the default {name}={option.value}"
+        said += f" of {option.why}" if option.why != file.name else ""
         if rule is not None and not rule.value:
             if (name, option.value) not in _NOTHING:
                 notes.append(f"{said}: no flags in {file.name}; n_workers bounds jobs, options has the rest")
         elif rule is not None:
-            found.append(Entry(rule.value.replace("$0", option.value), f"{rule.why}, {said}"))
+            flags = [word.replace("$0", option.value) for word in rule.value]
+            found.append(Entry(flags, f"{rule.why}, {said}"))
         elif call.env in _STRICT:
             raise ConfigError(
                 f"{call.variable}: {call.script} refuses {said}: add a line 'option {name}=*' to {file.name}"

@@ -156,32 +156,34 @@ def _positive(said: Entry, name: str) -> int:
     return int(said.value)
 
 
-def _beside(wanted: str, texts: Mapping[str, str], folder: str) -> str | None:
+def _found(wanted: str, texts: Mapping[str, str], folder: str) -> tuple[str, str] | None:
+    """Return path and text of a file: a given one of its name, or else the one beside cmd.sh."""
     wanted = os.path.expandvars(wanted)
-    beside = os.path.join(folder, wanted)
+    beside = os.path.normpath(os.path.join(folder, wanted))
     named = [path for path in texts if os.path.basename(path) == os.path.basename(wanted)]
-    exact = [path for path in named if os.path.normpath(path) == os.path.normpath(beside)]
-    return next(iter([*exact, *named, *([beside] if os.path.isfile(beside) else [])]), None)
+    for path in sorted(named, key=lambda path: os.path.normpath(path) != beside):
+        return path, texts[path]
+    return (os.path.join(folder, wanted), _text(beside)) if os.path.isfile(beside) else None
 
 
 def _choose_options(call: Call, texts: Mapping[str, str], folder: str, notes: list[str]) -> OptionsFile:
     wanted, own = kaldi.OPTIONS_FILES[call.env]
     named = call.options.get("config")
-    path = _beside(wanted if named is None else named.value, texts, folder)
-    if path is None and named is not None:
+    found = _found(wanted if named is None else named.value, texts, folder)
+    if found is None and named is not None:
         raise ConfigError(f"{named.why}: --config {named.value}: no such file; name the file here too")
-    if path is None and len(texts) == 1:
-        (path,) = texts
-        notes.append(f"{path}: read in place of {wanted} of {call.script}")
-    if path is not None:
-        return kaldi.read_options(path, texts[path] if path in texts else _text(path))
+    if found is None and len(texts) == 1:
+        (found,) = texts.items()
+        notes.append(f"{found[0]}: read in place of {wanted} of {call.script}")
+    if found is not None:
+        return kaldi.read_options(*found)
     notes.append(f"{wanted} is not there: {call.script}'s own defaults are taken for it")
     return kaldi.read_options(f"{call.script}'s own defaults", own, numbered=False)
 
 
 def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
     flags = kaldi.flags_of(call, file, block.notes)
-    program = os.path.basename(file.command.value.split()[0])
+    program = os.path.basename(file.command.value[0])
     needed = "sbatch" if call.env == "slurm" else "qsub"
     if program != needed:
         raise ConfigError(
@@ -208,13 +210,13 @@ def _fill_local(block: Block, call: Call) -> None:
 
 
 def _fill_ssh(block: Block, call: Call, texts: Mapping[str, str], folder: str) -> None:
-    path = _beside(_MACHINES, texts, folder)
-    if path is None:
+    found = _found(_MACHINES, texts, folder)
+    if found is None:
         raise ConfigError(f"{call.said.why}: ssh.pl reads its hosts from {_MACHINES}: name that file too")
     hosts = [Entry("localhost", "where the scheduler of the workers runs; ssh must reach it too")]
-    for number, line in enumerate((texts[path] if path in texts else _text(path)).splitlines(), 1):
+    for number, line in enumerate(found[1].splitlines(), 1):
         if host := line.partition("#")[0].strip():
-            hosts.append(Entry(host, f"{path}:{number}"))
+            hosts.append(Entry(host, f"{found[0]}:{number}"))
     block.lists["hosts"] = hosts
     _note_ignored(block, call)
 
@@ -224,4 +226,4 @@ def _note_ignored(block: Block, call: Call) -> None:
         if name not in ("config", "max_jobs_run"):
             block.leave_out(kaldi.dashed(name, each.value), each.why, f"{call.script} ignored it")
     if call.flags:
-        block.leave_out(call.flags, call.said.why, f"{call.script} ignored it")
+        block.leave_out(" ".join(call.flags), call.said.why, f"{call.script} ignored it")

@@ -27,12 +27,15 @@ from espnet3.parallel.runner.hooks import writes_files
 from espnet3.parallel.testing.answers import first_difference, unused_batches
 from espnet3_parallel import layer
 from espnet3_parallel.configs import read_block, read_file
-from espnet3_parallel.folders import arrived, existing, marked, reply
 from espnet3_parallel.importable import (
     Facts,
+    arrived,
     differences,
+    existing,
     look,
     look_as_job,
+    marked,
+    reply,
     runner_and_provider,
     see_current_folder,
 )

@@ -19,8 +19,7 @@ from espnet3.parallel.detached.looking.status import no_run
 from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below
 from espnet3_parallel.output import say, verb
-from espnet3_parallel.runs import exit_status
-from espnet3_parallel.showing import plain_line
+from espnet3_parallel.runs import exit_status, plain_line
 
 _KEYS = 0.25  # seconds of a wait for a key, and between two pictures
 _LEAVE = (b"q", b"\x03", b"\x1b", b"")  # q, Ctrl-C, Escape, the end of the input

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -43,10 +43,10 @@ _PATH_SH = (
         help="What the block is for: inference takes decode_cmd (cuda_cmd on GPUs), data takes train_cmd.",
     ),
     click.option(
-        "--output", "-o", type=click.Path(dir_okay=False), help="Write a new file instead of printing."
+        "--output", "-o", type=click.File("x", "utf-8", lazy=True), default="-", help="Write a new file."
     ),
 )
-def migrate(files: tuple[str, ...], stage: str, output: str | None, **given: int | bool | str | None) -> None:
+def migrate(files: tuple[str, ...], stage: str, output: TextIO, **given: int | bool | str | None) -> None:
     """Turn Kaldi's or ESPnet2's scheduler settings into a parallel block.
 
     FILES are cmd.sh, the files of options that its scripts read (conf/slurm.conf, conf/queue.conf, ...), and, where
@@ -61,15 +61,7 @@ def migrate(files: tuple[str, ...], stage: str, output: str | None, **given: int
     if "nj" in fixed:  # a typed number wins over an inference_nj of a file
         fixed.setdefault("inference_nj", fixed["nj"])
     text = _migrated(files, fixed, stage)
-    if output is None:
-        print(text, end="")
-        return
-    try:
-        with Path(output).open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise ConfigError(f"{output} is there already: remove it, or name another file") from error
-    print(f"wrote {output}; espnet3-parallel plan {output} prints its job script", file=sys.stderr)
+    output.write(text)
 
 
 def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> str:

@@ -145,15 +145,16 @@ def test_a_file_that_is_no_text(run) -> None:
 
 
 def test_a_file_is_never_overwritten(run, tmp_path) -> None:
-    """--output writes a new file, says so, and leaves one that is there as it is."""
+    """--output writes a new file, none where nothing is migrated, and leaves one that is there as it is."""
+    assert run({"cmd.sh": "x=1"}, "-o", "parallel.yaml").exit_code == 1
     files = {"cmd.sh": "decode_cmd=run.pl"}
     first = run(files, "-o", "parallel.yaml")
-    assert first.exit_code == 0 and "wrote parallel.yaml; espnet3-parallel plan parallel.yaml" in first.stderr
+    assert first.exit_code == 0 and first.stdout == "", first.output
     written = (tmp_path / "parallel.yaml").read_text()
-    assert "env: local" in written and first.stdout == ""
+    assert "env: local" in written
     again = run(files, "-o", "parallel.yaml", "--nj", "5")
     assert again.exit_code == 1
-    assert "parallel.yaml is there already" in again.stderr
+    assert "parallel.yaml" in again.stderr and "File exists" in again.stderr
     assert (tmp_path / "parallel.yaml").read_text() == written
 
 

@@ -122,6 +122,8 @@ class Location(Sort):
             if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
                 return 'a path, such as "exp/run"'
             path = os.fspath(value)
+            if not path and not inside:
+                return 'a path, such as "exp/run" (an empty one may be a variable that is not set)'
             if inside and (os.path.isabs(path) or os.pardir in path.split(os.sep)):
                 return f'a path inside {inside}, such as "dev"'
             return ""

@@ -128,12 +128,6 @@ class Outcomes(Counted):
                 for _, _, position in self._new_lines(split / RESULTS):
                     self.state[position] = OK
 
-    def look_at_failures(self) -> None:
-        """Read the first failed items alone, up to `MOST_FAILURES`: of a run that is too large to be counted."""
-        for split in split_folders(self.run, self.kind):
-            for line, number, position in islice(self._new_lines(split / ERRORS), MOST_FAILURES):
-                self.failures.add(position, failure_of(line, split / ERRORS, number))
-
     def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int, int]]:
         try:
             stream = open_plain(file, 1 << 20)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import dis
 import hashlib
-import marshal
 import re
+import sys
 from bisect import bisect_left
-from collections.abc import Iterator
-from dis import Instruction
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from functools import cached_property, wraps
 from itertools import pairwise
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 DIGITS = 16
 BODY = "<module>"  # what a module's own statements are called among its functions
@@ -24,12 +23,31 @@ WITHIN = "[]"  # at the end of a place: something in it
 _FLAGS = 0x2AF  # optimized, new locals, *args, **kwargs, and generators and coroutines of all kinds
 _IS_FUNCTION = 0x02  # its locals are its own: no class body, and no module
 _UNSAID = frozenset({"__doc__", "__firstlineno__", "__static_attributes__"})  # of class bodies and modules
-_NO_STEPS = frozenset({"EXTENDED_ARG", "NOP", "CACHE"})
-_PARTS = re.compile("(LOAD|STORE)_FAST_(LOAD|STORE)_FAST")  # one instruction for two
-_MAIN = (["__name__", "__main__", "=="], ["__name__", "__main__", "bool(==)"])
-_JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
 _LAST = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _OTHERWISE = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE"}
+
+# --- how this version of Python writes instructions ---
+
+_VERSION = sys.version_info[:2]
+_WITH_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))  # a list since Python 3.12
+_NO_STEPS = frozenset(dis.opmap.get(name) for name in ("EXTENDED_ARG", "NOP", "CACHE"))
+_JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
+# One instruction for two
+_PAIRS = {
+    op: parts.groups()
+    for name, op in dis.opmap.items()
+    if (parts := re.fullmatch("(LOAD|STORE)_FAST_(LOAD|STORE)_FAST", name))
+}
+_TABLES = (dis.hasname, [*dis.hasconst, dis.opmap.get("KW_NAMES")], dis.haslocal, dis.hasfree, dis.hascompare)
+# By instruction: the table that its argument is a number in, and how many lower bits of the argument say something else
+_MEANT = {op: (at, 0) for at, ops in enumerate(_TABLES) for op in ops} | {
+    dis.opmap["LOAD_GLOBAL"]: (0, int(_VERSION >= (3, 11))),
+    dis.opmap["LOAD_ATTR"]: (0, int(_VERSION >= (3, 12))),
+    dis.opmap.get("LOAD_SUPER_ATTR"): (0, 2),
+    dis.opmap["COMPARE_OP"]: (4, 5 if _VERSION >= (3, 13) else 4 if _VERSION >= (3, 12) else 0),
+}
+_PLAIN_NAMES = {name: name.replace("FORWARD_", "").replace("BACKWARD_", "") for name in dis.opmap}
+_JUMP_NAMES = frozenset(_PLAIN_NAMES[dis.opname[op]] for op in _JUMPS)
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -46,57 +64,87 @@ _CHANGERS = frozenset(  # methods of containers that change them
     {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
     | {"reverse", "setdefault", "sort", "update"}
 )
-# The hashes of this process, by that of the code with lines and file, which is made 50 times as fast: workers begin
-# with their driver's
-KNOWN: dict[bytes, str] = {}
 # The place of a value: a root, which is "global", the "first" argument, another one ("argument x") or "free" (a
 # variable of the function around), then the names that lead to the value
 _Place = tuple[str, ...]
+# An instruction: its name, the name or constant that it uses, or where it jumps to, or else its argument; its argument
+# as it is; its offset. `dis` has the same, and takes twenty times as long
+_Step = tuple[str, Any, int, int]
+_Found = TypeVar("_Found")
 
 
-def code_hash(code: CodeType, body: bool = False) -> str:
-    """Return the hash of compiled code; of a module's `body` without its functions and its lines for the program."""
-    try:
-        as_it_is = hashlib.sha256(marshal.dumps(code, 2)).digest() + bytes([body])  # 2: no references
-    except ValueError:  # of a constant that no compiler makes
-        return _hash(code, body)
-    return KNOWN.get(as_it_is) or KNOWN.setdefault(as_it_is, _hash(code, body))
+def _once(function: Callable[[CodeType], _Found]) -> Callable[[CodeType], _Found]:
+    """Keep what a function finds for each code object: comparing two of these takes as long as the hash."""
+    known: dict[int, tuple[CodeType, _Found]] = {}
+
+    @wraps(function)
+    def found(code: CodeType) -> _Found:
+        if id(code) not in known:
+            known[id(code)] = code, function(code)
+        return known[id(code)][1]
+
+    return found
 
 
-def _hash(code: CodeType, body: bool) -> str:
-    counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags & _FLAGS)
-    found = hashlib.sha256(repr((counts, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
-    found.update("\n".join(_flow(code, body)).encode("utf-8", "surrogatepass"))
-    return found.hexdigest()[:DIGITS]
-
-
-@lru_cache(maxsize=1 << 12)
-def steps_of(code: CodeType) -> list[Instruction]:
+def steps_of(code: CodeType) -> list[_Step]:
     """Return the instructions that count; split those that do two things."""
-    steps: list[Instruction] = []
-    for one in dis.get_instructions(code):
-        if one.opname == "STORE_NAME" and one.argval in _UNSAID and not code.co_flags & _IS_FUNCTION:
-            steps = steps[:-1]
-        elif parts := _PARTS.fullmatch(one.opname):
-            pairs = zip(parts.groups(), one.argval, strict=True)
-            steps += [one._replace(opname=f"{part}_FAST", argval=name) for part, name in pairs]
-        elif one.opname not in _NO_STEPS:
-            steps.append(one)
+    steps: list[_Step] = []
+    raw, above, has_names = code.co_code, 0, not code.co_flags & _IS_FUNCTION
+    cells = (*code.co_cellvars, *code.co_freevars)
+    if _VERSION >= (3, 11):  # cells that are arguments have one number
+        cells = (*code.co_varnames, *(one for one in cells if one not in code.co_varnames))
+    fast = cells if _VERSION >= (3, 11) else code.co_varnames
+    tables: tuple[Any, ...] = (code.co_names, code.co_consts, fast, cells, dis.cmp_op)
+    for at in range(0, len(raw), 2):
+        op, arg = raw[at], above | raw[at + 1]
+        above = arg << 8 if op == dis.EXTENDED_ARG else 0
+        if op in _NO_STEPS:
+            continue
+        name, value = dis.opname[op], arg
+        if op in _PAIRS:
+            for part, number in zip(_PAIRS[op], (arg >> 4, arg & 15), strict=True):
+                steps.append((f"{part}_FAST", fast[number], number, at))
+        elif op in _JUMPS:
+            steps.append((name, _target(raw, at, arg), arg, at))
+        else:
+            if op in _MEANT:
+                table, shift = _MEANT[op]
+                value = tables[table][arg >> shift]
+            if has_names and name == "STORE_NAME" and value in _UNSAID:
+                steps.pop()
+            else:
+                steps.append((name, value, arg, at))
     return steps
 
 
-def _flow(code: CodeType, body: bool) -> Iterator[str]:
-    steps = steps_of(code)
-    offsets = [step.offset for step in steps]
-    ops = [step.opname.replace("FORWARD_", "").replace("BACKWARD_", "") for step in steps]
-    jumps = {at: bisect_left(offsets, step.argval) for at, step in enumerate(steps) if step.opcode in _JUMPS}
+def _target(raw: bytes, at: int, arg: int) -> int:
+    if raw[at] in dis.hasjabs:
+        return 2 * arg
+    after = at + 2
+    while raw[after : after + 1] == b"\0":  # room for the interpreter
+        after += 2
+    return after + (-2 if "BACKWARD" in dis.opname[raw[at]] else 2) * arg
+
+
+# --- the hash ---
+
+
+def _hash(code: CodeType, steps: list[_Step], body: bool = False) -> str:
+    counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags & _FLAGS)
+    found = hashlib.sha256(repr((counts, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
+    found.update("\n".join(_flow(code, steps, body)).encode("utf-8", "surrogatepass"))
+    return found.hexdigest()[:DIGITS]
+
+
+def _flow(code: CodeType, steps: list[_Step], body: bool) -> Iterator[str]:
+    offsets = [at for *_, at in steps]
+    ops = [_PLAIN_NAMES[name] for name, *_ in steps]
+    jumps = {at: bisect_left(offsets, steps[at][1]) for at, op in enumerate(ops) if op in _JUMP_NAMES}
     always = {at: to for at, to in jumps.items() if ops[at].startswith("JUMP_") and "_IF_" not in ops[at]}
     for at, to in jumps.items() if body else ():
-        said = [str(step.argval) for step in steps[max(at - 3, 0) : at]]
-        if said in _MAIN and ops[at].endswith(
-            "JUMP_IF_FALSE"
-        ):  # what runs only where a module is the program
-            always |= dict.fromkeys(range(at - 3, to), to)
+        said = [value for _, value, *_ in steps[max(at - 3, 0) : at]]
+        if said == ["__name__", "__main__", "=="] and ops[at].endswith("JUMP_IF_FALSE"):
+            always |= dict.fromkeys(range(at - 3, to), to)  # it runs only where a module is the program
 
     def end(at: int) -> int:
         for _ in always:  # no more often: a loop may be empty
@@ -112,28 +160,140 @@ def _flow(code: CodeType, body: bool) -> Iterator[str]:
         for at in range(bisect_left(offsets, one.start), bisect_left(offsets, one.end))
     }
     numbers = {at: number for number, at in enumerate(at for at in range(len(steps)) if at not in always)}
+    turns = jumps.keys() | caught.keys() | {at - 1 for at in always}
     for at, number in numbers.items():
-        value = code.co_consts[steps[at].arg or 0] if ops[at] == "KW_NAMES" else steps[at].argval
-        yield f"{_OTHERWISE.get(ops[at], ops[at])} {'' if at in jumps else _steady(value, body)}"
-        after = [*([] if ops[at] in _LAST else [at + 1]), *([jumps[at]] if at in jumps else [])]
-        after = [*(after[::-1] if ops[at] in _OTHERWISE else after), *caught.get(at, ())[:1]]
-        then = [numbers.get(end(one)) for one in after]
-        if then != [number + 1]:
-            yield f"{then} {caught.get(at, ())[1:]}"
+        op, value = ops[at], steps[at][1]
+        if type(value) is str:
+            yield f"{op} {value!r}"
+        elif at not in jumps:
+            yield f"{op} {_steady(value, body)}"
+        else:
+            yield _OTHERWISE.get(op, op)
+        if at in turns:
+            after = [*([] if op in _LAST else [at + 1]), *([jumps[at]] if at in jumps else [])]
+            after = [*(after[::-1] if op in _OTHERWISE else after), *caught.get(at, ())[:1]]
+            yield f"{[numbers.get(end(one), 0) - number for one in after]} {caught.get(at, ())[1:]}"
 
 
 def _steady(value: Any, body: bool = False) -> str:
     if type(value) in (str, int):
         return f"{value!r}"
     if isinstance(value, CodeType):
-        return value.co_name if body and value.co_flags & _IS_FUNCTION else code_hash(value, body)
+        is_left_out = body and value.co_flags & _IS_FUNCTION
+        return value.co_name if is_left_out else body_hash(value) if body else code_hash(value)
     if isinstance(value, (tuple, frozenset)):
         parts = [_steady(one) for one in value]
         return f"{type(value).__name__} {parts if isinstance(value, tuple) else sorted(parts)}"
     return f"{type(value).__name__} {value!r}"
 
 
-@lru_cache(maxsize=1 << 11)
+def code_hash(code: CodeType) -> str:
+    """Return the hash of compiled code."""
+    return facts_of(code).hash
+
+
+@_once
+def body_hash(code: CodeType) -> str:
+    """Return the hash of a module's code without its functions and its lines for the program."""
+    return _hash(code, steps_of(code), True)
+
+
+# --- what code says of the world around it ---
+
+
+class Facts:
+    """Names that code and its inner functions use of the world around them.
+
+    Attributes:
+        hash: The hash of the code.
+        names: All names and attributes in it.
+        texts: All texts in it.
+        reads: The names of the module that it reads.
+        bare: Those of them that it hands on as they are, so that other code may change them.
+        imports: Its imports: module as written, dots before it, names from it.
+    """
+
+    def __init__(self, code: CodeType) -> None:
+        steps, inner = steps_of(code), [facts_of(one) for one in code.co_consts if isinstance(one, CodeType)]
+        self.hash = _hash(code, steps)
+        self._code, self._inner = code, inner
+        texts = [one for each in code.co_consts for one in (each if type(each) is tuple else (each,))]
+        self.texts = frozenset(one for one in texts if type(one) is str).union(*(one.texts for one in inner))
+        self.names = frozenset(code.co_names).union(*(one.names for one in inner))
+        self.reads = {name for one in inner for name in one.reads}
+        self.bare = {name for one in inner for name in one.bare}
+        self.imports: list[tuple[str, int, tuple[str, ...]]] = [name for one in inner for name in one.imports]
+        for at, (op, value, arg, _) in enumerate(steps):
+            if op in _GLOBALS:
+                self.reads.add(value)
+                is_called = _VERSION >= (3, 11) and op == "LOAD_GLOBAL" and arg & 1
+                if not is_called and steps[at + 1][0] not in _ATTRIBUTES:
+                    self.bare.add(value)
+            elif op == "IMPORT_NAME":
+                level, taken = steps[at - 2][1], steps[at - 1][1]
+                self.imports.append((value, level if type(level) is int else 0, tuple(taken or ())))
+
+    @cached_property
+    def changes(self) -> set[_Place]:
+        """Places that the code changes and has not made itself; "[]" at the end means changed in place."""
+        return {place for place in _changes(self._code) if place}.union(*(one.changes for one in self._inner))
+
+
+facts_of = _once(Facts)
+
+
+def _changes(code: CodeType) -> Iterator[_Place | None]:
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    arguments = code.co_varnames[:count] if code.co_flags & _IS_FUNCTION else ()
+    known: dict[str, _Place | None] = {name: (f"argument {name}",) for name in arguments}
+    known |= {name: ("first",) for name in arguments[:1] if code.co_argcount}
+    known |= {name: ("free", name) for name in code.co_freevars}
+    stack: list[_Place | None] = []  # where the values come from; None: from nowhere that is known
+    for op, name, arg, _ in steps_of(code):
+        stack[:0] = [None] * (_DEEPEST - len(stack) + 1)
+        owner = stack[-1 - _KEYS.get(op, 0)]
+        place: _Place | None = None
+        if op in _GLOBALS:
+            place = ("global", name)
+        elif op.startswith("LOAD_FAST") or op == "LOAD_DEREF":
+            place = known.get(name)
+        elif op.startswith("STORE_FAST") or (op == "STORE_DEREF" and name not in code.co_freevars):
+            known[name] = owner
+        elif op in _KINDS:
+            yield (_KINDS[op], name, WITHIN)
+        elif op in _KEYS or op.endswith("_ATTR") or op in _ATTRIBUTES:
+            place = _part(owner, WITHIN if op in _KEYS else name)
+            is_changed = op in _ATTRIBUTES and name in _CHANGERS
+            yield place if op in _SETTERS else _part(owner, WITHIN) if is_changed else None
+        _turn(stack, op, arg, place)
+
+
+def _part(owner: _Place | None, name: str) -> _Place | None:
+    return owner if owner is None or owner[-1] == WITHIN else (*owner, name)
+
+
+def _turn(stack: list[_Place | None], op: str, arg: int, place: _Place | None) -> None:
+    depth, code = _DEPTHS.get(op, arg), dis.opmap[op]
+    effect = dis.stack_effect(code, arg if code in _WITH_ARGUMENT else None, jump=False)
+    effect += op == "END_FOR"  # it also takes the value that the end of a loop would have left
+    if op == "SWAP" and depth <= _DEEPEST:
+        stack[-depth], stack[-1] = stack[-1], stack[-depth]
+    elif op.startswith("ROT_") and depth <= _DEEPEST:
+        stack.insert(1 - depth, stack.pop())
+    elif op.startswith("DUP_") or (op == "COPY" and depth <= _DEEPEST):
+        stack += stack[-depth : len(stack) - depth + effect]
+    elif effect > 0 and not op.startswith("UNPACK_"):
+        stack += [*[None] * (effect - 1), place]
+    elif op.startswith(("STORE_", "DELETE_", "POP_")):
+        del stack[len(stack) + effect :]
+    else:
+        del stack[len(stack) - 1 + min(effect, 0) :]
+        stack += [*[None] * max(effect, 0), place]
+
+
+# --- the parts of a module's code ---
+
+
 def functions_in(code: CodeType, inside: str = "", given: bool = False) -> list[tuple[str, CodeType, bool]]:
     """Return the functions that code defines: qualified name, code, and whether a decorator is given them."""
     found, parts = [], [one for one in code.co_consts if isinstance(one, CodeType)]
@@ -151,134 +311,38 @@ def functions_in(code: CodeType, inside: str = "", given: bool = False) -> list[
 
 def _decorated(code: CodeType) -> set[str]:
     found, begin, made, is_class = set(), 0, 0, False
-    steps = [step for step in steps_of(code) if step.opname != "PRECALL"]
-    for at, step in enumerate(steps):
-        if step.opname in _STORES:
+    steps = [(op, value) for op, value, *_ in steps_of(code) if op != "PRECALL"]
+    for at, (op, value) in enumerate(steps):
+        if op in _STORES:
             calls = at - made - 1
-            if calls > is_class and not (calls == 1 and steps[begin].argval in _KEEP_CODE):
-                found.add(step.argval)
+            if calls > is_class and not (calls == 1 and steps[begin][1] in _KEEP_CODE):
+                found.add(value)
             begin, made, is_class = at + 1, at, False
-        elif not step.opname.startswith("CALL"):
-            made, is_class = at, is_class or step.opname == "LOAD_BUILD_CLASS"
+        elif not op.startswith("CALL"):
+            made, is_class = at, is_class or op == "LOAD_BUILD_CLASS"
     return found
 
 
-@lru_cache(maxsize=1 << 11)
+@_once
 def hashes_in(code: CodeType) -> dict[str, set[str]]:
     """Return the hashes of a module's own statements and of its functions, by name."""
-    found = {BODY: {code_hash(code, True)}}
+    found = {BODY: {body_hash(code)}}
     for name, function, _ in functions_in(code, given=True):  # which need not be found out
         found.setdefault(name, set()).add(code_hash(function))
     return found
 
 
-class Facts:
-    """Names that code and its inner functions use of the world around them.
-
-    Attributes:
-        names: All names and attributes in it.
-        texts: All texts in it.
-        reads: The names of the module that it reads.
-        bare: Those of them that it hands on as they are, so that other code may change them.
-        changes: Places that it changes and has not made itself; "[]" at the end means changed in place.
-        imports: Its imports: module as written, dots before it, names from it.
-    """
-
-    def __init__(self, code: CodeType) -> None:
-        codes = list(_all(code))
-        constants = [one for each in codes for one in each.co_consts]
-        constants += [word for one in constants if type(one) is tuple for word in one]
-        self.names = frozenset(name for one in codes for name in one.co_names)
-        self.texts = frozenset(word for word in constants if type(word) is str)
-        self.changes = {place for one in codes for place in _changes(one) if place}
-        self.reads: set[str] = set()
-        self.bare: set[str] = set()
-        self.imports: list[tuple[str, int, tuple[str, ...]]] = []
-        for one in codes:
-            self._read(steps_of(one), hasattr(one, "co_exceptiontable"))
-
-    def _read(self, steps: list[Instruction], says_calls: bool) -> None:
-        for at, step in enumerate(steps):
-            if step.opname in _GLOBALS:
-                self.reads.add(step.argval)
-                is_called = says_calls and step.opname == "LOAD_GLOBAL" and (step.arg or 0) & 1
-                if not is_called and steps[at + 1].opname not in _ATTRIBUTES:
-                    self.bare.add(step.argval)
-            elif step.opname == "IMPORT_NAME":
-                level, taken = steps[at - 2].argval, steps[at - 1].argval
-                self.imports.append((step.argval, level if type(level) is int else 0, tuple(taken or ())))
-
-
-def _changes(code: CodeType) -> Iterator[_Place | None]:
-    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-    arguments = code.co_varnames[:count] if code.co_flags & _IS_FUNCTION else ()
-    known: dict[str, _Place | None] = {name: (f"argument {name}",) for name in arguments}
-    known |= {name: ("first",) for name in arguments[:1] if code.co_argcount}
-    known |= {name: ("free", name) for name in code.co_freevars}
-    stack: list[_Place | None] = []  # where the values come from; None: from nowhere that is known
-    for step in steps_of(code):
-        stack[:0] = [None] * (_DEEPEST - len(stack) + 1)
-        op, name, owner = step.opname, step.argval, stack[-1 - _KEYS.get(step.opname, 0)]
-        place: _Place | None = None
-        if op in _GLOBALS:
-            place = ("global", name)
-        elif op.startswith("LOAD_FAST") or op == "LOAD_DEREF":
-            place = known.get(name)
-        elif op.startswith("STORE_FAST") or (op == "STORE_DEREF" and name not in code.co_freevars):
-            known[name] = owner
-        elif op in _KINDS:
-            yield (_KINDS[op], name, WITHIN)
-        elif op in _KEYS or op.endswith("_ATTR") or op in _ATTRIBUTES:
-            place = _part(owner, WITHIN if op in _KEYS else name)
-            is_changed = op in _ATTRIBUTES and name in _CHANGERS
-            yield place if op in _SETTERS else _part(owner, WITHIN) if is_changed else None
-        _turn(stack, step, place)
-
-
-def _part(owner: _Place | None, name: str) -> _Place | None:
-    return owner if owner is None or owner[-1] == WITHIN else (*owner, name)
-
-
-def _turn(stack: list[_Place | None], step: Instruction, place: _Place | None) -> None:
-    op, depth = step.opname, _DEPTHS.get(step.opname, step.arg or 0)
-    effect = dis.stack_effect(dis.opmap[op], step.arg, jump=False)
-    effect += op == "END_FOR"  # it also takes the value that the end of a loop would have left
-    if op == "SWAP" and depth <= _DEEPEST:
-        stack[-depth], stack[-1] = stack[-1], stack[-depth]
-    elif op.startswith("ROT_") and depth <= _DEEPEST:
-        stack.insert(1 - depth, stack.pop())
-    elif op.startswith("DUP_") or (op == "COPY" and depth <= _DEEPEST):
-        stack += stack[-depth : len(stack) - depth + effect]
-    elif effect > 0 and not op.startswith("UNPACK_"):
-        stack += [*[None] * (effect - 1), place]
-    elif op.startswith(("STORE_", "DELETE_", "POP_")):
-        del stack[len(stack) + effect :]
-    else:
-        del stack[len(stack) - 1 + min(effect, 0) :]
-        stack += [*[None] * max(effect, 0), place]
-
-
-facts_of = lru_cache(maxsize=1 << 14)(Facts)
-
-
-def _all(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _all(one)
-
-
-@lru_cache(maxsize=1 << 10)
+@_once
 def constants_in(code: CodeType) -> dict[str, str]:
     """Return a hash of each constant that a module's code sets once, to a literal."""
-    set_by: dict[str, list[Instruction]] = {}
-    for before, step in pairwise(steps_of(code)):
-        if step.opname in ("STORE_NAME", "STORE_GLOBAL"):
-            set_by.setdefault(step.argval, []).append(before)
+    set_by: dict[str, list[_Step]] = {}
+    for before, (op, name, *_) in pairwise(steps_of(code)):
+        if op in ("STORE_NAME", "STORE_GLOBAL"):
+            set_by.setdefault(name, []).append(before)
     return {
-        name: constant_hash(by[0].argval)
+        name: constant_hash(by[0][1])
         for name, by in set_by.items()
-        if len(by) == 1 and by[0].opname == "LOAD_CONST"
+        if len(by) == 1 and by[0][0] == "LOAD_CONST"
     }
 
 

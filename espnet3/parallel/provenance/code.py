@@ -54,11 +54,12 @@ _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _STORES = ("STORE_NAME", "STORE_FAST", "STORE_DEREF", "STORE_GLOBAL")
 _KEEP_CODE = ("staticmethod", "classmethod", "property")  # decorators that leave a function's code as it is
 # How many keys stand between the owner of a part and the top of the stack
-_KEYS = {"BINARY_SUBSCR": 1, "STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "STORE_SLICE": 2}
-# Depths in the stack that Python 3.10 has in names, and not as arguments
-_DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 2, "ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}
-_DEEPEST = 8  # a value further down is never the one that a statement changes
-_SETTERS = frozenset({*_KEYS, "STORE_ATTR", "DELETE_ATTR"} - {"BINARY_SUBSCR"})
+_KEYS = {"BINARY_SUBSCR": 1, "STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "BINARY_SLICE": 2, "STORE_SLICE": 2}
+_DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 2}  # Python 3.10 has these in names, and not as arguments
+_PARTS = frozenset({*_ATTRIBUTES, "LOAD_SUPER_ATTR", "BINARY_SUBSCR", "BINARY_SLICE"})
+_SETTERS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELETE_ATTR"})
+_TAKERS = ("STORE_", "DELETE_", "POP_", "END_")  # they leave no value
+_COPIES, _TURNS = ("COPY", "DUP_"), ("SWAP", "ROT_")
 _KINDS = {"STORE_GLOBAL": "global", "DELETE_GLOBAL": "global", "STORE_DEREF": "free", "DELETE_DEREF": "free"}
 _CHANGERS = frozenset(  # methods of containers that change them
     {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
@@ -248,67 +249,73 @@ def _changes(code: CodeType) -> Iterator[_Place | None]:
     known: dict[str, _Place | None] = {name: (f"argument {name}",) for name in arguments}
     known |= {name: ("first",) for name in arguments[:1] if code.co_argcount}
     known |= {name: ("free", name) for name in code.co_freevars}
-    stack: list[_Place | None] = []  # where the values come from; None: from nowhere that is known
-    for op, name, arg, _ in steps_of(code):
-        stack[:0] = [None] * (_DEEPEST - len(stack) + 1)
-        owner = stack[-1 - _KEYS.get(op, 0)]
-        place: _Place | None = None
-        if op in _GLOBALS:
-            place = ("global", name)
-        elif op.startswith("LOAD_FAST") or op == "LOAD_DEREF":
-            place = known.get(name)
-        elif op.startswith("STORE_FAST") or (op == "STORE_DEREF" and name not in code.co_freevars):
-            known[name] = owner
-        elif op in _KINDS:
+    steps = steps_of(code)
+    for at, (op, name, *_) in enumerate(steps):
+        before = steps[at - 1][0]
+        if op in _KINDS and name not in code.co_cellvars:
             yield (_KINDS[op], name, WITHIN)
-        elif op in _KEYS or op.endswith("_ATTR") or op in _ATTRIBUTES:
-            place = _part(owner, WITHIN if op in _KEYS else name)
-            is_changed = op in _ATTRIBUTES and name in _CHANGERS
-            yield place if op in _SETTERS else _part(owner, WITHIN) if is_changed else None
-        _turn(stack, op, arg, place)
+        elif op.startswith("STORE_FAST") or op == "STORE_DEREF":
+            known[name] = _place(steps, at, 0, known)
+        elif op in _SETTERS:  # after a swap, `+=` has read the same part, of a copy of its owner
+            yield None if before.startswith(_TURNS) else _part(steps, at, known)
+        elif op in _PARTS and before.startswith(_COPIES):
+            yield _part(steps, at, known)
+        elif op in _ATTRIBUTES and name in _CHANGERS:
+            yield _part(steps, at, known, WITHIN)
 
 
-def _part(owner: _Place | None, name: str) -> _Place | None:
-    return owner if owner is None or owner[-1] == WITHIN else (*owner, name)
+def _part(steps: list[_Step], at: int, known: dict[str, _Place | None], name: str = "") -> _Place | None:
+    op, read, *_ = steps[at]
+    owner = _place(steps, at, _KEYS.get(op, 0), known)
+    is_whole = owner is None or owner[-1] == WITHIN
+    return owner if is_whole else (*(owner or ()), name or (WITHIN if op in _KEYS else read))
 
 
-def _turn(stack: list[_Place | None], op: str, arg: int, place: _Place | None) -> None:
-    depth, code = _DEPTHS.get(op, arg), dis.opmap[op]
-    effect = dis.stack_effect(code, arg if code in _WITH_ARGUMENT else None, jump=False)
-    effect += op == "END_FOR"  # it also takes the value that the end of a loop would have left
-    if op == "SWAP" and depth <= _DEEPEST:
-        stack[-depth], stack[-1] = stack[-1], stack[-depth]
-    elif op.startswith("ROT_") and depth <= _DEEPEST:
-        stack.insert(1 - depth, stack.pop())
-    elif op.startswith("DUP_") or (op == "COPY" and depth <= _DEEPEST):
-        stack += stack[-depth : len(stack) - depth + effect]
-    elif effect > 0 and not op.startswith("UNPACK_"):
-        stack += [*[None] * (effect - 1), place]
-    elif op.startswith(("STORE_", "DELETE_", "POP_")):
-        del stack[len(stack) + effect :]
-    else:
-        del stack[len(stack) - 1 + min(effect, 0) :]
-        stack += [*[None] * max(effect, 0), place]
+def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | None]) -> _Place | None:
+    """Return the place of the value that lies so far below the top of the stack before a step, if it is known."""
+    while at > 0 and (below or steps[at - 1][0].startswith(_TAKERS)):
+        at -= 1
+        op, _, arg, _ = steps[at]
+        code = dis.opmap[op]
+        below -= dis.stack_effect(code, arg if code in _WITH_ARGUMENT else None, jump=False)
+        below -= op == "END_FOR"  # it also takes the value that the end of a loop would have left
+        if below < 0 or op.startswith(_TURNS):
+            return None
+    op, name, arg, _ = steps[at - 1]
+    if op.startswith(_COPIES):
+        return _place(steps, at - 1, _DEPTHS.get(op, arg) - 1, known)
+    if op in _GLOBALS:
+        return ("global", name)
+    is_local = op.startswith("LOAD_FAST") or op == "LOAD_DEREF"
+    return known.get(name) if is_local else _part(steps, at - 1, known) if op in _PARTS else None
 
 
 # --- the parts of a module's code ---
 
 
-def functions_in(code: CodeType, inside: str = "", given: bool = False) -> list[tuple[str, CodeType, bool]]:
-    """Return the functions that code defines: qualified name, code, and whether a decorator is given them."""
-    found, parts = [], [one for one in code.co_consts if isinstance(one, CodeType)]
-    decorated = _decorated(code) if parts and not given else set()
-    for one in parts:
-        if one.co_name.startswith("<generic parameters"):
-            found += functions_in(one, inside, given)
-            continue
-        name, is_function = inside + one.co_name, one.co_flags & _IS_FUNCTION
-        is_given = given or one.co_name in decorated
-        found += [(name, one, is_given)] if is_function else []
-        found += functions_in(one, f"{name}.<locals>." if is_function else f"{name}.", is_given)
-    return found
+def _functions_in(inside: str, *around: CodeType) -> Iterator[tuple[str, tuple[CodeType, ...]]]:
+    for one in around[-1].co_consts:
+        if isinstance(one, CodeType):
+            is_function, is_generic = (
+                one.co_flags & _IS_FUNCTION,
+                one.co_name.startswith("<generic parameters"),
+            )
+            name = "" if is_generic else f"{one.co_name}.<locals>." if is_function else f"{one.co_name}."
+            if is_function and not is_generic:
+                yield inside + one.co_name, (*around, one)
+            yield from _functions_in(inside + name, *around, one)
 
 
+def decorated_in(code: CodeType) -> set[str]:
+    """Return the names of the functions in a module's code that a decorator is given, alone or in something."""
+    return {
+        name
+        for name, path in _functions_in("", code)
+        if any(inner.co_name in _decorated(outer) for outer, inner in pairwise(path))
+    }
+
+
+@_once
 def _decorated(code: CodeType) -> set[str]:
     found, begin, made, is_class = set(), 0, 0, False
     steps = [(op, value) for op, value, *_ in steps_of(code) if op != "PRECALL"]
@@ -327,7 +334,7 @@ def _decorated(code: CodeType) -> set[str]:
 def hashes_in(code: CodeType) -> dict[str, set[str]]:
     """Return the hashes of a module's own statements and of its functions, by name."""
     found = {BODY: {body_hash(code)}}
-    for name, function, _ in functions_in(code, given=True):  # which need not be found out
+    for name, (*_, function) in _functions_in("", code):
         found.setdefault(name, set()).add(code_hash(function))
     return found
 

@@ -51,7 +51,7 @@ def is_users(thing: Any) -> bool:
     module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
     live = thing if is_a(thing, ModuleType) else sys.modules.get(module)
     file = own_attribute(live, "__file__")
-    if isinstance(file, str):
+    if isinstance(file, str) and not file.startswith("<"):
         return is_own(file)
     if module in sys.builtin_module_names or module.startswith("_cython_"):  # which has no file and no spec
         return False

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from inspect import getattr_static
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, is_path, own_attribute
@@ -30,8 +30,8 @@ from espnet3.parallel.provenance.code import (
     code_hash,
     constant_hash,
     constants_in,
+    decorated_in,
     facts_of,
-    functions_in,
     hashes_in,
 )
 from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to, is_torch_module
@@ -78,8 +78,6 @@ _SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are give
 # {name: hash} of what is written in the file as it is}; "unloaded": True where it was not loaded, and "translated":
 # True where its loader compiles something else than the file, so that other processes need not have the same
 Code = dict[str, dict[str, Any]]
-# By file: the hashes of constants that were ever written there while this process ran
-_WRITTEN: dict[str, dict[str, set[str]]] = {}
 
 
 def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
@@ -160,30 +158,33 @@ class Reach(Content):
         names = {name for met in self.functions.values() for name in facts_of(met.function.__code__).names}
         for name, live in list(sys.modules.items()):
             file = own_attribute(live, "__file__")
-            if not isinstance(file, str) or not is_own(file) or names.isdisjoint(vars(live)):
-                continue
-            written = constants_written(name, file)
-            for one in (names & vars(live).keys() & written.keys()) - self.left_out(vars(live)):
-                if (said := constant_hash(vars(live)[one])) in written[one] or _edited(file):
-                    self._entry(name, file).setdefault("constants", {})[one] = said
+            if isinstance(file, str) and is_own(file) and not names.isdisjoint(vars(live)):
+                self._constants(name, file, vars(live), names)
         for entry in self._entries.values():
-            self._add_written(entry)  # where a decorator has compiled functions anew, as typeguard's does
             if is_translated(sys.modules.get(entry["module"])):
                 entry["translated"] = True
+            elif entry["file"] and entry["code"] and "unloaded" not in entry:
+                self._add_written(entry["module"], entry["file"], entry["code"])
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
 
-    def _add_written(self, entry: dict[str, Any]) -> None:
-        name, file, known = entry["module"], entry["file"], entry["code"]
-        code = compiled(name, file) if file and known and "unloaded" not in entry else None
-        written: dict[str, list[tuple[CodeType, bool]]] = {}
-        for called, function, is_given in functions_in(code) if code is not None else ():
-            written.setdefault(called, []).append((function, is_given))
-        for called in written.keys() & known.keys():
-            (function, is_given), *rivals = written[called]
-            if is_given and not rivals and code_hash(function) not in known[called]:
-                known[called].add(code_hash(function))
+    def _constants(self, module: str, file: str, held: dict[str, Any], names: set[str]) -> None:
+        code = compiled(module, file)
+        written = constants_in(code) if code is not None else {}
+        for name in (names & held.keys() & written.keys()) - self.left_out(held):
+            if (said := constant_hash(held[name])) == written[name] or _edited(file):
+                self._entry(module, file).setdefault("constants", {})[name] = said
+
+    def _add_written(self, module: str, file: str, known: dict[str, set[str]]) -> None:
+        code = compiled(module, file)
+        written = hashes_in(code) if code is not None else {}
+        others = [name for name in known.keys() & written if known[name].isdisjoint(written[name])]
+        if (
+            code is not None and others
+        ):  # a decorator has compiled them anew, as typeguard's does; or they were edited
+            for name in decorated_in(code).intersection(others):
+                known[name] |= written[name] if len(written[name]) == 1 else set()
 
     # --- notes ---
 
@@ -364,15 +365,6 @@ def _beside(value: Any, file: str | None) -> Any:
         return value
     near = os.path.commonpath([text, file]) in (os.path.dirname(file), text.rstrip(os.sep))
     return (type(value), os.path.relpath(text, os.path.dirname(file))) if near else value
-
-
-def constants_written(module: str, file: str) -> dict[str, set[str]]:
-    """Return the constants that a module's file sets to literals, now or at an earlier look of this process."""
-    known = _WRITTEN.setdefault(file, {})
-    code = compiled(module, file)
-    for name, said in (constants_in(code) if code is not None else {}).items():
-        known.setdefault(name, set()).add(said)
-    return known
 
 
 def _edited(file: str) -> bool:

@@ -11,11 +11,11 @@ import hashlib
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from functools import cached_property, wraps
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Any
 
 DIGITS = 16
 BODY = "<module>"  # what a module's own statements are called among its functions
@@ -46,8 +46,9 @@ _MEANT = {op: (at, 0) for at, ops in enumerate(_TABLES) for op in ops} | {
     dis.opmap.get("LOAD_SUPER_ATTR"): (0, 2),
     dis.opmap["COMPARE_OP"]: (4, 5 if _VERSION >= (3, 13) else 4 if _VERSION >= (3, 12) else 0),
 }
-_PLAIN_NAMES = {name: name.replace("FORWARD_", "").replace("BACKWARD_", "") for name in dis.opmap}
-_JUMP_NAMES = frozenset(_PLAIN_NAMES[dis.opname[op]] for op in _JUMPS)
+_NAMES = [name.replace("FORWARD_", "").replace("BACKWARD_", "") for name in dis.opname]
+_OPS = {name: op for op, name in enumerate(_NAMES)}
+_JUMP_NAMES = frozenset(_NAMES[op] for op in _JUMPS)
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -71,20 +72,8 @@ _Place = tuple[str, ...]
 # An instruction: its name, the name or constant that it uses, or where it jumps to, or else its argument; its argument
 # as it is; its offset. `dis` has the same, and takes twenty times as long
 _Step = tuple[str, Any, int, int]
-_Found = TypeVar("_Found")
-
-
-def _once(function: Callable[[CodeType], _Found]) -> Callable[[CodeType], _Found]:
-    """Keep what a function finds for each code object: comparing two of these takes as long as the hash."""
-    known: dict[int, tuple[CodeType, _Found]] = {}
-
-    @wraps(function)
-    def found(code: CodeType) -> _Found:
-        if id(code) not in known:
-            known[id(code)] = code, function(code)
-        return known[id(code)][1]
-
-    return found
+# By equality, to which name, lines and constants' types belong, and the file does not
+_once: Any = lru_cache(maxsize=None)
 
 
 def steps_of(code: CodeType) -> list[_Step]:
@@ -96,15 +85,15 @@ def steps_of(code: CodeType) -> list[_Step]:
         cells = (*code.co_varnames, *(one for one in cells if one not in code.co_varnames))
     fast = cells if _VERSION >= (3, 11) else code.co_varnames
     tables: tuple[Any, ...] = (code.co_names, code.co_consts, fast, cells, dis.cmp_op)
-    for at in range(0, len(raw), 2):
-        op, arg = raw[at], above | raw[at + 1]
-        above = arg << 8 if op == dis.EXTENDED_ARG else 0
+    for number, op in enumerate(raw[::2]):
         if op in _NO_STEPS:
+            above = (above | raw[2 * number + 1]) << 8 if op == dis.EXTENDED_ARG else 0
             continue
-        name, value = dis.opname[op], arg
+        at, arg, above = 2 * number, above | raw[2 * number + 1], 0
+        name, value = _NAMES[op], arg
         if op in _PAIRS:
-            for part, number in zip(_PAIRS[op], (arg >> 4, arg & 15), strict=True):
-                steps.append((f"{part}_FAST", fast[number], number, at))
+            for part, local in zip(_PAIRS[op], (arg >> 4, arg & 15), strict=True):
+                steps.append((f"{part}_FAST", fast[local], local, at))
         elif op in _JUMPS:
             steps.append((name, _target(raw, at, arg), arg, at))
         else:
@@ -132,19 +121,27 @@ def _target(raw: bytes, at: int, arg: int) -> int:
 
 def _hash(code: CodeType, steps: list[_Step], body: bool = False) -> str:
     counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags & _FLAGS)
-    found = hashlib.sha256(repr((counts, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
-    found.update("\n".join(_flow(code, steps, body)).encode("utf-8", "surrogatepass"))
-    return found.hexdigest()[:DIGITS]
+    parts = (counts, code.co_varnames, code.co_freevars, code.co_cellvars, _flow(code, steps, body))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:DIGITS]
 
 
-def _flow(code: CodeType, steps: list[_Step], body: bool) -> Iterator[str]:
+def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
+    """Return the instructions, and for those that do not go on with the next one alone, how far away their next are."""
+    flow: list[Any] = [
+        (op, value if type(value) is str or type(value) is int else (_steady(value, body),))
+        for op, value, *_ in steps
+    ]
     offsets = [at for *_, at in steps]
-    ops = [_PLAIN_NAMES[name] for name, *_ in steps]
-    jumps = {at: bisect_left(offsets, steps[at][1]) for at, op in enumerate(ops) if op in _JUMP_NAMES}
-    always = {at: to for at, to in jumps.items() if ops[at].startswith("JUMP_") and "_IF_" not in ops[at]}
+    jumps = {at: bisect_left(offsets, step[1]) for at, step in enumerate(steps) if step[0] in _JUMP_NAMES}
+    table = getattr(code, "co_exceptiontable", b"")  # since Python 3.11
+    if not jumps and not table:
+        return flow
+    always = {
+        at: to for at, to in jumps.items() if steps[at][0].startswith("JUMP_") and "_IF_" not in steps[at][0]
+    }
     for at, to in jumps.items() if body else ():
         said = [value for _, value, *_ in steps[max(at - 3, 0) : at]]
-        if said == ["__name__", "__main__", "=="] and ops[at].endswith("JUMP_IF_FALSE"):
+        if said == ["__name__", "__main__", "=="] and steps[at][0].endswith("JUMP_IF_FALSE"):
             always |= dict.fromkeys(range(at - 3, to), to)  # it runs only where a module is the program
 
     def end(at: int) -> int:
@@ -154,26 +151,20 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> Iterator[str]:
             at = always[at]
         return at
 
-    table = getattr(code, "co_exceptiontable", b"")  # it takes a while to read it
     caught = {
         at: (bisect_left(offsets, one.target), one.depth)
-        for one in (getattr(dis.Bytecode(code), "exception_entries", ()) if table else ())
+        for one in (dis.Bytecode(code).exception_entries if table else ())
         for at in range(bisect_left(offsets, one.start), bisect_left(offsets, one.end))
     }
-    numbers = {at: number for number, at in enumerate(at for at in range(len(steps)) if at not in always)}
-    turns = jumps.keys() | caught.keys() | {at - 1 for at in always}
-    for at, number in numbers.items():
-        op, value = ops[at], steps[at][1]
-        if type(value) is str:
-            yield f"{op} {value!r}"
-        elif at not in jumps:
-            yield f"{op} {_steady(value, body)}"
-        else:
-            yield _OTHERWISE.get(op, op)
-        if at in turns:
-            after = [*([] if op in _LAST else [at + 1]), *([jumps[at]] if at in jumps else [])]
-            after = [*(after[::-1] if op in _OTHERWISE else after), *caught.get(at, ())[:1]]
-            yield f"{[numbers.get(end(one), 0) - number for one in after]} {caught.get(at, ())[1:]}"
+    kept = [at for at in range(len(steps)) if at not in always]
+    numbers = {at: number for number, at in enumerate(kept)}
+    for at in numbers.keys() & (jumps.keys() | caught.keys() | {at - 1 for at in always}):
+        op = steps[at][0]
+        after = [*([] if op in _LAST else [at + 1]), *([jumps[at]] if at in jumps else [])]
+        after = [*(after[::-1] if op in _OTHERWISE else after), *caught.get(at, ())[:1]]
+        to = [numbers.get(end(one), 0) - numbers[at] for one in after]
+        flow[at] = (_OTHERWISE.get(op, op), "" if at in jumps else flow[at][1], to, caught.get(at, ())[1:])
+    return [flow[at] for at in kept]
 
 
 def _steady(value: Any, body: bool = False) -> str:
@@ -276,8 +267,7 @@ def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | No
     while at > 0 and (below or steps[at - 1][0].startswith(_TAKERS)):
         at -= 1
         op, _, arg, _ = steps[at]
-        code = dis.opmap[op]
-        below -= dis.stack_effect(code, arg if code in _WITH_ARGUMENT else None, jump=False)
+        below -= dis.stack_effect(_OPS[op], arg if _OPS[op] in _WITH_ARGUMENT else None, jump=False)
         below -= op == "END_FOR"  # it also takes the value that the end of a loop would have left
         if below < 0 or op.startswith(_TURNS):
             return None

@@ -13,7 +13,7 @@ import hashlib
 import os
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from inspect import getattr_static
@@ -27,6 +27,7 @@ from espnet3.parallel.provenance.code import (
     DIGITS,
     WITHIN,
     Facts,
+    body_hash,
     code_hash,
     constant_hash,
     constants_in,
@@ -40,6 +41,7 @@ from espnet3.parallel.provenance.modules import (
     absolute,
     compiled,
     file_of,
+    forget_places,
     is_own,
     is_translated,
     is_users,
@@ -87,13 +89,13 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
     hash of each function's code, and of what else counts, the nearest first. Then the import names of packages; of
     those, versions say whether they are the same.
     """
-    find = cache(locate)  # nothing is imported meanwhile
-    roots, reach = list(roots), Reach(Changed(), set(), find)
+    forget_places()  # nothing is imported from here on
+    roots, reach = list(roots), Reach(Changed(), set())
     called = {"forward", "build_env_local"}
     for root in roots:  # what a base of ours has, this layer calls
         called.update(*(vars(base) for base in getattr(root, "__mro__", ()) if not is_users(base)))
     for _ in range(2):  # what reached code changes is known once all of it has been reached
-        reach = Reach(Changed(reach.functions.values(), called), reach.later, find)
+        reach = Reach(Changed(reach.functions.values(), called), reach.later)
         for root in roots:
             reach.add(root)
         reach.hash(config, "config")
@@ -112,20 +114,27 @@ class Reach(Content):
 
     lenient = True
 
-    def __init__(self, changed: Changed, later: set[str], find: Callable[[str], dict[str, str]]) -> None:
+    def __init__(self, changed: Changed, later: set[str]) -> None:
         super().__init__()
         self.left_out = changed.of  # type: ignore[method-assign]
         self.later: set[str] = set()
         self.installed: set[str] = set()
         self.functions: dict[int, Function] = {}
         self._come_later = later
-        self._locate = find
         self._todo: deque[Any] = deque()
         self._seen: dict[int, Any] = {}
         self._put: set[str] = set()
         self._looked: set[tuple[int, frozenset[str]]] = set()
         self._files: set[str] = set()
         self._entries: Code = {}
+        self._places: dict[tuple[str, str | None], dict[str, Any]] = {}
+        self._files_of = cache(file_of)
+        loaded = [(name, own_attribute(live, "__file__"), live) for name, live in list(sys.modules.items())]
+        self._loaded = [
+            (name, file, live)
+            for name, file, live in loaded
+            if is_a(live, ModuleType) and isinstance(file, str) and is_own(file)
+        ]
 
     def is_later(self, thing: Any) -> bool:
         """Tell whether a function or class is of a module that is imported as a run goes on."""
@@ -156,9 +165,8 @@ class Reach(Content):
         """Return the code that was found."""
         self._value(INSTALLED, "what the program has put into them", sorted(self._put))
         names = {name for met in self.functions.values() for name in facts_of(met.function.__code__).names}
-        for name, live in list(sys.modules.items()):
-            file = own_attribute(live, "__file__")
-            if isinstance(file, str) and is_own(file) and not names.isdisjoint(vars(live)):
+        for name, file, live in self._loaded:
+            if not names.isdisjoint(vars(live)):
                 self._constants(name, file, vars(live), names)
         for entry in self._entries.values():
             if is_translated(sys.modules.get(entry["module"])):
@@ -189,11 +197,14 @@ class Reach(Content):
     # --- notes ---
 
     def _entry(self, module: str, file: str | None) -> dict[str, Any]:
-        name = name_of_file(file) if file is not None and os.path.isfile(file) else module
-        return self._entries.setdefault(name, {"file": file, "module": module, "code": {}, "values": {}})
+        if (module, file) not in self._places:
+            name = name_of_file(file) if file is not None and os.path.isfile(file) else module
+            new = {"file": file, "module": module, "code": {}, "values": {}}
+            self._places[module, file] = self._entries.setdefault(name, new)
+        return self._places[module, file]
 
     def _value(self, module: str, phrase: str, value: Any, counts: bool = True) -> None:
-        file = file_of(module)
+        file = self._files_of(module)
         said = self.hash(_beside(value, file), phrase)
         if counts:
             self._entry(module, file)["values"].setdefault(phrase, set()).add(said[:DIGITS])
@@ -315,16 +326,15 @@ class Reach(Content):
             dots = len(text) - len(text.lstrip("."))
             for above in (package, *(facts.texts if dots else ())):
                 dotted = absolute(text[dots:], dots, above)
-                if dotted.replace(".", "").isidentifier() and any(map(is_own, self._locate(dotted).values())):
+                if dotted.replace(".", "").isidentifier() and any(map(is_own, locate(dotted).values())):
                     found = True
                     self._module(dotted, facts.names | frozenset(dotted.split(".")), module)
         if not found:  # by a name made at run time: any module may be meant
-            for live in list(sys.modules.values()):
-                if is_a(live, ModuleType) and isinstance(vars(live).get("__file__"), str) and is_users(live):
-                    self._of_module(live.__name__, live, facts.names)
+            for *_, live in self._loaded:
+                self._of_module(live.__name__, live, facts.names)
 
     def _module(self, dotted: str, names: frozenset[str], owner: str | None = None) -> None:
-        for name, file in self._locate(dotted).items():
+        for name, file in locate(dotted).items():
             live = sys.modules.get(name)
             if not is_own(file):
                 self.installed.add(name.partition(".")[0])
@@ -344,9 +354,8 @@ class Reach(Content):
             with open(file, "rb") as stream:
                 entry["code"]["its content"] = {hashlib.sha256(stream.read()).hexdigest()[:DIGITS]}
             return
-        found = hashes_in(code)
-        for function in [BODY] if is_loaded else found:
-            entry["code"].setdefault(function, set()).update(found[function])
+        for function, found in ({BODY: {body_hash(code)}} if is_loaded else hashes_in(code)).items():
+            entry["code"].setdefault(function, set()).update(found)
         is_package = os.path.basename(file).startswith("__init__.")
         package, facts = name if is_package else name.rpartition(".")[0], facts_of(code)
         if not is_loaded:
@@ -354,7 +363,7 @@ class Reach(Content):
             self._imports(name, facts, package)
             return
         for dotted in _imported(facts, package):
-            for inner, where in self._locate(dotted).items():
+            for inner, where in locate(dotted).items():
                 if is_own(where) and inner not in MAIN:
                     self._later(inner, where, inner in sys.modules)
 

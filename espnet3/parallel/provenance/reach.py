@@ -13,11 +13,11 @@ import hashlib
 import os
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from inspect import getattr_static
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, is_path, own_attribute
@@ -27,11 +27,12 @@ from espnet3.parallel.provenance.code import (
     DIGITS,
     WITHIN,
     Facts,
+    body_hash,
     code_hash,
     constant_hash,
     constants_in,
+    decorated_in,
     facts_of,
-    functions_in,
     hashes_in,
 )
 from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to, is_torch_module
@@ -40,6 +41,7 @@ from espnet3.parallel.provenance.modules import (
     absolute,
     compiled,
     file_of,
+    forget_places,
     is_own,
     is_translated,
     is_users,
@@ -78,8 +80,6 @@ _SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are give
 # {name: hash} of what is written in the file as it is}; "unloaded": True where it was not loaded, and "translated":
 # True where its loader compiles something else than the file, so that other processes need not have the same
 Code = dict[str, dict[str, Any]]
-# By file: the hashes of constants that were ever written there while this process ran
-_WRITTEN: dict[str, dict[str, set[str]]] = {}
 
 
 def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
@@ -89,13 +89,13 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
     hash of each function's code, and of what else counts, the nearest first. Then the import names of packages; of
     those, versions say whether they are the same.
     """
-    find = cache(locate)  # nothing is imported meanwhile
-    roots, reach = list(roots), Reach(Changed(), set(), find)
+    forget_places()  # nothing is imported from here on
+    roots, reach = list(roots), Reach(Changed(), set())
     called = {"forward", "build_env_local"}
     for root in roots:  # what a base of ours has, this layer calls
         called.update(*(vars(base) for base in getattr(root, "__mro__", ()) if not is_users(base)))
     for _ in range(2):  # what reached code changes is known once all of it has been reached
-        reach = Reach(Changed(reach.functions.values(), called), reach.later, find)
+        reach = Reach(Changed(reach.functions.values(), called), reach.later)
         for root in roots:
             reach.add(root)
         reach.hash(config, "config")
@@ -114,20 +114,27 @@ class Reach(Content):
 
     lenient = True
 
-    def __init__(self, changed: Changed, later: set[str], find: Callable[[str], dict[str, str]]) -> None:
+    def __init__(self, changed: Changed, later: set[str]) -> None:
         super().__init__()
         self.left_out = changed.of  # type: ignore[method-assign]
         self.later: set[str] = set()
         self.installed: set[str] = set()
         self.functions: dict[int, Function] = {}
         self._come_later = later
-        self._locate = find
         self._todo: deque[Any] = deque()
         self._seen: dict[int, Any] = {}
         self._put: set[str] = set()
         self._looked: set[tuple[int, frozenset[str]]] = set()
         self._files: set[str] = set()
         self._entries: Code = {}
+        self._places: dict[tuple[str, str | None], dict[str, Any]] = {}
+        self._files_of = cache(file_of)
+        loaded = [(name, own_attribute(live, "__file__"), live) for name, live in list(sys.modules.items())]
+        self._loaded = [
+            (name, file, live)
+            for name, file, live in loaded
+            if is_a(live, ModuleType) and isinstance(file, str) and is_own(file)
+        ]
 
     def is_later(self, thing: Any) -> bool:
         """Tell whether a function or class is of a module that is imported as a run goes on."""
@@ -158,41 +165,46 @@ class Reach(Content):
         """Return the code that was found."""
         self._value(INSTALLED, "what the program has put into them", sorted(self._put))
         names = {name for met in self.functions.values() for name in facts_of(met.function.__code__).names}
-        for name, live in list(sys.modules.items()):
-            file = own_attribute(live, "__file__")
-            if not isinstance(file, str) or not is_own(file) or names.isdisjoint(vars(live)):
-                continue
-            written = constants_written(name, file)
-            for one in (names & vars(live).keys() & written.keys()) - self.left_out(vars(live)):
-                if (said := constant_hash(vars(live)[one])) in written[one] or _edited(file):
-                    self._entry(name, file).setdefault("constants", {})[one] = said
+        for name, file, live in self._loaded:
+            if not names.isdisjoint(vars(live)):
+                self._constants(name, file, vars(live), names)
         for entry in self._entries.values():
-            self._add_written(entry)  # where a decorator has compiled functions anew, as typeguard's does
             if is_translated(sys.modules.get(entry["module"])):
                 entry["translated"] = True
+            elif entry["file"] and entry["code"] and "unloaded" not in entry:
+                self._add_written(entry["module"], entry["file"], entry["code"])
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
 
-    def _add_written(self, entry: dict[str, Any]) -> None:
-        name, file, known = entry["module"], entry["file"], entry["code"]
-        code = compiled(name, file) if file and known and "unloaded" not in entry else None
-        written: dict[str, list[tuple[CodeType, bool]]] = {}
-        for called, function, is_given in functions_in(code) if code is not None else ():
-            written.setdefault(called, []).append((function, is_given))
-        for called in written.keys() & known.keys():
-            (function, is_given), *rivals = written[called]
-            if is_given and not rivals and code_hash(function) not in known[called]:
-                known[called].add(code_hash(function))
+    def _constants(self, module: str, file: str, held: dict[str, Any], names: set[str]) -> None:
+        code = compiled(module, file)
+        written = constants_in(code) if code is not None else {}
+        for name in (names & held.keys() & written.keys()) - self.left_out(held):
+            if (said := constant_hash(held[name])) == written[name] or _edited(file):
+                self._entry(module, file).setdefault("constants", {})[name] = said
+
+    def _add_written(self, module: str, file: str, known: dict[str, set[str]]) -> None:
+        code = compiled(module, file)
+        written = hashes_in(code) if code is not None else {}
+        others = [name for name in known.keys() & written if known[name].isdisjoint(written[name])]
+        if (
+            code is not None and others
+        ):  # a decorator has compiled them anew, as typeguard's does; or they were edited
+            for name in decorated_in(code).intersection(others):
+                known[name] |= written[name] if len(written[name]) == 1 else set()
 
     # --- notes ---
 
     def _entry(self, module: str, file: str | None) -> dict[str, Any]:
-        name = name_of_file(file) if file is not None and os.path.isfile(file) else module
-        return self._entries.setdefault(name, {"file": file, "module": module, "code": {}, "values": {}})
+        if (module, file) not in self._places:
+            name = name_of_file(file) if file is not None and os.path.isfile(file) else module
+            new = {"file": file, "module": module, "code": {}, "values": {}}
+            self._places[module, file] = self._entries.setdefault(name, new)
+        return self._places[module, file]
 
     def _value(self, module: str, phrase: str, value: Any, counts: bool = True) -> None:
-        file = file_of(module)
+        file = self._files_of(module)
         said = self.hash(_beside(value, file), phrase)
         if counts:
             self._entry(module, file)["values"].setdefault(phrase, set()).add(said[:DIGITS])
@@ -314,16 +326,15 @@ class Reach(Content):
             dots = len(text) - len(text.lstrip("."))
             for above in (package, *(facts.texts if dots else ())):
                 dotted = absolute(text[dots:], dots, above)
-                if dotted.replace(".", "").isidentifier() and any(map(is_own, self._locate(dotted).values())):
+                if dotted.replace(".", "").isidentifier() and any(map(is_own, locate(dotted).values())):
                     found = True
                     self._module(dotted, facts.names | frozenset(dotted.split(".")), module)
         if not found:  # by a name made at run time: any module may be meant
-            for live in list(sys.modules.values()):
-                if is_a(live, ModuleType) and isinstance(vars(live).get("__file__"), str) and is_users(live):
-                    self._of_module(live.__name__, live, facts.names)
+            for *_, live in self._loaded:
+                self._of_module(live.__name__, live, facts.names)
 
     def _module(self, dotted: str, names: frozenset[str], owner: str | None = None) -> None:
-        for name, file in self._locate(dotted).items():
+        for name, file in locate(dotted).items():
             live = sys.modules.get(name)
             if not is_own(file):
                 self.installed.add(name.partition(".")[0])
@@ -343,9 +354,8 @@ class Reach(Content):
             with open(file, "rb") as stream:
                 entry["code"]["its content"] = {hashlib.sha256(stream.read()).hexdigest()[:DIGITS]}
             return
-        found = hashes_in(code)
-        for function in [BODY] if is_loaded else found:
-            entry["code"].setdefault(function, set()).update(found[function])
+        for function, found in ({BODY: {body_hash(code)}} if is_loaded else hashes_in(code)).items():
+            entry["code"].setdefault(function, set()).update(found)
         is_package = os.path.basename(file).startswith("__init__.")
         package, facts = name if is_package else name.rpartition(".")[0], facts_of(code)
         if not is_loaded:
@@ -353,7 +363,7 @@ class Reach(Content):
             self._imports(name, facts, package)
             return
         for dotted in _imported(facts, package):
-            for inner, where in self._locate(dotted).items():
+            for inner, where in locate(dotted).items():
                 if is_own(where) and inner not in MAIN:
                     self._later(inner, where, inner in sys.modules)
 
@@ -364,15 +374,6 @@ def _beside(value: Any, file: str | None) -> Any:
         return value
     near = os.path.commonpath([text, file]) in (os.path.dirname(file), text.rstrip(os.sep))
     return (type(value), os.path.relpath(text, os.path.dirname(file))) if near else value
-
-
-def constants_written(module: str, file: str) -> dict[str, set[str]]:
-    """Return the constants that a module's file sets to literals, now or at an earlier look of this process."""
-    known = _WRITTEN.setdefault(file, {})
-    code = compiled(module, file)
-    for name, said in (constants_in(code) if code is not None else {}).items():
-        known.setdefault(name, set()).add(said)
-    return known
 
 
 def _edited(file: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.provenance.code import BODY, KNOWN, code_hash, constant_hash, constants_in, hashes_in
+from espnet3.parallel.provenance.code import BODY, code_hash, constant_hash, constants_in, hashes_in
 from espnet3.parallel.provenance.content import WRAPPERS, bound_around
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, module_of, name_of_file
 from espnet3.parallel.provenance.reach import INSTALLED, Code
@@ -62,8 +62,7 @@ class LoadedCode:
     Code of the script itself travels with the run; a module that is imported by name is compared once it is loaded.
     """
 
-    def __init__(self, code: Code, known: dict[bytes, str] | None = None) -> None:
-        KNOWN.update(known or {})
+    def __init__(self, code: Code) -> None:
         script = own_attribute(sys.modules.get("__main__"), "__file__")
         travels = name_of_file(os.path.abspath(script)) if script else ""
         self._left: Code = {
@@ -74,7 +73,7 @@ class LoadedCode:
         self._known = 0
 
     def __reduce__(self) -> Any:
-        return LoadedCode, (self._left, KNOWN.copy())
+        return LoadedCode, (self._left,)
 
     def check(self, where: str) -> None:
         """Compare what this process, called `where`, has loaded since it was last asked.

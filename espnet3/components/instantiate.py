@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.messages import shown
 
 
 def require(package: str, extra: str, purpose: str) -> Any:
@@ -39,20 +41,37 @@ def instantiate_block(config: Any, name: str, **kwargs: Any) -> Any:
     return instantiate(block, **kwargs)
 
 
+def locate(path: str, key: str = "_target_") -> Any:
+    """Import what a dotted path under a key of a config names; where that cannot be done, a ConfigError says why."""
+    try:
+        return resolve_name(path)
+    except Exception as error:  # whatever the import has raised
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        refused = ConfigError(f"{key} = {shown(path)}: cannot be imported ({said})")
+        refused.problems = (str(refused),)
+        raise refused from error
+
+
+def check_targets(block: Any, key: str = "") -> None:
+    """Check that each `_target_` in a block, which has a dotted key, can be imported; nothing is made."""
+    if isinstance(block, Mapping):
+        for name, value in block.items():
+            if name != "_target_":
+                check_targets(value, f"{key}.{name}" if key else str(name))
+            elif isinstance(value, str) and "${" not in value:
+                locate(value, f"{key}._target_" if key else "_target_")
+    elif isinstance(block, list):
+        for at, value in enumerate(block):
+            check_targets(value, f"{key}[{at}]")
+
+
 @cache
 def load_function(path: str, key: str = "output_fn_path") -> Callable[..., Any]:
     """Import a function by its dotted path, which stands under a key of a config."""
-    module_name, _, name = path.rpartition(".")
-    if not module_name:
-        raise ValueError(f"{key} {path!r} must be a dotted path such as 'src.output_fn.output_fn'")
-    module = import_module(module_name)
-    function = getattr(module, name, None)
-    if function is None:
-        raise AttributeError(f"{key} {path!r}: {module.__file__} has no {name!r}")
+    function = locate(path, key)
     if not callable(function):
         raise TypeError(f"{key} {path!r} is a {type(function).__name__}, not a function")
-    loaded: Callable[..., Any] = function
-    return loaded
+    return function  # type: ignore[no-any-return]  # the user's
 
 
 def as_plain(value: Any) -> Any:

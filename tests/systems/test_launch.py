@@ -200,6 +200,8 @@ def test_what_no_wanted_stage_reads_stops_nothing(recipe: Path) -> None:
         "paralel: {env: local}",
         "parallel:\nenv: local",
         "trainer: {n_workers: 2}",
+        "model: [1",
+        "- model",
         "model: ${nope}",
     ):
         (recipe / "conf/demo.yaml").write_text(text + "\n")
@@ -243,6 +245,22 @@ MISTAKES: list[tuple[dict[str, str | None], list[str], str]] = [
         "conf/inference.yaml, line 10: test_sets names 'fewer', which is not in dataset.test; that has few, more",
     ),
     ({"publication": None}, ["--stages", "publish"], "stage publish reads publication.yaml"),
+    ({"training": "exp_tag: [1\n"}, ["--stages", "infer"], "conf/training.yaml, line 2: this is not YAML"),
+    (
+        {"parallel_two": "parallel:\nenv: local\n"},
+        ["--stages", "infer", "--parallel_config", "parallel_two"],
+        "conf/parallel_two.yaml, line 1: parallel is empty, and what belongs to it stands beside it",
+    ),
+    (
+        {"training": "trainer:\n  logger:\n  - _target_: lightning.pytorch.loggers.Lost\n"},
+        ["--stages", "train"],
+        "conf/training.yaml, line 3: trainer.logger[0]._target_ = 'lightning.pytorch.loggers.Lost': cannot be imported",
+    ),
+    (
+        {"training": "optimizer: {_target_: torch.optim.Adm}\n"},
+        ["--stages", "collect_stats", "train"],
+        "conf/training.yaml, line 1: optimizer._target_ = 'torch.optim.Adm': cannot be imported",
+    ),
 ]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from espnet3.components.instantiate import as_plain, instantiate_block
+from espnet3.components.instantiate import as_plain, instantiate_block, locate
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
@@ -216,13 +216,7 @@ def make_dataset(entry: DatasetEntry, recipe_dir: str | Path | None = None) -> A
                 f"{module.__file__} has no {DATASET}: import the dataset's class there under this name"
             )
         return getattr(module, DATASET)(**entry.args)
-    from hydra.utils import get_object  # 0.1 s, and most entries have no target
-
-    try:
-        make = get_object(entry.target)
-    except Exception as error:  # hydra wraps whatever the import has raised
-        raise ConfigError(f"_target_ {entry.target!r} cannot be imported: {error}") from error
-    return make(**entry.args)
+    return locate(entry.target)(**entry.args)
 
 
 def load_dataset_module(data_src: str | None = None, recipe_dir: str | Path | None = None) -> ModuleType:

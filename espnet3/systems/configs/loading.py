@@ -34,6 +34,11 @@ class StageConfig:
     fault: str = ""  # what is wrong with the file, whatever its values
 
     @property
+    def is_read(self) -> bool:
+        """Whether the file could be read: a config that takes keys from it is wrong without them."""
+        return len(self.places) > 1
+
+    @property
     def file(self) -> str:
         """The file it was read from."""
         return str(self.places[""])
@@ -66,8 +71,10 @@ class StageConfigs:
         With `trains`, that of a stage which gives Lightning the block `trainer`.
         """
         each = self.by_role[role]
-        if each.fault:
-            raise ConfigError(each.fault)
+        givers = [self.by_role[name] for name in each.role.takes if name in self.by_role]
+        for other in (each, *(giver for giver in givers if not giver.is_read)):
+            if other.fault:
+                raise ConfigError(other.fault)
         check_interpolations(each.config, each.places)
         check_blocks(each.config, each.places, trains=trains)
 
@@ -90,17 +97,24 @@ def load_configs(
     it is there, and None stands for all `ROLES` so. `parallel` names the small file, which holds that block alone.
     `overrides` are `dotted.key=value` or `+key=value`, and `check` the roles whose values are checked; None: all.
 
-    A wrong value is a ConfigError with file, line and key; a file that is not there a FileNotFoundError, one without a
-    mapping a TypeError, and an override or a small file that does not fit a ValueError.
+    A wrong value, or a file that cannot be read, is a ConfigError with file, line and key; a file that is not there a
+    FileNotFoundError, and an override or a small file that does not fit a ValueError.
     """
     found: dict[str, StageConfig] = {}
     for name, file in (dict.fromkeys(ROLES) if files is None else files).items():
         role = role_of(name)
-        path = _file_of(role, file, recipe_dir)
-        if path is not None:
+        path = recipe_dir / "conf" / role.files[0]
+        config, places = DictConfig({}), {"": Place(str(path))}
+        try:
+            given = _file_of(role, file, recipe_dir)
+            if given is None:
+                continue
+            path = given
             config, places = read_config(path)
             fault = _slip(config, places, role) or flat(path)
-            found[name] = StageConfig(role, _with_defaults(config, role, recipe_dir, path), places, fault)
+        except (ConfigError, TypeError) as error:
+            fault = str(error)
+        found[name] = StageConfig(role, _with_defaults(config, role, recipe_dir, path), places, fault)
     if parallel is not None:
         _merge_small(found, find_config(parallel, recipe_dir))
     _override(found, overrides)
@@ -149,7 +163,9 @@ def _slip(config: DictConfig, places: Places, role: Role) -> str:
 def _merge_small(found: Mapping[str, StageConfig], path: Path) -> None:
     small, places = read_config(path)
     if list(small) != ["parallel"]:
-        raise ValueError(f"{path} must hold the block 'parallel' and nothing else, it has {list(small)}")
+        raise ValueError(
+            flat(path) or f"{path} must hold the block 'parallel' and nothing else, it has {list(small)}"
+        )
     for each in found.values():
         merge_parallel(each.config, small)
         each.places.update({key: place for key, place in places.items() if key})

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
-from espnet3.parallel.checks import search_path
 from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance.shown import versions
+from espnet3.parallel.surroundings import search_path
 
 BASES: dict[str, type] = {"runner": BaseRunner, "provider": EnvironmentProvider}
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "cloudpickle")

@@ -186,31 +186,6 @@ def is_path(value: Any) -> bool:
     return module is not None and issubclass(type(value), module.PurePath)
 
 
-def search_path() -> list[str]:
-    """Return `sys.path` for another process: relative entries spelled out, and without those that Python skips.
-
-    It skips entries that are not text, and a relative entry where the working directory is deleted.
-    """
-    here = working_folder()
-    entries = [entry for entry in sys.path if isinstance(entry, str)]
-    return [
-        os.path.normpath(os.path.join(here or "", entry)) for entry in entries if here or os.path.isabs(entry)
-    ]
-
-
-def surroundings() -> tuple[str, dict[str, str], list[str]]:
-    """Return this process's folder ("" where it is gone), environment and search path, as they are: to see a change."""
-    return working_folder() or "", dict(os.environ), list(sys.path)
-
-
-def working_folder() -> str | None:
-    """Return the working directory; None where it has been deleted."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return None
-
-
 def own_attribute(value: Any, name: str) -> Any:
     """Return an attribute that an object or a module has of its own, or None, without running any code of its class.
 

@@ -129,6 +129,12 @@ class EnvStore:
         with self._lock:
             self._forget(key)
 
+    def clear(self) -> None:
+        """Forget all envs: the process ends, and what they hold open is closed."""
+        with self._lock:
+            for key in list(self._envs):
+                self._forget(key)
+
     def _forget(self, key: str) -> None:
         self._envs.pop(key, None)
         for names in (self._defaults, self._borrowed):

@@ -134,16 +134,17 @@ def certificate_for(
     return certificate
 
 
-def _security(cert: str, key: str) -> Any:
+def _security(cert: str, key: str, make: Any = None) -> Any:
     from distributed import Security
 
     roles = {f"tls_{role}_{part}": text for role in _ROLES for part, text in (("cert", cert), ("key", key))}
-    return Security(tls_ca_file=cert, require_encryption=True, **roles)
+    return (make or Security)(tls_ca_file=cert, require_encryption=True, **roles)
 
 
 def make_certificate(parent: str | None) -> RunCertificate:
     """Make a certificate in a new folder; those of drivers that were killed are removed there."""
     import dask
+    from distributed import Security
 
     cert_text, key_text = make_pair()
 
@@ -161,6 +162,13 @@ def make_certificate(parent: str | None) -> RunCertificate:
     write_whole(cert, cert_text.encode())
     write_whole(key, key_text.encode())
     files = {"cert": cert, "key": key}
+
+    class OfRun(Security):
+        # this process knows its own pair and never reads the files, which workers are told of
+        def get_tls_config_for_role(self, role: str) -> dict[str, Any]:
+            of_worker = {"ca_file": cert, **files} if role == "worker" else {}
+            return {**super().get_tls_config_for_role(role), **of_worker}
+
     comm = {
         "require-encryption": True,
         "default-scheme": "tls",
@@ -171,7 +179,7 @@ def make_certificate(parent: str | None) -> RunCertificate:
     }
     return RunCertificate(
         folder,
-        _security(cert, key),
+        _security(cert_text, key_text, OfRun),
         {"distributed": {"comm": comm, **guarded}},
     )
 

@@ -254,7 +254,8 @@ def outputs(scheduler: Scheduler, folders: Sequence[Path], element: str) -> list
     A name has the element's id, or ends with that of its array, which some write a file for.
     """
     job, index = scheduler.parts_of(element)
-    own = rf"(?<!\d){re.escape(job)}(?:\D*$" + (rf"|\D{{1,2}}{index}(?!\d))" if index else ")")
+    own = rf"(?<!\d){re.escape(job)}"
+    own = rf"{own}\D{{1,2}}{index}(?!\d)|(?<!\d[-._\[]){own}\D*$" if index else rf"{own}\D*$"
     told = [fnmatch.translate(one.format(job=job, index=index)) for one in scheduler.printed]
     name = re.compile("|".join([own, *told]))
     files = [file for folder in folders for file in folder.glob("*") if name.search(file.name)]

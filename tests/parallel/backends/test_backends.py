@@ -6,7 +6,6 @@ import sys
 from importlib.metadata import requires
 
 import pytest
-import yaml
 from dask import config as dask_config
 from packaging.requirements import Requirement
 
@@ -21,8 +20,7 @@ from espnet3.parallel.backends import (
 )
 from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.loading import pip_line
-from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.errors import MissingPackageError
 
 JOBQUEUE = [name for name, backend in BACKENDS.items() if backend.scheduler]
 GIVEN = {"cores": 4, "memory": "32GB", "disk": "4GB", "hosts": ["a", "b"]}
@@ -134,14 +132,6 @@ def test_a_walltime_that_yaml_made_a_number_is_shown_quoted(env, number, quoted)
         f"options.walltime = {number}: YAML has read a time as a number, as it does with 4:00:00" in problem
     )
     assert f"write it in quotes: walltime: {quoted}" in problem
-
-
-def test_yaml_does_turn_a_walltime_into_a_number():
-    """The reason for the check: YAML 1.1 reads 4:00:00 in base 60."""
-    block = yaml.safe_load("{env: slurm, options: {cores: 1, memory: 1GB, walltime: 4:00:00}}")
-    assert block["options"]["walltime"] == 14400
-    with pytest.raises(ConfigError, match='walltime: "04:00:00"'):
-        ParallelConfig.parse(block)
 
 
 @pytest.mark.parametrize("hosts", ["node1,node2", []])

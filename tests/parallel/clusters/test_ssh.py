@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import ConfigError, MissingPackageError, get_client, parallel_map, set_parallel
+from espnet3.parallel import (
+    ConfigError,
+    MissingPackageError,
+    NoWorkersError,
+    get_client,
+    parallel_map,
+    set_parallel,
+)
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.backends.ssh_hosts import ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
@@ -112,6 +119,18 @@ def test_a_missing_asyncssh_is_a_missing_package(
     assert caught.value.name == "asyncssh"
     assert pip_line("ssh") in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+@BOTH
+def test_a_host_that_is_not_reached_is_named_with_the_reason(
+    mode: Mode, connect: dict[str, Any], tmp_path: Path
+) -> None:
+    """Both modes say the host, the port and the options to look at, where nothing listens."""
+    options = {"hosts": ["127.0.0.1", "127.0.0.2"], "connect_options": {**connect, "port": 9}}
+    with pytest.raises(
+        NoWorkersError, match=r"127.0.0.\d: .*no connection to port 9: .*connect_options.port"
+    ):
+        mode(options, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ COMMON = {
 }
 
 
+ROOT = Path(__file__).resolve().parents[3]
+
+
 def square(x: int) -> int:
     return x * x
 
@@ -62,12 +65,14 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 
 
 def pythons(folder: Path, n: int) -> list[str]:
-    """Make interpreters that note their own names when they are started."""
+    """Make interpreters that note their own names and search path when they are started."""
     made = []
     for number in range(n):
         path = folder / f"python {number}"
         noted = shlex.quote(str(folder / f"started.{number}"))
-        path.write_text(f'#!/bin/sh\n: > {noted}\nexec {shlex.quote(sys.executable)} "$@"\n')
+        path.write_text(
+            f'#!/bin/sh\nprintf %s "$PYTHONPATH" > {noted}\nexec {shlex.quote(sys.executable)} "$@"\n'
+        )
         path.chmod(0o700)
         made.append(str(path))
     return made
@@ -96,6 +101,7 @@ def test_one_value_holds_for_all_hosts(
     listing = {"connect_options": [connect], "remote_python": python}
     assert mode({"hosts": HOSTS, **(listing if listed else one)}, tmp_path) == [0, 1, 4, 9]
     assert started(tmp_path) == {"started.0"}
+    assert str(ROOT) in (tmp_path / "started.0").read_text().split(":")
 
 
 @pytest.mark.parametrize("mode", [pytest.param(with_driver, marks=MATRIX), detached])

@@ -204,16 +204,14 @@ def open_above(path: str) -> str:
 
     In a sticky folder, as that of temporary files is, no account exchanges another one's.
     """
-    path = os.path.realpath(path)
-    while True:
+    real = Path(path).resolve()
+    for folder in (real, *real.parents):
         with contextlib.suppress(FileNotFoundError):  # made later, by this user
-            status = os.stat(path)
+            status = folder.stat()
             why = writers(status)
             if why and not (status.st_mode & stat.S_ISVTX and status.st_uid in (os.geteuid(), 0)):
-                return f"{path} {why}"
-        if path == os.path.dirname(path):
-            return ""
-        path = os.path.dirname(path)
+                return f"{folder} {why}"
+    return ""
 
 
 def _remove_leftovers(place: str) -> None:

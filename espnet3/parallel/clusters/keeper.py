@@ -164,7 +164,8 @@ class JobKeeper:
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - _BYTES))
                 tail = file.read().decode(errors="replace").strip().splitlines()[-_LINES:]
-            texts.append("\n".join([f"the end of {path}:", *(f"    {line}" for line in tail)]))
+            if tail:
+                texts.append("\n".join([f"the end of {path}:", *(f"    {line}" for line in tail)]))
         return "\n".join(texts)
 
     def has_left(self, worker: str) -> bool | None:

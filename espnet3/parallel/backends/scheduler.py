@@ -120,6 +120,8 @@ class Scheduler:
     # pairs of a text and its replacement in a quoted path of a description
     quoting: tuple[tuple[str, str], ...] = ()
 
+    # patterns of names of an element's output, as of `glob`, from `{job}` and `{index}`, beside those with its id
+    printed: tuple[str, ...] = ()
     starved: str = ""  # pattern of the line of a job's output that reports a kill for want of memory
     expired: str = ""  # pattern of the line of a job's output that reports a kill at the walltime
     # directives that have an element queued again after preemption or the loss of its node, or when it exits

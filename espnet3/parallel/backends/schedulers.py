@@ -208,6 +208,7 @@ SGE = batch_backend(
     ),
 )
 
+_BJOBS = ("bjobs", "-a", "-noheader", "-o", "jobid jobindex stat exec_host delimiter='|'")
 LSF = batch_backend(
     "lsf",
     "LSF",
@@ -228,10 +229,7 @@ LSF = batch_backend(
             line=r"^(?P<job>\d+)\|(?P<name>[^\[\n]*)",
         ),
         place=("LSF_ENVDIR",),
-        listing=(
-            *("bjobs", "-a", "-noheader", "-u", "{user}"),
-            *("-o", "jobid jobindex stat exec_host delimiter='|'"),
-        ),
+        listing=(*_BJOBS, "-u", "{user}"),
         no_jobs="No (?:unfinished )?job found",
         line=r"^(?P<job>\d+)\|(?:0|(?P<index>\d+))\|(?P<word>\w+)\|(?P<node>\S*)",
         words=words(
@@ -243,10 +241,7 @@ LSF = batch_backend(
         ),
         questions=(
             Question(
-                command=(
-                    *("bjobs", "-a", "-noheader", "-o", "jobid jobindex stat exec_host delimiter='|'"),
-                    "{ids}",
-                ),
+                command=(*_BJOBS, "{ids}"),
                 line=r"^{job}\|(?:{index}|0)\|(?P<word>\w+)\|",  # a job alone has the index 0
                 unknown=r"Job <{id}> is not found",
             ),

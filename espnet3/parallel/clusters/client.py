@@ -36,6 +36,7 @@ from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_clust
 from espnet3.parallel.local.fork_server import ForkServer, own_processes
 from espnet3.parallel.local.pages import PrivatePages, new_secret
 from espnet3.parallel.pilots.dask import pools
+from espnet3.parallel.pilots.dask.pools import close_pool
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 logger = logging.getLogger(__name__)
@@ -164,7 +165,7 @@ class EnvClient(ClosesAtCtrlC, Client):
             return super().close(*args, **kwargs)
         cluster, self._espnet3_cluster = self._espnet3_cluster, None
         try:
-            pools.close_pool(self)
+            close_pool(self)
         finally:  # Ctrl-C too: the cluster is known here alone now
             closed = self._close_with(cluster, *args, **kwargs)
         return closed

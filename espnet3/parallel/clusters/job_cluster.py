@@ -29,7 +29,7 @@ from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters import options as block_options
 from espnet3.parallel.clusters.arrays import Arrays, array_script
 from espnet3.parallel.clusters.keeper import JobKeeper, came_back, follow
-from espnet3.parallel.clusters.security import RunCertificate
+from espnet3.parallel.clusters.security import PRELOAD, RunCertificate, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import (
     ClosesMore,
@@ -185,15 +185,6 @@ def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
         certificate.remove()
 
 
-def _problems_here(row: Backend, options: dict[str, Any]) -> list[str]:
-    assert row.scheduler is not None
-    directives = asked(row, options, "job_extra_directives", [])
-    return [
-        *block_options.interface_problems(row, options),
-        *script.output_problems(row.scheduler, directives),
-    ]
-
-
 def _maker(job_class: Any, options: Mapping[str, Any]) -> Make:
     for_job = script.of_each_job(options)
     return lambda changed: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **changed})
@@ -203,13 +194,18 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     """Start the scheduler here and submit the jobs; return without waiting for a worker."""
     make = watched_cluster(row)
     options = dict(config.options)
-    if wrong := _problems_here(row, options) + block_options.worker_argument_problems(row, options):
+    if wrong := block_options.problems_here(row, options):
         raise ConfigError("\n".join(wrong))
     folder = block_options.prepare(row, options)
     cluster = None
     certificate = None
     try:
-        certificate = block_options.secure(row, options, config.security)
+        shared = asked(row, options, "shared_temp_directory")
+        keys = shared and os.path.expanduser(os.path.expandvars(shared))
+        certificate = certificate_for(options, config.security, "this machine or the nodes", keys)
+        if certificate is not None:
+            options["protocol"] = "tls://"
+            options["worker_extra_args"] += ["--preload", PRELOAD]
         # the class was made for this one cluster
         make.certificate = certificate
         make.bounds = config.adapt
@@ -256,7 +252,7 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
     job_class = watched_cluster(row).job_cls
     options = dict(config.options)
     given = options.get("log_directory")
-    warnings = _problems_here(row, options)
+    warnings = block_options.problems_here(row, options)
     with tempfile.TemporaryDirectory() as folder:
         logs = os.path.join(folder, "logs")
         if problem := script.log_folder_problem(row, given, detached=False):

@@ -149,14 +149,14 @@ class JobKeeper:
     def missing(self) -> str:
         """Return the jobs whose workers have not come, with their states and what to look at."""
         jobs = [each for each in list(self._jobs.values()) if not each.up]
-        shown = [self._not_there(each) for each in jobs[:_SHOWN]]
+        shown = []
+        for each in jobs[:_SHOWN]:
+            number = str(each.job.job_id)
+            tail = self._log_tail(number)
+            self.kept_logs = self.kept_logs or bool(tail)
+            look = self._scheduler.look.format(id=number)
+            shown.append(not_there(f"job {number}", str(each.explained), look, tail))
         return listed(shown, len(jobs) - len(shown), self._no_answer)
-
-    def _not_there(self, each: Watched) -> str:
-        number = str(each.job.job_id)
-        tail = self._log_tail(number)
-        self.kept_logs = self.kept_logs or bool(tail)
-        return not_there(f"job {number}", str(each.explained), self._scheduler.look.format(id=number), tail)
 
     def _log_tail(self, number: str) -> str:
         texts = []
@@ -164,7 +164,8 @@ class JobKeeper:
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - _BYTES))
                 tail = file.read().decode(errors="replace").strip().splitlines()[-_LINES:]
-            texts.append("\n".join([f"the end of {path}:", *(f"    {line}" for line in tail)]))
+            if tail:
+                texts.append("\n".join([f"the end of {path}:", *(f"    {line}" for line in tail)]))
         return "\n".join(texts)
 
     def has_left(self, worker: str) -> bool | None:

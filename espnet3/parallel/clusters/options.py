@@ -17,7 +17,7 @@ from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.job_text import quoted_word, quoted_words
 from espnet3.parallel.backends.loading import asked
 from espnet3.parallel.backends.machine import asks_for_gpus
-from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, RunCertificate, certificate_for
+from espnet3.parallel.clusters.security import PRELOAD, SCRATCH
 from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import script
@@ -34,11 +34,18 @@ def _scheduler_options(row: Backend, options: dict[str, Any]) -> dict[str, Any]:
     return {**site, **(options.get("scheduler_options") or {})}
 
 
-def interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
-    """Return a sentence for the network interface that the scheduler would have, if this machine lacks it.
+def problems_here(row: Backend, options: dict[str, Any]) -> list[str]:
+    """Return a sentence for each option with which no worker would come: an interface, an argument, a folder."""
+    assert row.scheduler is not None
+    return [
+        *_interface_problems(row, options),
+        *_worker_argument_problems(row, options),
+        *script.output_problems(row.scheduler, asked(row, options, "job_extra_directives", [])),
+    ]
 
-    It is that of the workers, which are elsewhere, unless the scheduler's own options say where it listens.
-    """
+
+def _interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
+    # the scheduler has the interface of the workers, which are elsewhere, unless its own options say where it listens
     own = _scheduler_options(row, options)
     wanted = {"options.scheduler_options.interface": own.get("interface")}
     if own.get("interface") is None and own.get("host") is None:
@@ -52,12 +59,9 @@ def interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
     ]
 
 
-def worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]:
-    """Return a sentence for each of `worker_extra_args` that Dask's worker does not know.
-
-    In a job it would refuse them as well, but without a name: it takes what it does not know for arguments of the
-    module that this library preloads.
-    """
+def _worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]:
+    # in a job Dask's worker would refuse them as well, but without a name: it takes what it does not know for
+    # arguments of the module that this library preloads
     extra = asked(row, options, "worker_extra_args", [])
     command = asked(row, options, "worker_command")
     words = [word for text in extra for word in shlex.split(str(text))]
@@ -167,14 +171,3 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
         own = [line.format(folder=wanted) for line in scheduler.worker_logs]
         options["job_extra_directives"] = [*own, *options["job_extra_directives"]]
     return made
-
-
-def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertificate | None:
-    """Add a certificate of the run to the options, unless security is off or the user gave one."""
-    shared = asked(row, options, "shared_temp_directory")
-    folder = shared and os.path.expanduser(os.path.expandvars(shared))
-    certificate = certificate_for(options, security, "this machine or the nodes", folder)
-    if certificate is not None:
-        options["protocol"] = "tls://"
-        options["worker_extra_args"] = [*options.get("worker_extra_args", []), "--preload", PRELOAD]
-    return certificate

@@ -70,7 +70,7 @@ def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) ->
     name = metadata["name"]
     guard = Guard(server.namespace, name, run)
     cls = pod_cluster(make, guard.release)
-    cls.server, cls.label, cls.config = server, name, config
+    cls.server, cls.label, cls.config, cls.start_timeout = server, name, config, config.start_timeout
     try:
         return cls(**options)
     except BaseException as error:
@@ -156,7 +156,6 @@ def pod_cluster(make: Any, release: Callable[[], None]) -> Any:
 
         def __init__(self, **options: Any) -> None:
             type(self).made = self
-            self.start_timeout = self.config.start_timeout
             super().__init__(**options)
 
         async def too_late(self) -> None:

@@ -134,16 +134,17 @@ def certificate_for(
     return certificate
 
 
-def _security(cert: str, key: str) -> Any:
+def _security(cert: str, key: str, make: Any = None) -> Any:
     from distributed import Security
 
     roles = {f"tls_{role}_{part}": text for role in _ROLES for part, text in (("cert", cert), ("key", key))}
-    return Security(tls_ca_file=cert, require_encryption=True, **roles)
+    return (make or Security)(tls_ca_file=cert, require_encryption=True, **roles)
 
 
 def make_certificate(parent: str | None) -> RunCertificate:
     """Make a certificate in a new folder; those of drivers that were killed are removed there."""
     import dask
+    from distributed import Security
 
     cert_text, key_text = make_pair()
 
@@ -161,6 +162,13 @@ def make_certificate(parent: str | None) -> RunCertificate:
     write_whole(cert, cert_text.encode())
     write_whole(key, key_text.encode())
     files = {"cert": cert, "key": key}
+
+    class OfRun(Security):
+        # this process knows its own pair and never reads the files, which workers are told of
+        def get_tls_config_for_role(self, role: str) -> dict[str, Any]:
+            of_worker = {"ca_file": cert, **files} if role == "worker" else {}
+            return {**super().get_tls_config_for_role(role), **of_worker}
+
     comm = {
         "require-encryption": True,
         "default-scheme": "tls",
@@ -171,7 +179,7 @@ def make_certificate(parent: str | None) -> RunCertificate:
     }
     return RunCertificate(
         folder,
-        _security(cert, key),
+        _security(cert_text, key_text, OfRun),
         {"distributed": {"comm": comm, **guarded}},
     )
 
@@ -196,16 +204,14 @@ def open_above(path: str) -> str:
 
     In a sticky folder, as that of temporary files is, no account exchanges another one's.
     """
-    path = os.path.realpath(path)
-    while True:
+    real = Path(path).resolve()
+    for folder in (real, *real.parents):
         with contextlib.suppress(FileNotFoundError):  # made later, by this user
-            status = os.stat(path)
+            status = folder.stat()
             why = writers(status)
             if why and not (status.st_mode & stat.S_ISVTX and status.st_uid in (os.geteuid(), 0)):
-                return f"{path} {why}"
-        if path == os.path.dirname(path):
-            return ""
-        path = os.path.dirname(path)
+                return f"{folder} {why}"
+    return ""
 
 
 def _remove_leftovers(place: str) -> None:

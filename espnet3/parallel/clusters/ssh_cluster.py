@@ -32,6 +32,7 @@ from espnet3.parallel.dask_compat import INHERITED, SPEC_MODULE, inherited_confi
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.jobs.commands import end_task
+from espnet3.parallel.jobs.script import export_path
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster, listed, not_there
 
 logger = logging.getLogger(__name__)
@@ -193,8 +194,9 @@ class RemoteWorker(RemoteProcess):
 def _tied(command: str) -> str:
     # without a terminal a process outlives its session: it ends with its standard input, whose first two lines are
     # Dask's configuration and what the command reads
+    path = "".join(f"{line}; " for line in export_path())
     return (
-        f"cd {shlex.quote(os.getcwd())} 2>/dev/null || true; exec 3<&0; "
+        f"cd {shlex.quote(os.getcwd())} 2>/dev/null || true; {path}exec 3<&0; "
         f"IFS= read -r {INHERITED} <&3; export {INHERITED}; IFS= read -r s <&3; {own_scratch()} || exit 1; "
         f"printf '%s\\n' \"$s\" | {command} & p=$!; (cat <&3; kill $p) >/dev/null 2>&1 & w=$!; "
         'wait $p; r=$?; kill $w 2>/dev/null; rm -rf "$DASK_TEMPORARY_DIRECTORY"; exit $r'

@@ -10,6 +10,7 @@ cancels jobs together (`JobsToCancel`).
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 import logging
 import os
 import re
@@ -252,8 +253,11 @@ def outputs(scheduler: Scheduler, folders: Sequence[Path], element: str) -> list
 
     A name has the element's id, or ends with that of its array, which some write a file for.
     """
-    job, index = map(re.escape, scheduler.parts_of(element))
-    name = re.compile(rf"(?<!\d){job}(?:\D*$" + (rf"|\D{{1,2}}{index}(?!\d))" if index else ")"))
+    job, index = scheduler.parts_of(element)
+    own = rf"(?<!\d){re.escape(job)}"
+    own = rf"{own}\D{{1,2}}{index}(?!\d)|(?<!\d[-._\[]){own}\D*$" if index else rf"{own}\D*$"
+    told = [fnmatch.translate(one.format(job=job, index=index)) for one in scheduler.printed]
+    name = re.compile("|".join([own, *told]))
     files = [file for folder in folders for file in folder.glob("*") if name.search(file.name)]
     return sorted(
         file for file in files if not _NO_OUTPUT.search(file.name) and file.is_file() and file.stat().st_size

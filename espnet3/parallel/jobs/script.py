@@ -182,7 +182,7 @@ def log_folder_problem(row: Backend, given: Any, *, detached: bool) -> str:
 
     A driver's jobs are told of it by a directive, and those of a detached run are submitted from it.
     """
-    scheduler, folder = row.scheduler, os.path.abspath(given or os.getcwd())
+    scheduler, folder = row.scheduler, os.path.abspath(os.path.expanduser(str(given or os.getcwd())))
     assert scheduler is not None
     place = "options.log_directory" if given else "the current folder, where jobs write their logs"
     if detached:

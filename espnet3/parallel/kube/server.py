@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
@@ -45,7 +46,8 @@ class Server:
     """
 
     def __init__(self, namespace: str | None = None) -> None:
-        self.place = "env: kube: the API server"
+        self.context = current_context()
+        self.place = "env: kube: the API server" + (f" of context {self.context!r}" if self.context else "")
         self._loop = asyncio.new_event_loop()
         self._api: Any = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="espnet3-kube", daemon=True)
@@ -163,8 +165,6 @@ class Server:
 
         api: Any = await kr8s.asyncio.api()
         self._api = api
-        if api.auth.active_context:
-            self.place += f" of context {api.auth.active_context!r}"
         try:
             return await api.async_version(), api.namespace
         except kr8s.ServerError as error:
@@ -196,6 +196,22 @@ class NoAnswerError(ConfigError, OSError):
 def _numbers(version: Mapping[str, Any]) -> tuple[int, int]:
     major, minor = ("".join(filter(str.isdigit, str(version.get(part, "")))) for part in ("major", "minor"))
     return int(major or 1), int(minor or 0)
+
+
+def current_context() -> str:
+    """Return the name of the current context, as kubectl finds it: of the first file in KUBECONFIG that has one."""
+    import yaml
+
+    named = os.environ.get("KUBECONFIG")
+    for name in named.split(os.pathsep) if named else ["~/.kube/config"]:
+        try:
+            with open(os.path.expanduser(name), encoding="utf-8") as file:
+                config = yaml.safe_load(file)
+        except (OSError, ValueError, yaml.YAMLError):  # kr8s, which reads it too, has the last word
+            continue
+        if isinstance(config, dict) and config.get("current-context"):
+            return str(config["current-context"])
+    return ""
 
 
 def waits_for(pod: Mapping[str, Any]) -> str:

@@ -1,9 +1,10 @@
 """What a scheduler's list says of jobs and of the elements of arrays, read by one pattern."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from espnet3.parallel.backends import BACKENDS, Scheduler
-from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.detached.states import JobState
 
 SCHEDULERS = {name: row.scheduler for name, row in BACKENDS.items() if row.scheduler is not None}
@@ -96,20 +97,27 @@ def test_the_id_of_an_element_can_be_taken_apart(scheduler: Scheduler) -> None:
         assert scheduler.submitted
 
 
-SGE_STUCK = """\
+# scheduler, job: the command that asks why it waits, the parts of the reason, and the answer
+WHY = """
+## sge 7.2: qstat -j 7
+=> 11/21/2026 21:00:00 [1000:5]: can't chdir to /gone: No such file or directory
+=> Job is in error state
 ==============================================================
 job_number:                 7
 error reason    1:          11/21/2026 21:00:00 [1000:5]: can't chdir to /gone: No such file or directory
 scheduling info:            Job is in error state
-"""
-SGE_WAITS = """\
+## sge 7: qstat -j 7
+=> queue instance "short.q@n1" dropped because it is full
+=> (-l gpu=4) cannot run in queue "all.q" because job requests unknown resource (gpu)
+=> PE "smp" offers only 0 slots
 job_number:                 7
 script_file:                job.sh
 scheduling info:            queue instance "short.q@n1" dropped because it is full
                             (-l gpu=4) cannot run in queue "all.q" because job requests unknown resource (gpu)
                             PE "smp" offers only 0 slots
-"""
-CONDOR = """\
+## htcondor 4.0: condor_q -better-analyze 4.0
+=> TARGET.Memory >= RequestMemory
+=> 2 are rejected by your job's requirements
 -- Schedd: host : <127.0.0.1:9618?...
 The Requirements expression for job 4.000 is
 
@@ -129,28 +137,29 @@ Step    Matched  Condition
       0 match and are already running your jobs
       0 match but are serving other users
       0 are able to run your job
-"""
-LSF_WAITS = """\
+## lsf 7678[1]: bjobs -p 7678[1]
+=> Queue's resource requirements not satisfied: 3 hosts
+=> Not enough job slots: 1 host
 JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME
 7678    me      PEND  normal     host                    run[1]     Nov 21 13:08
  Queue's resource requirements not satisfied: 3 hosts;
  Not enough job slots: 1 host;
-"""
-MOAB_WAITS = """\
+## moab 17: checkjob 17
+=> job cannot run in partition base (insufficient procs available: 4 < 64)
 job 17
 
 State: Idle
 Creds:  user:me  group:me
 StartPriority:  1
 NOTE:  job cannot run in partition base (insufficient procs available: 4 < 64)
-"""
-OAR_WAITS = """\
+## oar 12: oarstat -f -j 12
+=> R=64,W=0:10:0,J=B (no enough resources)
 Job_Id: 12
     state = Waiting
     message = R=64,W=0:10:0,J=B (no enough resources)
     queue = default
-"""
-PBS_WAITS = """\
+## pbs 7: qstat -f 7
+=> Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 4 T: 4)
 Job Id: 7.host
     job_state = Q
     comment = Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 4
@@ -159,64 +168,15 @@ Job Id: 7.host
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "element", "command", "said", "reason"),
-    [
-        (
-            "sge",
-            "7.2",
-            "qstat -j 7",
-            SGE_STUCK,
-            "11/21/2026 21:00:00 [1000:5]: can't chdir to /gone: No such file or directory; Job is in error state",
-        ),
-        (
-            "sge",
-            "7",
-            "qstat -j 7",
-            SGE_WAITS,
-            (
-                'queue instance "short.q@n1" dropped because it is full; (-l gpu=4) cannot run in queue '
-                '"all.q" because job requests unknown resource (gpu); PE "smp" offers only 0 slots'
-            ),
-        ),
-        (
-            "htcondor",
-            "4.0",
-            "condor_q -better-analyze 4.0",
-            CONDOR,
-            "TARGET.Memory >= RequestMemory; 2 are rejected by your job's requirements",
-        ),
-        (
-            "lsf",
-            "7678[1]",
-            "bjobs -p 7678[1]",
-            LSF_WAITS,
-            "Queue's resource requirements not satisfied: 3 hosts; Not enough job slots: 1 host",
-        ),
-        (
-            "moab",
-            "17",
-            "checkjob 17",
-            MOAB_WAITS,
-            "job cannot run in partition base (insufficient procs available: 4 < 64)",
-        ),
-        ("oar", "12", "oarstat -f -j 12", OAR_WAITS, "R=64,W=0:10:0,J=B (no enough resources)"),
-        (
-            "pbs",
-            "7",
-            "qstat -f 7",
-            PBS_WAITS,
-            "Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 4 T: 4)",
-        ),
-    ],
-)
-def test_why_a_job_waits_is_said_in_the_schedulers_words(
-    name: str, element: str, command: str, said: str, reason: str
-) -> None:
+@pytest.mark.parametrize("case", WHY.split("## ")[1:], ids=lambda case: case.split(":")[0])
+def test_why_a_job_waits_is_said_in_the_schedulers_words(case: str) -> None:
     """The comment is one line of what the scheduler says of the job; an answer without a reason gives none."""
+    asked, *lines = case.splitlines()
+    (name, element), command = asked.partition(": ")[0].split(), asked.partition(": ")[2]
+    reason = "; ".join(line.removeprefix("=> ") for line in lines if line.startswith("=> "))
     scheduler = SCHEDULERS[name]
     assert " ".join(scheduler.ask_comment(element)) == command
-    assert scheduler.read_comment(said) == reason
+    assert scheduler.read_comment("\n".join(line for line in lines if line[:3] != "=> ")) == reason
     assert scheduler.read_comment("State: Running\nerror: no such job\n") == ""
 
 
@@ -226,7 +186,7 @@ def test_a_long_comment_is_cut() -> None:
     assert len(SCHEDULERS["lsf"].read_comment(said)) < 600
 
 
-# scheduler, how many were submitted, their ids <= what the submit command printed
+# scheduler, how many were submitted, their ids <= what the submit command printed; none: it tells no id
 SUBMITTED = r"""
 slurm None 12 <= Submitted batch job 12
 slurm 2 12_0 12_1 <= --> Verifying valid submit host (login7)...OK\nSubmitted batch job 12\n
@@ -243,29 +203,20 @@ htcondor 2 12.0 12.1 <= Submitting job(s)..\n2 job(s) submitted to cluster 12.
 moab 2 Moab.12[1] Moab.12[2] <= \nMoab.12\n
 moab None 12 <= \n12\n
 oar 2 12 13 <= [ADMISSION RULE] Set default walltime to 7200.\nOAR_JOB_ID=12\nOAR_JOB_ID=13\n
+slurm 2 <= --> Verifying valid submit host (login7)...OK\n
+slurm 2 <= Submitted batch job 12\nSubmitted batch job 13\n
+lsf 2 <= MEMLIMIT set to 2048 MB
+pbs 2 <= 3 jobs of yours are queued
+oar 2 <= OAR_JOB_ID=12
+htcondor 2 <= WARNING: 2 machines are down
 """
 
 
 @pytest.mark.parametrize("line", SUBMITTED.strip().splitlines())
 def test_the_ids_of_what_was_submitted_are_read(line: str) -> None:
-    """Each scheduler's own line tells the id, on a line of its own, whatever a site prints around it."""
+    """Each scheduler's own line tells the id, whatever a site prints around it; one too many, or none, is an error."""
     expected, _, said = line.partition(" <= ")
     name, count, *ids = expected.split()
-    assert SCHEDULERS[name].ids_in(said.replace("\\n", "\n"), None if count == "None" else int(count)) == ids
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("slurm", "--> Verifying valid submit host (login7)...OK\n"),
-        ("slurm", "Submitted batch job 12\nSubmitted batch job 13\n"),
-        ("lsf", "MEMLIMIT set to 2048 MB"),
-        ("pbs", "3 jobs of yours are queued"),
-        ("oar", "OAR_JOB_ID=12"),  # of two
-        ("htcondor", "WARNING: 2 machines are down"),
-    ],
-)
-def test_what_tells_no_id_is_an_error(name: str, said: str) -> None:
-    """No line of the scheduler's own, or one too many, is no id at all."""
-    with pytest.raises(ValueError, match="lines that tell the id"):
-        SCHEDULERS[name].ids_in(said, 2)
+    with nullcontext() if ids else pytest.raises(ValueError, match="lines that tell the id"):
+        found = SCHEDULERS[name].ids_in(said.replace("\\n", "\n"), None if count == "None" else int(count))
+        assert found == ids

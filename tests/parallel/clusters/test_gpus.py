@@ -5,15 +5,9 @@ import re
 import pytest
 
 from espnet3.parallel import MissingPackageError
-from espnet3.parallel.backends import machine as gpus_module
+from espnet3.parallel.backends import machine
 from espnet3.parallel.backends.loading import pip_line
-from espnet3.parallel.backends.machine import (
-    Gpu,
-    asks_for_gpus,
-    devices,
-    gpus_of_machine,
-    visible_gpus,
-)
+from espnet3.parallel.backends.machine import Gpu
 from espnet3.parallel.clusters.client import gpu_options
 from espnet3.parallel.config import ParallelConfig
 
@@ -36,13 +30,13 @@ ALL = [A, B, C, PART]
 )
 def test_the_variable_leaves_what_cuda_would_show(variable, left, end):
     """Numbers and beginnings of UUIDs, in the variable's order, up to the first that names no GPU."""
-    assert visible_gpus(ALL, variable) == (left, end)
+    assert machine.visible_gpus(ALL, variable) == (left, end)
 
 
 def test_dask_cuda_is_given_gpus_in_one_way():
     """Numbers where all are whole GPUs; UUIDs where one is a part, as it sorts what it is given."""
-    assert devices([C, A]) == ["2", "0"]
-    assert devices([A, PART]) == [A.uuid, PART.uuid]
+    assert machine.devices([C, A]) == ["2", "0"]
+    assert machine.devices([A, PART]) == [A.uuid, PART.uuid]
 
 
 @pytest.mark.parametrize(
@@ -54,21 +48,21 @@ def test_dask_cuda_is_given_gpus_in_one_way():
 )
 def test_a_request_for_gpus_is_known_in_each_scheduler_s_words(request_):
     """What SLURM, PBS, SGE, LSF, HTCondor and OAR call a GPU is found in a directive; a queue may be called gpu."""
-    assert asks_for_gpus(["--exclusive", request_])
+    assert machine.asks_for_gpus(["--exclusive", request_])
     for name in ("--partition=gpu", "-q gpu", "-P gpu_lab", "select=1:ncpus=8", "--mail-type=all"):
-        assert not asks_for_gpus([name, None])
+        assert not machine.asks_for_gpus([name, None])
 
 
 def test_a_missing_binding_is_reported_with_its_extra(monkeypatch):
     """Without nvidia-ml-py the message has the pip line."""
-    monkeypatch.setattr(gpus_module, "installed", lambda package: package != "pynvml")
+    monkeypatch.setattr(machine, "installed", lambda package: package != "pynvml")
     with pytest.raises(MissingPackageError, match=re.escape(pip_line("gpu"))):
-        gpus_of_machine()
+        machine.gpus_of_machine()
 
 
 def test_the_cluster_is_made_with_the_visible_gpus_and_a_dashboard_on_loopback(monkeypatch, caplog):
     """The variable, or the option of its name, chooses; too few workers are reported."""
-    monkeypatch.setattr(gpus_module, "gpus_of_machine", lambda: ALL)
+    monkeypatch.setattr(machine, "gpus_of_machine", lambda: ALL)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
     made = gpu_options(ParallelConfig.parse({"env": "local_gpu", "n_workers": 2}))
     here = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0"}

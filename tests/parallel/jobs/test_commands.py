@@ -184,6 +184,29 @@ def test_a_limit_that_was_too_high_is_named(
     assert said in text + caplog.text
 
 
+OUTPUTS = """
+slurm 7_3: out-7_3.txt w-7_3.err != out-7_30.txt out-17_3.txt w-7_4.err out-3_7.txt job.7.sh ended.7_3
+pbs 7[0]: run-3.o7.0 run.o7[0] run.o7 7[0].out != run.o7.1 run.o17.0 run-7.o12.0 7[1].out array.7.json
+pbs 7: run.o7 7.out != run-7.o12 run.o77 job.7.sh ended.7 array.7.json
+sge 7.12: run.o7.12 w.e7.12 != run.o7.1 run.o7.121 run.o12.7
+htcondor 7.0: out-7_0.txt worker-7.0.err != log-7_0.log worker-7.1.err
+moab Moab.7[2]: run.oMoab.7-2 != run.oMoab.7-1
+oar 7: OAR.run3.7.stdout OAR.7.out != OAR.run.17.stdout OAR.7.run.8.stdout
+"""
+
+
+@pytest.mark.parametrize("line", OUTPUTS.strip().splitlines())
+def test_the_output_of_a_job_is_found_by_its_id(line: str, tmp_path: Path) -> None:
+    """Files of a driver's job and of a detached one are told from those of other jobs, and from our own notes."""
+    name, job, *files = line.replace(":", "", 1).split()
+    for file in [file for file in files if file != "!="]:
+        (tmp_path / file).write_text("text")
+    scheduler = BACKENDS[name].scheduler
+    assert scheduler is not None
+    found = commands.outputs(scheduler, [tmp_path], job)
+    assert sorted(file.name for file in found) == sorted(files[: files.index("!=")])
+
+
 HELD = """
 17[].host root batch run -- 1 4 8gb 04:00 H --
 17[0].host root batch run 100 1 4 8gb 04:00 R 00:01

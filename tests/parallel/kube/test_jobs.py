@@ -16,15 +16,8 @@ from espnet3.parallel.kube.manifests import MOST, JobFacts, is_mounted, manifest
 from tests.parallel.kube.controller import refusals
 
 GOLDEN = Path(__file__).parent / "golden"
-FACTS = JobFacts(
-    "0123abcd",
-    "espnet3-ann-11112222",
-    "/data/run/detached/jobs/tasks.0.json",
-    "python",
-    "/data/run",
-    "/data/code",
-    8,
-)
+TASKS = "/data/run/detached/jobs/tasks.0.json"
+FACTS = JobFacts("0123abcd", "espnet3-ann-11112222", TASKS, "python", "/data/run", "/data/code", 8)
 OPTIONS = {
     "image": "lab/espnet:1",
     "resources": {

@@ -57,7 +57,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     # a scheduler records the folder to submit from, and some expand special characters in its name
     cwd = layout.template().surroundings.cwd
     logs = asked(row(plan.env), plan.options, "log_directory")
-    output = Path(job_script.log_folder(Path(cwd) / str(logs))) if logs else folder
+    output = Path(job_script.log_folder(Path(cwd, os.path.expanduser(str(logs))))) if logs else folder
     limit = _given_limit(settings, scheduler) or queue.array_limit(
         scheduler, partial(asking.ask, folder=folder)
     )

@@ -24,7 +24,6 @@ from espnet3.parallel.detached.launch.asking import noted
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.jobs.script import import_path
 from espnet3.parallel.kube import manifests as kube
 from espnet3.parallel.kube import server as api
 from espnet3.parallel.kube.server import RefusedError, Server
@@ -101,15 +100,13 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
     number = len(list(folder.glob("created.*.json")))
     tasks = folder / f"tasks.{number}.json"
     write_json(tasks, {"first": 0, "specs": [str(layout.spec(shard)) for shard in shards]})
-    root = import_path()
-    seen = root is not None and kube.is_mounted(root, plan.options.get("volume_mounts") or [])
     facts = kube.JobFacts(
         run=_label(layout),
         name=f"{kube.new_name()}-{uuid.uuid4().hex[:4]}",
         tasks=str(tasks),
         python=interpreter(plan.env, plan.options, "")[0],
         folder=str(folder),
-        import_path=root if seen else None,
+        import_path=kube.mounted_package(plan.options.get("volume_mounts")),
         n_workers=plan.n_workers,
         memory_factor=factor,
     )

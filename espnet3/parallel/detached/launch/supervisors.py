@@ -12,7 +12,6 @@ import shlex
 import signal
 import subprocess
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from espnet3.parallel.backends import Kind, row
@@ -75,7 +74,7 @@ def _command(layout: Layout, python: list[str]) -> list[str]:
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
     """Return the state of jobs without a sign of life: pending while a supervisor may start them, else lost."""
     now = disk_now(layout.folder)
-    supervised = any(holder_lives(folder, now) for folder in _supervisors(layout))
+    supervised = any(holder_lives(folder, now) for folder in layout.folder.glob(f"{SUPERVISOR}*"))
     return {int(shard): (JobState.PENDING if supervised else JobState.LOST, "") for shard in jobs}
 
 
@@ -84,7 +83,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
 
     Jobs of other hosts find stop.json.
     """
-    folders = [*_supervisors(layout), *(layout.shard(shard) for shard in range(plan.n_shards))]
+    folders = [*layout.folder.glob(f"{SUPERVISOR}*"), *map(layout.shard, range(plan.n_shards))]
 
     def living() -> list[psutil.Process]:
         pids = [pid for pid in map(living_pid, folders) if pid is not None]
@@ -99,10 +98,6 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
                 _kill(process)
             end = time.monotonic() + grace
         time.sleep(_LOOK)
-
-
-def _supervisors(layout: Layout) -> list[Path]:
-    return [*layout.folder.glob(f"{SUPERVISOR}*")]
 
 
 def _of_run(layout: Layout, pid: int) -> psutil.Process | None:

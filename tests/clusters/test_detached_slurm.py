@@ -210,7 +210,7 @@ def _squeue(job: str, field: str) -> str:
     return done.stdout.strip()
 
 
-def _start_now(job: str, *update: str) -> None:
+def _start_now(job: str) -> None:
     """Wait until a job is queued again, and let it run at once: SLURM would wait two minutes.
 
     It does so for a reason: what its last run has still to report would be taken for the end of the next.
@@ -221,7 +221,7 @@ def _start_now(job: str, *update: str) -> None:
         lambda: not any(step in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])),
         every=0.1,
     )
-    subprocess.run(["scontrol", "update", f"jobid={job}", SOON, *update], check=True)
+    subprocess.run(["scontrol", "update", f"jobid={job}", SOON], check=True)
 
 
 def _is_requeued(job: str) -> bool:

@@ -12,12 +12,6 @@ from tests.standins.place import NAMES, block
 from tests.waiting import wait_until
 
 
-def run(*command, text=None):
-    """Run a command; return its exit code, output and errors."""
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
 def test_a_wrong_queue_is_said_at_once(monkeypatch, tmp_path):
     """The scheduler's own words arrive, with the command and its exit code."""
     monkeypatch.chdir(tmp_path)
@@ -77,7 +71,7 @@ def test_no_job_is_replaced_while_the_queue_does_not_answer(answer, monkeypatch,
         failing.chmod(0o755)
         failing.replace(qstat)
         (waiting,) = (each for each in queue.jobs() if each.state == "waiting")
-        run("qdel", f"{waiting.job}[{waiting.index}]")
+        subprocess.run(["qdel", f"{waiting.job}[{waiting.index}]"], check=True)
         wait_until(lambda: len(queue.jobs()) == 3)
 
 

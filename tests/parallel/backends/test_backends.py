@@ -25,11 +25,6 @@ from espnet3.parallel.errors import MissingPackageError
 JOBQUEUE = [name for name, backend in BACKENDS.items() if backend.scheduler]
 GIVEN = {"cores": 4, "memory": "32GB", "disk": "4GB", "hosts": ["a", "b"]}
 # A test of a package reads the installed one; where it is absent there is nothing to compare with.
-INSTALLED = [
-    name
-    for name, backend in BACKENDS.items()
-    if all(installed(ref.split(".")[0]) for ref in (backend.cluster, *backend.signatures))
-]
 needs_jobqueue = pytest.mark.skipif(not installed("dask_jobqueue"), reason="dask-jobqueue is not installed")
 
 

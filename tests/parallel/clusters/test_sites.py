@@ -19,14 +19,8 @@ from espnet3.parallel.jobs import commands
 from tests.habits import rows
 from tests.parallel.clusters.test_arrays import block
 from tests.sites import CANCEL, habit
-from tests.standins import StandIn, standin
+from tests.standins import standin
 from tests.waiting import wait_until
-
-
-def others(queue: StandIn) -> list[int]:
-    """Return the numbers of the jobs that wait or run."""
-    return sorted({each.job for each in queue.unfinished()})
-
 
 REFUSING = """
 grep -q "^#PBS -J" "$1" && { echo "qsub: would exceed the limit on jobs per user" >&2; exit 1; }

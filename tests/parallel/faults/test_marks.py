@@ -8,8 +8,6 @@ from tests.parallel.faults.items import crash, crash_once
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import acting
 
-TWO = {"env": "local", "n_workers": 2}
-
 
 def test_items_that_each_crash_once_are_no_poison(client: Any, folder: Path) -> None:
     """Items of one chunk that crash once each have their results in the end: none has killed twice."""

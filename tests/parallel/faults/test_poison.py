@@ -106,19 +106,16 @@ class TestOnTwoWorkers:
         assert runner.summary is not None
         assert (runner.summary.retries, runner.summary.deaths, runner.summary.failed) == (0, 0, 1)
 
-    def test_several_poison_items_the_first_and_the_last_among_them(self) -> None:
-        """Each of several poison items is named, and each costs three workers at most."""
-        bad = (0, 500, N - 1)
-        results, runner = run(Square, "leave", *bad)
-        check(results, *bad, cause="poison")
+    @pytest.mark.parametrize(("bad", "n"), [((0, 500, N - 1), N), ((0, 1), 2)], ids=["among others", "alone"])
+    def test_several_poison_items_the_first_and_the_last_among_them(
+        self, bad: tuple[int, ...], n: int
+    ) -> None:
+        """Each of several poison items is named, and each costs three workers at most, also where all are poison."""
+        results, runner = run(Square, "leave", *bad, n=n)
+        check(results, *bad, cause="poison", n=n)
         assert runner.summary is not None
         assert runner.summary.retries == 0
         assert runner.summary.deaths <= 3 * len(bad)
-
-    def test_only_poison(self) -> None:
-        """A run all of whose items crash ends, with all of them named."""
-        results, _ = run(Square, "leave", 0, 1, n=2)
-        check(results, 0, 1, cause="poison", n=2)
 
     @pytest.mark.parametrize(("fault", "cause"), [("segfault", "poison"), ("bad_value", "error")])
     def test_in_a_batch(self, fault: str, cause: str) -> None:

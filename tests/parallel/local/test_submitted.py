@@ -84,13 +84,6 @@ def test_a_call_whose_process_is_shot_once_runs_again(tmp_path: Path) -> None:
     assert parallel_submit(first_time).result(timeout=600) == "again"
 
 
-def test_a_changed_environment_is_seen_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in the environment when a call is submitted is what it finds."""
-    for value in ("one", "two"):
-        monkeypatch.setenv("ESPNET3_TEST_SUBMITTED", value)
-        assert parallel_submit(os.getenv, "ESPNET3_TEST_SUBMITTED").result(timeout=600) == value
-
-
 def test_a_program_ends_without_the_calls_that_nobody_waits_for(tmp_path: Path) -> None:
     """A program that does not wait for its calls is not kept alive by them, and takes their processes with it."""
     said = run_script(

@@ -70,21 +70,6 @@ def test_an_edit_that_decides_nothing_is_accepted(
     assert differences(first, then) == []
 
 
-def of_config(package: Package, value: str) -> Any:
-    """Return the identity of a run with a config."""
-    text = cases.program(cases.MEANT, "1").replace("forward(idx)", "forward(idx, c)")
-    return identity(package, text + f"\ndef main():\n    return made({{'x': {value}}})\n")
-
-
-@pytest.mark.filterwarnings("ignore:the matrix subclass")
-@pytest.mark.parametrize(("one", "other"), cases.CONFIGS.values(), ids=cases.CONFIGS)
-def test_another_config_is_another_run(package: Package, one: str, other: str) -> None:
-    """Order, type and structure of a config's values count."""
-    first, again = of_config(package, one), of_config(package, one)
-    assert differences(first, again) == []
-    assert differences(again, of_config(package, other)) != []
-
-
 @pytest.mark.parametrize("value", cases.OF_KINDS)
 def test_a_method_of_a_configs_value_counts(package: Package, value: str) -> None:
     """The class of a value counts, also where it is a kind of text, number, container or array."""

@@ -101,8 +101,7 @@ class Choice(Sort):
 
 
 FLAG = Fits(lambda value: isinstance(value, bool), "true or false")
-RESUME = Choice((True, False, "force"), quoted=True)
-"""Values of `resume`: continue the run of the folder, start anew, or continue despite changes."""
+RESUME = Choice((True, False, "force"), quoted=True)  # go on, start anew, go on despite changes
 
 
 def names_of(what: str, none: str = "") -> Sort:

@@ -83,7 +83,7 @@ def _iterated(data: Iterable[Any], name: str) -> Iterator[Any]:
         if isinstance(data, Iterable):  # its own __iter__ failed
             raise
         raise TypeError(
-            f"{name} must be an iterable of items, not {brief(data, 100)}; give a list, or range(n) for n of them"
+            f"{name} must be an iterable of items, not {brief(data, 100)}; try range(n)"
         ) from None
     if not hasattr(type(data), "__iter__") and hasattr(type(data), "__len__"):
         # as torch does: what a dataset makes up as it is asked for has no end of its own

@@ -169,7 +169,7 @@ def seen_as(folder: str | Path, given: str | Path) -> Path:
     return Path(given if os.path.abspath(given) == os.path.abspath(folder) else folder)
 
 
-def check_setup(setup: Any, argument: str = "setup_fn") -> None:
+def check_setup(setup: Any, given: str = "setup_fn") -> None:
     """Check that a setup function can be called without arguments, before anything is started."""
     if setup is None:
         return
@@ -177,9 +177,7 @@ def check_setup(setup: Any, argument: str = "setup_fn") -> None:
         hint = ""
         if inspect.getattr_static(setup, "build_env_local", None) is not None:
             hint = "; of a provider, give its build_env_local, or make_worker_setup_fn()"
-        raise SignatureError(
-            f"{argument} must be a function without arguments, not {brief(setup, 100)}{hint}"
-        )
+        raise SignatureError(f"{given} must be a function without arguments, not {brief(setup, 100)}{hint}")
     try:
         signature = inspect.signature(setup)
     except (TypeError, ValueError):  # a builtin without a signature
@@ -189,7 +187,7 @@ def check_setup(setup: Any, argument: str = "setup_fn") -> None:
     except TypeError as error:
         name = name_of(setup)
         raise SignatureError(
-            f"{argument} is called without arguments, and {name}: {error}; give it what it needs by "
+            f"{given} is called without arguments, and {name}: {error}; give it what it needs by "
             f"functools.partial({name}, ...)"
         ) from None
 

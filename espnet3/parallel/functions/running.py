@@ -48,7 +48,6 @@ _OPTIONS = [
     if name not in ("self", "provider", "batch_size", "split_batches")
 ]
 _ENV = 'a mapping from parameter names to values (a backend is chosen by parallel={"env": ...})'
-_COST = Fits(callable, "a function from an item to a number", none="None")
 # what other libraries call them
 _CALLED = {
     **dict.fromkeys(
@@ -144,7 +143,7 @@ def _run(
             f"{beside} two ways to give the env: leave one out, and have setup return all of it"
         )
     argument("env", env, Fits(lambda value: isinstance(value, Mapping), _ENV, none="None"))
-    argument("item_cost", item_cost, _COST)
+    argument("item_cost", item_cost, Fits(callable, "a function from an item to a number", none="None"))
     check_setup(setup, "setup")
     _check_names(fn, more)
     given = {**more, **(env or {})}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path, PurePosixPath
 
 import click
@@ -67,8 +68,12 @@ def overlay(tree: Path, away: bool) -> None:
     """Use the installed layer in TREE, a checkout of ESPnet: links beside its files, none of which changes."""
     try:
         links = remove(tree) if away else lay(tree)
-    except OSError as error:  # a link cannot be made, or removed
-        raise click.ClickException(str(error)) from error
+    except (
+        click.ClickException,
+        OSError,
+    ) as error:  # click's own words are not escaped for a terminal of ASCII
+        print(error, file=sys.stderr)
+        sys.exit(1)
     if away:
         print(f"{len(links)} links removed; {tree} uses its own espnet3.parallel again")
         return

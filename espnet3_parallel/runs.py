@@ -38,7 +38,7 @@ def a_run(run: str) -> str:
     return run
 
 
-_folder = click.Path(exists=True, file_okay=False)
+_folder = click.Path(exists=True)
 run_argument = click.argument("run", type=_folder, callback=lambda ctx, param, run: a_run(run))
 trusting = click.option("--trust", is_flag=True, help="Act on RUN even if others own it or may write to it.")
 

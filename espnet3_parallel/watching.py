@@ -27,7 +27,7 @@ _LINE = 10.0  # seconds between two lines where there is no terminal
 
 
 @verb(
-    click.argument("run", type=click.Path(exists=True, file_okay=False), metavar="RUN|FOLDER"),
+    click.argument("run", type=click.Path(exists=True), metavar="RUN|FOLDER"),
     click.option("--json", "as_json", is_flag=True, help="Print what would be shown now as JSON, and leave."),
 )
 def watch(run: str, as_json: bool) -> None:

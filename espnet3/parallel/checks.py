@@ -101,8 +101,7 @@ class Choice(Sort):
 
 
 FLAG = Fits(lambda value: isinstance(value, bool), "true or false")
-RESUME = Choice((True, False, "force"), quoted=True)
-"""Values of `resume`: continue the run of the folder, start anew, or continue despite changes."""
+RESUME = Choice((True, False, "force"), quoted=True)  # go on, start anew, go on despite changes
 
 
 def names_of(what: str, none: str = "") -> Sort:
@@ -115,15 +114,15 @@ def names_of(what: str, none: str = "") -> Sort:
 
 
 class Location(Sort):
-    """A path of a file or folder, as text or a `Path`; `inside` another one: relative, and without steps back."""
+    """A path as text or a `Path`; `inside` another one: relative, and without steps back; of a `job`: for its shell."""
 
-    def __init__(self, *, inside: str = "", none: str = "") -> None:
+    def __init__(self, *, inside: str = "", none: str = "", job: bool = False) -> None:
         def must_be(value: Any) -> str:
             if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
                 return 'a path, such as "exp/run"'
             path = os.fspath(value)
-            if not path and not inside:
-                return 'a path, such as "exp/run" (an empty one may be a variable that is not set)'
+            if not (inside or job) and (not path or path[0] in "~$"):
+                return 'a path, such as "exp/run" (only a shell fills in ~ and $NAME; Python: os.path.expanduser)'
             if inside and (os.path.isabs(path) or os.pardir in path.split(os.sep)):
                 return f'a path inside {inside}, such as "dev"'
             return ""

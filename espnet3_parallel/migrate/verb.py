@@ -42,11 +42,11 @@ _PATH_SH = (
         show_default=True,
         help="What the block is for: inference takes decode_cmd (cuda_cmd on GPUs), data takes train_cmd.",
     ),
-    click.option(
-        "--output", "-o", type=click.File("x", "utf-8", lazy=True), default="-", help="Write a new file."
-    ),
+    click.option("--output", "-o", type=click.File("x", "utf-8", lazy=True), help="Write a new file."),
 )
-def migrate(files: tuple[str, ...], stage: str, output: TextIO, **given: int | bool | str | None) -> None:
+def migrate(
+    files: tuple[str, ...], stage: str, output: TextIO | None, **given: int | bool | str | None
+) -> None:
     """Turn Kaldi's or ESPnet2's scheduler settings into a parallel block.
 
     FILES are cmd.sh, the files of options that its scripts read (conf/slurm.conf, conf/queue.conf, ...), and, where
@@ -61,7 +61,7 @@ def migrate(files: tuple[str, ...], stage: str, output: TextIO, **given: int | b
     if "nj" in fixed:  # a typed number wins over an inference_nj of a file
         fixed.setdefault("inference_nj", fixed["nj"])
     text = _migrated(files, fixed, stage)
-    output.write(text)
+    print(text, end="", file=output)
 
 
 def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> str:

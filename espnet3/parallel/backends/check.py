@@ -227,7 +227,7 @@ _OF_DASK: dict[str, Sort] = {
         "a size with its unit, such as memory_limit: 4GB, a share such as 0.5, auto, or 0 for none",
     ),
     **dict.fromkeys(("host", "interface", "protocol"), Fits(_is(str), "text")),
-    "local_directory": Location(),
+    "local_directory": Location(job=True),
     "preload": Fits(_are_modules, "a module, or a list of them, such as preload: [my_tables]"),
     "resources": Fits(_is(Mapping), "a mapping of names to numbers, such as resources: {licence: 1}"),
     "env": Fits(

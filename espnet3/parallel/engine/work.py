@@ -82,9 +82,7 @@ def _iterated(data: Iterable[Any], name: str) -> Iterator[Any]:
     except TypeError:
         if isinstance(data, Iterable):  # its own __iter__ failed
             raise
-        raise TypeError(
-            f"{name} must be an iterable of items, not {brief(data, 100)}; give a list, or range(n) for n of them"
-        ) from None
+        raise TypeError(f"{name} must be an iterable of items, not {brief(data, 100)}; give a list") from None
     if not hasattr(type(data), "__iter__") and hasattr(type(data), "__len__"):
         # as torch does: what a dataset makes up as it is asked for has no end of its own
         return itertools.islice(found, len(data))  # type: ignore[arg-type]  # it has a length

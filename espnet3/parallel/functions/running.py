@@ -47,12 +47,7 @@ _OPTIONS = [
     for name in inspect.signature(BaseRunner.__init__).parameters
     if name not in ("self", "provider", "batch_size", "split_batches")
 ]
-_ENV = Fits(
-    lambda value: isinstance(value, Mapping),
-    'a mapping from parameter names to values (a backend is chosen by parallel={"env": ...})',
-    none="None",
-)
-_COST = Fits(callable, "a function from an item to a number", none="None")
+_ENV = 'a mapping from parameter names to values (a backend is chosen by parallel={"env": ...})'
 # what other libraries call them
 _CALLED = {
     **dict.fromkeys(
@@ -147,9 +142,9 @@ def _run(
         raise ConfigError(
             f"{beside} two ways to give the env: leave one out, and have setup return all of it"
         )
-    argument("env", env, _ENV)
-    argument("item_cost", item_cost, _COST)
-    check_setup(setup)
+    argument("env", env, Fits(lambda value: isinstance(value, Mapping), _ENV, none="None"))
+    argument("item_cost", item_cost, Fits(callable, "a function from an item to a number", none="None"))
+    check_setup(setup, "setup")
     _check_names(fn, more)
     given = {**more, **(env or {})}
     found = _items_of(items, fn, given if setup is None else None)

@@ -130,7 +130,7 @@ class Watcher:
             now,
             self._rate(self._clock(), status.ok + status.failed),
             tuple(workers),
-            tuple(failures.groups(None if merged else self._outcomes.state)),
+            tuple(failures.groups()),
             tuple((round(seconds, 3), name) for seconds, name in slow),
             sum(worker.memory for worker in workers),
         )

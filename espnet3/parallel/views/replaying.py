@@ -60,8 +60,7 @@ def _classes(said: dict[str, Any], notes: list[str]) -> tuple[Any, Any]:
         root = str(ref.root)
         if root not in sys.path:
             sys.path.insert(0, root)
-    runner, provider = (load(ref) for ref in refs)
-    return runner, provider
+    return load(refs[0]), load(refs[1])
 
 
 def _reference(what: str, said: dict[str, Any], script: str) -> ClassRef:

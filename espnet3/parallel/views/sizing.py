@@ -61,9 +61,8 @@ def measured_by(run: Path) -> Measured:
     elif times.items:  # of jobs, or of a driver that was killed
         items, seconds = times.items, times.busy / times.items
         env = max((one.env for one in times.arrivals), default=0.0)
-        begun = (
-            one.when
-            - span.begin  # from a job's lease to its first item, which is shorter than from its start
+        begun = (  # from a job's lease to its first item, which is shorter than from its start
+            one.when - span.begin
             for span in facts.shards
             for one in times.arrivals
             if shard_of(one.worker) == span.name and span.begin <= one.when <= span.end

@@ -11,6 +11,7 @@ import pandas
 import pytest
 
 from espnet3.parallel import (
+    BaseRunner,
     ChangedRunError,
     ConfigError,
     ItemError,
@@ -93,6 +94,26 @@ def test_any_callable_is_run_and_compared_by_content(made: Any, tmp_path: Path) 
     assert list(quietly(made(2), range(3), output_dir=out)) == [0, 2, 4]
     with pytest.raises(ChangedRunError):
         quietly(made(3), range(3), output_dir=out)
+
+
+@pytest.mark.parametrize(
+    ("fn", "options", "said"),
+    [
+        (BaseRunner, {}, "run takes a function, and BaseRunner is a runner"),
+        (len, {"output_dir": ""}, "output_dir must be a path"),
+        (len, {"output_dir": "~/run"}, "only a shell fills in ~"),
+        (len, {"item_cost": 3}, "item_cost must be a function"),
+        (len, {"env": "local"}, "a backend is chosen by parallel="),
+    ],
+)
+def test_a_slip_is_named_before_anything_is_done(
+    fn: Any, options: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would run something else, or somewhere else, is an error with the fix, and leaves no folder."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ConfigError, SignatureError), match=said):
+        quietly(fn, ["a"], **options)
+    assert not list(tmp_path.iterdir())
 
 
 def test_any_iterable_gives_items(tmp_path: Path) -> None:

@@ -50,9 +50,6 @@ _ONCE = frozenset({
     "_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"
 })  # fmt: skip
 _SOCKETS = ("socket", "_socket")
-_LAYERS = (
-    "torch.nn.modules.module"  # of the base of all layers, which pickles its attributes and nothing else
-)
 _factory: Any = vars(defaultdict)["default_factory"].__get__
 _longest: Any = vars(deque)["maxlen"].__get__
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
@@ -227,7 +224,9 @@ class Content:
         if not is_a(value, FunctionType):
             return _digest("code", full)
         full += b" " + value.__code__.co_name.encode()
-        if not _is_anonymous(value) and (is_users(value) or not value.__closure__):
+        known = getattr(value.__code__, "co_qualname", "")  # since Python 3.11
+        is_named = "<" not in value.__qualname__ + known and (known or "__wrapped__" not in vars(value))
+        if is_named and (is_users(value) or not value.__closure__):
             return _digest("code", full)  # its name says which it is, and its code counts there
         said = code_hash(value.__code__).encode() if is_users(value) else b""
         given = given_to(value).values()
@@ -286,7 +285,7 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     users = [base for base in kind.__mro__ if is_users(base)]
     if issubclass(kind, BaseException):
         return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
-    theirs = [base for base in kind.__mro__[:-1] if base not in users and base.__module__ != _LAYERS]
+    theirs = [base for base in kind.__mro__[:-1] if base not in users and not is_of_torch(base)]
     ways = [vars(base)[name] for base in theirs for name in _PICKLING if name in vars(base)]
     reduce: Any = copyreg.dispatch_table.get(kind) or (lambda one: one.__reduce_ex__(4))
     if users:  # nothing that calls what they override
@@ -304,14 +303,9 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     return [list(part) if at > 2 and part is not None else part for at, part in enumerate(taken)]
 
 
-def is_torch_module(kind: type) -> bool:
-    """Tell whether objects of a class are layers or models of torch."""
-    return any(base.__module__ == _LAYERS for base in kind.__mro__)
-
-
-def _is_anonymous(function: FunctionType) -> bool:
-    known = getattr(function.__code__, "co_qualname", "")  # since Python 3.11
-    return "<" in function.__qualname__ + known or (not known and "__wrapped__" in vars(function))
+def is_of_torch(kind: type) -> bool:
+    """Tell whether a class is the base of all layers and models of torch."""
+    return kind.__module__ == "torch.nn.modules.module"
 
 
 def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, bool]]:

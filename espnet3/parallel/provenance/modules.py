@@ -17,7 +17,6 @@ from espnet3.parallel.checks import is_a, own_attribute
 
 _OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # a new version of us is not another run
 MAIN = ("__main__", "__mp_main__")
-_LOADERS = ("_frozen_importlib", "_frozen_importlib_external", "zipimport")
 
 
 @functools.cache
@@ -72,12 +71,6 @@ def file_of(module: str) -> str | None:
     """Return the file of a module that is loaded; None where it has none (a terminal, a notebook, `python -`)."""
     file = own_attribute(sys.modules.get(module), "__file__")
     return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None
-
-
-def is_translated(module: Any) -> bool:
-    """Tell whether a module's loader rewrites the file before it compiles it, as pytest does for assertions."""
-    loader = own_attribute(own_attribute(module, "__spec__"), "loader")
-    return loader is not None and type(loader).__module__ not in _LOADERS
 
 
 def name_of(module: str) -> str:

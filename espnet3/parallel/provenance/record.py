@@ -13,7 +13,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.provenance.code import BODY, code_hash, constant_hash, constants_in, hashes_in
 from espnet3.parallel.provenance.content import WRAPPERS, bound_around
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, module_of, name_of_file
-from espnet3.parallel.provenance.reach import INSTALLED, Code
+from espnet3.parallel.provenance.reach import INSTALLED, PUT_THERE, Code
 
 _MOST_SHOWN = 10
 
@@ -28,16 +28,12 @@ def changed_parts(old: Code, new: Code) -> list[str]:
         was = old.get(module, now)
         alike = bool(was.get("unloaded")) == bool(now.get("unloaded"))
         for kind in ("code", "values") if alike else ("code",):
-            changed = [
-                name for name, one in now[kind].items() if not _is_same(was[kind].get(name, one), one, alike)
-            ]
-            lines += [_line(module, now["file"], name) for name in changed]
+            for name, one in now[kind].items():
+                before, after = set(was[kind].get(name, one).split()), set(one.split())
+                if before != after and (alike or not (before < after or after < before)):
+                    said = f"{name} ({', '.join(sorted(before ^ after))})" if name == PUT_THERE else name
+                    lines.append(_line(module, now["file"], said))
     return lines
-
-
-def _is_same(was: str, now: str, alike: bool) -> bool:
-    old, new = set(was.split()), set(now.split())
-    return old == new or (not alike and (old < new or new < old))
 
 
 def changed_files(old: Code) -> list[str]:
@@ -137,8 +133,6 @@ def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
 def _differences(
     module: str, file: str, was: dict[str, Any], functions: dict[str, set[str]], constants: dict[str, str]
 ) -> Iterator[str]:
-    if was.get("translated"):
-        return
     for name, one in was["code"].items():
         if name in functions and functions[name].isdisjoint(one.split()):
             yield _line(module, file, name)

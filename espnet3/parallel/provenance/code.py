@@ -40,18 +40,13 @@ _PAIRS = {
     for name, op in dis.opmap.items()
     if (parts := re.fullmatch("(LOAD|STORE)_FAST_(LOAD|STORE)_FAST", name))
 }
-_TABLES: tuple[Any, ...] = (
-    dis.hasname,
-    [*dis.hasconst, dis.opmap.get("KW_NAMES")],
-    dis.haslocal,
-    dis.hasfree,
-    dis.hascompare,
-)
+_CONSTANTS = [*dis.hasconst, *(op for name, op in dis.opmap.items() if name == "KW_NAMES")]
+_TABLES = (dis.hasname, _CONSTANTS, dis.haslocal, dis.hasfree, dis.hascompare)
 # By instruction: the table that its argument is a number in, and how many lower bits of the argument say something else
 _MEANT = {op: (at, 0) for at, ops in enumerate(_TABLES) for op in ops} | {
     dis.opmap["LOAD_GLOBAL"]: (0, int(_VERSION >= (3, 11))),
     dis.opmap["LOAD_ATTR"]: (0, int(_VERSION >= (3, 12))),
-    dis.opmap.get("LOAD_SUPER_ATTR"): (0, 2),
+    dis.opmap.get("LOAD_SUPER_ATTR", -1): (0, 2),
     dis.opmap["COMPARE_OP"]: (4, 5 if _VERSION >= (3, 13) else 4 if _VERSION >= (3, 12) else 0),
 }
 _NAMES = [name.replace("FORWARD_", "").replace("BACKWARD_", "") for name in dis.opname]
@@ -95,7 +90,8 @@ def steps_of(code: CodeType) -> list[_Step]:
             above = (above | raw[2 * number + 1]) << 8 if op == _MORE else 0
             continue
         at, arg, above = 2 * number, above | raw[2 * number + 1], 0
-        name, value = _NAMES[op], arg
+        name: str = _NAMES[op]
+        value: Any = arg
         if op in _PAIRS:
             for part, local in zip(_PAIRS[op], (arg >> 4, arg & 15), strict=True):
                 steps.append((f"{part}_FAST", fast[local], local, at))

@@ -39,9 +39,8 @@ _OF_C = (
     *(types.BuiltinFunctionType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
     *(MemberDescriptorType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType),
 )
-_CYTHON = (
-    "cython_function_or_method"  # a type of each version of Cython; an attribute of it may be an address
-)
+# Functions of Cython: a type of each version, and an attribute may be an address
+_CYTHON = "cython_function_or_method"
 # Modules of objects that never decide a result, and of those that differ at each start
 _NOTHING = frozenset({
     "_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc"

@@ -13,6 +13,7 @@ import builtins
 import hashlib
 import os
 import sys
+import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -372,9 +373,19 @@ class Reach(Content):
 
 def _is_edited(file: str) -> bool:
     """Tell whether a file has changed since this process began, which may have loaded what it said before."""
+    return os.path.isfile(file) and os.stat(file).st_ctime > _began()
+
+
+@cache
+def _began() -> float:
     import psutil  # rarely asked
 
-    return os.path.isfile(file) and os.stat(file).st_ctime > psutil.Process().create_time()
+    then = psutil.Process().create_time() + 0.02  # it is rounded down to hundredths
+    if hasattr(
+        time, "CLOCK_BOOTTIME"
+    ):  # Linux: `then` is counted from the boot, whose time is in whole seconds
+        then += time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - psutil.boot_time()
+    return then
 
 
 def _imported(facts: Facts, package: str) -> Iterator[str]:

@@ -271,11 +271,11 @@ class Reach(Content):
     def _code(self, module: str, facts: Facts, world: dict[str, Any]) -> None:
         self._read(module, "", world, facts.reads, facts.names)
         self._of_module(module, builtins, frozenset(facts.reads - world.keys()))
-        for one in [world[name] for name in facts.bare & world.keys()]:
-            if is_a(one, ModuleType) and is_users(one):
+        read = {name: world[name] for name in facts.reads & world.keys()}
+        for name, one in read.items():
+            if name in facts.bare and is_a(one, ModuleType) and is_users(one):
                 self.add(one)
-        read = [world[name] for name in facts.reads & world.keys()]
-        called = [one.__name__ for one in read if is_a(one, (FunctionType, BuiltinFunctionType))]
+        called = [one.__name__ for one in read.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
         self._imports(module, facts, str(world.get("__package__") or ""), called)
         if not _SEES_ALL.isdisjoint(facts.names):
             self._all_names(module, world)
@@ -305,9 +305,8 @@ class Reach(Content):
             elif is_a(value, (FunctionType, type)) and is_users(value):
                 self._put.add(f"{module.__name__}.{name}")
                 self._value(owner, f"the value of {module.__name__}.{name}", value)
-            elif is_a(value, type):  # a function of the user's in it; who has put none says nothing
-                for one in [one for one in list(vars(value).values()) if type(one) is FunctionType]:
-                    self.add(one)
+            elif is_a(value, type):
+                self.add(value)
 
     def _all_names(self, module: str, world: dict[str, Any]) -> None:
         out, known = self.left_out(world), []

@@ -87,7 +87,9 @@ class LoadedCode:
                 continue
             called = name_of_file(file)
             entry = self._left.get(called)
-            if entry is not None and _is_meant(name, file, entry):
+            names = {name, entry["module"]} if entry is not None else set()
+            is_meant = len(names) == 1 or names <= {*MAIN}
+            if entry is not None and (is_meant or os.path.realpath(file) == os.path.realpath(entry["file"])):
                 del self._left[called]
                 now = _functions_of(module, os.path.basename(file))
                 if entry.get("unloaded") and (code := compiled(name, file)) is not None:
@@ -102,11 +104,6 @@ class LoadedCode:
                 "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "
                 'client); resume=False starts anew, resume="force" goes on with the results of both'
             )
-
-
-def _is_meant(name: str, file: str, entry: dict[str, Any]) -> bool:
-    same_name = name == entry["module"] or {name, entry["module"]} <= {*MAIN}
-    return same_name or os.path.realpath(file) == os.path.realpath(entry["file"])
 
 
 def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:

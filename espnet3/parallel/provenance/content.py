@@ -13,7 +13,7 @@ import marshal
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Set
 from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import PurePath
@@ -131,23 +131,23 @@ class Content:
     """Hashes values; `reach.Reach` also takes in the code in them."""
 
     lenient = False  # whether any value without content drops out
+    come_later: Set[str] = (
+        frozenset()
+    )  # modules whose functions and classes are missing yet when a run begins
 
-    def __init__(self, module_name: Callable[[str], str] = name_of) -> None:
+    def __init__(
+        self,
+        module_name: Callable[[str], str] = name_of,
+        left_out: Callable[[Any], set[str]] = lambda _: set(),
+    ) -> None:
         self._module_name = module_name
+        self.left_out = left_out  # the names of an object's attributes that do not count
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
         self._known: dict[int, tuple[str, Any]] = {}
 
     def add(self, thing: Any) -> None:
         """Take in a function, a class, a module, or the dotted name of one."""
-
-    def left_out(self, value: Any) -> set[str]:
-        """Return the names of an object's attributes that do not count."""
-        return set()
-
-    def is_later(self, thing: Any) -> bool:
-        """Tell whether a function or class is missing yet when a run begins."""
-        return False
 
     def hash(self, value: Any, place: str) -> str:
         """Return the hash of a value."""
@@ -209,7 +209,7 @@ class Content:
         return _digest(name, *[self._of(one, f"{place}[{at}]") for at, one in enumerate(here)])
 
     def _comes_later(self, value: Any) -> bool:
-        if not is_a(value, (FunctionType, type)) or not self.is_later(value):
+        if not is_a(value, (FunctionType, type)) or module_of(value) not in self.come_later:
             return False
         self.add(value)
         return True
@@ -312,28 +312,21 @@ def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, b
 
     Each comes with a flag: the function changes it.
     """
-    code, defaults = function.__code__, function.__defaults__ or ()
-    places = facts_of(code).changes
-    roots = {place[0] for place in places}
-    roots |= {f"argument {name}" for name in code.co_varnames[:1] if "first" in roots}
-    around = {place[1] for place in places if place[0] == "free"}
-    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-    given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
-    found = {
-        f"the default {name} of {called}": (one, f"argument {name}" in roots) for name, one in given.items()
-    }
-    for name, held in bound_around(function):
-        found[f"{name} of {called}"] = held, name in around
-    return found
-
-
-def bound_around(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of the function around it that a function reads, and their values."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    code, defaults, around = function.__code__, function.__defaults__ or (), {}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
-            yield name, None if name == "__class__" else cell.cell_contents
+            around[name] = None if name == "__class__" else cell.cell_contents
         except ValueError:  # not bound yet
             continue
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
+    places = facts_of(code).changes if given or around else ()
+    changed = {" ".join(place[:2]) if place[0] == "free" else place[0] for place in places}
+    changed |= {f"argument {name}" for name in code.co_varnames[:1] if "first" in changed}
+    found = {
+        f"the default {name} of {called}": (one, f"argument {name}" in changed) for name, one in given.items()
+    }
+    return found | {f"{name} of {called}": (one, f"free {name}" in changed) for name, one in around.items()}
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:

@@ -73,9 +73,9 @@ def file_of(module: str) -> str | None:
     return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None
 
 
-def name_of(module: str) -> str:
+def name_of(module: str, file: str | None = None) -> str:
     """Return the name of a module, the same however the program was started: by its file's place in packages."""
-    file = file_of(module)
+    file = file or file_of(module)
     return name_of_file(file) if file is not None and os.path.isfile(file) else module
 
 

@@ -115,12 +115,11 @@ class Reach(Content):
     lenient = True
 
     def __init__(self, changed: Changed, later: set[str]) -> None:
-        super().__init__()
-        self.left_out = changed.of  # type: ignore[method-assign]
+        super().__init__(left_out=changed.of)
         self.later: set[str] = set()
         self.installed: set[str] = set()
         self.functions: dict[int, Function] = {}
-        self._come_later = later
+        self.come_later = later
         self._todo: deque[Any] = deque()
         self._seen: dict[int, Any] = {}
         self._put: set[str] = set()
@@ -135,10 +134,6 @@ class Reach(Content):
             for name, file, live in loaded
             if is_a(live, ModuleType) and isinstance(file, str) and is_own(file)
         ]
-
-    def is_later(self, thing: Any) -> bool:
-        """Tell whether a function or class is of a module that is imported as a run goes on."""
-        return module_of(thing) in self._come_later
 
     def add(self, thing: Any) -> None:
         """Take in a function, a class or a module of the user's, or the dotted name of one."""
@@ -195,7 +190,7 @@ class Reach(Content):
 
     def _entry(self, module: str, file: str | None) -> dict[str, Any]:
         if (module, file) not in self._places:
-            name = name_of_file(file) if file is not None and os.path.isfile(file) else module
+            name = name_of(module, file)
             new: dict[str, Any] = {"file": file, "module": module, "code": {}, "values": {}}
             self._places[module, file] = self._entries.setdefault(name, new)
         return self._places[module, file]

@@ -11,7 +11,7 @@ from typing import Any
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.provenance.code import BODY, code_hash, constant_hash, constants_in, hashes_in
-from espnet3.parallel.provenance.content import WRAPPERS, bound_around
+from espnet3.parallel.provenance.content import WRAPPERS, given_to
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, module_of, name_of_file
 from espnet3.parallel.provenance.reach import INSTALLED, PUT_THERE, Code
 
@@ -118,8 +118,7 @@ def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
             name = getattr(one.__code__, "co_qualname", one.__qualname__)
             if os.path.basename(one.__code__.co_filename) == file:
                 found.setdefault(name, set()).add(code_hash(one.__code__))
-            left += [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
-            left += [*(value for _, value in bound_around(one)), vars(one).get("__wrapped__")]
+            left += [*(value for value, _ in given_to(one).values()), vars(one).get("__wrapped__")]
         elif is_a(one, type) and module_of(one) == module.__name__:
             left += vars(one).values()
         elif type(one) in WRAPPERS:

@@ -33,7 +33,6 @@ _VERSION = sys.version_info[:2]
 _WITH_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))  # a list since Python 3.12
 _MORE = dis.opmap["EXTENDED_ARG"]
 _NO_STEPS = frozenset(dis.opmap.get(name) for name in ("EXTENDED_ARG", "NOP", "CACHE"))
-_JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
 # One instruction for two
 _PAIRS = {
     op: parts.groups()
@@ -51,7 +50,7 @@ _MEANT = {op: (at, 0) for at, ops in enumerate(_TABLES) for op in ops} | {
 }
 _NAMES = [name.replace("FORWARD_", "").replace("BACKWARD_", "") for name in dis.opname]
 _OPS = {name: op for op, name in enumerate(_NAMES)}
-_JUMP_NAMES = frozenset(_NAMES[op] for op in _JUMPS)
+_JUMP_NAMES = frozenset(_NAMES[op] for op in (*dis.hasjrel, *dis.hasjabs))
 _ALWAYS = frozenset(name for name in _JUMP_NAMES if name.startswith("JUMP_") and "_IF_" not in name)
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
@@ -95,7 +94,7 @@ def steps_of(code: CodeType) -> list[_Step]:
         if op in _PAIRS:
             for part, local in zip(_PAIRS[op], (arg >> 4, arg & 15), strict=True):
                 steps.append((f"{part}_FAST", fast[local], local, at))
-        elif op in _JUMPS:
+        elif name in _JUMP_NAMES:
             steps.append((name, _target(raw, at, arg), arg, at))
         else:
             if op in _MEANT:
@@ -168,8 +167,6 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
 
 
 def _steady(value: Any, body: bool = False) -> str:
-    if type(value) in (str, int):
-        return f"{value!r}"
     if isinstance(value, CodeType):
         is_left_out = body and value.co_flags & _IS_FUNCTION
         return value.co_name if is_left_out else body_hash(value) if body else code_hash(value)

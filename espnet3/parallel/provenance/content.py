@@ -48,7 +48,6 @@ _NOTHING = frozenset({
 _ONCE = frozenset({
     "_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"
 })  # fmt: skip
-_SOCKETS = ("socket", "_socket")
 _factory: Any = vars(defaultdict)["default_factory"].__get__
 _longest: Any = vars(deque)["maxlen"].__get__
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
@@ -239,7 +238,9 @@ class Content:
         if modules & _NOTHING or (self.lenient and modules & _ONCE):
             return _digest("nothing", kind.__qualname__.encode())
         attributes, is_users_own = attributes_of(value), any(map(is_users, kind.__mro__))
-        is_stream = not is_users_own and (hasattr(kind, "__next__") or kind.__module__ in _SOCKETS)
+        is_stream = not is_users_own and (
+            hasattr(kind, "__next__") or kind.__module__ in ("socket", "_socket")
+        )
         taken = None if inside or is_stream else _taken(value, kind, bool(attributes))
         if taken is not None and not is_users_own:
             return self._of(("object", kind, *taken), place)

@@ -161,20 +161,17 @@ class Reach(Content):
         self._entry(INSTALLED, None)["values"][PUT_THERE] = self._put
         names = {name for met in self.functions.values() for name in facts_of(met.function.__code__).names}
         for name, file, live in self._loaded:
-            entry = self._entries.get(name_of_file(file), {})
-            known = {} if "unloaded" in entry else entry.get("code", {})
-            if known or not names.isdisjoint(vars(live)):
-                self._compare(name, file, vars(live), known, names)
+            self._compare(name, file, vars(live), names)
         for entry in self._entries.values():
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
 
-    def _compare(
-        self, module: str, file: str, held: dict[str, Any], known: dict[str, set[str]], names: set[str]
-    ) -> None:
+    def _compare(self, module: str, file: str, held: dict[str, Any], names: set[str]) -> None:
         """Add the file's code of functions that are not as the file has them, and note constants that are."""
-        code = compiled(module, file)
+        entry = self._entries.get(name_of_file(file), {})
+        known = {} if "unloaded" in entry else entry.get("code", {})
+        code = compiled(module, file) if known or not names.isdisjoint(held) else None
         functions, constants = (functions_in(code), constants_in(code)) if code is not None else ({}, {})
         for name in known.keys() & functions:
             said = {code_hash(one) for one in functions[name]}

@@ -298,6 +298,7 @@ def functions_in(code: CodeType) -> dict[str, list[CodeType]]:
     return found
 
 
+@cache
 def hashes_in(code: CodeType) -> dict[str, set[str]]:
     """Return the hashes of a module's own statements and of its functions, by name."""
     functions = {name: {code_hash(one) for one in found} for name, found in functions_in(code).items()}

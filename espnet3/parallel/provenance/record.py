@@ -15,8 +15,6 @@ from espnet3.parallel.provenance.content import WRAPPERS, given_to
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, module_of, name_of_file
 from espnet3.parallel.provenance.reach import INSTALLED, PUT_THERE, Code
 
-_MOST_SHOWN = 10
-
 
 def changed_parts(old: Code, new: Code) -> list[str]:
     """Return the differences of two results of `code_of`, the nearest first: lines that name file and function.
@@ -47,7 +45,7 @@ def changed_files(old: Code) -> list[str]:
     return lines
 
 
-def shortened(lines: list[str], most: int = _MOST_SHOWN) -> list[str]:
+def shortened(lines: list[str], most: int = 10) -> list[str]:
     """Return the first lines, and how many more there are."""
     return lines if len(lines) <= most else [*lines[:most], f"... and {len(lines) - most} more"]
 

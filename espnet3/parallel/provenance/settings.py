@@ -43,7 +43,6 @@ def is_data(value: Any) -> bool:
 
 
 def _found(value: Any) -> tuple[set[int], dict[int, Any]]:
-    """Return the identities of the containers in a value, and by theirs the objects: of a large value, itself."""
     held: set[int] = set()
     others: dict[int, Any] = {}
     left, seen = [value], 0
@@ -51,7 +50,7 @@ def _found(value: Any) -> tuple[set[int], dict[int, Any]]:
         one = left.pop()
         parts, seen = _parts(one), seen + 1
         if seen > _MOST:
-            return set(), {id(value): value}
+            return set(), {id(value): value}  # as if it were an object
         if parts is None and not _is_plain(one):
             others[id(one)] = one
         elif parts is not None and id(one) not in held:

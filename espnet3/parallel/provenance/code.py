@@ -11,8 +11,9 @@ import hashlib
 import re
 import sys
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from itertools import pairwise
 from types import CodeType
 from typing import Any
@@ -30,30 +31,30 @@ _OTHERWISE = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NOT_NONE": "
 
 _VERSION = sys.version_info[:2]
 _WITH_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))  # a list since Python 3.12
+_MORE = dis.opmap["EXTENDED_ARG"]
 _NO_STEPS = frozenset(dis.opmap.get(name) for name in ("EXTENDED_ARG", "NOP", "CACHE"))
-_JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
 # One instruction for two
 _PAIRS = {
     op: parts.groups()
     for name, op in dis.opmap.items()
     if (parts := re.fullmatch("(LOAD|STORE)_FAST_(LOAD|STORE)_FAST", name))
 }
-_TABLES = (dis.hasname, [*dis.hasconst, dis.opmap.get("KW_NAMES")], dis.haslocal, dis.hasfree, dis.hascompare)
+_CONSTANTS = [*dis.hasconst, *(op for name, op in dis.opmap.items() if name == "KW_NAMES")]
+_TABLES = (dis.hasname, _CONSTANTS, dis.haslocal, dis.hasfree, dis.hascompare)
 # By instruction: the table that its argument is a number in, and how many lower bits of the argument say something else
 _MEANT = {op: (at, 0) for at, ops in enumerate(_TABLES) for op in ops} | {
     dis.opmap["LOAD_GLOBAL"]: (0, int(_VERSION >= (3, 11))),
     dis.opmap["LOAD_ATTR"]: (0, int(_VERSION >= (3, 12))),
-    dis.opmap.get("LOAD_SUPER_ATTR"): (0, 2),
+    dis.opmap.get("LOAD_SUPER_ATTR", -1): (0, 2),
     dis.opmap["COMPARE_OP"]: (4, 5 if _VERSION >= (3, 13) else 4 if _VERSION >= (3, 12) else 0),
 }
 _NAMES = [name.replace("FORWARD_", "").replace("BACKWARD_", "") for name in dis.opname]
 _OPS = {name: op for op, name in enumerate(_NAMES)}
-_JUMP_NAMES = frozenset(_NAMES[op] for op in _JUMPS)
+_JUMP_NAMES = frozenset(_NAMES[op] for op in (*dis.hasjrel, *dis.hasjabs))
+_ALWAYS = frozenset(name for name in _JUMP_NAMES if name.startswith("JUMP_") and "_IF_" not in name)
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
-_STORES = ("STORE_NAME", "STORE_FAST", "STORE_DEREF", "STORE_GLOBAL")
-_KEEP_CODE = ("staticmethod", "classmethod", "property")  # decorators that leave a function's code as it is
 # How many keys stand between the owner of a part and the top of the stack
 _KEYS = {"BINARY_SUBSCR": 1, "STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "BINARY_SLICE": 2, "STORE_SLICE": 2}
 _DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 2}  # Python 3.10 has these in names, and not as arguments
@@ -72,8 +73,6 @@ _Place = tuple[str, ...]
 # An instruction: its name, the name or constant that it uses, or where it jumps to, or else its argument; its argument
 # as it is; its offset. `dis` has the same, and takes twenty times as long
 _Step = tuple[str, Any, int, int]
-# By equality, to which name, lines and constants' types belong, and the file does not
-_once: Any = lru_cache(maxsize=None)
 
 
 def steps_of(code: CodeType) -> list[_Step]:
@@ -87,14 +86,15 @@ def steps_of(code: CodeType) -> list[_Step]:
     tables: tuple[Any, ...] = (code.co_names, code.co_consts, fast, cells, dis.cmp_op)
     for number, op in enumerate(raw[::2]):
         if op in _NO_STEPS:
-            above = (above | raw[2 * number + 1]) << 8 if op == dis.EXTENDED_ARG else 0
+            above = (above | raw[2 * number + 1]) << 8 if op == _MORE else 0
             continue
         at, arg, above = 2 * number, above | raw[2 * number + 1], 0
-        name, value = _NAMES[op], arg
+        name: str = _NAMES[op]
+        value: Any = arg
         if op in _PAIRS:
             for part, local in zip(_PAIRS[op], (arg >> 4, arg & 15), strict=True):
                 steps.append((f"{part}_FAST", fast[local], local, at))
-        elif op in _JUMPS:
+        elif name in _JUMP_NAMES:
             steps.append((name, _target(raw, at, arg), arg, at))
         else:
             if op in _MEANT:
@@ -136,9 +136,7 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
     table = getattr(code, "co_exceptiontable", b"")  # since Python 3.11
     if not jumps and not table:
         return flow
-    always = {
-        at: to for at, to in jumps.items() if steps[at][0].startswith("JUMP_") and "_IF_" not in steps[at][0]
-    }
+    always = {at: to for at, to in jumps.items() if steps[at][0] in _ALWAYS}
     for at, to in jumps.items() if body else ():
         said = [value for _, value, *_ in steps[max(at - 3, 0) : at]]
         if said == ["__name__", "__main__", "=="] and steps[at][0].endswith("JUMP_IF_FALSE"):
@@ -153,7 +151,7 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
 
     caught = {
         at: (bisect_left(offsets, one.target), one.depth)
-        for one in (dis.Bytecode(code).exception_entries if table else ())
+        for one in (dis.Bytecode(code).exception_entries if table else ())  # type: ignore[attr-defined]
         for at in range(bisect_left(offsets, one.start), bisect_left(offsets, one.end))
     }
     kept = [at for at in range(len(steps)) if at not in always]
@@ -162,14 +160,13 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
         op = steps[at][0]
         after = [*([] if op in _LAST else [at + 1]), *([jumps[at]] if at in jumps else [])]
         after = [*(after[::-1] if op in _OTHERWISE else after), *caught.get(at, ())[:1]]
-        to = [numbers.get(end(one), 0) - numbers[at] for one in after]
-        flow[at] = (_OTHERWISE.get(op, op), "" if at in jumps else flow[at][1], to, caught.get(at, ())[1:])
+        steps_to = [numbers.get(end(one), 0) - numbers[at] for one in after]
+        value = "" if at in jumps else flow[at][1]
+        flow[at] = (_OTHERWISE.get(op, op), value, steps_to, caught.get(at, ())[1:])
     return [flow[at] for at in kept]
 
 
 def _steady(value: Any, body: bool = False) -> str:
-    if type(value) in (str, int):
-        return f"{value!r}"
     if isinstance(value, CodeType):
         is_left_out = body and value.co_flags & _IS_FUNCTION
         return value.co_name if is_left_out else body_hash(value) if body else code_hash(value)
@@ -184,7 +181,7 @@ def code_hash(code: CodeType) -> str:
     return facts_of(code).hash
 
 
-@_once
+@cache
 def body_hash(code: CodeType) -> str:
     """Return the hash of a module's code without its functions and its lines for the program."""
     return _hash(code, steps_of(code), True)
@@ -207,14 +204,14 @@ class Facts:
 
     def __init__(self, code: CodeType) -> None:
         steps, inner = steps_of(code), [facts_of(one) for one in code.co_consts if isinstance(one, CodeType)]
-        self.hash = _hash(code, steps)
-        self._code, self._inner = code, inner
         texts = [one for each in code.co_consts for one in (each if type(each) is tuple else (each,))]
-        self.texts = frozenset(one for one in texts if type(one) is str).union(*(one.texts for one in inner))
-        self.names = frozenset(code.co_names).union(*(one.names for one in inner))
-        self.reads = {name for one in inner for name in one.reads}
-        self.bare = {name for one in inner for name in one.bare}
-        self.imports: list[tuple[str, int, tuple[str, ...]]] = [name for one in inner for name in one.imports]
+        self._code, self._inner, self.hash = code, inner, _hash(code, steps)
+        self.names: frozenset[str] = frozenset(code.co_names).union(*(one.names for one in inner))
+        self.texts: frozenset[str] = frozenset(one for one in texts if type(one) is str)
+        self.texts = self.texts.union(*(one.texts for one in inner))
+        self.reads: set[str] = set().union(*(one.reads for one in inner))
+        self.bare: set[str] = set().union(*(one.bare for one in inner))
+        self.imports: list[tuple[str, int, tuple[str, ...]]] = [each for one in inner for each in one.imports]
         for at, (op, value, arg, _) in enumerate(steps):
             if op in _GLOBALS:
                 self.reads.add(value)
@@ -231,7 +228,7 @@ class Facts:
         return {place for place in _changes(self._code) if place}.union(*(one.changes for one in self._inner))
 
 
-facts_of = _once(Facts)
+facts_of = cache(Facts)  # by equality, to which lines and the types of constants belong
 
 
 def _changes(code: CodeType) -> Iterator[_Place | None]:
@@ -283,63 +280,41 @@ def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | No
 # --- the parts of a module's code ---
 
 
-def _functions_in(inside: str, *around: CodeType) -> Iterator[tuple[str, tuple[CodeType, ...]]]:
-    for one in around[-1].co_consts:
+@cache
+def functions_in(code: CodeType) -> dict[str, list[CodeType]]:
+    """Return the functions that code defines, by qualified name."""
+    found: dict[str, list[CodeType]] = {}
+    for one in code.co_consts:
         if isinstance(one, CodeType):
             is_function, is_generic = (
                 one.co_flags & _IS_FUNCTION,
                 one.co_name.startswith("<generic parameters"),
             )
-            name = "" if is_generic else f"{one.co_name}.<locals>." if is_function else f"{one.co_name}."
             if is_function and not is_generic:
-                yield inside + one.co_name, (*around, one)
-            yield from _functions_in(inside + name, *around, one)
-
-
-def decorated_in(code: CodeType) -> set[str]:
-    """Return the names of the functions in a module's code that a decorator is given, alone or in something."""
-    return {
-        name
-        for name, path in _functions_in("", code)
-        if any(inner.co_name in _decorated(outer) for outer, inner in pairwise(path))
-    }
-
-
-@_once
-def _decorated(code: CodeType) -> set[str]:
-    found, begin, made, is_class = set(), 0, 0, False
-    steps = [(op, value) for op, value, *_ in steps_of(code) if op != "PRECALL"]
-    for at, (op, value) in enumerate(steps):
-        if op in _STORES:
-            calls = at - made - 1
-            if calls > is_class and not (calls == 1 and steps[begin][1] in _KEEP_CODE):
-                found.add(value)
-            begin, made, is_class = at + 1, at, False
-        elif not op.startswith("CALL"):
-            made, is_class = at, is_class or op == "LOAD_BUILD_CLASS"
+                found.setdefault(one.co_name, []).append(one)
+            inside = "" if is_generic else f"{one.co_name}.<locals>." if is_function else f"{one.co_name}."
+            for name, inner in functions_in(one).items():
+                found.setdefault(inside + name, []).extend(inner)
     return found
 
 
-@_once
+@cache
 def hashes_in(code: CodeType) -> dict[str, set[str]]:
     """Return the hashes of a module's own statements and of its functions, by name."""
-    found = {BODY: {body_hash(code)}}
-    for name, (*_, function) in _functions_in("", code):
-        found.setdefault(name, set()).add(code_hash(function))
-    return found
+    functions = {name: {code_hash(one) for one in found} for name, found in functions_in(code).items()}
+    return {BODY: {body_hash(code)}, **functions}
 
 
-@_once
+@cache
 def constants_in(code: CodeType) -> dict[str, str]:
     """Return a hash of each constant that a module's code sets once, to a literal."""
-    set_by: dict[str, list[_Step]] = {}
-    for before, (op, name, *_) in pairwise(steps_of(code)):
-        if op in ("STORE_NAME", "STORE_GLOBAL"):
-            set_by.setdefault(name, []).append(before)
+    steps = pairwise(steps_of(code))
+    stores = [(name, before) for before, (op, name, *_) in steps if op in ("STORE_NAME", "STORE_GLOBAL")]
+    times = Counter(name for name, _ in stores)
     return {
-        name: constant_hash(by[0][1])
-        for name, by in set_by.items()
-        if len(by) == 1 and by[0][0] == "LOAD_CONST"
+        name: constant_hash(set_to)
+        for name, (op, set_to, *_) in stores
+        if times[name] == 1 and op == "LOAD_CONST"
     }
 
 

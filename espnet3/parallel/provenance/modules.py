@@ -17,7 +17,6 @@ from espnet3.parallel.checks import is_a, own_attribute
 
 _OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # a new version of us is not another run
 MAIN = ("__main__", "__mp_main__")
-_LOADERS = ("_frozen_importlib", "_frozen_importlib_external", "zipimport")
 
 
 @functools.cache
@@ -74,15 +73,9 @@ def file_of(module: str) -> str | None:
     return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None
 
 
-def is_translated(module: Any) -> bool:
-    """Tell whether a module's loader rewrites the file before it compiles it, as pytest does for assertions."""
-    loader = own_attribute(own_attribute(module, "__spec__"), "loader")
-    return loader is not None and type(loader).__module__ not in _LOADERS
-
-
-def name_of(module: str) -> str:
+def name_of(module: str, file: str | None = None) -> str:
     """Return the name of a module, the same however the program was started: by its file's place in packages."""
-    file = file_of(module)
+    file = file or file_of(module)
     return name_of_file(file) if file is not None and os.path.isfile(file) else module
 
 

@@ -9,9 +9,11 @@ as an import would compile it now. Variables that reached code changes as it run
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import os
 import sys
+import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -31,11 +33,11 @@ from espnet3.parallel.provenance.code import (
     code_hash,
     constant_hash,
     constants_in,
-    decorated_in,
     facts_of,
+    functions_in,
     hashes_in,
 )
-from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to, is_torch_module
+from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to, is_of_torch
 from espnet3.parallel.provenance.modules import (
     MAIN,
     absolute,
@@ -43,7 +45,6 @@ from espnet3.parallel.provenance.modules import (
     file_of,
     forget_places,
     is_own,
-    is_translated,
     is_users,
     locate,
     module_of,
@@ -51,7 +52,7 @@ from espnet3.parallel.provenance.modules import (
     name_of_file,
 )
 
-INSTALLED = "installed packages"
+INSTALLED, PUT_THERE = "installed packages", "what the program has put there"
 # Attributes that Python makes for every class, or that differ between equal classes
 _NOT_CODE = frozenset({
     FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__slots__",
@@ -77,8 +78,7 @@ _MAKERS = frozenset(
 _SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are given a name as a text
 
 # By module: {"file": ..., "module": its name here, "code": {function: hash}, "values": {what: hash}, "constants":
-# {name: hash} of what is written in the file as it is}; "unloaded": True where it was not loaded, and "translated":
-# True where its loader compiles something else than the file, so that other processes need not have the same
+# {name: hash} of what is written in the file as it is}; "unloaded": True where it was not loaded
 Code = dict[str, dict[str, Any]]
 
 
@@ -115,12 +115,11 @@ class Reach(Content):
     lenient = True
 
     def __init__(self, changed: Changed, later: set[str]) -> None:
-        super().__init__()
-        self.left_out = changed.of  # type: ignore[method-assign]
+        super().__init__(left_out=changed.of)
         self.later: set[str] = set()
         self.installed: set[str] = set()
         self.functions: dict[int, Function] = {}
-        self._come_later = later
+        self.come_later = later
         self._todo: deque[Any] = deque()
         self._seen: dict[int, Any] = {}
         self._put: set[str] = set()
@@ -135,10 +134,6 @@ class Reach(Content):
             for name, file, live in loaded
             if is_a(live, ModuleType) and isinstance(file, str) and is_own(file)
         ]
-
-    def is_later(self, thing: Any) -> bool:
-        """Tell whether a function or class is of a module that is imported as a run goes on."""
-        return module_of(thing) in self._come_later
 
     def add(self, thing: Any) -> None:
         """Take in a function, a class or a module of the user's, or the dotted name of one."""
@@ -163,49 +158,48 @@ class Reach(Content):
 
     def result(self) -> Code:
         """Return the code that was found."""
-        self._value(INSTALLED, "what the program has put into them", sorted(self._put))
+        self._entry(INSTALLED, None)["values"][PUT_THERE] = self._put
         names = {name for met in self.functions.values() for name in facts_of(met.function.__code__).names}
         for name, file, live in self._loaded:
-            if not names.isdisjoint(vars(live)):
-                self._constants(name, file, vars(live), names)
+            self._compare(name, file, vars(live), names)
         for entry in self._entries.values():
-            if is_translated(sys.modules.get(entry["module"])):
-                entry["translated"] = True
-            elif entry["file"] and entry["code"] and "unloaded" not in entry:
-                self._add_written(entry["module"], entry["file"], entry["code"])
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
 
-    def _constants(self, module: str, file: str, held: dict[str, Any], names: set[str]) -> None:
-        code = compiled(module, file)
-        written = constants_in(code) if code is not None else {}
-        for name in (names & held.keys() & written.keys()) - self.left_out(held):
-            if (said := constant_hash(held[name])) == written[name] or _edited(file):
-                self._entry(module, file).setdefault("constants", {})[name] = said
-
-    def _add_written(self, module: str, file: str, known: dict[str, set[str]]) -> None:
-        code = compiled(module, file)
-        written = hashes_in(code) if code is not None else {}
-        others = [name for name in known.keys() & written if known[name].isdisjoint(written[name])]
-        if (
-            code is not None and others
-        ):  # a decorator has compiled them anew, as typeguard's does; or they were edited
-            for name in decorated_in(code).intersection(others):
-                known[name] |= written[name] if len(written[name]) == 1 else set()
+    def _compare(self, module: str, file: str, held: dict[str, Any], names: set[str]) -> None:
+        """Add the file's code of functions that are not as the file has them, and note constants that are."""
+        entry = self._entries.get(name_of_file(file), {})
+        known = {} if "unloaded" in entry else entry.get("code", {})
+        code = compiled(module, file) if known or not names.isdisjoint(held) else None
+        functions, constants = (functions_in(code), constants_in(code)) if code is not None else ({}, {})
+        for name in known.keys() & functions:
+            said = {code_hash(one) for one in functions[name]}
+            # a decorator has compiled it anew, as typeguard's does, or an import hook
+            if len(said) == 1 and not said <= known[name] and not _is_edited(file):
+                known[name] |= said
+        for name in (names & held.keys() & constants.keys()) - self.left_out(held):
+            constant = constant_hash(held[name])
+            if constant == constants[name] or _is_edited(file):
+                self._entry(module, file).setdefault("constants", {})[name] = constant
 
     # --- notes ---
 
     def _entry(self, module: str, file: str | None) -> dict[str, Any]:
         if (module, file) not in self._places:
-            name = name_of_file(file) if file is not None and os.path.isfile(file) else module
-            new = {"file": file, "module": module, "code": {}, "values": {}}
+            name = name_of(module, file)
+            new: dict[str, Any] = {"file": file, "module": module, "code": {}, "values": {}}
             self._places[module, file] = self._entries.setdefault(name, new)
         return self._places[module, file]
 
     def _value(self, module: str, phrase: str, value: Any, counts: bool = True) -> None:
         file = self._files_of(module)
-        said = self.hash(_beside(value, file), phrase)
+        text = str(value) if file is not None and (type(value) is str or is_path(value)) else ""
+        if file is not None and text.count(os.sep) > 1 and os.path.isabs(text):
+            near = os.path.commonpath([text, file])
+            if near in (os.path.dirname(file), text.rstrip(os.sep)):  # a checkout may be moved
+                value = (type(value), os.path.relpath(text, os.path.dirname(file)))
+        said = self.hash(value, phrase)
         if counts:
             self._entry(module, file)["values"].setdefault(phrase, set()).add(said[:DIGITS])
 
@@ -268,11 +262,12 @@ class Reach(Content):
 
     def _code(self, module: str, facts: Facts, world: dict[str, Any]) -> None:
         self._read(module, "", world, facts.reads, facts.names)
-        for one in [world[name] for name in facts.bare & world.keys()]:
-            if is_a(one, ModuleType) and is_users(one):
+        self._of_module(module, builtins, frozenset(facts.reads - world.keys()))
+        read = {name: world[name] for name in facts.reads & world.keys()}
+        for name, one in read.items():
+            if name in facts.bare and is_a(one, ModuleType) and is_users(one):
                 self.add(one)
-        read = [world[name] for name in facts.reads & world.keys()]
-        called = [one.__name__ for one in read if is_a(one, (FunctionType, BuiltinFunctionType))]
+        called = [one.__name__ for one in read.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
         self._imports(module, facts, str(world.get("__package__") or ""), called)
         if not _SEES_ALL.isdisjoint(facts.names):
             self._all_names(module, world)
@@ -302,9 +297,8 @@ class Reach(Content):
             elif is_a(value, (FunctionType, type)) and is_users(value):
                 self._put.add(f"{module.__name__}.{name}")
                 self._value(owner, f"the value of {module.__name__}.{name}", value)
-            elif is_a(value, type):  # a function of the user's in it; who has put none says nothing
-                for one in [one for one in list(vars(value).values()) if type(one) is FunctionType]:
-                    self.add(one)
+            elif is_a(value, type):
+                self.add(value)
 
     def _all_names(self, module: str, world: dict[str, Any]) -> None:
         out, known = self.left_out(world), []
@@ -368,18 +362,21 @@ class Reach(Content):
                     self._later(inner, where, inner in sys.modules)
 
 
-def _beside(value: Any, file: str | None) -> Any:
-    text = str(value) if type(value) is str or is_path(value) else ""
-    if file is None or text.count(os.sep) < 2 or not os.path.isabs(text):
-        return value
-    near = os.path.commonpath([text, file]) in (os.path.dirname(file), text.rstrip(os.sep))
-    return (type(value), os.path.relpath(text, os.path.dirname(file))) if near else value
+def _is_edited(file: str) -> bool:
+    """Tell whether a file has changed since this process began, which may have loaded what it said before."""
+    return os.path.isfile(file) and os.stat(file).st_ctime > _began()
 
 
-def _edited(file: str) -> bool:
-    import psutil  # rarely asked: this process may have loaded what the file said before
+@cache
+def _began() -> float:
+    import psutil  # rarely asked
 
-    return os.path.isfile(file) and os.path.getmtime(file) > psutil.Process().create_time()
+    then = psutil.Process().create_time() + 0.02  # it is rounded down to hundredths
+    if hasattr(
+        time, "CLOCK_BOOTTIME"
+    ):  # Linux: `then` is counted from the boot, whose time is in whole seconds
+        then += time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - psutil.boot_time()
+    return then
 
 
 def _imported(facts: Facts, package: str) -> Iterator[str]:
@@ -389,15 +386,10 @@ def _imported(facts: Facts, package: str) -> Iterator[str]:
 
 
 def _functions(value: Any) -> list[FunctionType]:
-    found: list[FunctionType] = []
-    left = [value]
-    while left and len(found) < 100:
-        one = left.pop()
-        if is_a(one, FunctionType):
-            found.append(one)
-        elif type(one) in WRAPPERS:
-            left += [getattr(one, part) for part in WRAPPERS[type(one)] if part != "__self__"]
-    return found
+    if is_a(value, FunctionType):
+        return [value]
+    parts = [part for part in WRAPPERS.get(type(value), ()) if part != "__self__"]
+    return [each for part in parts for each in _functions(getattr(value, part))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +454,7 @@ class Changed:
     def of(self, value: Any) -> set[str]:
         """Return the names of a module, or the attributes of an object or a class, that are changed."""
         is_class, found = is_a(value, type), set(self._loose if id(value) in self._handed_on else ())
-        if not self._names.isdisjoint(("eval", "train")) and is_torch_module(type(value)):
+        if not self._names.isdisjoint(("eval", "train")) and any(map(is_of_torch, type(value).__mro__)):
             found.add("training")  # which these methods of torch set
         for base in value.__mro__ if is_class else type(value).__mro__:
             for on_class, names in self._by_methods.get(id(base), ()):

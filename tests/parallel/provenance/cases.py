@@ -116,6 +116,7 @@ GIVEN = {
     "a method put into an installed class": program("Path.k = lambda self, k=GIVEN: k", "Path('a').k()"),
     "and into one that is named by way of its module": program(
         "string.Formatter.k = lambda self, k=GIVEN: k", "string.Formatter().k()"),
+    "a function put among the built-in names": program("import builtins\nbuiltins.k = lambda k=GIVEN: k", "k()"),
     "a helper's variable set from outside": program("import helper\nhelper.K = GIVEN", "helper.f(idx)"),
     "a default of forward": program("", "s").replace("forward(idx)", "forward(idx, s=GIVEN)"),
     "a default of a function": program("def f(s=GIVEN): return s", "f()"),
@@ -250,6 +251,7 @@ EDITED |= {name: (program(*both), "1", "2") for name, both in BECOMES.items()}
 
 # What items change as they run, or what says nothing of the result.
 CACHES = {
+    "counts by a computed key": ("C = collections.Counter()\ndef f(i):\n    C[str(i)] += 1\n    return i", "f(idx)"),
     "global counter": ("N = 0\ndef f():\n    global N\n    N += 1\n    return N", "f()"),
     "list append": ("L = []\ndef f(i):\n    L.append(i)\n    return L", "f(idx)"),
     "obj cache": (("class A:\n    def __init__(s): s.c = {}\n    def f(s, i):\n        s.c[i] = i\n        return i\n"

@@ -1,5 +1,6 @@
 """A program that is started again with an edit, another argument or another config: the same run, or another one."""
 
+import builtins
 import json
 import math
 import string
@@ -43,7 +44,7 @@ def test_another_argument_is_another_run(
         monkeypatch.delitem(sys.modules, "m", raising=False)
         with monkeypatch.context() as patch:
             patch.setattr(math, "sqrt", math.sqrt)  # each is undone, also where the program sets it
-            for installed in (Path, string.Formatter):
+            for installed in (Path, string.Formatter, builtins):
                 patch.setattr(installed, "k", None, raising=False)
             found.append(identity(package, text))
     assert differences(found[0], found[1]) == []

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from espnet3.components.instantiate import as_dict
 from espnet3.systems.base.blocks import merge_parallel
-from espnet3.systems.base.config import apply_overrides, as_dict, find_config
+from espnet3.systems.configs.loading import find_config
 
 
 @pytest.fixture
@@ -39,21 +40,6 @@ def test_a_config_must_be_a_mapping() -> None:
     """A list is refused with its kind."""
     with pytest.raises(TypeError, match="must be a mapping, not list"):
         as_dict([1])
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("parallell.n_workers=4", "Did you mean 'parallel'"),
-        ("zzz=4", "They have exp_tag, parallel"),
-        ("parallel.n_workers", "must read key=value"),
-    ],
-)
-def test_an_override_that_fits_nothing_is_refused(override: str, message: str) -> None:
-    """A typo in a key does not pass as a new key."""
-    config = OmegaConf.create({"exp_tag": "a", "parallel": {"n_workers": 1}})
-    with pytest.raises(ValueError, match=message):
-        apply_overrides({"config": config}, [override])
 
 
 @pytest.mark.parametrize(

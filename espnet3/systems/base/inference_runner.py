@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from espnet3.components.data.files import field_of
 from espnet3.components.instantiate import load_function
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.systems.base.artifacts import kept
@@ -102,7 +103,7 @@ class InferenceRunner(BaseRunner):
         keys, output_fn, model_kwargs = _settings(kwargs)
         data = dataset[idx]
         with _evaluating(model, kwargs):
-            output = model(**{key: _field(data, key) for key in keys}, **model_kwargs)
+            output = model(**{key: field_of(data, key) for key in keys}, **model_kwargs)
             result = output if output_fn is None else output_fn(data=data, model_output=output, idx=idx)
         return _checked(result, idx, env)
 
@@ -124,7 +125,7 @@ class InferenceRunner(BaseRunner):
         items = [dataset[idx] for idx in indices]
         results: Any
         with _evaluating(model, kwargs):
-            output = model(**{key: [_field(data, key) for data in items] for key in keys}, **model_kwargs)
+            output = model(**{key: [field_of(data, key) for data in items] for key in keys}, **model_kwargs)
             if output_fn is None:
                 results = output
             elif isinstance(output, list) and len(output) == len(indices):
@@ -185,12 +186,6 @@ def _settings(env: Mapping[str, Any]) -> tuple[list[str], Callable[..., Any] | N
     if output_fn is None and (path := env.get("output_fn_path")):
         output_fn = load_function(path)
     return keys, output_fn, dict(env.get("model_kwargs") or {})
-
-
-def _field(data: Any, key: str) -> Any:
-    if key not in data:
-        raise KeyError(f"Input key {key!r} not found in dataset item (it has {', '.join(map(repr, data))})")
-    return data[key]
 
 
 def _checked(result: Any, idx: Any, env: Mapping[str, Any]) -> Any:

@@ -113,10 +113,19 @@ def test_the_place_of_a_mistake_is_where_the_value_came_from(
         load_configs(recipe, parallel=parallel, overrides=overrides)
 
 
-@pytest.mark.parametrize("override", ["parallel.n_workers=[1", "parallel.n_workers=${"])
-def test_an_override_that_cannot_be_read_is_named(recipe: Path, override: str) -> None:
-    """A value that is no YAML, or half an interpolation, is an error that shows what was typed."""
-    with pytest.raises(ValueError, match=r"override 'parallel\.n_workers="):
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("parallel.n_workers=[1", r"override 'parallel\.n_workers="),
+        ("parallel.n_workers=${", r"override 'parallel\.n_workers="),
+        ("parallell.n_workers=4", "Did you mean 'parallel'"),
+        ("zzz=4", "They have .*exp_tag, "),
+        ("parallel.n_workers", "must read key=value"),
+    ],
+)
+def test_a_wrong_override_is_named(recipe: Path, override: str, said: str) -> None:
+    """A value that is no YAML, half an interpolation and a typo in a key are errors that show what was typed."""
+    with pytest.raises(ValueError, match=said):
         load_configs(recipe, overrides=[override])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import resolve_name
@@ -52,17 +52,23 @@ def locate(path: str, key: str = "_target_") -> Any:
         raise refused from error
 
 
-def check_targets(block: Any, key: str = "") -> None:
-    """Check that each `_target_` in a block, which has a dotted key, can be imported; nothing is made."""
+def texts_in(block: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each text in a block, behind its key, such as `callbacks[0]._target_`."""
     if isinstance(block, Mapping):
         for name, value in block.items():
-            if name != "_target_":
-                check_targets(value, f"{key}.{name}" if key else str(name))
-            elif isinstance(value, str) and "${" not in value:
-                locate(value, f"{key}._target_" if key else "_target_")
-    elif isinstance(block, list):
+            yield from texts_in(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(block, (list, tuple)):
         for at, value in enumerate(block):
-            check_targets(value, f"{key}[{at}]")
+            yield from texts_in(value, f"{key}[{at}]")
+    elif isinstance(block, str):
+        yield key, block
+
+
+def check_targets(block: Any) -> None:
+    """Check that each `_target_` in a block can be imported; nothing is made."""
+    for key, text in texts_in(block):
+        if key.rpartition(".")[2] == "_target_" and "${" not in text:
+            locate(text, key)
 
 
 @cache
@@ -88,3 +94,11 @@ def as_plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [as_plain(each) for each in value]
     return value
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """Return a mapping or an OmegaConf config as a plain dict, interpolations resolved."""
+    config = as_plain(config)
+    if not isinstance(config, Mapping):
+        raise TypeError(f"a config must be a mapping, not {type(config).__name__}: {config!r}")
+    return {str(key): value for key, value in config.items()}

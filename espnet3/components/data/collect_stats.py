@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,7 @@ from typing import IO, Any
 
 from espnet3.components.data.data_organizer import organizer_of, same_data
 from espnet3.components.data.exact_sums import ExactSums
-from espnet3.components.data.files import utterance_id, write_atomic, write_text_atomic
+from espnet3.components.data.files import field_of, utterance_id, write_atomic, write_text_atomic
 from espnet3.components.instantiate import instantiate_block
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.env_provider import EnvironmentProvider
@@ -80,23 +81,49 @@ class CollectStatsRunner(BaseRunner):
 
     @staticmethod
     def open_writers(shard_dir: Any, **env: Any) -> Any:
-        """Begin a shard: no file is open before its first item says what there is."""
-        return ShardWriter(Path(shard_dir))
+        """Begin a shard: the lines of its shapes by name, and its sums."""
+        return {"folder": Path(shard_dir), "lines": defaultdict(list), "totals": _Totals()}
 
     @staticmethod
     def write_record(writers: Any, result: Any, state: Any, **env: Any) -> None:
-        """Write an item's shapes and add its sums."""
-        writers.add(result)
+        """Keep an item's shapes and add its sums."""
+        for name, shape in result.shapes.items():
+            writers["lines"][name].append(f"{result.uid} {shape}\n")
+        for name, stats in result.sums.items():
+            sums = ExactSums()
+            sums.add([*stats.sum.flat, *stats.sum_square.flat])
+            writers["totals"].add(name, stats.sum.shape, stats.count, sums, f"item {result.uid!r}")
 
     @staticmethod
     def close_writers(writers: Any, state: Any, **env: Any) -> None:
-        """Write the shard's sums."""
-        writers.close()
+        """Write the shard's shapes and sums."""
+        folder, lines, totals = writers["folder"], writers["lines"], writers["totals"]
+        for name, each in lines.items():
+            (folder / f"{name}_shape").write_text("".join(each), encoding="utf-8")
+        content = {
+            "inputs": [name for name in lines if name not in totals],
+            "features": {name: {**each, "sums": each["sums"].totals} for name, each in totals.items()},
+        }
+        (folder / _SUMS).write_text(json.dumps(content), encoding="utf-8")
 
     def merge(self, shard_dirs: list[Path]) -> dict[str, FeatureStats]:
-        """Put the shards' files together, and return the statistics."""
+        """Put the shards' files together, in the order of the shards, and return the statistics."""
         folder = shard_dirs[0].parent if shard_dirs else Path(self.output_dir or ".") / self.shard_subdir
-        return merge_stats(folder, shard_dirs)
+        totals = _Totals()
+        inputs: set[str] = set()
+        for shard in shard_dirs:
+            content = json.loads((shard / _SUMS).read_text(encoding="utf-8"))
+            inputs.update(content["inputs"])
+            for name, one in content["features"].items():
+                totals.add(name, one["shape"], one["count"], ExactSums(one["sums"]), str(shard))
+        names = sorted(inputs - set(totals))
+        for name in (*names, *sorted(totals)):
+            _concatenate([shard / f"{name}_shape" for shard in shard_dirs], folder / f"{name}_shape")
+        stats = {name: _write_sums(folder / f"{name}_stats.npz", **totals[name]) for name in sorted(totals)}
+        write_text_atomic(folder / "stats_keys", "".join(f"{name}\n" for name in stats))
+        write_text_atomic(folder / "batch_keys", "".join(f"{name}\n" for name in names))
+        logger.info("statistics of %s in %s", ", ".join(stats) or "no feature", folder)
+        return stats
 
 
 def _stats_of(idx: Any, item: Any, features: Mapping[str, Any]) -> ItemStats:
@@ -160,7 +187,7 @@ def make_features(config: Any) -> Features:
 def _computed(
     compute: Any, keys: Sequence[str], items: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    fields = [{key: _field(item, key) for key in keys} for item in items]
+    fields = [{key: field_of(item, key) for key in keys} for item in items]
     if len(items) == 1 or not getattr(compute, "supports_batch", False):
         found = [compute(**each) for each in fields]
     else:
@@ -172,12 +199,6 @@ def _computed(
                 "list with an entry for each, or set supports_batch = False on it"
             )
     return [each if isinstance(each, Mapping) else {_ONLY: each} for each in found]
-
-
-def _field(item: Mapping[str, Any], key: str) -> Any:
-    if key not in item:
-        raise KeyError(f"the item has no field {key!r} (it has {', '.join(map(repr, item))}); set input_key")
-    return item[key]
 
 
 def _collected(collect: Any, items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -256,53 +277,6 @@ class _Totals(dict[str, dict[str, Any]]):
             )
         known["count"] += count
         known["sums"].merge(sums)
-
-
-class ShardWriter:
-    """Writes the files of one shard, when all of its items are there."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.lines: dict[str, list[str]] = {}
-        self.totals = _Totals()
-
-    def add(self, item: ItemStats) -> None:
-        """Add an item."""
-        for name, shape in item.shapes.items():
-            self.lines.setdefault(name, []).append(f"{item.uid} {shape}\n")
-        for name, stats in item.sums.items():
-            sums = ExactSums()
-            sums.add([*stats.sum.flat, *stats.sum_square.flat])
-            self.totals.add(name, stats.sum.shape, stats.count, sums, f"item {item.uid!r}")
-
-    def close(self) -> None:
-        """Write the shapes and the sums."""
-        for name, lines in self.lines.items():
-            (self.folder / f"{name}_shape").write_text("".join(lines), encoding="utf-8")
-        content = {
-            "inputs": [name for name in self.lines if name not in self.totals],
-            "features": {name: {**each, "sums": each["sums"].totals} for name, each in self.totals.items()},
-        }
-        (self.folder / _SUMS).write_text(json.dumps(content), encoding="utf-8")
-
-
-def merge_stats(folder: Path, shard_dirs: Sequence[Path]) -> dict[str, FeatureStats]:
-    """Put the files of all shards together, in the order of the shards; return the statistics by feature."""
-    totals = _Totals()
-    inputs: set[str] = set()
-    for shard in shard_dirs:
-        content = json.loads((shard / _SUMS).read_text(encoding="utf-8"))
-        inputs.update(content["inputs"])
-        for name, one in content["features"].items():
-            totals.add(name, one["shape"], one["count"], ExactSums(one["sums"]), str(shard))
-    names = sorted(inputs - set(totals))
-    for name in (*names, *sorted(totals)):
-        _concatenate([shard / f"{name}_shape" for shard in shard_dirs], folder / f"{name}_shape")
-    stats = {name: _write_sums(folder / f"{name}_stats.npz", **totals[name]) for name in sorted(totals)}
-    write_text_atomic(folder / "stats_keys", "".join(f"{name}\n" for name in stats))
-    write_text_atomic(folder / "batch_keys", "".join(f"{name}\n" for name in names))
-    logger.info("statistics of %s in %s", ", ".join(stats) or "no feature", folder)
-    return stats
 
 
 def _write_sums(path: Path, shape: tuple[int, ...], count: int, sums: ExactSums) -> FeatureStats:

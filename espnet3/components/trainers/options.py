@@ -16,12 +16,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import shown
 
 _TRAINER = "lightning.pytorch.trainer.trainer:Trainer.__init__"
-_ACCELERATORS = {
-    "gpu": ("CUDAAccelerator", "MPSAccelerator"),
-    "cuda": ("CUDAAccelerator",),
-    "mps": ("MPSAccelerator",),
-    "tpu": ("XLAAccelerator",),
-}
+_GPUS = {"gpu": ("cuda", "mps")}
 # made when the training begins: they write files, or change how torch computes from then on
 _NOT_TRIED = (
     "logger",
@@ -95,9 +90,9 @@ def make_trainer(**options: Any) -> Any:
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     wanted = options.get("accelerator")
-    kinds = _ACCELERATORS.get(wanted) if isinstance(wanted, str) else None
-    there = [getattr(lightning.pytorch.accelerators, kind).is_available() for kind in kinds or ()]
-    if kinds and not any(there):
+    known = lightning.pytorch.accelerators.AcceleratorRegistry
+    kinds = [known[name]["accelerator"] for name in _GPUS.get(str(wanted), (wanted,)) if name in known]
+    if kinds and not any(kind.is_available() for kind in kinds):
         import torch
 
         raise _refused(

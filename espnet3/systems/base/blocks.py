@@ -26,9 +26,10 @@ def check_blocks(config: Any, places: Mapping[str, Place] | None = None, *, trai
     """
     if config is None:
         return
-    plain = OmegaConf.to_container(config, resolve=False) if isinstance(config, DictConfig) else config
+    plain: Any = OmegaConf.to_container(config, resolve=False) if isinstance(config, DictConfig) else config
     if said := not_indented(plain):
-        raise ConfigError(said)
+        place = (places or {}).get(said.partition(" ")[0])
+        raise ConfigError(f"{place}: {said}" if place else said)
     trains = trains and (config.get("trainer") is not None or config.get("optimizer") is not None)
     checks: list[tuple[str, Callable[[Any], Any]]] = [
         ("trainer", check_training if trains else check_trainer),

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from espnet3.components.data.data_organizer import ORGANIZER_KEYS, is_organized
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import did_you_mean
+from espnet3.parallel.messages import did_you_mean, shown
 from espnet3.systems.base.blocks import check_blocks, merge_parallel
-from espnet3.systems.base.config import apply_overrides, find_config
 from espnet3.systems.configs.places import Place, Places, place_of
 from espnet3.systems.configs.reading import check_interpolations, flat, read_config
 from espnet3.systems.configs.roles import ROLES, Role, role_of
 
 _CLOSE = 0.8  # a slip of the pen, no other word
-_COMMAND_LINE = "the command line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,25 @@ def load_configs(
     return configs
 
 
+def find_config(name: str | os.PathLike[str], recipe_dir: Path) -> Path:
+    """Find a config file by what a user may call it.
+
+    `parallel_slurm`, `parallel_slurm.yaml` and `conf/parallel_slurm.yaml` are all found in the
+    recipe; a path that exists from the current folder comes first.
+    """
+    name = os.fspath(name)
+    for candidate in (
+        Path(name),
+        recipe_dir / name,
+        recipe_dir / "conf" / name,
+        recipe_dir / "conf" / f"{name}.yaml",
+    ):
+        if candidate.is_file():
+            return candidate
+    there = ", ".join(sorted(path.name for path in (recipe_dir / "conf").glob("*.yaml")))
+    raise FileNotFoundError(f"no config {name!r} here or in {recipe_dir} (its conf/ has {there or 'none'})")
+
+
 def _file_of(role: Role, given: str | None, recipe_dir: Path) -> Path | None:
     if given is not None:
         return find_config(given, recipe_dir)
@@ -173,11 +192,26 @@ def _merge_small(found: Mapping[str, StageConfig], path: Path) -> None:
 
 def _override(found: Mapping[str, StageConfig], overrides: Sequence[str]) -> None:
     for override in overrides:
-        key = override.lstrip("+").partition("=")[0]
-        fitting = {name: each.config for name, each in found.items() if _fits(each.config, key)}
-        everywhere = {name: each.config for name, each in found.items()}
-        for name in apply_overrides(fitting or everywhere, [override]):
-            found[name].places[key] = Place(_COMMAND_LINE)
+        add, words = override.startswith("+"), override.lstrip("+")
+        key, equals, _ = words.partition("=")
+        if not equals or not key:
+            raise ValueError(f"override {shown(override)} must read key=value, such as parallel.n_workers=2")
+        top = key.partition(".")[0]
+        fitting = [each for each in found.values() if _fits(each.config, key)] or [*found.values()]
+        targets = [each for each in fitting if add or top in each.config]
+        if not targets:
+            known = sorted({str(name) for each in fitting for name in each.config})
+            hint = did_you_mean(top, known) or f" They have {', '.join(known)}"
+            raise ValueError(
+                f"override {shown(override)}: no config has {shown(top)}.{hint} "
+                f"(+{shown(key)[1:-1]}=... adds a new key)"
+            )
+        for each in targets:
+            try:
+                each.config.merge_with_dotlist([words])
+            except (OmegaConfBaseException, yaml.YAMLError) as error:
+                raise ValueError(f"override {shown(override)}: {str(error).splitlines()[0]}") from error
+            each.places[key] = Place("the command line")
 
 
 def _fits(config: DictConfig, key: str) -> bool:

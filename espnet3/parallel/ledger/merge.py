@@ -92,7 +92,8 @@ def merge_splits(
     Memory is 13 bytes an index (2 where its line is in a span) and some 70 MB, however large the results are. Files
     that would not change are left as they are, so that a sequence read from them stays valid.
     """
-    bytes(_FREED)  # once a block of this size is freed, glibc keeps the pages of smaller ones: a fifth of the time
+    # once a block of this size is freed, glibc keeps the pages of smaller ones: a fifth of the time
+    bytes(_FREED)
     scan = scan_splits(path, items, indices_sha256, offsets=True, kind=kind)
     for sentence in scan.repaired:
         note(sentence)

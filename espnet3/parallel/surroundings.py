@@ -80,9 +80,10 @@ class _Named(type):
     """A class of warnings known by name: the module that defines it may not be loaded, and need not be."""
 
     def __subclasscheck__(cls, other: type) -> bool:
+        # a detached job has the caller's script under the name that multiprocessing gives it
+        modules = {cls.__module__, "__mp_main__" if cls.__module__ == "__main__" else cls.__module__}
         return any(
-            each.__module__ == cls.__module__ and each.__qualname__ == cls.__qualname__
-            for each in other.__mro__
+            each.__qualname__ == cls.__qualname__ and each.__module__ in modules for each in other.__mro__
         )
 
 

@@ -93,9 +93,10 @@ class ForkServer:
     """
 
     def __init__(self, extra_env: dict[str, str] | None = None, *, dask: bool = True) -> None:
+        # where the caller has closed a standard stream, a socket gets its number
+        stdout, stderr = _null_if_closed(1), _null_if_closed(2)
         ours, theirs = socket.socketpair()
         self.sock = ours
-        # where the caller has closed a standard stream, a socket may have got its number
         fd = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
         env = {**_MALLOC, **_ONE_THREAD, **os.environ, **(extra_env or {})}
         code = (
@@ -109,8 +110,8 @@ class ForkServer:
             self.process = subprocess.Popen(
                 [sys.executable, *flags, "-c", code],
                 stdin=subprocess.DEVNULL,  # `python -` reads the caller's script from it
-                stdout=_null_if_closed(1),
-                stderr=_null_if_closed(2),
+                stdout=stdout,
+                stderr=stderr,
                 pass_fds=[fd],
                 start_new_session=True,  # the terminal's Ctrl-C is the driver's business
                 env=env,

@@ -51,13 +51,21 @@ def test_many_calls_are_all_answered() -> None:
 
 
 def test_a_long_call_holds_up_no_other(tmp_path: Path) -> None:
-    """While one worker is inside a call that does not end, the other one answers a hundred."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    held = parallel_submit(pipe.read_text)
+    """While a call does not end, another worker answers a hundred; where both are held, what waits can be cancelled."""
+    pipes = [tmp_path / "a", tmp_path / "b"]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    held = [parallel_submit(pipes[0].read_text)]
     assert [parallel_submit(abs, -x).result() for x in range(100)] == list(range(100))
-    pipe.write_text("go")
-    assert held.result(timeout=600) == "go"
+    held.append(parallel_submit(pipes[1].read_text))
+    wait_until(lambda: all(future.running() for future in held))
+    waiting = [parallel_submit(abs, -x) for x in range(20)]
+    assert all(future.cancel() for future in waiting[1:]) and not held[0].cancel()
+    assert len(wait(waiting[1:], timeout=600).done) == 19
+    for pipe in pipes:
+        pipe.write_text("go")
+    assert [future.result(timeout=600) for future in held] == ["go", "go"]
+    assert waiting[0].result(timeout=600) == 0 and parallel_submit(abs, -3).result(timeout=600) == 3
 
 
 @pytest.mark.parametrize("how", rows(["SIGSEGV", "exit", "SIGKILL"], ("SIGSEGV",)))

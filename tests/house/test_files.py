@@ -22,7 +22,7 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (1_700, ["espnet3/parallel/provenance/"]),
+    (1_701, ["espnet3/parallel/provenance/"]),
     (3_007, ["espnet3/parallel/ledger/"]),
     (3_039, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_743, ["espnet3/parallel/pilots/"]),
@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (838, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_781, ["espnet3_parallel/"]),
     (5_222, ["espnet3/components/", "espnet3/systems/"]),
-    (40_945, ["tests/"]),
+    (40_944, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

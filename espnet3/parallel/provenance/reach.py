@@ -170,7 +170,8 @@ class Reach(Content):
     def _compare(self, module: str, file: str, held: dict[str, Any], names: set[str]) -> None:
         """Add the file's code of functions that are not as the file has them, and note constants that are."""
         entry = self._entries.get(name_of_file(file), {})
-        known = {} if "unloaded" in entry else entry.get("code", {})
+        is_same = entry.get("file") == file  # another folder may have a module of that name
+        known = entry.get("code", {}) if is_same and "unloaded" not in entry else {}
         code = compiled(module, file) if known or not names.isdisjoint(held) else None
         functions, constants = (functions_in(code), constants_in(code)) if code is not None else ({}, {})
         for name in known.keys() & functions:

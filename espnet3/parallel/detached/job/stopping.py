@@ -182,7 +182,6 @@ def say(text: str) -> None:
         print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {masked(text)}", file=sys.stderr, flush=True)
 
 
-# --- items with a time limit: the work is done in a child of the job's process, and killed with an item that hangs ---
 #
 #     job's process ── forks ──> child: the shard's attempt ── a thread watches the item (watch.py)
 #       ^    │                                                          │ too late

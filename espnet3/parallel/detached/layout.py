@@ -77,6 +77,14 @@ class Stop(TypedDict, total=False):
     at_item: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The shards that one job after the other works through: the files of their specs, and the index of the first."""
+
+    first: int
+    specs: list[str]
+
+
 class Done(TypedDict, total=False):
     """The contents of a shard's done: the number of items with a result, and with a failure."""
 
@@ -138,6 +146,11 @@ class Plan:
     def size(self, shard: int) -> int:
         """Return how many items a shard has."""
         return self.bounds[shard + 1] - self.bounds[shard]
+
+
+def shard_of(spec: Path) -> int:
+    """Return the shard of a spec's file, which is called `shard.7.json`."""
+    return int(spec.suffixes[0][1:])
 
 
 def write_quickly(path: Path, value: dict[str, Any]) -> None:

@@ -380,6 +380,19 @@ def acquire(
         time.sleep(look)
 
 
+def job_of(folder: Path) -> int | None:
+    """Return the shard whose job has taken a shard's folder last; None where none has begun it."""
+    _, _, number = str((holder_of(folder) or {}).get("run_id", "")).rpartition("shard ")
+    return int(number) if number.isdecimal() else None
+
+
+def is_free(folder: Path) -> bool:
+    """Return whether a shard waits for any job of its submission: neither done nor ended nor begun by a job."""
+    held = holder_of(folder)
+    released = held is None or bool(held.get("released"))
+    return released and not (folder / DONE).exists() and said_its_end(folder) is None
+
+
 def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
     """Return whether a folder's lease is held by a process that gives signs of life, without waiting."""
     newest, held = _newest_lease(folder)

@@ -1,4 +1,4 @@
-"""The work of a job: one shard, from its lease to its last outcome.
+"""The work of a job: one shard after the other, each from its lease to its last outcome.
 
 lease ──> what is there ──> classes, provider, env ──> [ mark, run_items, append ] ... ──> done, or ended
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,28 @@ from espnet3.parallel.detached.job.stopping import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_UNFINISHED,
+    Place,
     StopNow,
     Stopping,
     guarded,
     say,
 )
-from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider
-from espnet3.parallel.detached.layout import ENDED, Ended, Layout, positions, stretches
-from espnet3.parallel.detached.states import BEAT, STALE, Budget, JobState, LossFile, Marks, acquire
+from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider, read_spec
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, Ended, Layout, positions, shard_of, stretches
+from espnet3.parallel.detached.states import (
+    BEAT,
+    STALE,
+    Budget,
+    JobState,
+    LossFile,
+    Marks,
+    acquire,
+    holder_lives,
+    is_free,
+    job_of,
+    living_pid,
+    said_its_end,
+)
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.settling import Block, Call, to_lines
@@ -38,11 +53,11 @@ from espnet3.parallel.env.store import adding, name_worker
 from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
-from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json
-from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.files import make_folder, open_to_write, read_or_none, write_json
+from espnet3.parallel.ledger.lease import Lease, disk_now
 from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted
-from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SplitWriter
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPEC, SplitWriter
 from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.records import ItemFailure, ProcessEnd
 from espnet3.parallel.runner import shards
@@ -55,52 +70,124 @@ _MOST = 1 << 14  # items of a slice
 _PATIENCE = STALE + 4 * BEAT  # seconds: a shard's earlier worker on a dead host counts as alive for so long
 
 
-def run_shard(spec: JobSpec) -> int:
-    """Run what is left of one shard; return the exit status of its job."""
-    began = time.monotonic()  # walltime counts from here
-    if not spec.guarded:
-        return _attempt(spec, began)
-    folder = Layout(Path(spec.run)).shard(spec.shard)
-    return guarded(lambda: _attempt(spec, began), spec.policy.item_timeout or float("inf"), folder)
+class Job:
+    """A job's process: it runs a shard, then one after the other those that are free, with the env that it has built.
 
+    Free is a shard that is neither done nor ended nor begun by another job. Of begun ones a job takes those that an
+    earlier start of it has left.
+    """
 
-def _attempt(spec: JobSpec, began: float) -> int:
-    layout = Layout(Path(spec.run))
-    stopping = Stopping(layout, spec.walltime, began)
-    stopping.listen()
-    folder = layout.shard(spec.shard)
-    lease = Lease(folder, BEAT, STALE)
-    try:
-        if not layout.is_there():
-            raise ConfigError(
-                f"the run folder {spec.run} is not there for this job: take an output_dir on a disk that the jobs' "
-                "hosts share"
-            )
-        make_folder(folder)
-        acquire(lease, f"shard {spec.shard}", _PATIENCE, 0.5, stopping.now)
+    def __init__(self, spec: JobSpec, specs: Sequence[str] = (), own: bool = True) -> None:
+        self.began = time.monotonic()  # walltime counts from here
+        self.spec = spec
+        self.specs = {
+            shard_of(Path(path)): Path(path) for path in specs
+        }  # of the shards that it may work through
+        self.own = own  # whether they must be this user's
+        self.layout = Layout(Path(spec.run))
+        self.place = Place(self.layout, spec.shard)
+        self.n_lines = 0  # outcomes of shards that it has done
+        self.env: tuple[JobSpec, Any, dict[str, Any]] | None = None  # with the spec that it was built for
+
+    def run(self) -> int:
+        """Run what is left; return the job's exit status."""
+        if not self.spec.guarded:
+            return self._work()
+        return guarded(self._work, self.spec.policy.item_timeout or float("inf"), self.place)
+
+    def _work(self) -> int:
+        self.stopping = Stopping(self.layout, self.spec.walltime, self.began)
+        self.stopping.listen()
+        held, status = None, EXIT_DONE
         try:
-            return _Attempt(spec, layout, stopping, lease).run()
+            if not self.layout.is_there():
+                raise ConfigError(
+                    f"the run folder {self.spec.run} is not there for this job: take an output_dir on a disk that the "
+                    "jobs' hosts share"
+                )
+            self.loaded = LoadedCode(self.layout.plan().code)
+            for shard in self._shards():
+                lease = self._take(shard)
+                if lease is None:
+                    continue
+                if (
+                    held is not None
+                ):  # only now: a run with nothing but free shards would seem to be left alone
+                    held.release()
+                held = lease
+                attempt = _Attempt(self._go_to(shard), self, lease)
+                status = attempt.run()
+                self.n_lines += attempt.outcomes.n_lines
+                if status != EXIT_DONE or self.stopping.now(at_once=True):
+                    break
+            if held is None:
+                say("nothing to do: the shard is done, or another job has it, and no other one is free")
+        except (FolderInUseError, LeaseLostError) as error:
+            say(f"stopping: {error}")
+            status = EXIT_UNFINISHED
+        except ParallelError as error:
+            say(f"{type(error).__name__}: {error}")
+            status = EXIT_FAILED
         finally:
+            if held is not None:
+                held.release()
+        return status
+
+    def _shards(self) -> Iterator[int]:
+        yield self.spec.shard
+        numbers = list(self.specs)
+        at = numbers.index(self.spec.shard) + 1 if numbers else 0
+        yield from (number for number in numbers[at:] + numbers[:at] if number != self.spec.shard)
+
+    def _take(self, shard: int) -> Lease | None:
+        folder, is_own = self.layout.shard(shard), shard == self.spec.shard
+        if (folder / DONE).exists():
+            return None
+        before = job_of(folder)
+        # an earlier start of this job had it; on a host that is dead that one counts as alive for a while
+        ours = (
+            is_own if before is None else before == self.spec.shard and (is_own or living_pid(folder) is None)
+        )
+        if not ours and not is_free(folder) and not (is_own and self._is_left(folder)):
+            return None
+        make_folder(folder)
+        lease = Lease(folder, BEAT, STALE)
+        try:
+            acquire(lease, f"shard {self.spec.shard}", _PATIENCE if ours else 0.0, 0.5, self.stopping.now)
+        except FolderInUseError:
+            if is_own and ours:
+                raise
+            return None  # another job was faster
+        if (folder / DONE).exists():  # and has done it meanwhile
             lease.release()
-    except FolderInUseError as error:
-        say(f"nothing to do: {error}")
-        return EXIT_UNFINISHED
-    except LeaseLostError as error:
-        say(f"stopping: {error}")
-        return EXIT_UNFINISHED
-    except ParallelError as error:
-        say(f"{type(error).__name__}: {error}")
-        return EXIT_FAILED
+            return None
+        return lease
+
+    def _is_left(self, folder: Path) -> bool:
+        # another job had begun it, and died there or has no time left
+        failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
+        return not failed and not holder_lives(folder, disk_now(folder))
+
+    def _go_to(self, shard: int) -> JobSpec:
+        if shard == self.spec.shard:
+            return self.spec
+        spec = read_spec(self.specs[shard], self.own)
+        say(f"going on with shard {shard}")
+        log_to(self.layout.shard(shard))
+        say(f"the job of shard {self.spec.shard} goes on here")
+        return spec
 
 
 class _Attempt:
-    def __init__(self, spec: JobSpec, layout: Layout, stopping: Stopping, lease: Lease) -> None:
+    def __init__(self, spec: JobSpec, job: Job, lease: Lease) -> None:
         self.spec = spec
-        self.layout = layout
-        self.stopping = stopping
-        self.folder = layout.shard(spec.shard)
+        self.job = job
+        self.layout = job.layout
+        self.stopping = job.stopping
+        self.folder = self.layout.shard(spec.shard)
         self.worker = f"shard {spec.shard} on {os.uname().nodename}"
         self.losses = LossFile(self.folder)
+        job.place.put(spec.shard)
         self.marks = Marks(self.folder, self.losses)
         self.stopping.begin(self.folder, self.marks)
         history = History(spec.policy, self.losses.losses)
@@ -110,11 +197,10 @@ class _Attempt:
             at: history.failure(at, spec.items[at - spec.begin], self.worker, self.worker)
             for at in history.failed
         }
-        self.budget = Budget(layout, spec.shard, spec.max_failures, spec.total)
+        self.budget = Budget(self.layout, spec.shard, spec.max_failures, spec.total)
         self.begin = spec.begin  # of the stretch that is in flight
         self.step = 1  # items that the next stretch begins with
         self.outcomes = ShardOutcomes(spec, lease, self.worker)
-        self.loaded = LoadedCode(layout.plan().code)
 
     def run(self) -> int:
         try:
@@ -142,7 +228,8 @@ class _Attempt:
             return EXIT_DONE
         if state is JobState.UNFINISHED and self.stopping.ordered and not self.outcomes.n_lines:
             state = JobState.NOT_STARTED
-        requeue = state is JobState.UNFINISHED and self.stopping.warned and self.outcomes.n_lines > 0
+        n_lines = self.job.n_lines + self.outcomes.n_lines
+        requeue = state is JobState.UNFINISHED and self.stopping.warned and n_lines > 0
         write_json(self.folder / ENDED, {"state": state.value, "why": why, "requeue": requeue})
         say(f"{state.value}: {why}")
         return EXIT_FAILED if state is JobState.FAILED else EXIT_UNFINISHED
@@ -216,20 +303,24 @@ class _Attempt:
         return _sentence_of(stop, position in self.outcomes.failed_before)
 
     def _env(self) -> tuple[Any, dict[str, Any]]:
-        spec = self.spec
+        spec, built = self.spec, self.job.env
         self.stopping.building = True  # nothing is in flight: a signal ends it at once
         if self.stopping.now():
             raise StopNow
         spec.surroundings.restore()
         name_worker(f"shard-{spec.shard}")
-        runner = load(spec.runner)
-        provider = make_provider(load(spec.provider), spec.arguments)
-        self.loaded.check("this job")
         begin = time.perf_counter()
-        env = build_here(adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
-        self.loaded.check("this job")  # with the modules that the env has imported
+        if built is None or built[0].env_facts != spec.env_facts:
+            built = self.job.env = None  # the memory of the old one goes before the next one is built
+            runner = load(spec.runner)
+            provider = make_provider(load(spec.provider), spec.arguments)
+            self.job.loaded.check("this job")
+            begin = time.perf_counter()
+            env = build_here(adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
+            self.job.loaded.check("this job")  # with the modules that the env has imported
+            built = self.job.env = spec, runner, env
         self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
-        return runner, env
+        return built[1:]
 
     def _stretch(self, begin: int, end: int, call: Call) -> tuple[JobState, str] | None:
         unit = (self.spec.policy.batch_size or 1) if call.many is not None else 1
@@ -266,7 +357,7 @@ class _Attempt:
         )
         self.step = block.step
         self.marks.note(in_flight=None)  # a slow disk is no late item
-        self.loaded.check("this job")  # with the modules that the items have imported
+        self.job.loaded.check("this job")  # with the modules that the items have imported
         self.stopping.longest = max([self.stopping.longest, *(seconds for _, seconds in block.steps)])
         to_lines(block, range(begin, end), items, spec.policy, self.worker)
         return block
@@ -326,14 +417,24 @@ def _sentence_of(failure: ItemFailure, again: bool) -> str:
     return f"{failure.name} failed{' again' if again else ''}: {failure.error_type}: {failure.message}"
 
 
-def wants_requeue(spec: JobSpec) -> bool:
+def wants_requeue(folder: Path) -> bool:
     """Return whether a shard's last attempt ended at its walltime with an outcome, and is to be queued again.
 
     Without an outcome the next attempt would end the same way; after a TERM the scheduler itself, or
     the user who cancelled, decides on the next one.
     """
-    ended = read_or_none(Layout(Path(spec.run)).shard(spec.shard) / ENDED, Ended) or {}
-    return bool(ended.get("requeue"))
+    return bool((read_or_none(folder / ENDED, Ended) or {}).get("requeue"))
+
+
+def log_to(folder: Path) -> None:
+    """Have all that this process and its children print go to a shard's log."""
+    fd = open_to_write(folder / LOG)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    for number in (1, 2):
+        os.dup2(fd, number)
+    os.close(fd)
 
 
 class ShardOutcomes(Counted):

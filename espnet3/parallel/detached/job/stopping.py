@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import signal
+import struct
 import sys
 import threading
 import time
@@ -45,6 +47,7 @@ _LONGEST = 1.25  # an item may take this many times as long as the longest one s
 _OFTEN, _RARELY = 0.02, 0.25  # seconds between two looks at the child, at least and at most
 _SLACK = 1.0  # seconds that the parent waits beyond 1.5 limits: by then the child's own thread has seen it, if it runs
 _SWEEP = 5.0  # seconds for what a killed child had started to be gone
+_PLACE = struct.Struct("qq")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -124,15 +127,15 @@ class Stopping:
             self.building = False  # a second signal must not interrupt the end that this one begins
             raise StopNow
 
-    def now(self) -> bool:
-        """Return whether to stop taking items."""
+    def now(self, at_once: bool = False) -> bool:
+        """Return whether to stop taking items, by a look at the run folder a second ago, or `at_once`."""
         if self._why or self._signal is not None:
             return True
         now = time.monotonic()
         if self._deadline is not None and now + self._margin + _LONGEST * self.longest > self._deadline:
             self._why = f"its walltime is nearly over, and the longest item took {self.longest:.1f} s"
             return True
-        if now - self._looked >= _LOOK:
+        if at_once or now - self._looked >= _LOOK:
             self._looked = now
             self._look()
         return bool(self._why)
@@ -206,21 +209,49 @@ class _Signals:
             _send(self.child, number)
 
 
-def guarded(work: Callable[[], int], limit: float, folder: Path) -> int:
+class Place:
+    """The shard that a job is in, and its late items before; in memory that the job shares with its child."""
+
+    def __init__(self, layout: Layout, shard: int) -> None:
+        self._layout = layout
+        self._memory = mmap.mmap(-1, _PLACE.size)
+        self.put(shard)
+
+    def put(self, shard: int) -> None:
+        """Note that a shard begins, or begins again."""
+        self._memory[:] = _PLACE.pack(shard, LossFile(self._layout.shard(shard)).n_late)
+
+    @property
+    def shard(self) -> int:
+        """The shard."""
+        return int(_PLACE.unpack(self._memory)[0])
+
+    @property
+    def folder(self) -> Path:
+        """The shard's folder."""
+        return self._layout.shard(self.shard)
+
+    @property
+    def was_late(self) -> bool:
+        """Whether an item has been late since."""
+        return LossFile(self.folder).n_late > int(_PLACE.unpack(self._memory)[1])
+
+
+def guarded(work: Callable[[], int], limit: float, place: Place) -> int:
     """Do a job's work in a child, and in a new one each time that one was killed over a late item."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # processes that a child leaves behind become ours, to be ended
     signals = _Signals()
     while True:
-        before = LossFile(folder).n_late
         child = _start(work, signals)
-        status = _watch(child, folder, limit)
+        status = _watch(child, place, limit)
         signals.child = 0
-        if LossFile(folder).n_late == before:
-            note_end(folder, job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
+        if not place.was_late:
+            note_end(place.folder, job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
             if status < 0:
                 _end_like(-status)
         if status >= 0:
             return status
+        place.put(place.shard)
         _sweep()
 
 
@@ -247,7 +278,7 @@ def _child(work: Callable[[], int], parent: int) -> None:
     sys.exit(work())
 
 
-def _watch(child: BaseProcess, folder: Path, limit: float) -> int:
+def _watch(child: BaseProcess, place: Place, limit: float) -> int:
     assert child.pid is not None
     look = min(max(limit / 10, _OFTEN), _RARELY)
     job, seen, stuck = job_name(os.getsid(0)), None, 0.0
@@ -255,6 +286,7 @@ def _watch(child: BaseProcess, folder: Path, limit: float) -> int:
         child.join(look)
         if child.exitcode is not None:
             return child.exitcode
+        folder = place.folder
         mark = read_mark(folder)
         own = (mark.get("job"), mark.get("pid")) == (job, child.pid) and mark.get("in_flight")
         now = mark.get("since") if own else None

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 
@@ -26,7 +26,7 @@ from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.machine import chosen_gpus, gpu_env
 from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
 from espnet3.parallel.detached.job_spec import job_environment
-from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, Tasks, write_quickly
 from espnet3.parallel.detached.states import (
     GRACE,
     JobState,
@@ -37,6 +37,7 @@ from espnet3.parallel.detached.states import (
     note_end,
     progress,
     read_mark,
+    said_its_end,
 )
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError
@@ -47,6 +48,8 @@ from espnet3.parallel.records import ProcessEnd
 
 READY = "ready"
 SUPERVISING = "espnet3.parallel.detached.job.supervising"  # this module
+# over SSH every host may have another interpreter than the plan's
+_WORKER = (sys.executable, "-m", "espnet3.parallel.worker")
 _DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
 _LOOK = 1.0  # seconds between two looks for stop.json
 _PATIENCE = 2 * GRACE  # seconds that the supervisor before may take to end, once none of its jobs is left
@@ -58,16 +61,18 @@ class Supervisor:
     """Runs the shards of the last submission."""
 
     def __init__(
-        self, layout: Layout, plan: Plan, shards: list[int], gpus: Sequence[str] = (), shared: bool = False
+        self, layout: Layout, plan: Plan, shards: list[int], tasks: Path, gpus: Sequence[str] = ()
     ) -> None:
         self.layout = layout
         self.plan = plan
+        self.tasks = tasks  # the file that lists the shards' specs for jobs, which go on from one to the next
+        self.places = {shard: at for at, shard in enumerate(shards)}  # of the specs in it
+        write_json(tasks, asdict(Tasks(0, [str(layout.spec(shard)) for shard in shards])))
         # shared out among the jobs that run at a time; none: they see what this process sees
         self.gpus = gpus
         self.todo = deque(shards)
-        self.shared = shared  # supervisors of other hosts run some of them
         self.stopping = threading.Event()
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._running: dict[int, subprocess.Popen[bytes]] = {}  # by slot
         self._deaths: dict[int, tuple[int, tuple[int, int]]] = {}
         self._started: set[int] = set()
         self._killing = False
@@ -118,8 +123,10 @@ class Supervisor:
             except IndexError:  # another slot was faster
                 return
             folder = self.layout.shard(shard)
-            is_others = self.shared and holder_lives(folder, disk_now(self.layout.folder))
-            if not is_others and not (folder / DONE).exists():
+            failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
+            # a living job has it, of this host or another one
+            taken = (folder / DONE).exists() or failed or holder_lives(folder, disk_now(self.layout.folder))
+            if not taken:
                 self._job(shard, slot)
 
     def _job(self, shard: int, slot: int) -> None:
@@ -128,8 +135,7 @@ class Supervisor:
         log = open_to_write(folder / LOG)
         try:
             process = subprocess.Popen(
-                # over SSH every host may have another interpreter than the plan's
-                [sys.executable, "-m", "espnet3.parallel.worker", str(self.layout.spec(shard))],
+                [*_WORKER, "--tasks", str(self.tasks), str(self.places[shard])],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -139,23 +145,30 @@ class Supervisor:
             )
         finally:
             os.close(log)
-        self._running[shard] = process
-        self._started.add(shard)
+        self._running[slot] = process
         if self.stopping.is_set():
             self._signal(signal.SIGTERM)
         try:
             status = process.wait()
         finally:
-            del self._running[shard]
+            del self._running[slot]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # the processes that the job left behind
+        job = job_name(process.pid)
+        shard = next((other for other in self.places if self._was_in(other, job)), shard)
+        folder = self.layout.shard(shard)
+        self._started.add(shard)
         say(f"shard {shard} ended with {status}")
         killed = self._killing and status == -signal.SIGKILL
         if killed:  # by this process, whatever item it was in
             excuse_dead(folder)
             self._note_stop(shard, f"killed {GRACE:g} s after it was asked to end, in the middle of an item")
-        at_work = note_end(folder, job_name(process.pid), ProcessEnd.from_returncode(status))
+        at_work = note_end(folder, job, ProcessEnd.from_returncode(status))
         self._settle(shard, status, at_work)
+
+    def _was_in(self, shard: int, job: str) -> bool:
+        folder = self.layout.shard(shard)
+        return not (folder / DONE).exists() and read_mark(folder).get("job") == job
 
     def _settle(self, shard: int, status: int, at_work: bool) -> None:
         if self.stopping.is_set() or (status in (EXIT_DONE, EXIT_FAILED) and not at_work):
@@ -244,7 +257,7 @@ def main() -> int:
         shards = own + [shard for shard in reversed(shards) if shard not in set(own)]
         say(f"supervising {len(shards)} shards, {plan.n_workers} at a time")
         begin = time.monotonic()
-        Supervisor(layout, plan, shards, gpus, shared=n_hosts > 1).run()
+        Supervisor(layout, plan, shards, folder / "tasks.json", gpus).run()
         say(f"ended after {time.monotonic() - begin:.1f} s")
     finally:
         lease.release()

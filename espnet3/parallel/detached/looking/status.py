@@ -17,6 +17,8 @@ from espnet3.parallel.detached.states import (
     ShardStatus,
     holder_lives,
     holder_of,
+    is_free,
+    job_of,
     shard_status,
 )
 from espnet3.parallel.ledger.errors import FolderInUseError
@@ -25,6 +27,7 @@ from espnet3.parallel.ledger.lease import disk_now
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.provenance.record import changed_files, shortened
 
+_FREE = "its own job has ended without beginning it; the next job that has time takes it"
 _SHOWN = 5  # folders with a run that are named where there is none
 _POLL = (0.1, 10.0)  # seconds between two looks: at first, and after a while
 _SHARE = 0.05  # of the time waited so far, between those
@@ -41,9 +44,9 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
         )
     shards = range(plan.n_shards)
     found = [shard_status(layout, plan, n, ids.get(str(n), ""), now, None) for n in shards]
-    silent = {str(s.shard): s.job_id for s in found if s.job_id and may_be_queued(s.state)}
+    silent = [s.shard for s in found if s.job_id and may_be_queued(s.state)]
     if silent:
-        _ask(layout, plan, silent, found, notes)
+        _ask(layout, plan, ids, silent, found, notes)
     if any(one.state is not JobState.DONE for one in found) and (home := layout.home()) is not None:
         what = "is a copy of" if layout.original() is not None else "was moved here from"
         notes.append(
@@ -65,23 +68,45 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
 
 
 def _ask(
-    layout: Layout, plan: Plan, silent: dict[str, str], found: list[ShardStatus], notes: list[str]
+    layout: Layout,
+    plan: Plan,
+    ids: dict[str, str],
+    shards: list[int],
+    found: list[ShardStatus],
+    notes: list[str],
 ) -> None:
-    queue: Queue = {}
     home, original = layout.home(), layout.original()
-    now = disk_now(layout.folder)
-    try:
-        if original is None:
-            queue = launcher(plan.env).query(layout, silent)
-        else:
-            queue = {int(shard): (JobState.LOST, "") for shard in silent}
-    except OSError as error:
-        notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
-    for shard, job in silent.items():
-        status = shard_status(layout, plan, int(shard), job, now, queue)
-        if home is not None and status.state is JobState.LOST and not status.note:
-            status = replace(status, note=f"its job was submitted for {home}")
-        found[int(shard)] = status
+
+    def look(jobs: dict[int, str]) -> None:
+        silent = {str(shard): job for shard, job in jobs.items()}
+        queue: Queue = {int(shard): (JobState.LOST, "") for shard in silent}
+        now = disk_now(layout.folder)
+        try:
+            if original is None:
+                queue = launcher(plan.env).query(layout, silent)
+        except OSError as error:
+            queue = {}
+            notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
+        for shard in jobs:
+            status = shard_status(layout, plan, shard, ids[str(shard)], now, queue)
+            if home is not None and status.state is JobState.LOST and not status.note:
+                status = replace(status, note=f"its job was submitted for {home}")
+            found[shard] = status
+
+    look({shard: ids[str(shard)] for shard in shards})
+    begun = {shard: ids.get(str(job_of(layout.shard(shard)))) for shard in shards}
+    # the job that has gone on with a shard knows more of its end than the shard's own, which found it taken
+    others = {
+        shard: job
+        for shard, job in begun.items()
+        if job is not None and job != ids[str(shard)] and not found[shard].state.alive
+    }
+    if others:
+        look(others)
+    if any(one.state.alive for one in found):
+        for shard in shards:
+            if not found[shard].state.alive and is_free(layout.shard(shard)):
+                found[shard] = replace(found[shard], state=JobState.PENDING, note=_FREE)
 
 
 def driver_of(run: Path) -> str:

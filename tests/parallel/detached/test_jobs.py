@@ -12,14 +12,25 @@ import pytest
 
 from espnet3.parallel import ChangedRunError, ParallelError, SubmissionError, set_parallel
 from espnet3.parallel.detached.job.attempt import EXIT_DONE, EXIT_UNFINISHED, wants_requeue
-from espnet3.parallel.detached.job_spec import read_spec
 from espnet3.parallel.detached.launch import job_arrays
 from espnet3.parallel.detached.launch.job_arrays import make_job
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from tests.parallel.detached.test_scripts import job_of
-from tests.parallel.detached.work import ROOT, Provider, Squares, calls, espnet3, run_of
+from tests.parallel.detached.work import (
+    ROOT,
+    Printing,
+    Provider,
+    Squares,
+    builds,
+    calls,
+    espnet3,
+    held,
+    hold,
+    let_go,
+    run_of,
+)
 
 SLOW = """
 import os, time
@@ -114,7 +125,7 @@ def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
     assert worker(file) == EXIT_UNFINISHED
     ended = json.loads((layout.shard(0) / "ended.json").read_text())
     assert ended["state"] == "unfinished" and ended["why"].startswith("its walltime is nearly over")
-    assert wants_requeue(read_spec(file))
+    assert wants_requeue(layout.shard(0))
     first = (run.path / "split.9/results.jsonl").read_text().splitlines()
     assert [json.loads(line)["n"] for line in first] == list(range(4))
     file.write_text(json.dumps({**changed, "walltime": None}))
@@ -142,6 +153,23 @@ def test_an_element_of_an_array_runs_its_spec(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "espnet3/parallel/base_runner.py", run[0].spec]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path, check=True)
     assert run.status().done
+
+
+def test_a_job_goes_on_with_shards_that_wait(tmp_path: Path) -> None:
+    """Two jobs build two envs for fourteen shards, and what an item prints is in its own shard's log."""
+    folder = tmp_path / "a"
+    for item in (0, 1):
+        hold(folder, item)
+    run = run_of(folder, n=14, shards=14, runner=Printing)
+    for item in (0, 1):
+        held(folder, item)
+    for item in (0, 1):
+        let_go(folder, item)
+    assert run.wait(600).done and len(run.merge()) == 14
+    assert builds(folder) == 2 and set(calls(folder).values()) == {1}
+    logs = dict(run.logs())
+    assert all(f"item {shard} of shard-{shard}\n" in logs[shard] for shard in range(14)), logs
+    assert sum(text.count("\nitem ") + text.startswith("item ") for text in logs.values()) == 14
 
 
 def test_a_job_is_where_the_submitter_was(tmp_path: Path) -> None:

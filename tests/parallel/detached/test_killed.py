@@ -20,7 +20,6 @@ from tests.parallel.detached.work import (
     Provider,
     calls,
     espnet3,
-    gone,
     held,
     here,
     hold,
@@ -93,17 +92,15 @@ def test_a_killed_job_is_started_again(tmp_path: Path) -> None:
 
 
 def test_the_supervisor_is_killed_and_its_jobs_go_on(tmp_path: Path) -> None:
-    """After `kill -9` of the supervisor a job finishes its shard, what waited is lost, `retry` submits that."""
+    """After `kill -9` of the supervisor a job finishes its shard, and then those that wait, which are not lost."""
     folder = tmp_path / "a"
     hold(folder, 2)
     run = run_of(folder, workers=1)
-    job = held(folder, 2)
+    held(folder, 2)
     kill(supervisor(run))
-    let_go(folder, 2)
-    gone(job)
     states = [shard.state for shard in run.status().shards]
-    assert states == [JobState.DONE, JobState.LOST, JobState.LOST]
-    espnet3("retry", run.path, cwd=tmp_path)
+    assert states == [JobState.RUNNING, JobState.PENDING, JobState.PENDING]
+    let_go(folder, 2)
     assert run.wait(600).done and len(run.merge()) == 12
     assert set(calls(folder).values()) == {1}
 
@@ -139,16 +136,14 @@ def test_a_job_that_is_asked_to_end_finishes_its_item(tmp_path: Path) -> None:
 
 
 def test_a_shard_of_writers_starts_over(tmp_path: Path) -> None:
-    """A killed shard with writers of its own begins again in an emptied folder, and gives the same files."""
-    run = run_of(tmp_path / "a", n=3, runner=Files, workers=1)
-    kill(supervisor(run))
-    status = run.wait(600)
-    assert not status.done
-    (run.path / "split.2").mkdir(exist_ok=True)
+    """A shard with writers that had failed begins again in an emptied folder, and gives the same files."""
+    run = run_of(tmp_path / "a", n=6, runner=Files, workers=1, config={"bad": [2, "raise"]})
+    assert not run.wait(600).done
     (run.path / "split.2/text").write_text("half a li")
+    (tmp_path / "a/repaired").touch()
     run.retry()
     assert run.wait(600).done
-    assert run.merge() == "0 0\n1 1\n2 4\n"
+    assert run.merge() == "0 0\n1 1\n2 4\n3 9\n4 16\n5 25\n"
 
 
 @pytest.mark.parametrize(

@@ -81,14 +81,6 @@ class JobSpec:
         """Whether the shard's process may be killed with an item: the job starts another."""
         return self.gpus or self.policy.item_timeout is not None
 
-    @property
-    def env_facts(self) -> tuple[Any, ...]:
-        """What its env is made from: shards with equal ones may share it."""
-        return (
-            *(self.runner, self.provider, self.arguments),
-            *(self.surroundings, self.entries, self.given, self.setup_timeout),
-        )
-
     def moved_to(self, run: Path) -> JobSpec:
         """Return the spec for a moved or copied run folder: its paths in the old folder lead into this one."""
         if self.run == str(run):

@@ -37,7 +37,6 @@ from espnet3.parallel.detached.states import (
     LossFile,
     Marks,
     acquire,
-    holder_lives,
     is_free,
     job_of,
     living_pid,
@@ -54,7 +53,7 @@ from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, read_or_none, write_json
-from espnet3.parallel.ledger.lease import Lease, disk_now
+from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPEC, SplitWriter
@@ -80,14 +79,13 @@ class Job:
     def __init__(self, spec: JobSpec, specs: Sequence[str] = (), own: bool = True) -> None:
         self.began = time.monotonic()  # walltime counts from here
         self.spec = spec
-        self.specs = {
-            shard_of(Path(path)): Path(path) for path in specs
-        }  # of the shards that it may work through
+        # of the shards that it may work through
+        self.specs = {shard_of(Path(path)): Path(path) for path in specs}
         self.own = own  # whether they must be this user's
         self.layout = Layout(Path(spec.run))
         self.place = Place(self.layout, spec.shard)
         self.n_lines = 0  # outcomes of shards that it has done
-        self.env: tuple[JobSpec, Any, dict[str, Any]] | None = None  # with the spec that it was built for
+        self.env: tuple[Any, ...] = ()  # what it was made of, the runner, and the env
 
     def run(self) -> int:
         """Run what is left; return the job's exit status."""
@@ -110,15 +108,14 @@ class Job:
                 lease = self._take(shard)
                 if lease is None:
                     continue
-                if (
-                    held is not None
-                ):  # only now: a run with nothing but free shards would seem to be left alone
-                    held.release()
+                if held is not None:
+                    held.release()  # only now: meanwhile no job would seem to be at work
                 held = lease
                 attempt = _Attempt(self._go_to(shard), self, lease)
                 status = attempt.run()
                 self.n_lines += attempt.outcomes.n_lines
-                if status != EXIT_DONE or self.stopping.now(at_once=True):
+                goes_on = status == EXIT_DONE and not self.stopping.now(at_once=True)
+                if not goes_on or not self.layout.is_there():
                     break
             if held is None:
                 say("nothing to do: the shard is done, or another job has it, and no other one is free")
@@ -140,33 +137,25 @@ class Job:
         yield from (number for number in numbers[at:] + numbers[:at] if number != self.spec.shard)
 
     def _take(self, shard: int) -> Lease | None:
-        folder, is_own = self.layout.shard(shard), shard == self.spec.shard
-        if (folder / DONE).exists():
-            return None
+        folder, own = self.layout.shard(shard), shard == self.spec.shard
         before = job_of(folder)
         # an earlier start of this job had it; on a host that is dead that one counts as alive for a while
-        ours = (
-            is_own if before is None else before == self.spec.shard and (is_own or living_pid(folder) is None)
-        )
-        if not ours and not is_free(folder) and not (is_own and self._is_left(folder)):
+        again = own if before is None else before == self.spec.shard and (own or living_pid(folder) is None)
+        failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
+        if (folder / DONE).exists() or not (again or is_free(folder) or (own and not failed)):
             return None
         make_folder(folder)
         lease = Lease(folder, BEAT, STALE)
         try:
-            acquire(lease, f"shard {self.spec.shard}", _PATIENCE if ours else 0.0, 0.5, self.stopping.now)
+            acquire(lease, f"shard {self.spec.shard}", _PATIENCE if again else 0.0, 0.5, self.stopping.now)
         except FolderInUseError:
-            if is_own and ours:
+            if own and again:
                 raise
-            return None  # another job was faster
-        if (folder / DONE).exists():  # and has done it meanwhile
-            lease.release()
-            return None
-        return lease
-
-    def _is_left(self, folder: Path) -> bool:
-        # another job had begun it, and died there or has no time left
-        failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
-        return not failed and not holder_lives(folder, disk_now(folder))
+            return None  # another job has it
+        if not (folder / DONE).exists():
+            return lease
+        lease.release()  # another job has done it meanwhile
+        return None
 
     def _go_to(self, shard: int) -> JobSpec:
         if shard == self.spec.shard:
@@ -187,7 +176,7 @@ class _Attempt:
         self.folder = self.layout.shard(spec.shard)
         self.worker = f"shard {spec.shard} on {os.uname().nodename}"
         self.losses = LossFile(self.folder)
-        job.place.put(spec.shard)
+        job.place.begin(spec.shard)
         self.marks = Marks(self.folder, self.losses)
         self.stopping.begin(self.folder, self.marks)
         history = History(spec.policy, self.losses.losses)
@@ -303,24 +292,25 @@ class _Attempt:
         return _sentence_of(stop, position in self.outcomes.failed_before)
 
     def _env(self) -> tuple[Any, dict[str, Any]]:
-        spec, built = self.spec, self.job.env
+        spec, job = self.spec, self.job
+        made_of = spec.runner, spec.provider, spec.arguments, spec.surroundings, spec.entries, spec.given
         self.stopping.building = True  # nothing is in flight: a signal ends it at once
         if self.stopping.now():
             raise StopNow
         spec.surroundings.restore()
         name_worker(f"shard-{spec.shard}")
         begin = time.perf_counter()
-        if built is None or built[0].env_facts != spec.env_facts:
-            built = self.job.env = None  # the memory of the old one goes before the next one is built
+        if job.env[:1] != (made_of,):
+            job.env = ()  # the memory of another one goes before this one is built
             runner = load(spec.runner)
             provider = make_provider(load(spec.provider), spec.arguments)
-            self.job.loaded.check("this job")
+            job.loaded.check("this job")
             begin = time.perf_counter()
             env = build_here(adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
-            self.job.loaded.check("this job")  # with the modules that the env has imported
-            built = self.job.env = spec, runner, env
+            job.loaded.check("this job")  # with the modules that the env has imported
+            job.env = made_of, runner, env
         self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
-        return built[1:]
+        return job.env[1], job.env[2]
 
     def _stretch(self, begin: int, end: int, call: Call) -> tuple[JobState, str] | None:
         unit = (self.spec.policy.batch_size or 1) if call.many is not None else 1

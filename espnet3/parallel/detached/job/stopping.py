@@ -7,7 +7,6 @@ import ctypes
 import mmap
 import os
 import signal
-import struct
 import sys
 import threading
 import time
@@ -47,7 +46,6 @@ _LONGEST = 1.25  # an item may take this many times as long as the longest one s
 _OFTEN, _RARELY = 0.02, 0.25  # seconds between two looks at the child, at least and at most
 _SLACK = 1.0  # seconds that the parent waits beyond 1.5 limits: by then the child's own thread has seen it, if it runs
 _SWEEP = 5.0  # seconds for what a killed child had started to be gone
-_PLACE = struct.Struct("qq")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -214,27 +212,27 @@ class Place:
 
     def __init__(self, layout: Layout, shard: int) -> None:
         self._layout = layout
-        self._memory = mmap.mmap(-1, _PLACE.size)
-        self.put(shard)
+        self._numbers = memoryview(mmap.mmap(-1, 16)).cast("q")
+        self.begin(shard)
 
-    def put(self, shard: int) -> None:
-        """Note that a shard begins, or begins again."""
-        self._memory[:] = _PLACE.pack(shard, LossFile(self._layout.shard(shard)).n_late)
+    def begin(self, shard: int) -> None:
+        """Note that a shard begins."""
+        self._numbers[0] = shard
+        self.again()
 
-    @property
-    def shard(self) -> int:
-        """The shard."""
-        return int(_PLACE.unpack(self._memory)[0])
+    def again(self) -> None:
+        """Note that the shard begins again."""
+        self._numbers[1] = LossFile(self.folder).n_late
 
     @property
     def folder(self) -> Path:
         """The shard's folder."""
-        return self._layout.shard(self.shard)
+        return self._layout.shard(self._numbers[0])
 
     @property
     def was_late(self) -> bool:
         """Whether an item has been late since."""
-        return LossFile(self.folder).n_late > int(_PLACE.unpack(self._memory)[1])
+        return LossFile(self.folder).n_late > self._numbers[1]
 
 
 def guarded(work: Callable[[], int], limit: float, place: Place) -> int:
@@ -242,6 +240,7 @@ def guarded(work: Callable[[], int], limit: float, place: Place) -> int:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # processes that a child leaves behind become ours, to be ended
     signals = _Signals()
     while True:
+        place.again()
         child = _start(work, signals)
         status = _watch(child, place, limit)
         signals.child = 0
@@ -251,7 +250,6 @@ def guarded(work: Callable[[], int], limit: float, place: Place) -> int:
                 _end_like(-status)
         if status >= 0:
             return status
-        place.put(place.shard)
         _sweep()
 
 

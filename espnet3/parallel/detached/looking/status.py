@@ -27,7 +27,7 @@ from espnet3.parallel.ledger.lease import disk_now
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.provenance.record import changed_files, shortened
 
-_FREE = "its own job has ended without beginning it; the next job that has time takes it"
+_FREE = "its job has ended without beginning it, and another one takes it"
 _SHOWN = 5  # folders with a run that are named where there is none
 _POLL = (0.1, 10.0)  # seconds between two looks: at first, and after a while
 _SHARE = 0.05  # of the time waited so far, between those
@@ -106,7 +106,8 @@ def _ask(
     if any(one.state.alive for one in found):
         for shard in shards:
             if not found[shard].state.alive and is_free(layout.shard(shard)):
-                found[shard] = replace(found[shard], state=JobState.PENDING, note=_FREE)
+                note = "; ".join(filter(None, [found[shard].note, _FREE]))
+                found[shard] = replace(found[shard], state=JobState.PENDING, note=note)
 
 
 def driver_of(run: Path) -> str:

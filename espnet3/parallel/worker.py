@@ -19,12 +19,12 @@ import sys
 import traceback
 from pathlib import Path
 
-from espnet3.parallel.detached.job.attempt import Job, log_to, wants_requeue
-from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
+from espnet3.parallel.detached.job.attempt import Job
+from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, log_to, say
 from espnet3.parallel.detached.job_spec import CHECKED, JobSpec, load, make_provider, read_spec
-from espnet3.parallel.detached.layout import Layout, Tasks
+from espnet3.parallel.detached.layout import ENDED, Ended, Layout, Tasks
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.ledger.files import make_folder, read_record
+from espnet3.parallel.ledger.files import make_folder, read_or_none, read_record
 
 USAGE = 2
 
@@ -66,7 +66,8 @@ def _element(file: Path, index: int, option: str, value: str) -> int:
     if not own:  # a stopped pod is replaced, unless the run was stopped
         goes_on = status == EXIT_UNFINISHED and layout.stopped() is None
         return status if status == EXIT_DONE or goes_on else int(value)
-    if not option or status != EXIT_UNFINISHED or not wants_requeue(job.place.folder):
+    ended = read_or_none(job.place.folder / ENDED, Ended) or {}
+    if not option or status != EXIT_UNFINISHED or not ended.get("requeue"):
         return status
     if option == "--again":
         say(f"asking the scheduler to run this again, with exit status {value}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,10 +24,11 @@ from espnet3.parallel.detached.job.stopping import (
     StopNow,
     Stopping,
     guarded,
+    log_to,
     say,
 )
 from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider, read_spec
-from espnet3.parallel.detached.layout import DONE, ENDED, LOG, Ended, Layout, positions, shard_of, stretches
+from espnet3.parallel.detached.layout import DONE, ENDED, Layout, positions, shard_of, stretches
 from espnet3.parallel.detached.states import (
     BEAT,
     STALE,
@@ -52,7 +52,7 @@ from espnet3.parallel.env.store import adding, name_worker
 from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
-from espnet3.parallel.ledger.files import make_folder, open_to_write, read_or_none, write_json
+from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted
@@ -218,6 +218,8 @@ class _Attempt:
         if state is JobState.UNFINISHED and self.stopping.ordered and not self.outcomes.n_lines:
             state = JobState.NOT_STARTED
         n_lines = self.job.n_lines + self.outcomes.n_lines
+        # without an outcome the next start would end the same way; after a TERM the scheduler, or the user who
+        # cancelled, decides on it
         requeue = state is JobState.UNFINISHED and self.stopping.warned and n_lines > 0
         write_json(self.folder / ENDED, {"state": state.value, "why": why, "requeue": requeue})
         say(f"{state.value}: {why}")
@@ -405,26 +407,6 @@ class _Attempt:
 
 def _sentence_of(failure: ItemFailure, again: bool) -> str:
     return f"{failure.name} failed{' again' if again else ''}: {failure.error_type}: {failure.message}"
-
-
-def wants_requeue(folder: Path) -> bool:
-    """Return whether a shard's last attempt ended at its walltime with an outcome, and is to be queued again.
-
-    Without an outcome the next attempt would end the same way; after a TERM the scheduler itself, or
-    the user who cancelled, decides on the next one.
-    """
-    return bool((read_or_none(folder / ENDED, Ended) or {}).get("requeue"))
-
-
-def log_to(folder: Path) -> None:
-    """Have all that this process and its children print go to a shard's log."""
-    fd = open_to_write(folder / LOG)
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
-    for number in (1, 2):
-        os.dup2(fd, number)
-    os.close(fd)
 
 
 class ShardOutcomes(Counted):

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from espnet3.parallel.detached.layout import ENDED, Layout
+from espnet3.parallel.detached.layout import ENDED, LOG, Layout
 from espnet3.parallel.detached.states import (
     GRACE,
     JobState,
@@ -28,7 +28,7 @@ from espnet3.parallel.detached.states import (
 )
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.errors import FolderWriteError
-from espnet3.parallel.ledger.files import write_json
+from espnet3.parallel.ledger.files import open_to_write, write_json
 from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ProcessEnd
 
@@ -181,6 +181,16 @@ def say(text: str) -> None:
     """Say a line in the job's log."""
     if text:
         print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {masked(text)}", file=sys.stderr, flush=True)
+
+
+def log_to(folder: Path) -> None:
+    """Have all that this process and its children print go to the log in a folder."""
+    fd = open_to_write(folder / LOG)
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        if stream is not None:
+            stream.flush()
+        os.dup2(fd, number)
+    os.close(fd)
 
 
 # --- items with a time limit: the work is done in a child of the job's process, and killed with an item that hangs ---

@@ -24,7 +24,7 @@ from types import FrameType
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.machine import chosen_gpus, gpu_env
-from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
+from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, log_to, say
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, Tasks, write_quickly
 from espnet3.parallel.detached.states import (
@@ -248,9 +248,7 @@ def main() -> int:
             print(error, flush=True)
             return 1
         print(READY, flush=True)
-        log = open_to_write(folder / LOG)
-        for fd in (1, 2):
-            os.dup2(log, fd)
+        log_to(folder)
         shards = [int(shard) for shard in layout.jobs()["jobs"]]
         own = shards[number::n_hosts]
         # then the other hosts' shards, from the end: those that their host comes to last

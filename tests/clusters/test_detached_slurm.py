@@ -87,7 +87,7 @@ def test_other_elements_take_the_shards_of_cancelled_ones(slurm: Lab, tmp_path: 
         held(tmp_path, first)  # each array runs one element at a time: the others wait
     cancelled = {*range(5, 10), *range(11, 16)}
     subprocess.run(["scancel", *(run[k].job_id for k in cancelled)], check=True)
-    assert {shard.state for shard in run.status().shards} == {JobState.RUNNING, JobState.PENDING}
+    assert all(shard.state.alive for shard in run.status().shards)
     for first in (0, 20):
         let_go(tmp_path, first)
     finished(run, slurm)

@@ -300,9 +300,11 @@ class _Attempt:
         if self.stopping.now():
             raise StopNow
         spec.surroundings.restore()
-        name_worker(f"shard-{spec.shard}")
         begin = time.perf_counter()
         if job.env[:1] != (made_of,):
+            name_worker(
+                f"shard-{spec.shard}"
+            )  # one name for each process: its first shard's, which is no other's
             job.env = ()  # the memory of another one goes before this one is built
             runner = load(spec.runner)
             provider = make_provider(load(spec.provider), spec.arguments)

@@ -60,7 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         "summary": [row.to_json() for row in rows],
     }
     print(tables.details(picked, rows))
-    print(tables.overview(picked, systems, rows))
     print(
         f"\n{args.rounds} round{'s' * (args.rounds != 1)}, {result['seconds']} s, Python {about['python']},"
         f" {about['cpus']} CPUs, load {about['load_average']:.2f} before."

@@ -31,9 +31,6 @@ EXIT = Figure("exit_s", "s from last result to process gone")
 RESULTS = Figure("results", "right results", lower_is_better=False)
 FAULT_SECONDS = Figure("seconds", "s to an answer or an error")
 
-AGAIN = Figure("again_percent", "% of the items computed again")
-RESTART = Figure("restart_s", "s from the second start to the answer")
-
 COMPLETE = "complete"
 """What W6 calls a run that lost nothing but the poison, and said so."""
 
@@ -49,9 +46,6 @@ class Case:
     figures: tuple[Figure, ...]  # what comes out
     ideal: float = 0.0  # CPU seconds of all items together, where the figure needs it
     only_hinted: bool = False  # run by the systems that take a cost hint
-    # run by the systems that keep what is done on disk, and by the loop, which does not
-    only_keeping: bool = False
-    kills: str = ""  # W7: whom, "driver" or "all"
     poison: int | None = None  # the index that dies in W6; its name must come out in the error
     timeout: float = FULL_TIMEOUT  # seconds after which the measurement counts as hanging
 
@@ -100,7 +94,6 @@ def table(quick: bool = False) -> list[Case]:
             (FIRST_RESULT,),
         ),
         *_faults(200 if quick else 1_000, 10.0 if quick else FAULT_TIMEOUT),
-        *_restarts(100 if quick else 400),
     ]
 
 
@@ -150,22 +143,6 @@ def _faults(n: int, timeout: float) -> list[Case]:
             timeout=timeout,
         )
         for name, what, item, poison in rows
-    ]
-
-
-def _restarts(n: int) -> list[Case]:
-    return [
-        Case(
-            f"W7-{kills}",
-            f"{n:,} items of 6 ms, {whom} killed at half way, started again",
-            "restart",
-            Work(work.counted, n),
-            (AGAIN, RESTART),
-            only_keeping=True,
-            kills=kills,
-            timeout=120.0,
-        )
-        for kills, whom in (("driver", "the driver"), ("all", "all processes"))
     ]
 
 

@@ -13,16 +13,11 @@ from typing import Any
 
 from benchmarks import cases
 from benchmarks.measures import MEASURES, Setting
-from benchmarks.restart import drive
 from benchmarks.systems import load
 
 
 class Report:
-    """The file the parent reads; written at each step, so that a process that hangs has said where.
-
-    Args:
-        path: The file.
-    """
+    """The file the parent reads; written at each step, so that a process that hangs has said where."""
 
     def __init__(self, path: Path) -> None:
         """Start with nothing in it."""
@@ -48,21 +43,17 @@ def main() -> int:
     parser.add_argument("--system", required=True)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--started", type=float, default=0.0, help="time.monotonic() of the parent")
-    parser.add_argument("--driver", action="store_true", help="be the driver that W7 kills")
     parser.add_argument("--scratch", type=Path, required=True, help="a folder for the report")
     args = parser.parse_args()
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # W6 segfaults on purpose
     (case,) = (c for c in cases.table(args.quick) if c.name == args.case)
-    if args.driver:
-        drive(case, args.system, args.scratch)
-        return 0
     cls = load(args.system)
     work = case.work.at_most(cls.cap(case, args.quick))
     report = Report(args.scratch / "report.json")
     report.add(phase="import", n=work.n)
     system = cls()
-    setting = Setting(case, work, args.started, args.scratch, report.phase, args.system, args.quick)
+    setting = Setting(case, work, args.started, args.scratch, report.phase)
     try:
         taken = MEASURES[case.measure](system, setting)
         report.add(phase="stop", taken=asdict(taken))

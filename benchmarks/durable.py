@@ -1,11 +1,13 @@
-"""`python -m benchmarks.durable`: what `output_dir` costs, the memory of a merge, a resume of millions."""
+"""`python -m benchmarks.durable`: what `output_dir` costs, and what is done with a folder of millions of items."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
@@ -14,7 +16,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.tables import grid, number
 
-LINE_BYTES = 300  # of a record in the merge: about a sentence and its scores
+LINE_BYTES = 150  # of a record: about a sentence
 BLOCK = 10_000
 
 
@@ -51,65 +53,87 @@ def cost(workers: int, items: int, rounds: int, where: Path | None) -> dict[str,
     return found
 
 
-def merge(records: int, where: Path | None) -> dict[str, Any]:
-    """Write a run of many records in a scattered order, merge it, and return what that took."""
-    from espnet3.parallel.ledger.folder import open_run
-    from espnet3.parallel.ledger.identity import identify
+def write(items: int, folder: Path) -> None:
+    """Write a run of many done items and one that is left, every block far from the one before."""
     from espnet3.parallel.ledger.lines import encode_line
 
-    items, filler = range(records), "x" * (LINE_BYTES - 60)
-    identity = identify(Runner, Runner, {}, items)
-    blocks = -(-records // BLOCK)
+    filler, blocks = "x" * (LINE_BYTES - 60), -(-items // BLOCK)
     step = next(s for s in range(int(blocks * 0.618) + 1, 2 * blocks + 2) if math.gcd(s, blocks) == 1)
-    with scratch(where) as name:
-        folder = Path(name, "run")
-        with open_run(folder, identity, items) as run:
-            for k in range(blocks):  # every block once, each far from the one before
-                begin = k * step % blocks * BLOCK
-                block = range(begin, min(begin + BLOCK, records))
-                run.append([encode_line(p, p, [p, filler]) for p in block], block)
-        with open_run(folder, identity, items) as run:
-            took = report.watched(run.merge)
-        size = (folder / "results.jsonl").stat().st_size
-    return {"records": records, "file_bytes": size, **took}
+    with opened(folder, items + 1) as run:
+        for k in range(blocks):
+            begin = k * step % blocks * BLOCK
+            block = range(begin, min(begin + BLOCK, items))
+            run.append([encode_line(p, p, [p, filler]) for p in block], block)
 
 
-def opening(done: int, where: Path | None) -> dict[str, Any]:
-    """Write a run of many done items as a driver does, open it again, and return what that took."""
+def opened(folder: Path, items: int) -> Any:
+    """Open a run of so many items."""
     from espnet3.parallel.ledger.folder import open_run
     from espnet3.parallel.ledger.identity import identify
+
+    return open_run(folder, identify(Runner, Runner, {}, range(items)), range(items))
+
+
+def resume(folder: Path, items: int) -> None:
+    """Open the run as a resume does; its last item is left."""
+    with opened(folder, items + 1) as run:
+        if list(run.left()) != [items]:
+            raise RuntimeError("not the last item alone is left")
+
+
+def merge(folder: Path, items: int) -> None:
+    """Compute what is left, and merge."""
     from espnet3.parallel.ledger.lines import encode_line
 
-    items, left = range(done + 1), list[int]()
-    identity = identify(Runner, Runner, {}, items)
-    with scratch(where) as name:
-        folder = Path(name, "run")
-        with open_run(folder, identity, items) as run:
-            for begin in range(0, done, BLOCK):
-                block = range(begin, min(begin + BLOCK, done))
-                run.append([encode_line(p, p, None) for p in block], block)
+    with opened(folder, items + 1) as run:
+        if list(run.left()):
+            run.append([encode_line(items, items, None)], [items])
+        run.merge()
 
-        def resume() -> None:
-            with open_run(folder, identity, items) as run:
-                left.extend(run.left())
 
-        took = report.watched(resume)
-    if left != [done]:
-        raise RuntimeError(f"{len(left)} left of {done + 1}, and not the last one alone")
-    return {"done": done, **took}
+def status(folder: Path, items: int) -> None:
+    """Read what `watch` shows."""
+    from espnet3.parallel.views.live import Watcher
+
+    Watcher(folder).look()
+
+
+def page(folder: Path, items: int) -> None:
+    """Write what `report` writes."""
+    from espnet3.parallel.views.facts import read_facts
+    from espnet3.parallel.views.page import page_of
+
+    page_of(read_facts(folder))
+
+
+STEPS: dict[str, Callable[[Path, int], None]] = {
+    step.__name__: step for step in (resume, status, merge, page)
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write."""
-    numbers = {"items": 100_000, "records": 1_000_000, "done": 10_000_000, "rounds": 5}
-    parser = report.arguments("durable", __doc__, **numbers)
+    parser = report.arguments("durable", __doc__, items=100_000, done=[1_000_000, 10_000_000], rounds=5)
     parser.add_argument(
         "--folder", type=Path, help="where run folders are made; default: the system's choice"
     )
+    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)  # one of a run in that folder
     args = parser.parse_args(argv)
-    # the merges first: what the client leaves in this process would count as theirs
-    merges = [merge(records, args.folder) for records in (args.records // 4, args.records)]
-    opened = opening(args.done, args.folder)
+    if args.step:
+        (done,) = args.done
+        print(json.dumps(report.watched(lambda: STEPS[args.step](args.folder, done))))
+        return 0
+    large, rows = dict[int, Any](), []
+    for done in args.done:
+        with scratch(args.folder) as name:
+            folder = Path(name, "run")
+            write(done, folder)
+            words = ("--done", done, "--folder", folder, "--step")
+            large[done] = {step: report.child("durable", *words, step) for step in STEPS}
+        for step, took in large[done].items():
+            grown = (took["peak_bytes"] - took["before_bytes"]) / 2**20
+            rows.append([f"{done:,}", step, number(took["seconds"]), f"{grown:.0f}"])
+    print(grid(["done items", "", "s", "MiB more at most"], rows, (0, 1)), "\n")
     costs = {workers: cost(workers, args.items, args.rounds, args.folder) for workers in (1, 2)}
     rows = []
     for workers, found in costs.items():
@@ -117,17 +141,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = "this process" if workers == 1 else f"{workers} workers"
         rows.append([where, number(plain), number(kept), number(kept / plain), number(resumed)])
     print(f"an empty function over {args.items:,} items, medians of {args.rounds} rounds\n")
-    print(grid(["", "µs/item", "with output_dir", "ratio", "finished, again"], rows), "\n")
-    for one in merges:
-        print(
-            f"merge of {one['records']:,} records, {one['file_bytes'] / 2**20:.0f} MiB: {one['seconds']:.1f} s, "
-            f"{(one['peak_bytes'] - one['before_bytes']) / 2**20:.0f} MiB at most beyond what was there before"
-        )
-    print(
-        f"a folder of {opened['done']:,} done items is opened in {opened['seconds']:.2f} s, "
-        f"{opened['peak_bytes'] / 2**20:.0f} MiB resident at most"
-    )
-    report.write(args.out, ["distributed"], costs=costs, merges=merges, opened=opened)
+    print(grid(["", "µs/item", "with output_dir", "ratio", "finished, again"], rows))
+    report.write(args.out, ["distributed"], costs=costs, large=large)
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -14,7 +13,6 @@ from typing import Any
 
 from benchmarks import WORKERS, memory
 from benchmarks.cases import COMPLETE, FIRST_RESULT, SECOND_CALL, Case
-from benchmarks.restart import calls, kill_at, start
 from benchmarks.systems.base import Lost, System
 from benchmarks.work import PAYLOAD_BYTES, Work, env, payload
 
@@ -46,8 +44,6 @@ class Setting:
     started: float  # `time.monotonic()` just before the parent started this process
     scratch: Path  # A folder of this measurement's own
     phase: Callable[[str], None]  # tells the parent how far it came
-    name: str = ""  # the system's name in the table
-    quick: bool = False  # small sizes
 
 
 def _warm(system: System, s: Setting) -> None:
@@ -155,26 +151,6 @@ def faults(system: System, s: Setting) -> Taken:
     return taken
 
 
-def restart(system: System, s: Setting) -> Taken:
-    """What a second start computes again of a run that was killed at half way."""
-    name, quick, n = s.name, s.quick, s.work.n
-    noted = s.scratch / "calls"
-    s.phase("first start")
-    killed_at = kill_at(start(s.case.name, name, quick, s.scratch), noted, n // 2, s.case.kills == "all")
-    s.phase("second start")
-    begin = time.perf_counter()
-    code = start(s.case.name, name, quick, s.scratch).wait()
-    seconds, last = time.perf_counter() - begin, time.monotonic()
-    if code != 0:
-        raise RuntimeError(f"the second start ended with status {code}")
-    if json.loads((s.scratch / "answer.json").read_text()) != [3 * i for i in range(n)]:
-        raise WrongResultsError("the answer of the second start is not that of a loop")
-    again = len(calls(noted)) - n
-    taken = Taken({"again_percent": 100 * again / n, "restart_s": seconds}, last)
-    taken.outcome = f"killed after {killed_at} of {n}"
-    return taken
-
-
 MEASURES: dict[str, Callable[[System, Setting], Taken]] = {
-    f.__name__: f for f in (rate, efficiency, bandwidth, start_stop, faults, restart)
+    f.__name__: f for f in (rate, efficiency, bandwidth, start_stop, faults)
 }

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,22 @@ def child(module: str, *words: object) -> Any:
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     print(f"{' '.join(command[2:])}: measured", file=sys.stderr, flush=True)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def in_turn(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Return what each way says in each round; each round begins with another one."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds):
+        names = [*ways][number % len(ways) :] + [*ways][: number % len(ways)]
+        for name in names:
+            taken[name].append(ways[name]())
+            print(f"[{number + 1}/{rounds}] {name}: {taken[name][-1]:.3f}", file=sys.stderr, flush=True)
+    return taken
+
+
+def spread(values: Sequence[float]) -> str:
+    """Write the least and the greatest value."""
+    return f"{min(values):.2f} .. {max(values):.2f}"
 
 
 def watched(job: Callable[[], Any]) -> dict[str, float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -36,8 +35,6 @@ class Point:
     sleep_s: float  # their wall time
     resident: int  # driver memory after both
     files: int  # open files of the driver
-    shrink_s: float  # from the request until half of the workers are gone, in the middle of a run
-    shrink_right: bool  # whether that run has every result
     idle_cpu: float  # share of one processor the driver takes while nothing runs
     end_s: float  # closing the client: workers and jobs gone
 
@@ -53,12 +50,6 @@ def nap(x: int) -> int:
     return os.getpid()
 
 
-def nap_double(x: int) -> int:
-    """Sleep, and return twice `x`."""
-    time.sleep(SECONDS)
-    return 2 * x
-
-
 def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
     """Return what a call returns, its wall time, and the processor time this process took."""
     wall, cpu = time.perf_counter(), time.process_time()
@@ -67,7 +58,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
 
 
 def measure(workers: int, items: int) -> Point:
-    """Start the workers, run the items, halve the workers, end."""
+    """Start the workers, run the items, end."""
     import psutil
 
     from espnet3.parallel import get_client, parallel_map
@@ -84,7 +75,7 @@ def measure(workers: int, items: int) -> Point:
     with light_jobs.scheduler():
         begin, cpu = time.perf_counter(), time.process_time()
         block = {"env": "slurm", "n_workers": workers, "start_timeout": 300, "options": options}
-        with get_client(block) as client:
+        with get_client(block):
             parallel_map(double, [0])
             first = time.perf_counter() - begin
             while len(set(parallel_map(nap, range(20 * workers)))) < workers:
@@ -96,53 +87,23 @@ def measure(workers: int, items: int) -> Point:
             assert len(set(pids)) == workers
             resident, files = memory.resident(), psutil.Process().num_fds()
             _, second, idle = timed(lambda: time.sleep(2))
-            shrink, shrink_right = _shrink(client, workers // 2, items)
             closing = time.perf_counter()
         end = time.perf_counter() - closing
-    per_item, rest = 1e6 / items, (shrink, shrink_right, idle / second, end)
+    per_item, rest = 1e6 / items, (idle / second, end)
     empties, sleeps = (empty_cpu * per_item, empty), (sleep_cpu * per_item, sleep)
     return Point(workers, first, start, start_cpu, *empties, *sleeps, resident, files, *rest)
-
-
-def _shrink(client: Any, left: int, items: int) -> tuple[float, bool]:
-    """Ask for fewer workers in the middle of a run; return the seconds it took, and whether all is right."""
-    from espnet3.parallel import parallel_for
-
-    results = parallel_for(nap_double, range(items), client=client, ordered=True)
-    seen = [next(results)]  # it runs
-    begin = time.perf_counter()
-    client.cluster.scale(left)
-    gone: list[float] = []
-
-    def watch() -> None:
-        while len(client.cluster.scheduler.workers) > left:
-            time.sleep(0.01)
-        gone.append(time.perf_counter() - begin)
-
-    watching = threading.Thread(target=watch, daemon=True)
-    watching.start()
-    seen += results
-    watching.join(60)
-    return gone[0], seen == [2 * x for x in range(items)]
 
 
 def row(p: Point) -> list[str]:
     """Return a line of the table."""
     before = (p.first_s, p.start_s, p.start_cpu_s, p.empty_us, p.sleep_us, p.sleep_s, p.resident / 2**20)
-    after = (100 * p.idle_cpu, p.shrink_s, p.end_s)
+    after = (100 * p.idle_cpu, p.end_s)
     return [str(p.workers), *map(tables.number, before), str(p.files), *map(tables.number, after)]
 
 
 HEAD = [
-    *(
-        "workers",
-        "first result, s",
-        "all at work, s",
-        "driver CPU, s",
-        "µs per empty item",
-        "µs per item of 5 ms",
-    ),
-    *("its wall, s", "driver, MiB", "files", "idle, % of a core", "half gone, s", "end, s"),
+    *("workers", "first result, s", "all at work, s", "driver CPU, s", "µs per empty item"),
+    *("µs per item of 5 ms", "its wall, s", "driver, MiB", "files", "idle, % of a core", "end, s"),
 ]
 
 
@@ -159,7 +120,7 @@ def main() -> int:
     print(tables.grid(HEAD, [row(p) for p in points]))
     packages = ["dask-jobqueue", "distributed"]
     report.write(args.out, packages, items=args.items, points=[asdict(p) for p in points])
-    return 0 if all(p.shrink_right for p in points) else 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.submission`: what a detached run of many shards costs its submitter, beside submitit.
+"""`python -m benchmarks.submission`: what a detached run of many shards costs its submitter.
 
-Both submit one job array to the same SLURM, in turn, held there so that nothing runs meanwhile. The first
-round pays each library's imports and is shown apart. `--lab` starts the SLURM of the cluster tests:
+It is one job array of a SLURM, held there so that nothing runs meanwhile. The first round pays the imports, and is
+shown apart. `--lab` starts the SLURM of the cluster tests:
 
     tests/clusters/run.sh "$PWD/.venv/bin/python" -m benchmarks.submission --lab
 """
@@ -31,7 +31,7 @@ PATIENCE = 120.0  # seconds for a cancelled array to leave the queue
 
 @dataclass(slots=True)
 class Taken:
-    """What one action of one library took, a value for each round."""
+    """What one action took, a value for each round."""
 
     wall_s: list[float] = field(default_factory=list)  # seconds by the clock
     # processor seconds of this process, without those of its children
@@ -71,10 +71,6 @@ class Counted:
         return result
 
 
-def _nothing(index: int) -> None:
-    """Be a job of submitit's that never runs."""
-
-
 def _wait_for_empty_queue() -> None:
     until = time.monotonic() + PATIENCE
     while subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout.strip():
@@ -83,7 +79,7 @@ def _wait_for_empty_queue() -> None:
         time.sleep(0.05)
 
 
-def ours(folder: Path, shards: int, partition: str, commands: Counted, taken: dict[str, Taken]) -> None:
+def act(folder: Path, shards: int, partition: str, commands: Counted, taken: dict[str, Taken]) -> None:
     """Submit, ask and cancel as a user of `async_mode` does."""
     from benchmarks.systems.ours_runners import Empty, Provider
     from espnet3.parallel import set_parallel
@@ -116,26 +112,6 @@ def ours(folder: Path, shards: int, partition: str, commands: Counted, taken: di
     commands.during(cancel, taken["cancel"])
 
 
-def submitits(folder: Path, shards: int, partition: str, commands: Counted, taken: dict[str, Taken]) -> None:
-    """Submit by `map_array`; its status asks `sacct`, which needs accounting, so it is not asked."""
-    import submitit
-
-    executor = submitit.AutoExecutor(folder=folder / "submitit", cluster="slurm")
-    executor.update_parameters(
-        slurm_partition=partition,
-        slurm_array_parallelism=4,
-        timeout_min=10,
-        mem_gb=0.4,
-        slurm_additional_parameters={"hold": True},
-    )
-    jobs = commands.during(lambda: executor.map_array(_nothing, range(shards)), taken["submit"])
-    subprocess.run(["scancel", jobs[0].job_id.partition("_")[0]], check=True)
-    _wait_for_empty_queue()
-
-
-LIBRARIES = {"espnet3.parallel": ours, "submitit": submitits}
-
-
 @contextmanager
 def lab() -> Iterator[None]:
     """Start the SLURM of the cluster tests for a block of code."""
@@ -156,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.set_defaults(out=None)  # the lab's user may not write to the checkout
     args = parser.parse_args(argv)
     names = ("submit", "status", "cancel")
-    taken = {library: {name: Taken() for name in names} for library in LIBRARIES}
+    taken = {name: Taken() for name in names}
     with (
         tempfile.TemporaryDirectory(prefix="espnet3-submission-") as scratch,
         lab() if args.lab else nullcontext(),
@@ -164,29 +140,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         (Path(scratch) / "bin").mkdir()
         commands = Counted(Path(scratch) / "bin")
         for number in range(args.rounds + 1):
-            for library, act in LIBRARIES.items():
-                folder = Path(scratch) / f"{library}-{number}"
-                folder.mkdir()
-                os.chdir(folder)  # both write beside the caller, too
-                act(folder, args.shards, args.partition, commands, taken[library])
+            folder = Path(scratch) / str(number)
+            folder.mkdir()
+            act(folder, args.shards, args.partition, commands, taken)
             print(f"round {number} of {args.rounds}", file=sys.stderr, flush=True)
     head = ["", "calls", "median s", "min .. max", "own CPU s", "first time, s"]
-    rows = [_row(f"{library}: {name}", one) for library, each in taken.items() for name, one in each.items()]
-    print(tables.grid(head, [row for row in rows if row]))
+    print(tables.grid(head, [_row(name, one) for name, one in taken.items()]))
     if args.out is not None:
-        figures = {name: {what: asdict(one) for what, one in each.items()} for name, each in taken.items()}
-        report.write(args.out, ["submitit", "dask-jobqueue"], shards=args.shards, taken=figures)
+        figures = {name: asdict(one) for name, one in taken.items()}
+        report.write(args.out, ["dask-jobqueue"], shards=args.shards, taken=figures)
     return 0
 
 
 def _row(title: str, one: Taken) -> list[str]:
-    """Return a line of the table; none where nothing was measured."""
-    if len(one.wall_s) < 2:
-        return []
+    """Return a line of the table."""
     wall, cpu = one.wall_s[1:], one.cpu_s[1:]
     calls = ", ".join(f"{n} {command}" for command, n in one.calls[-1].items())
-    spread = f"{min(wall):.2f} .. {max(wall):.2f}"
-    return [title, calls, tables.number(median(wall)), spread, f"{median(cpu):.3f}", f"{one.wall_s[0]:.2f}"]
+    return [
+        title,
+        calls,
+        tables.number(median(wall)),
+        report.spread(wall),
+        f"{median(cpu):.3f}",
+        f"{one.wall_s[0]:.2f}",
+    ]
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 PAYLOAD_BYTES = 100_000
-CALL = "=i"  # how an item of W7 notes its index
 
 
 # ---------------------------------------------------------------- the items: item(idx, **env)
@@ -70,15 +68,6 @@ def poison(idx: int, index: int, mark: str) -> int:
     if idx == index:
         _die(signal.SIGSEGV)
     return idx
-
-
-def counted(idx: int, calls: str) -> int:
-    """Return thrice the index after 6 ms of CPU; each call is noted in a file before it begins."""
-    fd = os.open(calls, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.write(fd, struct.pack(CALL, idx))
-    os.close(fd)
-    burn(0.006)
-    return 3 * idx
 
 
 def _die(signum: int) -> None:

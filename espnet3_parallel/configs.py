@@ -17,7 +17,7 @@ from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_clas
 from espnet3.parallel.config import DetachedSettings, ParallelConfig, check_trainer, not_indented
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted, shown
-from espnet3_parallel.output import as_json_option, explained, say
+from espnet3_parallel.output import as_json_option, say, verb
 
 conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
 
@@ -72,10 +72,7 @@ def read_block(path: str, loaded: Any = None) -> ParallelConfig:
                 say(f"warning: {path}: {each.message}", file=sys.stderr)
 
 
-@click.command()
-@conf_argument
-@as_json_option
-@explained
+@verb(conf_argument, as_json_option)
 def plan(conf: str, as_json: bool) -> None:
     """Print the job scripts or manifests of CONF: of a run with a driver, and of a detached one in the folder RUN.
 

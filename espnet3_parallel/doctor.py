@@ -7,9 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -19,36 +19,40 @@ from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.functions.running import run
 from espnet3.parallel.local.fork_server import without_dask
 from espnet3.parallel.messages import counted
-from espnet3.parallel.parallel import get_client, get_parallel_config, parallel_map, set_parallel
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.hooks import writes_files
 from espnet3.parallel.testing.answers import first_difference, unused_batches
 from espnet3_parallel import layer
 from espnet3_parallel.configs import read_block, read_file
-from espnet3_parallel.folders import Folder, arrived, existing, marked, reply
 from espnet3_parallel.importable import (
     Facts,
+    arrived,
     differences,
+    existing,
     look,
     look_as_job,
+    marked,
+    reply,
     runner_and_provider,
     see_current_folder,
 )
 from espnet3_parallel.layer import Finding
-from espnet3_parallel.output import Tell, as_json_option, say, wrapped
+from espnet3_parallel.output import Tell, as_json_option, say, verb, wrapped
 
 
-@click.command()
-@click.argument("conf", type=click.Path(exists=True, dir_okay=False), required=False)
-@click.option("--runner", metavar="MODULE:CLASS", help="Import this runner as a job would.")
-@click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would.")
-@click.option("--folder", "folders", metavar="DIR", multiple=True, help="A folder that workers must see.")
-@click.option("--start", is_flag=True, help="Start a worker, which imports the classes and sees folders.")
-@click.option("--same-answer", is_flag=True, help="Compare items run here, on workers and detached.")
-@click.option("--items", type=click.IntRange(2), default=12, show_default=True, help="Of --same-answer.")
-@as_json_option
+@verb(
+    click.argument("conf", type=click.Path(exists=True, dir_okay=False), required=False),
+    click.option("--runner", metavar="MODULE:CLASS", help="Import this runner as a job would."),
+    click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would."),
+    click.option("--folder", "folders", metavar="DIR", multiple=True, help="A folder that workers must see."),
+    click.option("--start", is_flag=True, help="Start a worker, which imports the classes and sees folders."),
+    click.option("--same-answer", is_flag=True, help="Compare items run here, on workers and detached."),
+    click.option("--items", type=click.IntRange(2), default=12, show_default=True, help="Of --same-answer."),
+    as_json_option,
+)
 def doctor(
     conf: str | None,
     runner: str | None,
@@ -212,10 +216,12 @@ def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) ->
 def _start_one(
     config: ParallelConfig, wanted: dict[str, str], paths: list[str], here: Facts, tell: Tell
 ) -> None:
+    own = {"processes": True} if BACKENDS[config.env].kind is Kind.LOCAL else {}
+    one = {"n_workers": 1, "adapt": None, "options": {**config.options, **own}}
     try:
         with marked(paths) as folders:
-            with _one_worker(config):
-                where, there, replies = parallel_map(_where, [(wanted, folders)])[0]
+            block = {**dict(config), **one, "idle_timeout": 0}
+            where, there, replies = run(_where, [(wanted, folders)], parallel=block, progress=False)[0]
             seen = [said or arrived(folder) for folder, said in zip(folders, replies, strict=True)]
     except (ParallelError, OSError) as error:
         tell(False, f"no item could be run: {error}")
@@ -228,22 +234,6 @@ def _start_one(
         tell(not wrong, lost if wrong else f"the worker sees {path}")
 
 
-@contextmanager
-def _one_worker(config: ParallelConfig) -> Iterator[None]:
-    one = {**dict(config), "n_workers": 1, "adapt": None}
-    if not without_dask(config):
-        with get_client(one):
-            yield
-        return
-    alone = {"processes": True} if BACKENDS[config.env].kind is Kind.LOCAL else {}
-    before = get_parallel_config()
-    set_parallel({**one, "options": {**config.options, **alone}, "idle_timeout": 0})
-    try:
-        yield
-    finally:
-        set_parallel(before)
-
-
 def _compare(here: Facts, there: Facts, name: str, fits: str, tell: Tell) -> None:
     wrongs = [*there.wrong, *differences(here, there)]
     for wrong in wrongs:
@@ -252,7 +242,7 @@ def _compare(here: Facts, there: Facts, name: str, fits: str, tell: Tell) -> Non
         tell(True, ", ".join([fits, *(f"{package} {number}" for package, number in there.versions.items())]))
 
 
-def _where(asked: tuple[dict[str, str], list[Folder]]) -> tuple[str, Facts, list[str]]:
+def _where(asked: tuple[dict[str, str], list[Path]]) -> tuple[str, Facts, list[str]]:
     import socket
 
     wanted, folders = asked
@@ -267,30 +257,25 @@ def _try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell
     try:
         runner_class, provider = runner_and_provider(whole, wanted.get("runner"), wanted.get("provider"))
         detached = not writes_files(runner_class)
+        batches = runner_class.batch_forward is not BaseRunner.batch_forward
         if not detached:
             tell(None, "its writer hooks: the results of forward are compared, before files are made of them")
-            body = {"forward": staticmethod(runner_class.forward), "__module__": runner_class.__module__}
-            if runner_class.batch_forward is not BaseRunner.batch_forward:
-                body["batch_forward"] = staticmethod(runner_class.batch_forward)
-            body["__qualname__"] = runner_class.__qualname__
-            runner_class = type(runner_class.__name__, (BaseRunner,), body)
+            names = ("forward", "batch_forward") if batches else ("forward",)
+            body: dict[str, Any] = {name: staticmethod(getattr(runner_class, name)) for name in names}
+            place = {"__module__": runner_class.__module__, "__qualname__": runner_class.__qualname__}
+            runner_class = type(runner_class.__name__, (BaseRunner,), body | place)
         with unused_batches():
             runner = runner_class(provider, progress=False, on_error="record")
-        _compare_answers(runner, n_items, detached, tell)
-    except ConfigError as error:
-        tell(False, f"the same answer everywhere: {error}")
+        sizes = (None, *_SIZES) if batches else (None,)
+        results, difference = first_difference(runner, list(range(n_items)), _WORKERS, sizes, detached)
     except Exception as error:  # of the user's code, or of the runner about it
-        tell(False, f"the same answer everywhere: {type(error).__name__}: {error}")
-
-
-def _compare_answers(runner: Any, n_items: int, detached: bool, tell: Tell) -> None:
-    batches = type(runner).batch_forward is not BaseRunner.batch_forward
-    sizes = (None, *_SIZES) if batches else (None,)
-    results, difference = first_difference(runner, list(range(n_items)), _WORKERS, sizes, detached)
-    failures = [result for result in results if isinstance(result, ItemFailure)]
+        kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+        tell(False, f"the same answer everywhere: {kind}{error}")
+        return
     if difference is not None:
         tell(False, f"not the same answer everywhere: {difference}")
         return
+    failures = [result for result in results if isinstance(result, ItemFailure)]
     if failures:
         first = f"item {failures[0].index!r}: {failures[0].error_type}: {failures[0].message}"
         failed = f"{counted(len(failures), 'item')} of {n_items} failed, everywhere in the same way"

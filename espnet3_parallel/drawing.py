@@ -14,7 +14,7 @@ from rich.text import Text
 from espnet3.parallel.messages import printable
 from espnet3.parallel.views.charts import amount, duration
 from espnet3.parallel.views.live import LiveFacts, Worker
-from espnet3_parallel.showing import cause_of, counts_of, pace, plain_line, state_of
+from espnet3_parallel.runs import cause_of, counts_of, pace, plain_line, state_of
 
 _COLOURS = {"running": "cyan", "pending": "yellow", "done": "green", "new": "dim", "not_started": "dim"}
 _LONG = ("in", "where")  # columns

@@ -1,23 +1,26 @@
-"""Runner and provider by their names: are they importable here, by a job's Python, on a worker?"""
+"""Are runner and provider importable here, by a job's Python, on a worker, and which folders does a worker see?"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import secrets
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
-from espnet3.parallel.checks import search_path
 from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance.shown import versions
+from espnet3.parallel.surroundings import search_path
 
 BASES: dict[str, type] = {"runner": BaseRunner, "provider": EnvironmentProvider}
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "cloudpickle")
@@ -141,6 +144,61 @@ def see_current_folder() -> None:
     """Import from the current folder too, as a user's script would: sys.path begins with this command's folder."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+
+
+# --- does a worker see a folder as this process does? Each looks for a file that the other has written ---
+
+
+def existing(path: str) -> str:
+    """Return a folder, or the nearest existing one above it."""
+    path = os.path.abspath(path)
+    while not os.path.isdir(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
+
+
+@contextmanager
+def marked(paths: Sequence[str]) -> Iterator[list[Path]]:
+    """Keep a file in each folder while the context lasts; by its absolute path: a worker may have other links."""
+    marks = [Path(path, f".espnet3-doctor-{secrets.token_hex(8)}") for path in paths]
+    try:
+        for mark in marks:
+            mark.write_text("")
+        yield marks
+    finally:
+        for file in [*marks, *map(_answer, marks)]:
+            with suppress(OSError):  # never written, or in a folder that has gone
+                file.unlink()
+
+
+def _answer(mark: Path) -> Path:
+    return mark.with_suffix(".answer")
+
+
+def reply(mark: Path) -> str:
+    """On a worker: read a mark and write the answer; return the problem, or ""."""
+    try:
+        mark.read_text()
+    except FileNotFoundError:
+        if mark.parent.is_dir():
+            return "the folder of that name there is another one: it lacks a file that was written here"
+        return "there is no such folder there"
+    except OSError as error:
+        return f"it cannot be read there: {error.strerror}"
+    try:
+        _answer(mark).write_text("")
+    except OSError as error:
+        return f"it can be read there, but not written to: {error.strerror}"
+    return ""
+
+
+def arrived(mark: Path) -> str:
+    """Return the problem of a worker's answer, or ""."""
+    try:
+        _answer(mark).read_text()
+    except OSError as error:
+        return f"what a worker writes there does not arrive here: {error.strerror}"
+    return ""
 
 
 if __name__ == "__main__":

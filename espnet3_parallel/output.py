@@ -38,21 +38,26 @@ def wrapped(text: str, indent: int = 4) -> str:
     return "\n".join(lines)
 
 
-def explained(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Print an error of this package as a message instead of a traceback."""
+def verb(*parameters: Callable[..., Any]) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a function with these arguments and options; errors of this package are messages."""
 
-    @functools.wraps(verb)
-    def explained(**arguments: Any) -> Any:
-        try:
-            return verb(**arguments)
-        except BrokenPipeError:  # `| head` has seen enough; Python writes the rest at its end
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(1)
-        except KeyboardInterrupt:
-            say("not shown any more; a run that is at work goes on", file=sys.stderr)
-            sys.exit(130)
-        except (ParallelError, OSError) as error:  # a folder that may not be read is one more mistake
-            say(f"{type(error).__name__}: {error}", file=sys.stderr)
-            sys.exit(1)
+    def made(body: Callable[..., Any]) -> click.Command:
+        @functools.wraps(body)
+        def explained(**arguments: Any) -> Any:
+            try:
+                return body(**arguments)
+            except BrokenPipeError:  # `| head` has seen enough; Python writes the rest at its end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                sys.exit(1)
+            except KeyboardInterrupt:
+                say("not shown any more; a run that is at work goes on", file=sys.stderr)
+                sys.exit(130)
+            except (ParallelError, OSError) as error:  # a folder that may not be read is one more mistake
+                say(f"{type(error).__name__}: {error}", file=sys.stderr)
+                sys.exit(1)
 
-    return explained
+        for parameter in reversed(parameters):
+            parameter(explained)
+        return click.command()(explained)
+
+    return made

@@ -14,28 +14,18 @@ from espnet3_parallel.layer import DISTRIBUTION, ROOT, installed
 _EXPECTED = ("espnet3/__init__.py", "espnet3/parallel/base_runner.py")
 
 
-class OverlayError(Exception):
-    """The layer cannot be laid over a tree: the message says why, and what to do."""
-
-
 def lay(tree: Path) -> list[Path]:
     """Link every module and room of the installed layer into a checkout; links of an earlier call are renewed.
 
-    Returns:
-        The links, which point into the environment of this Python: with it gone, the checkout's own layer is back.
-
-    Raises:
-        OverlayError: `tree` is no checkout of ESPnet, has files of its own under one of our names, or the layer
-            is not installed from a wheel.
-        OSError: A link cannot be made.
+    The links point into the environment of this Python: with it gone, the checkout's own layer is back.
     """
     for name in _EXPECTED:
         if not (tree / name).is_file():
-            raise OverlayError(f"{tree} is not a checkout of ESPnet: it has no {name}")
+            raise click.ClickException(f"{tree} is not a checkout of ESPnet: it has no {name}")
     parts = _parts()
     taken = [part for part in parts if not (tree / part).is_symlink() and (tree / part).exists()]
     if taken:
-        raise OverlayError(
+        raise click.ClickException(
             f"{tree} has files of its own where a link would go, and nothing was changed: {', '.join(map(str, taken))}"
         )
     remove(tree)  # those of an older version may have other names
@@ -47,11 +37,7 @@ def lay(tree: Path) -> list[Path]:
 
 
 def remove(tree: Path) -> list[Path]:
-    """Take away the links that `lay` made, and return them.
-
-    Raises:
-        OSError: A link cannot be removed.
-    """
+    """Take away the links that `lay` made, and return them."""
     links = [
         path
         for path in sorted((tree / "espnet3" / "parallel").iterdir())
@@ -64,7 +50,7 @@ def remove(tree: Path) -> list[Path]:
 
 def _parts() -> list[PurePosixPath]:
     if not (ROOT / "espnet3" / "parallel" / "base_runner").is_dir():
-        raise OverlayError(
+        raise click.ClickException(
             f"{ROOT} holds the layer as a checkout does; only its wheel has the packages that are found before "
             "modules of the same name: pip install . in that checkout, without --editable"
         )
@@ -82,7 +68,10 @@ def overlay(tree: Path, away: bool) -> None:
     """Use the installed layer in TREE, a checkout of ESPnet: links beside its files, none of which changes."""
     try:
         links = remove(tree) if away else lay(tree)
-    except (OverlayError, OSError) as error:
+    except (
+        click.ClickException,
+        OSError,
+    ) as error:  # click's own words are not escaped for a terminal of ASCII
         print(error, file=sys.stderr)
         sys.exit(1)
     if away:

@@ -23,16 +23,13 @@ from espnet3.parallel.records import place_of
 from espnet3.parallel.timing.flames import FlameGraph, sampler
 from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.replaying import Replay, Replayed, failed_items, index_of
-from espnet3_parallel.output import as_json_option, explained, say, wrapped
+from espnet3_parallel.output import as_json_option, say, verb, wrapped
 from espnet3_parallel.runs import run_argument, trusting
 
 _DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer than item_timeout"}
 
 
-@click.command()
-@run_argument
-@as_json_option
-@explained
+@verb(run_argument, as_json_option)
 def failures(run: str, as_json: bool) -> None:
     """List the failed items of RUN so far, each with the type and the message of its error.
 
@@ -48,15 +45,15 @@ def failures(run: str, as_json: bool) -> None:
     say(masked("\n".join(lines or ["no item of this run has failed"])))
 
 
-@click.command()
-@run_argument
-@click.argument("index", required=False)
-@click.option("--all-failed", is_flag=True, help="Every item whose outcome is a failure.")
-@click.option("--pdb", "debug", is_flag=True, help="Open the debugger where the item raises.")
-@click.option("--profile", is_flag=True, help="Print where time goes (cProfile); with py-spy, draw it.")
-@trusting
-@as_json_option
-@explained
+@verb(
+    run_argument,
+    click.argument("index", required=False),
+    click.option("--all-failed", is_flag=True, help="Every item whose outcome is a failure."),
+    click.option("--pdb", "debug", is_flag=True, help="Open the debugger where the item raises."),
+    click.option("--profile", is_flag=True, help="Print where time goes (cProfile); with py-spy, draw it."),
+    trusting,
+    as_json_option,
+)
 def replay(
     run: str, index: str | None, all_failed: bool, debug: bool, profile: bool, trust: bool, as_json: bool
 ) -> None:

@@ -12,16 +12,16 @@ import click
 
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.page import conclusions, page_of
-from espnet3_parallel.output import explained, say
+from espnet3_parallel.output import say, verb
 from espnet3_parallel.runs import run_argument
 
 
-@click.command()
-@run_argument
-@click.option("-o", "--output", metavar="FILE", help="Where to; - is standard output [report.html].")
-@click.option("--format", "kind", type=click.Choice(["html", "json"]), default="html", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@explained
+@verb(
+    run_argument,
+    click.option("-o", "--output", metavar="FILE", help="Where to; - is standard output [report.html]."),
+    click.option("--format", "kind", type=click.Choice(["html", "json"]), default="html", show_default=True),
+    click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
+)
 def report(run: str, output: str | None, kind: str, as_json: bool) -> None:
     """Write a report of RUN as one HTML page that needs no network; JSON goes to standard output.
 

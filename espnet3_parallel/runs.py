@@ -6,21 +6,28 @@ import functools
 import json
 import os
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from espnet3.parallel.detached.layout import FOLDER, PLAN
+from espnet3.parallel.detached.layout import FOLDER
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.looking.status import FolderStatus, no_run, watch
-from espnet3.parallel.detached.states import GRACE, RunStatus
+from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.messages import counted, masked
-from espnet3.parallel.views.outcomes import folder_status
-from espnet3_parallel.output import as_json_option, explained, say
-from espnet3_parallel.showing import live_line, print_status, status_text
+from espnet3.parallel.views.charts import duration
+from espnet3.parallel.views.live import LiveFacts, Rate, is_detached
+from espnet3.parallel.views.outcomes import FailureGroup, folder_status
+from espnet3_parallel.output import as_json_option, say, verb, wrapped
+
+_REASONS = 3  # for waiting or unstarted jobs: the most frequent ones are shown
+_SHOWN = 10  # shards that need attention and are listed one by one
+_FINE = (JobState.DONE, JobState.PENDING, JobState.RUNNING, JobState.NEW, JobState.NOT_STARTED)
 
 
 def a_run(run: str) -> str:
@@ -31,28 +38,24 @@ def a_run(run: str) -> str:
     return run
 
 
-_folder = click.Path(exists=True, file_okay=False)
+_folder = click.Path(exists=True)
 run_argument = click.argument("run", type=_folder, callback=lambda ctx, param, run: a_run(run))
 trusting = click.option("--trust", is_flag=True, help="Act on RUN even if others own it or may write to it.")
 
 
-@click.command()
-@run_argument
-@trusting
-@as_json_option
-@explained
+@verb(run_argument, trusting, as_json_option)
 def submit(run: str, trust: bool, as_json: bool) -> None:
     """Submit the shards of RUN that were never submitted, because the scheduler refused them, say."""
     print_status(DetachedRun.open(run, trust=trust).submit(), as_json)
 
 
-@click.command()
-@run_argument
-@as_json_option
-@click.option(
-    "--watch", "watched", is_flag=True, help="Show it again when it changes, until RUN has stopped."
+@verb(
+    run_argument,
+    as_json_option,
+    click.option(
+        "--watch", "watched", is_flag=True, help="Show it again when it changes, until RUN has stopped."
+    ),
 )
-@explained
 def status(run: str, as_json: bool, watched: bool) -> None:
     """Show the progress of RUN, and the state of its jobs or its driver.
 
@@ -69,11 +72,11 @@ def status(run: str, as_json: bool, watched: bool) -> None:
     sys.exit(exit_status(found))
 
 
-@click.command()
-@run_argument
-@click.option("--timeout", type=float, help="Seconds after which to give up waiting.")
-@as_json_option
-@explained
+@verb(
+    run_argument,
+    click.option("--timeout", type=click.FloatRange(0), help="Seconds after which to give up waiting."),
+    as_json_option,
+)
 def wait(run: str, timeout: float | None, as_json: bool) -> None:
     """Wait until RUN has stopped, for scripts: lines on stderr tell how far it is, then its status is printed.
 
@@ -86,7 +89,7 @@ def wait(run: str, timeout: float | None, as_json: bool) -> None:
 
 def _look_of(run: str) -> Callable[[], RunStatus | FolderStatus]:
     path = Path(os.path.abspath(run))
-    if (path / FOLDER / PLAN).exists():
+    if is_detached(path):
         return DetachedRun.open(path).status
     return functools.partial(folder_status, path)
 
@@ -98,12 +101,12 @@ def _redraw(found: RunStatus | FolderStatus) -> None:
     say(f"{status_text(found)}{end}", flush=True)
 
 
-@click.command()
-@run_argument
-@click.option("--failed", is_flag=True, help="Only of shards that ended and are not done.")
-@click.option("--follow", "-f", is_flag=True, help="Print until the jobs have ended.")
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each line of a log.")
-@explained
+@verb(
+    run_argument,
+    click.option("--failed", is_flag=True, help="Only of shards that ended and are not done."),
+    click.option("--follow", "-f", is_flag=True, help="Print until the jobs have ended."),
+    click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each line of a log."),
+)
 def logs(run: str, failed: bool, follow: bool, as_json: bool) -> None:
     """Print what the jobs of RUN printed."""
     opened = DetachedRun.open(run)
@@ -115,33 +118,36 @@ def logs(run: str, failed: bool, follow: bool, as_json: bool) -> None:
             say(text, flush=follow)
 
 
-@click.command()
-@run_argument
-@click.option("--grace", type=float, default=GRACE, show_default=True, help="Seconds for items in flight.")
-@trusting
-@as_json_option
-@explained
+@verb(
+    run_argument,
+    click.option(
+        "--grace",
+        type=click.FloatRange(0),
+        default=GRACE,
+        show_default=True,
+        help="Seconds for items in flight.",
+    ),
+    trusting,
+    as_json_option,
+)
 def cancel(run: str, grace: float, trust: bool, as_json: bool) -> None:
     """End every job of RUN, queued or at work; what has been computed stays."""
     print_status(DetachedRun.open(run, trust=trust).cancel(grace), as_json)
 
 
-@click.command()
-@run_argument
-@click.option("--failed-items", is_flag=True, help="Also run items again that have a recorded failure.")
-@click.option("--on-error", type=click.Choice(["raise", "record"]), help="For failed items from now on.")
-@trusting
-@as_json_option
-@explained
+@verb(
+    run_argument,
+    click.option("--failed-items", is_flag=True, help="Also run items again that have a recorded failure."),
+    click.option("--on-error", type=click.Choice(["raise", "record"]), help="For failed items from now on."),
+    trusting,
+    as_json_option,
+)
 def retry(run: str, failed_items: bool, on_error: str | None, trust: bool, as_json: bool) -> None:
     """Submit again what is missing of RUN, and nothing else."""
     print_status(DetachedRun.open(run, trust=trust).retry(failed_items, on_error), as_json)
 
 
-@click.command()
-@run_argument
-@trusting
-@explained
+@verb(run_argument, trusting)
 def merge(run: str, trust: bool) -> None:
     """Put the outcomes of RUN in order, prove that none is missing, and print what the runner's merge returns."""
     opened = DetachedRun.open(run, trust=trust)
@@ -158,3 +164,99 @@ def exit_status(found: RunStatus | FolderStatus) -> int:
     if found.done or (found.merged and not found.alive):
         return 0
     return 75 if found.alive else 1
+
+
+# --- the status of a run as text for people, and a live line while it goes on ---
+
+
+def print_status(found: RunStatus | FolderStatus, as_json: bool = False) -> None:
+    """Print a status, wrapped at 80 columns, or as JSON."""
+    say(json.dumps(found.to_json(), indent=2) if as_json else status_text(found))
+
+
+def status_text(found: RunStatus | FolderStatus) -> str:
+    """Return a status as text of 80 columns."""
+    if isinstance(found, RunStatus):
+        lines = _of_jobs(found)
+    else:
+        if found.alive:
+            end = f"a driver is at work: {found.driver}"
+        elif found.merged:
+            end = "complete, and merged"
+        else:
+            left = found.items - found.ok - found.failed
+            rest = f"computes the {left:,} that are left" if left else "merges it"
+            end = f"no driver is at work: the same call of the runner {rest}"
+        lines = [wrapped(f"{found.run}: {counts_of(found)}"), wrapped(end)]
+    return "\n".join([*lines, *(wrapped(f"note: {note}") for note in found.notes)])
+
+
+def _of_jobs(found: RunStatus) -> list[str]:
+    lines = [wrapped(f"{found.run} ({found.env}): {counts_of(found)}")]
+    for state, count in sorted(found.counts.items(), key=lambda pair: list(JobState).index(pair[0])):
+        lines.append(wrapped(f"{count:6d} {_word(state):14} {state.sentence}", 22))
+        if state in (JobState.PENDING, JobState.NOT_STARTED):
+            reasons = Counter(shard.note for shard in found.shards if shard.state is state and shard.note)
+            lines += [
+                wrapped(f"{number:6d} of them: {note}", 7) for note, number in reasons.most_common(_REASONS)
+            ]
+    ended = [shard for shard in found.shards if shard.state not in _FINE]
+    for shard in ended[:_SHOWN]:
+        text = f"shard {shard.shard} ({shard.job_id or 'no job'}) {_word(shard.state)}: {shard.note}"
+        lines.append(wrapped(text.rstrip(": ")))
+    if len(ended) > _SHOWN:
+        lines.append(f"... and {len(ended) - _SHOWN:,} more; --json lists all")
+    return lines
+
+
+def _word(state: JobState) -> str:
+    return state.value.replace("_", " ")
+
+
+def counts_of(found: RunStatus | FolderStatus) -> str:
+    """Return how far a run is."""
+    return f"{found.ok + found.failed:,} of {found.items:,} items, {found.failed:,} failed"
+
+
+def live_line() -> Callable[[RunStatus | FolderStatus], None]:
+    """Return a printer of lines on stderr about a run that goes on: every ten seconds, after a minute every minute."""
+    begin, due, rate = time.monotonic(), 0.0, Rate()
+
+    def show(found: RunStatus | FolderStatus) -> None:
+        nonlocal due
+        now, done = time.monotonic(), found.ok + found.failed
+        speed = rate(now, done)
+        if now >= due:
+            text = f"{counts_of(found)}{pace(speed, (found.items - done) / speed if speed else None)}"
+            if isinstance(found, RunStatus):
+                jobs = ", ".join(f"{n} {_word(state)}" for state, n in found.counts.items() if state.alive)
+                text += f"; jobs: {jobs}"
+            say(text, sys.stderr, flush=True)
+            due = now + (10.0 if now - begin < 60.0 else 60.0)
+
+    return show
+
+
+def plain_line(facts: LiveFacts) -> str:
+    """Return one line about a run, for `watch` without a terminal."""
+    status = facts.status
+    end = "" if status.alive else f", {state_of(facts)}"
+    causes = "".join(f"; {cause_of(group):.100}" for group in facts.failures[:1])
+    return f"{Path(status.run).name}: {counts_of(status)}{pace(facts.rate, facts.seconds_left)}{end}{causes}"
+
+
+def cause_of(group: FailureGroup) -> str:
+    """Return a kind of failure in one line."""
+    return f"{group.count:,} x {group.error_type}: {' '.join(group.message.split())}"
+
+
+def state_of(facts: LiveFacts) -> str:
+    """Return in a few words how a run is."""
+    if facts.status.alive:
+        return "at work"
+    return "complete" if facts.status.done or facts.status.merged else "no process works on it"
+
+
+def pace(rate: float, left: float | None) -> str:
+    """Return the rate and the seconds that are left, where they are known, behind a comma."""
+    return f"{f', {rate:,.1f} items/s' if rate else ''}{'' if left is None else f', {duration(left)} left'}"

@@ -15,24 +15,26 @@ from espnet3.parallel.views import sizing
 from espnet3.parallel.views.charts import amount, duration
 from espnet3_parallel.configs import conf_argument, read_block, read_file
 from espnet3_parallel.importable import runner_and_provider
-from espnet3_parallel.output import as_json_option, explained, say, wrapped
+from espnet3_parallel.output import as_json_option, say, verb, wrapped
 from espnet3_parallel.runs import a_run
 
 _SAMPLE = 8  # items
 
 
-@click.command()
-@conf_argument
-@click.option("--items", type=click.IntRange(1), required=True, help="How many items the job has.")
-@click.option("--run", type=click.Path(exists=True, file_okay=False), help="An earlier run of a few items.")
-@click.option("--runner", metavar="MODULE:CLASS", help="Without an earlier run: run a few items here.")
-@click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF.")
-@click.option(
-    "--within", type=click.FloatRange(0, min_open=True), help="Hours for which to choose the workers."
+@verb(
+    conf_argument,
+    click.option("--items", type=click.IntRange(1), required=True, help="How many items the job has."),
+    click.option(
+        "--run", type=click.Path(exists=True, file_okay=False), help="An earlier run of a few items."
+    ),
+    click.option("--runner", metavar="MODULE:CLASS", help="Without an earlier run: run a few items here."),
+    click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF."),
+    click.option(
+        "--within", type=click.FloatRange(0, min_open=True), help="Hours for which to choose the workers."
+    ),
+    click.option("--sample", type=click.IntRange(1), help=f"Items to run here without --run [{_SAMPLE}]."),
+    as_json_option,
 )
-@click.option("--sample", type=click.IntRange(0), help=f"Items to run here [0; without --run: {_SAMPLE}].")
-@as_json_option
-@explained
 def size(
     conf: str,
     items: int,
@@ -74,8 +76,6 @@ def size(
     if there.start > measured.start:
         why = "it waits for a host and loads Python from a shared disk"
         say(f"\n{wrapped(f'A worker there is taken to start in {duration(there.start)}: {why}.')}")
-    if not measured.memory:
-        say("\nMemory was not measured: --sample 5 runs five items of that run here and looks.")
     from omegaconf import OmegaConf
 
     say(f"\n{OmegaConf.to_yaml(OmegaConf.create({'parallel': block}))}", end="")
@@ -85,9 +85,11 @@ def _measured(
     conf: str, items: int, run: str | None, runner: str | None, provider: str | None, sample: int | None
 ) -> sizing.Measured:
     if run is not None:
-        if runner or provider:
-            raise click.UsageError("--run is an earlier run of the runner: leave out --runner and --provider")
-        return sizing.measured_by(Path(os.path.abspath(a_run(run))), sample or 0)
+        if runner or provider or sample:
+            raise click.UsageError(
+                "--run is an earlier run of the runner: leave out --runner and --provider, and --sample"
+            )
+        return sizing.measured_by(Path(os.path.abspath(a_run(run))))
     try:
         found = runner_and_provider(read_file(conf), runner, provider)
     except ConfigError as error:

@@ -18,19 +18,18 @@ from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.detached.looking.status import no_run
 from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below
-from espnet3_parallel.output import explained, say
-from espnet3_parallel.runs import exit_status
-from espnet3_parallel.showing import plain_line
+from espnet3_parallel.output import say, verb
+from espnet3_parallel.runs import exit_status, plain_line
 
 _KEYS = 0.25  # seconds of a wait for a key, and between two pictures
 _LEAVE = (b"q", b"\x03", b"\x1b", b"")  # q, Ctrl-C, Escape, the end of the input
 _LINE = 10.0  # seconds between two lines where there is no terminal
 
 
-@click.command()
-@click.argument("run", type=click.Path(exists=True, file_okay=False), metavar="RUN|FOLDER")
-@click.option("--json", "as_json", is_flag=True, help="Print what would be shown now as JSON, and leave.")
-@explained
+@verb(
+    click.argument("run", type=click.Path(exists=True), metavar="RUN|FOLDER"),
+    click.option("--json", "as_json", is_flag=True, help="Print what would be shown now as JSON, and leave."),
+)
 def watch(run: str, as_json: bool) -> None:
     """Show RUN, or all runs in FOLDER, to a person until they have stopped.
 

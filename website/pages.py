@@ -91,7 +91,7 @@ _KEYS = {
     "scheduler_monitor": "figure that ReduceLROnPlateau looks at",
     "best_model_criterion": "`[[valid/loss, 3, min]]`: checkpoints to keep",
     "fit": "arguments of Lightning's `fit`: `ckpt_path: best`, or `null` to begin anew",
-    "tokenizer": "for keys and stages of your own",
+    "tokenizer": "`text_builder`, `vocab_size`, `save_path`: the SentencePiece model that `train_tokenizer` trains",
     "seed": "0",
     "threads": "that torch computes with while it trains",
     "test_sets": "names of `dataset.test` to decode; of one dataset by `_target_`, name: what differs",

@@ -17,8 +17,6 @@ SYSTEMS = {
     "joblib": "benchmarks.systems.joblib_:Joblib",
     "mpire": "benchmarks.systems.mpire_:Mpire",
     "dask": "benchmarks.systems.dask_:DaskMap",
-    "joblib-memory": "benchmarks.systems.keeping:JoblibMemory",
-    "datatrove": "benchmarks.systems.keeping:Datatrove",
     "ray-tasks": "benchmarks.systems.ray_:RayTasks",
 }
 

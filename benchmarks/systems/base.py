@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar
 
 from benchmarks.cases import Case
@@ -35,8 +34,6 @@ class System:
     # reason by case or workload, where a measurement says nothing
     leaves_out: ClassVar[Mapping[str, str]] = {}
     in_quick: ClassVar[bool] = True  # false leaves it out of `--quick` unless `--systems` names it
-    keeps: ClassVar[bool] = False  # it has `run_kept`
-    only: ClassVar[tuple[str, ...]] = ()  # workloads it takes part in; empty for all
 
     @classmethod
     def missing(cls) -> list[str]:
@@ -52,8 +49,7 @@ class System:
     @classmethod
     def takes_part(cls, case: Case) -> bool:
         """Say whether a case is meant for this system."""
-        able = (cls.takes_hints or not case.only_hinted) and (cls.keeps or not case.only_keeping)
-        return able and (not cls.only or case.workload in cls.only)
+        return cls.takes_hints or not case.only_hinted
 
     @classmethod
     def left_out(cls, case: Case) -> str | None:
@@ -70,13 +66,6 @@ class System:
     def run_with_faults(self, work: Work) -> Iterable[Any]:
         """Do the same where workers die, with a `Lost` for each item without a result, if it knows."""
         return self.run(work)
-
-    def run_kept(self, work: Work, folder: Path) -> Iterable[Any]:
-        """Do the same, keeping what is done in a folder, or go on with what it holds.
-
-        Called in a driver process of its own, which may be killed; neither `start` nor `stop` is.
-        """
-        raise NotImplementedError
 
     def stop(self) -> None:
         """Close everything down."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from benchmarks.systems.base import System
@@ -15,13 +13,7 @@ class Loop(System):
 
     title = "for-loop, one process"
     leaves_out = {"W6": "its worker is the driver"}
-    keeps = True
 
     def run(self, work: Work) -> list[Any]:
         call = work.call
         return [call(i) for i in range(work.n)]
-
-    def run_kept(self, work: Work, folder: Path) -> list[Any]:
-        results = self.run(work)
-        (folder / "results.json").write_text(json.dumps(results))
-        return results

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from benchmarks import WORKERS
@@ -18,7 +17,6 @@ class Ours(System):
     title = "espnet3.parallel"
     needs = ("omegaconf", "tqdm")
     takes_hints = True
-    keeps = True
 
     def __init__(self) -> None:
         self.stack = ExitStack()
@@ -28,12 +26,12 @@ class Ours(System):
 
         set_parallel({"env": "local", "n_workers": WORKERS})
 
-    def _run(self, work: Work, on_error: str, folder: Path | None = None) -> Any:
+    def _run(self, work: Work, on_error: str) -> Any:
         from benchmarks.systems.ours_runners import RUNNERS, Provider, SpinForHinted
 
         config = {} if work.env is None else {"name": work.env.name, "args": dict(work.env.args)}
         runner = (SpinForHinted if work.costs else RUNNERS[work.item])(
-            Provider(config), progress=False, on_error=on_error, output_dir=folder
+            Provider(config), progress=False, on_error=on_error
         )
         if isinstance(runner, SpinForHinted) and work.costs:
             runner.costs = work.costs
@@ -50,13 +48,6 @@ class Ours(System):
             failed = isinstance(result, ItemFailure)
             yield Lost(result.index, f"{result.cause}: {result.message}") if failed else result
 
-    def run_kept(self, work: Work, folder: Path) -> Iterable[Any]:
-        from espnet3.parallel import set_parallel
-
-        set_parallel({"env": "local", "n_workers": WORKERS})
-        results: Iterable[Any] = self._run(work, "raise", folder)
-        return results
-
     def stop(self) -> None:
         self.stack.close()
 
@@ -66,7 +57,6 @@ class OursOnClient(Ours):
 
     title = "espnet3.parallel in get_client"
     needs = ("distributed", "omegaconf", "tqdm")
-    keeps = False
 
     def start(self, work: Work) -> None:
         from espnet3.parallel import get_client

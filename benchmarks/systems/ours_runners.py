@@ -42,5 +42,5 @@ def _runner(item: Callable[..., Any]) -> type[BaseRunner]:
 _ITEMS = (work.ignore_env, work.spin_1ms, work.spin_for, work.payload, work.where, work.where_scaled)
 RUNNERS: dict[Callable[..., Any], type[BaseRunner]] = {
     work.empty: Empty,
-    **{item: _runner(item) for item in (*_ITEMS, work.killed_once, work.poison, work.counted)},
+    **{item: _runner(item) for item in (*_ITEMS, work.killed_once, work.poison)},
 }

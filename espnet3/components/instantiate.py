@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.messages import shown
 
 
 def require(package: str, extra: str, purpose: str) -> Any:
@@ -39,20 +41,43 @@ def instantiate_block(config: Any, name: str, **kwargs: Any) -> Any:
     return instantiate(block, **kwargs)
 
 
+def locate(path: str, key: str = "_target_") -> Any:
+    """Import what a dotted path under a key of a config names; where that cannot be done, a ConfigError says why."""
+    try:
+        return resolve_name(path)
+    except Exception as error:  # whatever the import has raised
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        refused = ConfigError(f"{key} = {shown(path)}: cannot be imported ({said})")
+        refused.problems = (str(refused),)
+        raise refused from error
+
+
+def texts_in(block: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each text in a block, behind its key, such as `callbacks[0]._target_`."""
+    if isinstance(block, Mapping):
+        for name, value in block.items():
+            yield from texts_in(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(block, (list, tuple)):
+        for at, value in enumerate(block):
+            yield from texts_in(value, f"{key}[{at}]")
+    elif isinstance(block, str):
+        yield key, block
+
+
+def check_targets(block: Any) -> None:
+    """Check that each `_target_` in a block can be imported; nothing is made."""
+    for key, text in texts_in(block):
+        if key.rpartition(".")[2] == "_target_" and "${" not in text:
+            locate(text, key)
+
+
 @cache
 def load_function(path: str, key: str = "output_fn_path") -> Callable[..., Any]:
     """Import a function by its dotted path, which stands under a key of a config."""
-    module_name, _, name = path.rpartition(".")
-    if not module_name:
-        raise ValueError(f"{key} {path!r} must be a dotted path such as 'src.output_fn.output_fn'")
-    module = import_module(module_name)
-    function = getattr(module, name, None)
-    if function is None:
-        raise AttributeError(f"{key} {path!r}: {module.__file__} has no {name!r}")
+    function = locate(path, key)
     if not callable(function):
         raise TypeError(f"{key} {path!r} is a {type(function).__name__}, not a function")
-    loaded: Callable[..., Any] = function
-    return loaded
+    return function  # type: ignore[no-any-return]  # the user's
 
 
 def as_plain(value: Any) -> Any:
@@ -69,3 +94,11 @@ def as_plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [as_plain(each) for each in value]
     return value
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """Return a mapping or an OmegaConf config as a plain dict, interpolations resolved."""
+    config = as_plain(config)
+    if not isinstance(config, Mapping):
+        raise TypeError(f"a config must be a mapping, not {type(config).__name__}: {config!r}")
+    return {str(key): value for key, value in config.items()}

@@ -262,7 +262,7 @@ def _call(runner: BaseRunner, indices: Iterable[Any], config: ParallelConfig | N
             return _detached(run, rank, config or active_config())
         if rank is not None:
             return results_of_rank_0(run, rank)
-        if run.folder is not None and (run.folder / "detached").is_dir():
+        if run.folder is not None and os.path.isdir(run.folder / "detached"):
             from espnet3.parallel.detached.looking.status import refuse_living
 
             refuse_living(run.folder)

@@ -101,8 +101,7 @@ class Choice(Sort):
 
 
 FLAG = Fits(lambda value: isinstance(value, bool), "true or false")
-RESUME = Choice((True, False, "force"), quoted=True)
-"""Values of `resume`: continue the run of the folder, start anew, or continue despite changes."""
+RESUME = Choice((True, False, "force"), quoted=True)  # go on, start anew, go on despite changes
 
 
 def names_of(what: str, none: str = "") -> Sort:
@@ -115,13 +114,15 @@ def names_of(what: str, none: str = "") -> Sort:
 
 
 class Location(Sort):
-    """A path of a file or folder, as text or a `Path`; `inside` another one: relative, and without steps back."""
+    """A path as text or a `Path`; `inside` another one: relative, and without steps back; of a `job`: for its shell."""
 
-    def __init__(self, *, inside: str = "", none: str = "") -> None:
+    def __init__(self, *, inside: str = "", none: str = "", job: bool = False) -> None:
         def must_be(value: Any) -> str:
             if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
                 return 'a path, such as "exp/run"'
             path = os.fspath(value)
+            if not (inside or job) and (not path or path[0] in "~$"):
+                return 'a path, such as "exp/run" (only a shell fills in ~ and $NAME; Python: os.path.expanduser)'
             if inside and (os.path.isabs(path) or os.pardir in path.split(os.sep)):
                 return f'a path inside {inside}, such as "dev"'
             return ""
@@ -182,31 +183,6 @@ def is_path(value: Any) -> bool:
     """Return whether a value is a path, without importing `pathlib`: a worker starts sooner without it."""
     module = sys.modules.get("pathlib")
     return module is not None and issubclass(type(value), module.PurePath)
-
-
-def search_path() -> list[str]:
-    """Return `sys.path` for another process: relative entries spelled out, and without those that Python skips.
-
-    It skips entries that are not text, and a relative entry where the working directory is deleted.
-    """
-    here = working_folder()
-    entries = [entry for entry in sys.path if isinstance(entry, str)]
-    return [
-        os.path.normpath(os.path.join(here or "", entry)) for entry in entries if here or os.path.isabs(entry)
-    ]
-
-
-def surroundings() -> tuple[str, dict[str, str], list[str]]:
-    """Return this process's folder ("" where it is gone), environment and search path, as they are: to see a change."""
-    return working_folder() or "", dict(os.environ), list(sys.path)
-
-
-def working_folder() -> str | None:
-    """Return the working directory; None where it has been deleted."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return None
 
 
 def own_attribute(value: Any, name: str) -> Any:

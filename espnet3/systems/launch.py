@@ -66,7 +66,7 @@ def launch(
     except (FileNotFoundError, MissingPackageError, TypeError, ValueError) as error:
         parser.error(str(error))
     if args.dry_run:
-        print("\n".join(_plan(stages, configs)))
+        print("\n".join(_plan(system, stages, configs)))
         return 0
     try:
         results = made.run([each.name for each in stages])
@@ -75,11 +75,8 @@ def launch(
         return 1
     except (ConfigError, MissingPackageError) as error:
         parser.error(_with_place(error, configs) if isinstance(error, StageConfigError) else str(error))
-    except ChangedRunError as error:
-        print(f"{error}\n{_ANEW}", file=sys.stderr)
-        return 1
-    except (FolderInUseError, SubmissionError) as error:
-        print(error, file=sys.stderr)
+    except (ChangedRunError, FolderInUseError, SubmissionError) as error:
+        print(f"{error}\n{_ANEW}" if isinstance(error, ChangedRunError) else error, file=sys.stderr)
         return 1
     (show or show_results)(results)
     return 0
@@ -158,14 +155,14 @@ def _configs(
     return configs
 
 
-def _plan(stages: Sequence[StageSpec], configs: StageConfigs) -> list[str]:
+def _plan(system: type, stages: Sequence[StageSpec], configs: StageConfigs) -> list[str]:
     lines = []
     for each in stages:
         role = each.role(configs.plain())
         if role is None:
             lines.append(f"{each.name}: reads no config of its own")
             continue
-        how = _trainer if each.name == "train" else _workers
+        how = _trainer if each.name == "train" and trains_by_lightning(system) else _workers
         lines.append(f"{each.name}: {configs.by_role[role].file}; {how(configs[role])}")
     return lines
 

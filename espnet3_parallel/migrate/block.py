@@ -15,14 +15,14 @@ from espnet3.parallel.errors import ConfigError
 from espnet3_parallel.migrate.kaldi import Entry, by_flag
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
-_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_POWERS = ("", "k", "m", "g", "t", "p")
 _ENDLESS = ("0", "unlimited", "infinite", "infinity")
 _ORDER = ("queue", "account", "project", "job_name", "cores", "memory", "resource_spec", "walltime")
 _CORES = Entry(1, "nothing asks for more (--num-threads)")
 _MEMORY = Entry("4GiB", "a guess, since nothing asks for memory (--mem): set what your model takes")
 _WALLTIME = Entry("04:00:00", "a guess, since nothing asks for a time: workers that reach it are replaced")
 # Torque's word for a number of cores of a node stands in `nodes`, PBS's in `select`: both say it all
-_WHOLE = ("select", "nodes")
+_WHOLE = ("-l select", "-l nodes")
 
 _PLAIN = re.compile(r"[A-Za-z][\w./@-]*|\d+[GM]iB")
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
@@ -38,90 +38,113 @@ class Block:
     n_workers: Entry
     notes: list[str]  # flags without an equivalent
     at_once: Entry | None = None  # jobs that may run at a time
-    options: dict[str, Entry] = field(default_factory=dict)
-    lists: dict[str, list[Entry]] = field(default_factory=dict)  # options that are lists
-    cores: Entry | None = None
-    memory: Entry | None = None  # in bytes
+    options: dict[str, Entry] = field(default_factory=dict)  # memory in bytes, until the block is complete
     memory_per_core: bool = False
-    resources: dict[str, Entry] = field(default_factory=dict)  # of qsub's `-l`: "name=value" by name
     directives: dict[str, Entry] = field(default_factory=dict)  # other lines of the job script, by flag
+    lists: dict[str, list[Entry]] = field(default_factory=dict)  # options that are lists
 
     def leave_out(self, flag: str, why: str, reason: str) -> None:
         """Note that a flag has no equivalent."""
         self.notes.append(f"{flag} ({why}): {reason}")
 
-    def take(self, kept: dict[str, Entry], name: str, value: str, why: str) -> None:
-        """Keep the last value of a name, and note the one that it replaces."""
+    def read(self, flags: Sequence[Entry]) -> None:
+        """Take flags of the submit command: a later one replaces an earlier one of its name."""
+        if self.env.value == "sge" and any(_OF_PBS.search(" ".join(each.value)) for each in flags):
+            self.env = Entry("pbs", f"{self.env.why}; its -l is that of PBS or Torque, not of Grid Engine")
+        for given in flags:
+            for name, value, written in _named(given.value, self.env.value):
+                self._take_flag(name, value, Entry(written, given.why))
+
+    def _take_flag(self, name: str, value: str, written: Entry) -> None:
+        targets = _TARGETS[self.env.value]
+        target, why = targets.get(name), written.why
+        for part, amount in _PART.findall(value) if name in _WHOLE else ():
+            if f"-l {part}" in targets:
+                self._take_flag(f"-l {part}", amount, written)
+        if target in _ORDER:
+            self._take_option(target, value, why)
+            if target == "memory":  # Grid Engine counts it for each slot of a parallel environment
+                self.memory_per_core = self.env.value == "sge" or name in ("mem-per-cpu", "-l pmem")
+        elif target == "at once":
+            self.at_once = Entry(value, why)
+        elif target and (name, value) not in _DEFAULTS:
+            self.leave_out(written.value, why, target)
+        if name == "-v" and name in self.directives:  # variables of several stand in one
+            before = self.directives[name]
+            self.directives[name] = Entry(f"{before.value},{value}", f"{before.why}; {why}")
+        elif target is None or (self.env.value == "sge" and target in ("memory", "cores")):
+            self._take(self.directives, name, written.value, why)
+
+    def _take_option(self, name: str, text: str, why: str) -> None:
+        value: str | int = text
+        by_slurm = self.env.value == "slurm"
+        if name == "walltime":
+            if text.lower() in _ENDLESS:
+                self.leave_out(
+                    f"time {text}", why, "each worker has a time limit, and is replaced at its end"
+                )
+                return
+            seconds = int(text) * (60 if by_slurm else 1) if text.isdigit() else walltime_seconds(text)
+            if seconds is None or seconds <= 0:
+                raise ConfigError(f"{why}: {text!r} is not a time; write it as 4:00:00")
+            value = clock(seconds)
+        elif name == "memory":
+            if (found := _SIZE.fullmatch(text)) is None:
+                raise ConfigError(f"{why}: {text!r} is not a size of memory; write it as 4G or 500M")
+            unit = found[2].lower() or ("m" if by_slurm else "")
+            value = math.ceil(float(found[1]) * 1024 ** _POWERS.index(unit))
+            if value == 0:
+                self.leave_out(f"memory {text}", why, "set memory to what a worker needs")
+                return
+        elif name == "cores":
+            text = text.rpartition(" ")[2].partition("-")[0]  # of a range the least
+            if not text.isdigit() or not int(text):
+                raise ConfigError(f"{why}: {text!r} is not a number of cores; write 1 or more")
+            value = int(text)
+            before = self.options.get(name)
+            if before is not None:  # the largest counts: Kaldi hands flags over in no fixed order
+                self.options[name] = max(before, Entry(value, why), key=lambda entry: int(entry.value))
+                return
+        self._take(self.options, name, value, why)
+
+    def _take(self, kept: dict[str, Entry], name: str, value: object, why: str) -> None:
         before = kept.get(name)
         if before is not None and before.value != value:
-            said = f"{name} {before.value}" if kept is self.options else before.value
-            self.leave_out(said, before.why, f"{value} replaces it ({why})")
+            said = f"{name} {_shown(name, before.value)}" if kept is self.options else before.value
+            self.leave_out(said, before.why, f"{_shown(name, value)} replaces it ({why})")
         kept[name] = Entry(value, why)
-
-    def take_time(self, value: str, why: str, *, unit: int) -> None:
-        """Take a limit of time; a plain number counts units of so many seconds."""
-        seconds = int(value) * unit if value.isdigit() else walltime_seconds(value)
-        if value.lower() in _ENDLESS:
-            self.leave_out(f"time {value}", why, "each worker has a time limit, and is replaced at its end")
-        elif seconds is None or seconds <= 0:
-            raise ConfigError(f"{why}: {value!r} is not a time; write it as 4:00:00")
-        else:
-            self.take(self.options, "walltime", clock(seconds), why)
-
-    def take_memory(self, value: str, why: str, *, unit: int = 1, per_core: bool) -> None:
-        """Take a size of memory; a plain number counts units of so many bytes."""
-        found = _SIZE.fullmatch(value)
-        if found is None:
-            raise ConfigError(f"{why}: {value!r} is not a size of memory; write it as 4G or 500M")
-        power = _POWERS.get(found[2].lower())
-        size = math.ceil(float(found[1]) * (unit if power is None else 1024**power))
-        if self.memory is not None and self.memory.value != size:
-            said = f"memory of {_size_text(self.memory.value)}"
-            self.leave_out(said, self.memory.why, f"{value} replaces it ({why})")
-        if size == 0:
-            self.leave_out(f"memory {value}", why, "set memory to what a worker needs")
-            return
-        self.memory = Entry(size, why)
-        self.memory_per_core = per_core
-
-    def take_cores(self, value: str, why: str) -> None:
-        """Take a number of cores; of several the largest counts, since Kaldi hands flags over in no fixed order."""
-        if not value.isdigit() or not int(value):
-            raise ConfigError(f"{why}: {value!r} is not a number of cores; write 1 or more")
-        if self.cores is None or int(value) > self.cores.value:
-            self.cores = Entry(int(value), why)
 
     def complete(self) -> None:
         """Make options of the gathered values for a scheduler, with guesses for required ones."""
-        cores, memory = self.cores or _CORES, self.memory
-        if memory is not None and self.memory_per_core and self.cores is not None and self.cores.value > 1:
-            why = f"{memory.why}: {_size_text(memory.value)} for each of {cores.value} cores"
+        cores, memory = self.options.setdefault("cores", _CORES), self.options.get("memory")
+        if memory is not None and self.memory_per_core and cores.value > 1:
+            why = f"{memory.why}: {_shown('memory', memory.value)} for each of {cores.value} cores"
             memory = Entry(memory.value * cores.value, why)
-        self.options["cores"] = cores
-        self.options["memory"] = _MEMORY if memory is None else Entry(_size_text(memory.value), memory.why)
+        self.options["memory"] = _MEMORY
+        if memory is not None:
+            self.options["memory"] = Entry(_shown("memory", memory.value), memory.why)
         self.options.setdefault("walltime", _WALLTIME)
-        resources = dict(self.resources)
         if self.env.value == "pbs":
-            whole = self._whole(resources, cores, memory)
-            for name, each in resources.items():
-                self.directives[f"-l {name}"] = Entry(f"-l {each.value}", each.why)
-            resources = whole
-        if resources:
-            spec = ",".join(each.value for each in resources.values())
-            whys = dict.fromkeys(each.why for each in resources.values())
-            self.options["resource_spec"] = Entry(spec, "; ".join(whys))
+            spec = self._whole(cores, memory)
+        else:
+            spec = [self.directives.pop(flag) for flag in list(self.directives) if flag.startswith("-l ")]
+        if spec:
+            whys = dict.fromkeys(each.why for each in spec)
+            self.options["resource_spec"] = Entry(
+                ",".join(each.value.removeprefix("-l ") for each in spec), "; ".join(whys)
+            )
         if self.directives:
             self.lists["job_extra_directives"] = list(self.directives.values())
 
-    def _whole(self, resources: dict[str, Entry], cores: Entry, memory: Entry | None) -> dict[str, Entry]:
+    def _whole(self, cores: Entry, memory: Entry | None) -> list[Entry]:
         mem = "" if memory is None else f"mem={memory.value // 1024**2}mb"
-        whole = {name: resources.pop(name) for name in _WHOLE if name in resources}
-        gpus = resources.pop("ngpus", None)
-        if whole and memory is not None and not any(":mem=" in each.value for each in whole.values()):
-            resources["mem"] = Entry(mem, memory.why)
+        whole = [self.directives.pop(flag) for flag in _WHOLE if flag in self.directives]
+        gpus = self.directives.pop("-l ngpus", None)
+        if whole and memory is not None and not any(":mem=" in each.value for each in whole):
+            self.directives["-l mem"] = Entry(f"-l {mem}", memory.why)
         elif gpus is not None and not whole:
-            chunk = [f"select=1:ncpus={cores.value}", gpus.value, *([mem] if mem else [])]
-            whole["select"] = Entry(":".join(chunk), f"{gpus.why}; the rest is cores and memory")
+            parts = [f"select=1:ncpus={cores.value}", gpus.value.removeprefix("-l "), *([mem] if mem else [])]
+            whole = [Entry(":".join(parts), f"{gpus.why}; the rest is cores and memory")]
         return whole
 
     def text(self, head: str) -> str:
@@ -148,11 +171,11 @@ class Block:
                 yield f"      - {_scalar(each.value)}", each.why
 
 
-def _size_text(size: int) -> str:
-    for unit, power in (("GiB", 3), ("MiB", 2)):
-        if size >= 1024**power and size % 1024**power == 0:
-            return f"{size // 1024**power}{unit}"
-    return f"{max(1, math.ceil(size / 1024**2))}MiB"
+def _shown(name: str, value: object) -> str:
+    if name != "memory" or not isinstance(value, int):
+        return str(value)
+    whole = value >= 1024**3 and value % 1024**3 == 0
+    return f"{value // 1024**3}GiB" if whole else f"{max(1, math.ceil(value / 1024**2))}MiB"
 
 
 def _scalar(value: object) -> str:
@@ -167,123 +190,65 @@ def _scalar(value: object) -> str:
 
 _LOGS = "log_directory says where jobs write their logs"
 _WATCHED = "jobs are submitted and watched from here"
+_DONE = ""  # in every job script
 
-# of sbatch
-_SBATCH_OPTIONS = {
-    **dict.fromkeys(("p", "partition"), "queue"),
-    **dict.fromkeys(("A", "account"), "account"),
-    **dict.fromkeys(("J", "job-name"), "job_name"),
+_TASKS = "n, ntasks, ntasks-per-node, N, nodes"
+# by env: the flags of the submit command that become an option of the block, or nothing for a reason; all others are
+# lines of the job script. qsub is one program of Grid Engine, another of PBS and Torque
+_FLAGS: dict[str, tuple[tuple[str, str], ...]] = {
+    "slurm": (
+        ("queue", "p, partition"),
+        ("account", "A, account"),
+        ("job_name", "J, job-name"),
+        ("walltime", "t, time"),
+        ("cores", "c, cpus-per-task"),
+        ("memory", "mem, mem-per-cpu"),
+        ("a worker is one task on one node; trainer.num_nodes is for training", _TASKS),
+        (_LOGS, "o, output, e, error, open-mode"),
+        (_WATCHED, "a, array, W, wait, parsable, quiet, d, dependency"),
+        ("workers start in the folder of the run", "D, chdir"),
+        (
+            "left out, so that jobs get all variables of the submitting shell, PYTHONPATH and the like too",
+            "export",
+        ),
+        ("a held worker would never come", "hold"),
+    ),
+    "sge": (
+        *(("queue", "-q"), ("project", "-P"), ("job_name", "-N"), ("walltime", "-l h_rt"), ("cores", "-pe")),
+        (
+            "memory",
+            "-l mem_free, -l ram_free, -l h_vmem, -l s_vmem, -l virtual_free, -l h_rss, -l rmem, -l mem",
+        ),
+        *((_LOGS, "-o, -e"), (_WATCHED, "-t, -sync, -hold_jid"), (_DONE, "-cwd, -j, -S"), ("at once", "-tc")),
+    ),
+    "pbs": (
+        *(("queue", "-q"), ("account", "-A"), ("job_name", "-N"), ("walltime", "-l walltime")),
+        *(("cores", "-l ncpus, -l ppn"), ("memory", "-l mem, -l vmem, -l pmem"), (_LOGS, "-o, -e, -j")),
+        *((_WATCHED, "-J, -t, -W block, -W depend"), (_DONE, "-S")),
+    ),
 }
-_SBATCH_OURS = {
-    **dict.fromkeys(("o", "output", "e", "error", "open-mode"), _LOGS),
-    **dict.fromkeys(("a", "array", "W", "wait", "parsable", "quiet", "d", "dependency"), _WATCHED),
-    **dict.fromkeys(("D", "chdir"), "workers start in the folder of the run"),
-    "export": "left out, so that jobs get all variables of the submitting shell, PYTHONPATH and the like too",
-    "hold": "a held worker would never come",
+_TARGETS = {
+    env: {name: target for target, names in found for name in names.split(", ")}
+    for env, found in _FLAGS.items()
 }
-
-# of qsub: one program of Grid Engine, another of PBS and Torque
-_QSUB_OPTIONS = {
-    "sge": {"-q": "queue", "-P": "project", "-N": "job_name"},
-    "pbs": {"-q": "queue", "-A": "account", "-N": "job_name"},
-}
-_QSUB_OURS = {
-    "sge": {**dict.fromkeys(("-o", "-e"), _LOGS), **dict.fromkeys(("-t", "-sync", "-hold_jid"), _WATCHED)},
-    "pbs": {**dict.fromkeys(("-o", "-e", "-j"), _LOGS), **dict.fromkeys(("-J", "-t"), _WATCHED)},
-}
-# every job script has -cwd and -j y, and its shell in the first line
-_QSUB_DONE = {"sge": ("-cwd", "-j", "-S"), "pbs": ("-S",)}
-_SGE_MEMORY = ("mem_free", "ram_free", "h_vmem", "s_vmem", "virtual_free", "h_rss", "rmem", "mem")
-_PBS_MEMORY = ("mem", "pmem", "vmem")
-_CHUNK = re.compile(r"(\w+)=([^:]*)")
+# of sbatch: what these say holds without them
+_DEFAULTS = {("export", "ALL"), *((name, "1") for name in _TASKS.split(", "))}
+_PART = re.compile(r"(\w+)=([^:]*)")
 _OF_PBS = re.compile(r"(?:^|\s)-l\s*(?:\S*,)?(?:walltime|nodes|select|ncpus)=")
 
 
-def read_sbatch(flags: Sequence[Entry], block: Block) -> None:
-    """Take flags of sbatch: a later one replaces an earlier one of its name."""
-    for given in flags:
-        for flag, *values in by_flag(_words(given)):
-            name, _, value = flag[2:].partition("=") if flag.startswith("--") else (flag[1:2], "", flag[2:])
-            # a value in quotes may hold spaces; a bracket of a host list needs no quotes
-            written = " ".join(shlex.quote(each) if " " in each else each for each in (flag, *values))
-            _take_sbatch(name, value or " ".join(values), written, given.why, block)
-
-
-def _take_sbatch(name: str, value: str, written: str, why: str, block: Block) -> None:
-    match name:
-        case "time" | "t":
-            block.take_time(value, why, unit=60)
-        case "mem" | "mem-per-cpu":
-            block.take_memory(value, why, unit=1024**2, per_core=name == "mem-per-cpu")
-        case "cpus-per-task" | "c":
-            block.take_cores(value, why)
-        case "ntasks" | "n" | "ntasks-per-node" | "nodes" | "N":
-            if value != "1":
-                reason = "a worker is one task on one node; trainer.num_nodes is for training"
-                block.leave_out(written, why, reason)
-        case _ if name in _SBATCH_OPTIONS:
-            block.take(block.options, _SBATCH_OPTIONS[name], value, why)
-        case _ if name not in _SBATCH_OURS:
-            block.take(block.directives, name, written, why)
-        case _ if written != "--export=ALL":  # the default of sbatch
-            block.leave_out(written, why, _SBATCH_OURS[name])
-
-
-def read_qsub(flags: Sequence[Entry], block: Block) -> None:
-    """Take flags of the qsub of Grid Engine; resources that only PBS and Torque have make it theirs."""
-    if block.env.value == "sge" and any(_OF_PBS.search(each.value) for each in flags):
-        block.env = Entry("pbs", f"{block.env.why}; its -l is that of PBS or Torque, not of Grid Engine")
-    for given in flags:
-        for name, *values in by_flag(_words(given)):
-            _take_qsub(block.env.value, name, " ".join(values), given.why, block)
-
-
-def _take_qsub(env: str, name: str, value: str, why: str, block: Block) -> None:
-    written = f"{name} {value}".rstrip()
-    if name in _QSUB_OPTIONS[env]:
-        block.take(block.options, _QSUB_OPTIONS[env][name], value, why)
-    elif name.startswith("-l"):  # -l mem_free=2G or -lmem_free=2G
-        for each in (name[2:] or value).split(","):
-            _take_resource(env, each, why, block)
-    elif name in _QSUB_OURS[env]:
-        block.leave_out(written, why, _QSUB_OURS[env][name])
-    elif name == "-W" and value.startswith(("block", "depend")):
-        block.leave_out(written, why, _WATCHED)
-    elif name == "-tc" and env == "sge":
-        block.at_once = Entry(value, why)
-    elif name == "-v" and name in block.directives:  # variables of several stand in one
-        before = block.directives[name]
-        block.directives[name] = Entry(f"{before.value},{value}", f"{before.why}; {why}")
-    elif name not in _QSUB_DONE[env]:
-        if name == "-pe":
-            block.take_cores(value.rpartition(" ")[2].partition("-")[0], why)
-        block.take(block.directives, name, written, why)
-
-
-def _take_resource(env: str, text: str, why: str, block: Block) -> None:
-    name, _, amount = text.partition("=")
-    if name == ("h_rt" if env == "sge" else "walltime"):
-        block.take_time(amount, why, unit=1)
-    elif env == "sge" and name in _SGE_MEMORY:
-        block.take_memory(amount, why, per_core=True)  # it is counted for each slot of a parallel environment
-        block.resources[name] = Entry(text, why)
-    elif env == "sge":
-        block.take(block.resources, name, text, why)
-    elif name in _PBS_MEMORY:
-        block.take_memory(amount, why, per_core=name == "pmem")
-    elif name in ("ncpus", "ppn"):
-        block.take_cores(amount, why)
-    else:
-        for part, number in _CHUNK.findall(amount) if name in ("select", "nodes") else ():
-            if part in ("ncpus", "ppn"):
-                block.take_cores(number, why)
-            elif part == "mem":
-                block.take_memory(number, why, per_core=False)
-        block.take(block.resources, name, text, why)
-
-
-def _words(given: Entry) -> list[str]:
-    try:
-        return shlex.split(given.value)
-    except ValueError as error:
-        raise ConfigError(f"{given.why}: {given.value!r}: {str(error).lower()}") from error
+def _named(words: Sequence[str], env: str) -> Iterator[tuple[str, str, str]]:
+    for flag, *values in by_flag(words):
+        # a value in quotes may hold spaces; a bracket of a host list needs no quotes
+        value = " ".join(shlex.quote(each) if " " in each else each for each in values)
+        written = f"{flag} {value}".rstrip()
+        if env == "slurm":
+            name, _, own = flag[2:].partition("=") if flag.startswith("--") else (flag[1:2], "", flag[2:])
+            yield name, own or " ".join(values), written
+        elif flag.startswith(("-l", "-W")):  # -l mem_free=2G,gpu=1 or -lmem_free=2G
+            text = flag[2:] or value
+            for each in text.split(",") if flag.startswith("-l") else [text]:
+                name, _, own = each.partition("=")
+                yield f"{flag[:2]} {name}", own, f"{flag[:2]} {each}"
+        else:
+            yield flag, " ".join(values), written

@@ -56,14 +56,10 @@ OPTIONS_FILES = {
 }
 _STRICT = ("slurm", "pbs")  # their scripts stop at an option that the file lacks; queue.pl ignores it
 
-_LINE = re.compile(
-    r"command\s+(?P<command>.+)|(?P<kind>option|default)\s+(?P<name>[^=\s]+)=(?P<value>\S+)\s*(?P<flags>.*)"
-)
-_FLAG = re.compile("-[^0-9]|[\u2010-\u2015\u2212]")
+_FLAG = re.compile("-[^0-9]")
 _ALONE = ("-V", "-cwd", "-notify")  # flags of qsub without a value
 _OWN = ("config", "max_jobs_run")  # options that the scripts read themselves
 _NOTHING = (("mem", "0"), ("gpu", "0"), ("num_threads", "1"))  # options that ask for nothing
-_DASHES = str.maketrans("\u2010\u2011\u2012\u2013\u2014\u2212", "------")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,7 @@ class Call:
     script: str  # such as "queue.pl"
     env: str  # the backend in the place of the script
     options: dict[str, Entry]  # by name, without `--`, with `_` for `-`
-    flags: str  # those of the submit command
+    flags: list[str]  # those of the submit command
 
 
 def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
@@ -101,28 +97,35 @@ def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
     command: Entry | None = None
     rules: dict[tuple[str, str], Entry] = {}
     defaults: dict[str, Entry] = {}
-    for number, whole in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         where = f"{name}:{number}" if numbered else name
-        line = whole.partition("#")[0].strip()
-        if not line:
-            continue
-        found = _LINE.fullmatch(line)
-        if found is None:
-            raise ConfigError(
-                f"{where}: {line!r} must be: option name=value flags; put no spaces around the ="
-            )
-        option, value, flags = found["name"], found["value"], found["flags"]
-        if found["command"]:
-            command = Entry(found["command"], where)
-        elif found["kind"] == "default":
-            defaults[option] = Entry(value, where)
-        elif value == "*" and flags and "$0" not in flags:
-            raise ConfigError(f"{where}: {line!r} loses the value: write $0 in its place, or {option}=1")
-        else:
-            rules[option, value] = Entry(flags, where)
+        match words_of(line, where):
+            case []:
+                continue
+            case ["command", *program] if program:
+                command = Entry(program, where)
+            case ["default", rule, *_] if all(rule.partition("=")):
+                defaults[rule.partition("=")[0]] = Entry(rule.partition("=")[2], where)
+            case ["option", rule, *flags] if all(rule.partition("=")):
+                option, _, value = rule.partition("=")
+                if value == "*" and flags and "$0" not in " ".join(flags):
+                    fix = f"write $0 in its place, or {option}=1"
+                    raise ConfigError(f"{where}: {line.strip()!r} loses the value: {fix}")
+                rules[option, value] = Entry(flags, where)
+            case _:
+                form = "option name=value flags; put no spaces around the ="
+                raise ConfigError(f"{where}: {line.strip()!r} must be: {form}")
     if command is None:
         raise ConfigError(f"{name}: no line says 'command sbatch ...' or 'command qsub ...'; add it")
     return OptionsFile(name, command, rules, defaults)
+
+
+def words_of(text: str, where: str) -> list[str]:
+    """Split a line as a shell would, without its comment."""
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {text.strip()!r}: {str(error).lower()}") from error
 
 
 def read_call(variable: str, said: Entry) -> Call:
@@ -143,9 +146,6 @@ def read_call(variable: str, said: Entry) -> Call:
     flags: list[str] = []
     for word, *values in by_flag(words[1:]):
         place = f"{said.why}: {variable}"
-        plain = word.translate(_DASHES)
-        if plain != word and plain.startswith("-"):
-            raise ConfigError(f"{place}: {word!r} has a typographic dash; write {plain!r}")
         if not values and word.startswith("-") and word not in _ALONE:
             raise ConfigError(f"{place}: {word} of {script} needs a value; write one after it")
         extra = values[2 if word == "-pe" else 1 :] if word.startswith("-") else [word]
@@ -155,7 +155,7 @@ def read_call(variable: str, said: Entry) -> Call:
             options[word[2:].replace("-", "_")] = Entry(values[0], said.why)
         else:
             flags += [word, *values]
-    return Call(variable, said, script, KALDI_SCRIPTS[script], options, " ".join(flags))
+    return Call(variable, said, script, KALDI_SCRIPTS[script], options, words_of(" ".join(flags), said.why))
 
 
 def by_flag(words: Sequence[str]) -> Iterator[list[str]]:
@@ -174,7 +174,7 @@ def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
     """Return the flags that the submit command is given for a call, those that count least first."""
     # in the order of queue.pl and slurm.pl: flags of the file of options count more than those of cmd.sh
     found = [
-        Entry(file.command.value.partition(" ")[2], file.command.why),
+        Entry(file.command.value[1:], file.command.why),
         Entry(call.flags, f"{call.said.why}, {call.variable}"),
     ]
     defaults = {name: each for name, each in file.defaults.items() if name not in call.options}
@@ -182,16 +182,14 @@ def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
         if name in _OWN:
             continue
         rule = file.rules.get((name, option.value), file.rules.get((name, "*")))
-        said = f"{dashed(name, option.value)} of {option.why}"
-        if name in defaults:
-            said = f"the default {name}={option.value}"
-            if option.why != file.name:
-                said += f" of {option.why}"
+        said = dashed(name, option.value) if name in call.options else f"the default {name}={option.value}"
+        said += f" of {option.why}" if option.why != file.name else ""
         if rule is not None and not rule.value:
             if (name, option.value) not in _NOTHING:
                 notes.append(f"{said}: no flags in {file.name}; n_workers bounds jobs, options has the rest")
         elif rule is not None:
-            found.append(Entry(rule.value.replace("$0", option.value), f"{rule.why}, {said}"))
+            flags = [word.replace("$0", option.value) for word in rule.value]
+            found.append(Entry(flags, f"{rule.why}, {said}"))
         elif call.env in _STRICT:
             raise ConfigError(
                 f"{call.variable}: {call.script} refuses {said}: add a line 'option {name}=*' to {file.name}"
@@ -216,11 +214,14 @@ _BEFORE = ("then", "do", "{")
 _INNER_HASH = re.compile(r"(?<=[^\s;&|])#")  # as in $#, where shlex would begin a comment
 
 
+_NO, _UNSURE, _YES = 0, 1, 2  # `and` is the least of several, `not` what is left of _YES
+
+
 @dataclass(slots=True)
 class _Branch:
-    said: str
-    runs: bool | None = None
-    open: bool | None = True
+    said: str = ""
+    runs: int = _UNSURE
+    left: int = _YES  # whether the branches before have left it to the next one
 
 
 class Script:
@@ -230,42 +231,36 @@ class Script:
         self.variables = dict(fixed)
         self.notes: list[str] = []  # settings that are left out
         self._fixed = frozenset(fixed)
-        self._branches: list[_Branch] = []  # open ones
 
     def read(self, name: str, text: str) -> None:
         """Read a script."""
-        self._branches = []
-        for line, statement in _statements(name, text):
-            first = next((at for at, word in enumerate(statement) if word not in _BEFORE), len(statement))
-            words = self._branch(f"{name}:{line}", statement[first:])
-            if all(branch.runs is not False for branch in self._branches):
-                self._take(f"{name}:{line}", words)
+        branches: list[_Branch] = []  # open ones
+        for line, words in _statements(name, text):
+            while words and words[0] in _BEFORE:
+                del words[0]
+            first = words[0] if words else ""
+            if first in ("if", "case"):
+                branches.append(_Branch())
+            if first in ("if", "elif", "else") and branches:
+                branch = branches[-1]
+                holds = _YES if first == "else" else self._holds(words[1:])
+                branch.runs, branch.left = min(branch.left, holds), min(branch.left, _YES - holds)
+                branch.said = branch.said if first == "else" else f"{name}:{line}: {' '.join(words)!r}"
+                del words[: 1 if first == "else" else None]
+            elif first in ("fi", "esac") and branches:
+                branches.pop()
+            if all(branch.runs for branch in branches):
+                said = [f" ({branch.said})" for branch in branches if branch.runs == _UNSURE]
+                self._take(f"{name}:{line}", words, "".join(said[:1]))
 
-    def _branch(self, where: str, words: list[str]) -> list[str]:
-        first = words[0] if words else ""
-        if first in ("if", "case"):
-            self._branches.append(_Branch(""))
-        if first not in ("if", "elif", "else", "fi", "case", "esac") or not self._branches:
-            return words
-        if first in ("fi", "esac"):
-            self._branches.pop()
-            return words[1:]
-        branch = self._branches[-1]
-        branch.runs = _both(branch.open, True if first == "else" else self._holds(words[1:]))
-        branch.open = _both(branch.open, None if branch.runs is None else not branch.runs)
-        if first == "else":
-            return words[1:]
-        branch.said = f"{where}: {' '.join(words)!r}"
-        return []
-
-    def _holds(self, condition: list[str]) -> bool | None:
+    def _holds(self, condition: list[str]) -> int:
         match [self._filled(word) for word in condition]:
             case ["[" | "[[", left, "=" | "==", right, "]" | "]]"]:
-                return None if is_computed(left) or _PATTERN.search(right) else left == right
-        return None
+                if not is_computed(left) and not _PATTERN.search(right):
+                    return _YES if left == right else _NO
+        return _UNSURE
 
-    def _take(self, where: str, words: list[str]) -> None:
-        unsure = next((f" ({each.said})" for each in self._branches if each.runs is None), "")
+    def _take(self, where: str, words: list[str], unsure: str) -> None:
         for name, source, follows in _settings(words):
             value = self._filled(source)
             before = self.variables.get(name)
@@ -289,12 +284,6 @@ class Script:
 def is_computed(value: str) -> bool:
     """Tell a value that only a shell can compute."""
     return _COMPUTED.search(value) is not None
-
-
-def _both(one: bool | None, other: bool | None) -> bool | None:
-    if one is False or other is False:
-        return False
-    return None if one is None or other is None else True
 
 
 def _statements(name: str, text: str) -> Iterator[tuple[int, list[str]]]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import click
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
 from espnet3_parallel.migrate import kaldi
-from espnet3_parallel.migrate.block import Block, read_qsub, read_sbatch
+from espnet3_parallel.migrate.block import Block
 from espnet3_parallel.migrate.kaldi import Call, Entry, OptionsFile, Script, is_computed
-from espnet3_parallel.output import explained
+from espnet3_parallel.output import verb
 
 # the command of a stage is the first of these that is assigned
 _COMMANDS = {"inference": ("decode_cmd", "train_cmd", "cmd"), "data": ("train_cmd", "decode_cmd", "cmd")}
@@ -29,22 +29,24 @@ _PATH_SH = (
 )
 
 
-@click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
-@click.option("--nj", type=click.IntRange(min=1), help="Number of jobs, as in run.sh.")
-@click.option("--inference_nj", type=click.IntRange(min=1), help="The same of inference alone.")
-@click.option("--gpu_inference", type=bool, help="Whether inference runs on GPUs.")
-@click.option("--cmd_backend", help="Which part of ESPnet2's cmd.sh to read: local, slurm, ...")
-@click.option(
-    "--stage",
-    type=click.Choice(list(_COMMANDS)),
-    default="inference",
-    show_default=True,
-    help="What the block is for: inference takes decode_cmd (cuda_cmd on GPUs), data takes train_cmd.",
+@verb(
+    click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False)),
+    click.option("--nj", type=click.IntRange(min=1), help="Number of jobs, as in run.sh."),
+    click.option("--inference_nj", type=click.IntRange(min=1), help="The same of inference alone."),
+    click.option("--gpu_inference", type=bool, help="Whether inference runs on GPUs."),
+    click.option("--cmd_backend", help="Which part of ESPnet2's cmd.sh to read: local, slurm, ..."),
+    click.option(
+        "--stage",
+        type=click.Choice(list(_COMMANDS)),
+        default="inference",
+        show_default=True,
+        help="What the block is for: inference takes decode_cmd (cuda_cmd on GPUs), data takes train_cmd.",
+    ),
+    click.option("--output", "-o", type=click.File("x", "utf-8", lazy=True), help="Write a new file."),
 )
-@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write a new file instead of printing.")
-@explained
-def migrate(files: tuple[str, ...], stage: str, output: str | None, **given: int | bool | str | None) -> None:
+def migrate(
+    files: tuple[str, ...], stage: str, output: TextIO | None, **given: int | bool | str | None
+) -> None:
     """Turn Kaldi's or ESPnet2's scheduler settings into a parallel block.
 
     FILES are cmd.sh, the files of options that its scripts read (conf/slurm.conf, conf/queue.conf, ...), and, where
@@ -59,15 +61,7 @@ def migrate(files: tuple[str, ...], stage: str, output: str | None, **given: int
     if "nj" in fixed:  # a typed number wins over an inference_nj of a file
         fixed.setdefault("inference_nj", fixed["nj"])
     text = _migrated(files, fixed, stage)
-    if output is None:
-        print(text, end="")
-        return
-    try:
-        with Path(output).open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise ConfigError(f"{output} is there already: remove it, or name another file") from error
-    print(f"wrote {output}; espnet3-parallel plan {output} prints its job script", file=sys.stderr)
+    print(text, end="", file=output)
 
 
 def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> str:
@@ -154,42 +148,41 @@ def _positive(said: Entry, name: str) -> int:
     return int(said.value)
 
 
-def _beside(wanted: str, texts: Mapping[str, str], folder: str) -> str | None:
+def _found(wanted: str, texts: Mapping[str, str], folder: str) -> tuple[str, str] | None:
+    """Return path and text of a file: a given one of its name, or else the one beside cmd.sh."""
     wanted = os.path.expandvars(wanted)
-    beside = os.path.join(folder, wanted)
+    beside = os.path.normpath(os.path.join(folder, wanted))
     named = [path for path in texts if os.path.basename(path) == os.path.basename(wanted)]
-    exact = [path for path in named if os.path.normpath(path) == os.path.normpath(beside)]
-    return next(iter([*exact, *named, *([beside] if os.path.isfile(beside) else [])]), None)
+    for path in sorted(named, key=lambda path: os.path.normpath(path) != beside):
+        return path, texts[path]
+    return (os.path.join(folder, wanted), _text(beside)) if os.path.isfile(beside) else None
 
 
 def _choose_options(call: Call, texts: Mapping[str, str], folder: str, notes: list[str]) -> OptionsFile:
     wanted, own = kaldi.OPTIONS_FILES[call.env]
     named = call.options.get("config")
-    path = _beside(wanted if named is None else named.value, texts, folder)
-    if path is None and named is not None:
+    found = _found(wanted if named is None else named.value, texts, folder)
+    if found is None and named is not None:
         raise ConfigError(f"{named.why}: --config {named.value}: no such file; name the file here too")
-    if path is None and len(texts) == 1:
-        (path,) = texts
-        notes.append(f"{path}: read in place of {wanted} of {call.script}")
-    if path is not None:
-        return kaldi.read_options(path, texts[path] if path in texts else _text(path))
+    if found is None and len(texts) == 1:
+        (found,) = texts.items()
+        notes.append(f"{found[0]}: read in place of {wanted} of {call.script}")
+    if found is not None:
+        return kaldi.read_options(*found)
     notes.append(f"{wanted} is not there: {call.script}'s own defaults are taken for it")
     return kaldi.read_options(f"{call.script}'s own defaults", own, numbered=False)
 
 
 def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
     flags = kaldi.flags_of(call, file, block.notes)
-    program = os.path.basename(file.command.value.split()[0])
+    program = os.path.basename(file.command.value[0])
     needed = "sbatch" if call.env == "slurm" else "qsub"
     if program != needed:
         raise ConfigError(
             f"{file.command.why}: the submit command is {program}, and {call.script} ({call.said.why}) needs {needed}: "
             f"name {kaldi.OPTIONS_FILES[call.env][0]}, or change the command"
         )
-    if needed == "sbatch":
-        read_sbatch(flags, block)
-    else:
-        read_qsub(flags, block)
+    block.read(flags)
     block.complete()
     block.notes.append(_PATH_SH)
 
@@ -209,13 +202,13 @@ def _fill_local(block: Block, call: Call) -> None:
 
 
 def _fill_ssh(block: Block, call: Call, texts: Mapping[str, str], folder: str) -> None:
-    path = _beside(_MACHINES, texts, folder)
-    if path is None:
+    found = _found(_MACHINES, texts, folder)
+    if found is None:
         raise ConfigError(f"{call.said.why}: ssh.pl reads its hosts from {_MACHINES}: name that file too")
     hosts = [Entry("localhost", "where the scheduler of the workers runs; ssh must reach it too")]
-    for number, line in enumerate((texts[path] if path in texts else _text(path)).splitlines(), 1):
+    for number, line in enumerate(found[1].splitlines(), 1):
         if host := line.partition("#")[0].strip():
-            hosts.append(Entry(host, f"{path}:{number}"))
+            hosts.append(Entry(host, f"{found[0]}:{number}"))
     block.lists["hosts"] = hosts
     _note_ignored(block, call)
 
@@ -225,4 +218,4 @@ def _note_ignored(block: Block, call: Call) -> None:
         if name not in ("config", "max_jobs_run"):
             block.leave_out(kaldi.dashed(name, each.value), each.why, f"{call.script} ignored it")
     if call.flags:
-        block.leave_out(call.flags, call.said.why, f"{call.script} ignored it")
+        block.leave_out(" ".join(call.flags), call.said.why, f"{call.script} ignored it")

@@ -1,14 +1,11 @@
 """What an attack is: a small program, what it may lawfully end with, and how long it may take."""
 
-import ast
-import re
 from dataclasses import dataclass
 
 HEAD = "import sys\nW = int(sys.argv[1])  # workers\n"
 COMMON = """
 import os, sys, threading, time
 from pathlib import Path
-import numpy as np, pandas as pd
 from espnet3.parallel import BaseRunner, EnvironmentProvider, get_client, parallel_for, parallel_map, set_parallel
 class P(EnvironmentProvider):
     def build_env_local(self): return {}
@@ -18,11 +15,8 @@ class R(BaseRunner):
 def note(i):
     with open("calls", "a") as calls: calls.write(f"{i}\\n")
 home = os.getcwd()
-def once(name):
-    try: os.close(os.open(f"{home}/{name}", os.O_CREAT | os.O_EXCL))
-    except FileExistsError: return False
-    return True
 """
+LARGE = {"np": "numpy", "pd": "pandas"}  # imported where a program uses them
 PARALLEL = 'set_parallel({"env": "local", "n_workers": W})\n'
 
 
@@ -37,7 +31,7 @@ class Case:
 
     name: str  # its family and how it was drawn
     text: str  # the program; `W` is the number of workers
-    uses: str = ""  # definitions of its family, besides `COMMON`: those that the text uses go before it
+    uses: str = ""  # definitions of its family, besides `COMMON`
     parallel: bool = True  # it begins by setting `W` local workers
     workers: tuple[int, ...] = (1, 2)  # it is run with each as `W`, and the answers have to be the same
     own: tuple[str, ...] = ()  # types of exceptions that the program raises itself, and may end with
@@ -58,37 +52,8 @@ class Case:
         return f"import report\n{HEAD}{self._lines()}{end}"
 
     def _lines(self) -> str:
-        text = f"{PARALLEL}{self.text.strip()}" if self.parallel else self.text
-        return with_used(f"{COMMON}{self.uses}", text)
-
-
-def with_used(definitions: str, text: str) -> str:
-    """Return a program's text below those definitions, and imports, that it uses: a found case is short to read."""
-    taken: list[str] = []
-    for node in reversed(ast.parse(definitions).body):
-        source = ast.get_source_segment(definitions, node) or ""
-        if isinstance(node, ast.Import):
-            used = [each for each in node.names if _mentions(each.asname or each.name, text, *taken)]
-            source = ast.unparse(ast.Import(used)) if used else ""
-        elif isinstance(node, ast.ImportFrom):
-            used = [each for each in node.names if _mentions(each.name, text, *taken)]
-            source = ast.unparse(ast.ImportFrom(node.module, used, 0)) if used else ""
-        else:
-            begin = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
-            source = "\n".join(definitions.splitlines()[begin : node.end_lineno])
-            name = getattr(node, "name", None)
-            name = (
-                node.targets[0].id
-                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-                else name
-            )
-            defined = re.search(rf"^(class|def) {name}\b|^{name} = ", text, re.MULTILINE)
-            if name is not None and (defined or not _mentions(name, text, *taken)):
-                continue
-        if source:
-            taken.insert(0, source)
-    return "\n".join([*taken, text.strip(), ""])
-
-
-def _mentions(name: str, *texts: str) -> bool:
-    return any(re.search(rf"\b{name}\b", text) for text in texts)
+        text = f"{PARALLEL}{self.text.strip()}" if self.parallel else self.text.strip()
+        large = [
+            f"import {name} as {short}\n" for short, name in LARGE.items() if f"{short}." in self.uses + text
+        ]
+        return f"{''.join(large)}{COMMON}{self.uses}{text}\n"

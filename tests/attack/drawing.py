@@ -4,10 +4,10 @@ from collections.abc import Callable
 from random import Random
 
 from tests.attack.case import Case
-from tests.attack.given import configs, indices, results
-from tests.attack.happening import environments, exceptions, faults
+from tests.attack.given import configs, indices
+from tests.attack.happening import environments, exceptions
 
-FAMILIES: tuple[Callable[[Random], Case], ...] = (configs, indices, results, exceptions, environments, faults)
+FAMILIES: tuple[Callable[[Random], Case], ...] = (configs, indices, exceptions, environments)
 
 
 def drawn(seed: int) -> Case:

@@ -1,4 +1,4 @@
-"""What happens to a program: exceptions, odd surroundings, and processes that end or freeze."""
+"""What happens to a program: exceptions and odd surroundings."""
 
 from random import Random
 
@@ -133,69 +133,4 @@ def environments(rng: Random) -> Case:
         _ENVIRONMENTS_USES,
         parallel=False,
         differ=True,
-    )
-
-
-# --- faults ---------------------------------------------------------------------------------------
-
-_FAULTS_ENDS = {
-    "exits": "os._exit(3)",
-    "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
-    "is terminated": "os.kill(os.getpid(), signal.SIGTERM)",
-    "crashes": "ctypes.string_at(0)",
-    "closes its descriptors": "os.closerange(3, 256)",
-    "forks a child that exits": "os.waitpid(os.fork() or os._exit(0), 0)",
-    "forks a child that stays": "os.fork() or (time.sleep(2), os._exit(0))",
-    "forks a child that returns": "os.fork()",
-    "calls sys.exit": "sys.exit(3)",
-    "changes directory": "os.chdir('/')",
-    "ignores SIGTERM": "ignore_term()",
-    "freezes": "os.kill(os.getpid(), signal.SIGSTOP)",  # with an item_timeout
-}
-# after these the process goes on as if nothing had been
-_FAULTS_HARMLESS = (
-    "forks a child that exits", "forks a child that stays", "changes directory", "ignores SIGTERM",
-)  # fmt: skip
-_FAULTS_USES = """
-import ctypes, signal
-def ignore_term():
-    try: signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    except ValueError: ctypes.CDLL(None).signal(15, ctypes.c_void_p(1))  # Python allows it in the main thread alone
-"""
-
-
-def faults(rng: Random) -> Case:
-    """Draw what an item does to its process, once or always, and how the run goes on."""
-    what = rng.choice(sorted(_FAULTS_ENDS))
-    bad, always = rng.randrange(20), rng.random() < 0.5
-    when = f"i == {bad}" if always else f"i == {bad} and once('did')"
-    text = f"""def f(i):
-    if {when}: {_FAULTS_ENDS[what]}
-    return i
-"""
-    harmless = what in _FAULTS_HARMLESS
-    how = rng.choice(("parallel_map", "record", "folder", "stream", "client"))
-    how = "folder" if what == "freezes" else how
-    runner = 'list(R(P({{}}), {}on_error="record", progress=False)(range(20)))'
-    call = {
-        "parallel_map": "answer = parallel_map(f, range(20))",
-        "stream": "answer = list(parallel_for(f, range(20), ordered=True))",
-        "record": f"answer = {runner.format('')}",
-        "folder": f"answer = {runner.format('item_timeout=5, output_dir=home + chr(47) + chr(111), ')}",
-        "client": "with get_client() as client:\n    answer = client.gather(client.map(f, range(20)))"
-        if harmless
-        else f"with get_client():\n    answer = {runner.format('')}",
-    }[how]
-    text += f"{call}\nanswer = [i if isinstance(i, int) else 'failed' for i in answer]\n"
-    allowed = f"right = [i if i != {bad} or answer[i] != 'failed' else 'failed' for i in range(20)]\n"
-    plain = "right = list(range(20))\n"
-    workers = (1, 2) if harmless else (2,)
-    own = ("SystemExit",) if what == "calls sys.exit" else ()
-    return Case(
-        f"faults: an item {'always' if always else 'once'} {what}, {how}",
-        text + (plain if harmless else allowed),
-        _FAULTS_USES,
-        workers=workers,
-        own=own,
-        answers=harmless,
     )

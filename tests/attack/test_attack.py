@@ -70,9 +70,8 @@ def test_the_judge_lets_a_lawful_end_pass(end: str, base: Path) -> None:
 # --- what is drawn --------------------------------------------------------------------------------------
 
 
-def test_every_program_can_be_compiled_and_is_short() -> None:
-    """What seeds draw are Python programs short enough to read at a glance."""
+def test_every_program_can_be_compiled() -> None:
+    """What seeds draw are Python programs."""
     for case in map(drawn, range(40)):
         compile(case.program(), case.name, "exec")
         compile(case.judged_program(), case.name, "exec")
-        assert len(case.program().splitlines()) <= 50, case.program()

@@ -1,4 +1,4 @@
-"""Jobs are taken away in the middle of a run, and refused: Grid Engine, OAR and HTCondor."""
+"""Jobs are taken away in the middle of a run, are refused, and die at their start, on each real scheduler."""
 
 import subprocess
 
@@ -6,7 +6,7 @@ import pytest
 
 from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_map
 from tests.clusters.counted import Counted
-from tests.clusters.labs import HTCONDOR, OAR, SGE
+from tests.clusters.labs import HTCONDOR, OAR, SGE, SLURM
 from tests.clusters.work import square
 
 pytestmark = pytest.mark.clusters
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.clusters
 
 @pytest.fixture(scope="module", autouse=True)
 def labs(started):
-    return {name: started(name) for name in ("sge", "oar", "htcondor")}
+    return {name: started(name) for name in ("slurm", "sge", "oar", "htcondor")}
 
 
 @pytest.mark.parametrize(
     ("lab", "command"),
-    [(SGE, ["qdel"]), (OAR, ["oardel"]), (HTCONDOR, ["condor_vacate_job", "-fast"])],
-    ids=["qdel", "oardel", "condor_vacate"],
+    [(SLURM, ["scancel"]), (SGE, ["qdel"]), (OAR, ["oardel"]), (HTCONDOR, ["condor_vacate_job", "-fast"])],
+    ids=["scancel", "qdel", "oardel", "condor_vacate"],
 )
 def test_a_job_is_taken_away(lab, command, tmp_path):
     """All results come, none twice, when one of two jobs is deleted or vacated in the middle."""
@@ -37,21 +37,23 @@ def test_a_job_is_taken_away(lab, command, tmp_path):
 @pytest.mark.parametrize(
     ("lab", "options", "said"),
     [
+        (SLURM, {"queue": "nosuch"}, "invalid partition specified: nosuch"),
+        (SLURM, {"job_extra_directives": ["--no-such-key=1"]}, "unrecognized option '--no-such-key=1'"),
+        (SLURM, {"queue": "lab"}, "Invalid account"),
         (SGE, {"queue": "nosuch.q"}, "nosuch.q"),
         (SGE, {"job_extra_directives": ["-no-such-flag"]}, "no-such-flag"),
         (OAR, {"queue": "nosuch"}, "nosuch"),
         (HTCONDOR, {"job_extra_directives": {"request_gpus": "$(("}}, "ERROR"),
     ],
-    ids=["sge queue", "sge directive", "oar queue", "condor directive"],
 )
 def test_a_refused_submission_is_shown(lab, options, said):
-    """What the scheduler says about a job it refuses is raised at once."""
+    """What the scheduler says about a job it refuses is raised at once, with the exit code of its command."""
     with pytest.raises(SubmissionError) as error, get_client(lab.block(2, **options)):
         parallel_map(square, range(4))
-    assert said in str(error.value)
+    assert said in str(error.value) and error.value.exit_code
 
 
-@pytest.mark.parametrize("lab", [SGE, OAR, HTCONDOR], ids=["sge", "oar", "htcondor"])
+@pytest.mark.parametrize("lab", [SLURM, SGE, OAR, HTCONDOR], ids=["slurm", "sge", "oar", "htcondor"])
 def test_jobs_that_die_at_their_start_show_their_log(lab):
     """The log's end is in the message on every scheduler."""
     with (

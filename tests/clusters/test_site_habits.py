@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import get_client, parallel_map, set_parallel
-from espnet3.parallel.detached.states import JobState
+from espnet3.parallel import get_client
 from tests.clusters.labs import Lab
-from tests.clusters.work import square
-from tests.parallel.detached.work import Provider, Squares
 from tests.sites import BANNER, habit
 from tests.waiting import wait_until
 
@@ -52,26 +49,6 @@ def site(
     yield lab, left
     subprocess.run([cancel, job], check=True, capture_output=True)
     lab.wait_for_empty_queue()
-
-
-def test_a_run_that_succeeds_cancels_no_other_job(site: tuple[Lab, Callable[[], int]]) -> None:
-    """Its own jobs leave the queue with it, and the job whose number the site printed stays."""
-    lab, left = site
-    with get_client(lab.block(2)) as client:
-        assert parallel_map(square, range(10), client=client) == [i * i for i in range(10)]
-    wait_until(lambda: left() == 1 and not re.search("dask-work|Cluster-", lab.queue()), 90, said=lab.queue)
-
-
-def test_cancel_of_a_detached_run_cancels_no_other_job(
-    site: tuple[Lab, Callable[[], int]], tmp_path: Path
-) -> None:
-    """Its own jobs leave the queue, and the job whose number the site printed stays."""
-    lab, left = site
-    set_parallel({**lab.block(1), "detached": {"shards": 3}})
-    folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
-    run = Squares(Provider({"folder": str(tmp_path)}), **folders, async_mode=True)(range(3000))
-    assert JobState.CANCELLED in run.cancel(grace=1).counts
-    wait_until(lambda: left() == 1 and len(lab.queue().splitlines()) <= 3, 90, said=lab.queue)
 
 
 def test_a_job_of_another_name_is_left_alone(

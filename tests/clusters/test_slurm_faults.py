@@ -51,18 +51,6 @@ def test_a_node_goes_down(tmp_path):
     run.check(results, killed=1)
 
 
-def test_a_worker_job_is_cancelled_and_replaced(tmp_path):
-    """After `scancel` of one of two jobs another one takes its place, and takes part."""
-    run = Counted(tmp_path, 160, 0.1)
-    with get_client(SLURM.block(2)) as client:
-        client.wait_for_workers(2, timeout=120)
-        victim = jobs()[0][0]
-        results = run.meanwhile(lambda: subprocess.run(["scancel", victim], check=True), after=20, workers=3)
-    run.check(results, killed=1)
-    took_part = {job for _, job, _ in results}
-    assert len(took_part) == 3
-
-
 def test_a_preempted_job_is_requeued_and_comes_back(tmp_path):
     """A job of a higher partition takes a node; the preempted worker's items are not lost, it is not replaced."""
     run = Counted(tmp_path, 150, 0.1)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.clusters.labs import COMMON, LABS, STAND_INS, Lab
-from tests.egs3.submitted import merged_elsewhere, recognised, submit_and_die
+from tests.egs3.submitted import recognised
 from tests.standins import standin
 
 # a busy machine takes minutes for what takes seconds on an idle one
@@ -54,13 +54,3 @@ def test_the_text_file_is_the_same_to_the_byte(
     """`text` of two workers there is byte-identical to that of one process here."""
     (tmp_path / "parallel.yaml").write_text(json.dumps({"parallel": block}))  # JSON is YAML
     assert recognised(tmp_path, "--parallel_config", "parallel.yaml", *cut(60)) == reference(60)
-
-
-def test_the_text_is_the_same_after_the_submitter_was_killed(
-    block: dict[str, Any], reference: Callable[[int], bytes], tmp_path: Path
-) -> None:
-    """The submitter gets SIGKILL; `status`, `wait` and `merge` elsewhere leave the `text` of one process."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    run = submit_and_die(tmp_path, {**block, "detached": {"shards": 2}}, *cut(12))
-    assert merged_elsewhere(run, elsewhere) == reference(12)

@@ -52,7 +52,7 @@ def test_nothing_is_made_before_it_is_used() -> None:
     """A split whose class does not exist does no harm to the others."""
     organizer = DataOrganizer(train=[noise(n=1)], valid=[{"_target_": "no.such.Dataset"}])
     assert organizer.train is not None
-    with pytest.raises(ConfigError, match=r"_target_ 'no\.such\.Dataset' cannot be imported"):
+    with pytest.raises(ConfigError, match=r"_target_ = 'no\.such\.Dataset': cannot be imported"):
         _ = organizer.valid
 
 

@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 LAYERS = [
     (
         "facts and sentences, and what Dask does not document: everybody uses them, they need nobody",
-        ["messages", "records", "errors", "checks", "dask_compat"],
+        ["messages", "records", "errors", "checks", "surroundings", "dask_compat"],
     ),
     (
         "what each env is, and the block that names one: checked before anything is started",

@@ -2,19 +2,16 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-import espnet3
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.config import ParallelConfig, check_trainer
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import shown
+from tests.parallel.contract.helpers import run_script
 
 JOB = {"cores": 4, "memory": "32GB"}  # what dask-jobqueue requires
 
@@ -26,26 +23,7 @@ def refusal(config: object) -> str:
     return str(caught.value)
 
 
-def run_python(code: str) -> str:
-    """Run code in a fresh interpreter that finds this checkout, and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(espnet3.__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 # --- accepted -------------------------------------------------------------------------------------
-
-
-def test_documented_block_inside_a_recipe_resolves_its_interpolations():
-    """A block taken out of a recipe's DictConfig sees the values its interpolations point to."""
-    recipe = OmegaConf.create({"num_device": 3, "parallel": {"env": "local", "n_workers": "${num_device}"}})
-    assert ParallelConfig.parse(recipe.parallel).n_workers == 3
 
 
 def test_digits_in_a_string_are_a_number_of_workers(monkeypatch):
@@ -176,15 +154,11 @@ def test_timeouts_that_may_be_left_open():
 
 @pytest.mark.parametrize("config", ["conf.yaml", OmegaConf.create([1]), object])
 def test_what_is_no_mapping_is_refused_with_its_type(config):
-    """A configuration that is no mapping is refused with its type and what is accepted."""
+    """A configuration that is no mapping is refused with its type and what is accepted; options are, too."""
     message = refusal(config)
     assert "must be a mapping" in message
     assert "a dict, a DictConfig or a ParallelConfig" in message
     assert f"not {type(config).__name__}" in message
-
-
-def test_options_must_be_a_mapping():
-    """Options that are no mapping are refused with the value and the type."""
     message = refusal({"options": [1]})
     assert "options = [1]: must be a mapping" in message and "list" in message
 
@@ -309,7 +283,7 @@ print(sorted({name.partition(".")[0] for name in sys.modules}
 """
 
 
-def test_parsing_a_block_of_this_machine_loads_neither_dask_nor_omegaconf():
+def test_parsing_a_block_of_this_machine_loads_neither_dask_nor_omegaconf(tmp_path):
     """Importing the module, and parsing blocks that need no look at a package, imports no heavy one."""
     code = f"""
 from espnet3.parallel.config import ParallelConfig
@@ -322,7 +296,7 @@ for env in ("slurm", "pbs", "sge", "lsf", "moab", "oar", "htcondor"):
 ParallelConfig.parse({{"env": "ssh", "options": {{"hosts": ["a", "b"]}}}})
 ParallelConfig.parse({{"env": "kube"}})
 {LOADED}"""
-    assert run_python(code) == "[]\n"
+    assert run_script(tmp_path, code) == "[]\n"
 
 
 @pytest.mark.parametrize(

@@ -120,5 +120,7 @@ def test_something_must_compute_the_features(config: dict[str, Any]) -> None:
 def test_a_feature_needs_its_field(config: dict[str, Any]) -> None:
     """`input_key` names the field; one that items lack is the item's error, with those it has."""
     config["input_key"] = "audio"
-    with pytest.raises(ItemError, match=r"item has no field 'audio' \(it has 'utt_id', 'speech', 'text'\)"):
+    with pytest.raises(
+        ItemError, match=r"Input key 'audio' not found in dataset item \(it has 'utt_id', 'speech', 'text'\)"
+    ):
         collect_stats(config)

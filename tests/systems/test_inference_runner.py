@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.inference_provider import InferenceProvider
 from espnet3.systems.base.inference_runner import InferenceRunner, load_function
 
@@ -128,9 +129,8 @@ def test_model_kwargs_and_several_inputs_reach_the_model() -> None:
 @pytest.mark.parametrize(
     ("path", "kind", "message"),
     [
-        ("rows", ValueError, "must be a dotted path"),
-        ("json.no_such_name", AttributeError, "has no 'no_such_name'"),
-        ("no_such_module.rows", ModuleNotFoundError, "no_such_module"),
+        ("rows", ConfigError, "output_fn_path = 'rows': cannot be imported"),
+        ("json.no_such_name", ConfigError, "has no attribute 'no_such_name'"),
         (f"{__name__}.WORDS", TypeError, "is a list, not a function"),
     ],
 )

@@ -135,6 +135,7 @@ def test_a_missing_key_is_named(config: Any, key: str) -> None:
     [
         ({"limit": 0}, "limit must be a positive number of items"),
         ({"test_sets": ["test"]}, "test_sets must map names"),
+        ({"runner": "fast"}, "runner = 'fast': must be a block with a _target_"),
         (
             {"dataset": {"_target_": f"{HERE}.Words", "words": "???"}},
             r"dataset\.words = \?\?\?: write its value",
@@ -142,7 +143,7 @@ def test_a_missing_key_is_named(config: Any, key: str) -> None:
     ],
 )
 def test_a_wrong_value_is_named(config: Any, change: dict[str, Any], said: str) -> None:
-    """A limit that is no positive integer, test sets that say nothing about their data, and `???` are refused."""
+    """A limit that is no positive integer, test sets and a runner that say nothing, and `???` are refused."""
     config.update(change)
     with pytest.raises(ValueError, match=said):
         infer(config)

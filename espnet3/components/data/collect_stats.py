@@ -11,15 +11,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from espnet3.components.data.data_organizer import organizer_of, same_data
 from espnet3.components.data.exact_sums import ExactSums
-from espnet3.components.data.files import utterance_id, write_atomic, write_text_atomic
+from espnet3.components.data.files import field_of, utterance_id, write_atomic, write_text_atomic
 from espnet3.components.instantiate import instantiate_block
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.env_provider import EnvironmentProvider
@@ -30,7 +31,8 @@ _LENGTHS = "_lengths"
 _ONLY = "feats"  # what a feature is called that has no name of its own
 _SUMS = "sums.json"
 
-Features = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Features = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
+"""Items to the features of each, by name."""
 
 
 class CollectStatsProvider(EnvironmentProvider):
@@ -69,42 +71,66 @@ class CollectStatsRunner(BaseRunner):
     @staticmethod
     def forward(idx: Any, dataset: Any, features: Any) -> ItemStats:
         """Return the shapes and sums of one item."""
-        item = dataset[idx]
-        return _stats_of(idx, item, features(item))
+        return CollectStatsRunner.batch_forward([idx], dataset, features)[0]
 
     @staticmethod
     def batch_forward(indices: Sequence[Any], dataset: Any, features: Any) -> list[ItemStats]:
         """Return the shapes and sums of each item of a batch; features are computed together where that can be done."""
         items = [dataset[idx] for idx in indices]
-        found = features_of_list(features, items)
-        return [_stats_of(idx, item, one) for idx, item, one in zip(indices, items, found, strict=True)]
+        return [_stats_of(*each) for each in zip(indices, items, features(items), strict=True)]
 
     @staticmethod
     def open_writers(shard_dir: Any, **env: Any) -> Any:
-        """Begin a shard: no file is open before its first item says what there is."""
-        return ShardWriter(Path(shard_dir))
+        """Begin a shard: the lines of its shapes by name, and its sums."""
+        return {"folder": Path(shard_dir), "lines": defaultdict(list), "totals": _Totals()}
 
     @staticmethod
     def write_record(writers: Any, result: Any, state: Any, **env: Any) -> None:
-        """Write an item's shapes and add its sums."""
-        writers.add(result)
+        """Keep an item's shapes and add its sums."""
+        for name, shape in result.shapes.items():
+            writers["lines"][name].append(f"{result.uid} {shape}\n")
+        for name, stats in result.sums.items():
+            sums = ExactSums()
+            sums.add([*stats.sum.flat, *stats.sum_square.flat])
+            writers["totals"].add(name, stats.sum.shape, stats.count, sums, f"item {result.uid!r}")
 
     @staticmethod
     def close_writers(writers: Any, state: Any, **env: Any) -> None:
-        """Write the shard's sums."""
-        writers.close()
+        """Write the shard's shapes and sums."""
+        folder, lines, totals = writers["folder"], writers["lines"], writers["totals"]
+        for name, each in lines.items():
+            (folder / f"{name}_shape").write_text("".join(each), encoding="utf-8")
+        content = {
+            "inputs": [name for name in lines if name not in totals],
+            "features": {name: {**each, "sums": each["sums"].totals} for name, each in totals.items()},
+        }
+        (folder / _SUMS).write_text(json.dumps(content), encoding="utf-8")
 
     def merge(self, shard_dirs: list[Path]) -> dict[str, FeatureStats]:
-        """Put the shards' files together, and return the statistics."""
+        """Put the shards' files together, in the order of the shards, and return the statistics."""
         folder = shard_dirs[0].parent if shard_dirs else Path(self.output_dir or ".") / self.shard_subdir
-        return merge_stats(folder, shard_dirs)
+        totals = _Totals()
+        inputs: set[str] = set()
+        for shard in shard_dirs:
+            content = json.loads((shard / _SUMS).read_text(encoding="utf-8"))
+            inputs.update(content["inputs"])
+            for name, one in content["features"].items():
+                totals.add(name, one["shape"], one["count"], ExactSums(one["sums"]), str(shard))
+        names = sorted(inputs - set(totals))
+        for name in (*names, *sorted(totals)):
+            _concatenate([shard / f"{name}_shape" for shard in shard_dirs], folder / f"{name}_shape")
+        stats = {name: _write_sums(folder / f"{name}_stats.npz", **totals[name]) for name in sorted(totals)}
+        write_text_atomic(folder / "stats_keys", "".join(f"{name}\n" for name in stats))
+        write_text_atomic(folder / "batch_keys", "".join(f"{name}\n" for name in names))
+        logger.info("statistics of %s in %s", ", ".join(stats) or "no feature", folder)
+        return stats
 
 
 def _stats_of(idx: Any, item: Any, features: Mapping[str, Any]) -> ItemStats:
     import numpy  # of the extra `recipe`; a driver that only asks how a run is needs none
 
     uid = item.get("utt_id", idx) if isinstance(item, Mapping) else idx
-    shapes = {name: _shape(value) for name, value in arrays_of(item).items()}
+    shapes = {name: _shape(value) for name, value in _arrays_of(item).items()}
     sums = {}
     for name, value in features.items():
         # in one layout, since that decides in which order numpy adds
@@ -118,7 +144,7 @@ def _stats_of(idx: Any, item: Any, features: Mapping[str, Any]) -> ItemStats:
         if not (numpy.isfinite(total).all() and numpy.isfinite(square).all()):
             raise ValueError(f"the feature {name!r} of item {uid!r} is so large that its sums are no doubles")
         shapes[name] = _shape(frames)
-        sums[name] = ItemSums(len(frames), frames.shape[1:], total, square)
+        sums[name] = FeatureStats(len(frames), total, square)
     return ItemStats(utterance_id(uid), shapes, sums)
 
 
@@ -130,117 +156,86 @@ def _shape(array: Any) -> str:
 
 
 def make_features(config: Any) -> Features:
-    """Return the function from an item to its features by name.
+    """Return the function from items to the features of each by name.
 
     The block `features` of the config makes an object that is called with the fields `input_key` (default `speech`) of
-    an item and returns an array (frames, dimensions), or several by name. Without that block, the block `model` makes
-    an object with the method `collect_feats`, called with the arrays of a batch of one item and their lengths
-    (`speech`, `speech_lengths`, ...), which returns arrays and lengths likewise.
+    an item and returns an array (frames, dimensions), or several by name. One with `supports_batch = True` is given
+    lists, one entry for each item of a batch, and returns a list; its answer for an item must not depend on the others,
+    to the last bit.
+
+    Without that block, the block `model` makes an object with the method `collect_feats`, called with the arrays of a
+    batch of one item and their lengths (`speech`, `speech_lengths`, ...), which returns arrays and lengths likewise; a
+    torch module is given tensors, on its own device. One item, because padding beside a longer one may change the last
+    bits of its features.
     """
     if config.get("features") is not None:
-        return Frontend(instantiate_block(config, "features"), config.get("input_key") or "speech")
+        keys = config.get("input_key") or "speech"
+        compute = instantiate_block(config, "features")
+        return partial(_computed, compute, [keys] if isinstance(keys, str) else list(keys))
     model = instantiate_block(config, "model")
     if not callable(getattr(model, "collect_feats", None)):
         raise TypeError(
             f"{type(model).__name__} has no method collect_feats: write it, or name what computes the features in a "
             "block 'features'"
         )
-    return ModelFeatures(model)
+    torch = sys.modules.get("torch")  # only a process that has loaded it can hold a module
+    if torch is None or not isinstance(model, torch.nn.Module):
+        return partial(_collected, model.collect_feats)
+    return partial(_collected, partial(_in_torch, torch, model.eval()))
 
 
-def features_of_list(features: Features, items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the features of several items, computed in one call where the object takes lists."""
-    if isinstance(features, Frontend) and features.takes_lists and len(items) > 1:
-        return features.of_list(items)
-    return [features(item) for item in items]
-
-
-class Frontend:
-    """Calls an object with fields of an item.
-
-    One with `supports_batch = True` is given lists, one entry for each item of a batch, and returns a list; its answer
-    for an item must not depend on the others, to the last bit.
-    """
-
-    def __init__(self, compute: Callable[..., Any], keys: str | Sequence[str]) -> None:
-        self.compute = compute
-        self.keys = [keys] if isinstance(keys, str) else list(keys)
-        self.takes_lists = bool(getattr(compute, "supports_batch", False))
-
-    def __call__(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an item's features by name."""
-        return _by_name(self.compute(**{key: _field(item, key) for key in self.keys}))
-
-    def of_list(self, items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return the features of several items."""
-        found = self.compute(**{key: [_field(item, key) for item in items] for key in self.keys})
+def _computed(
+    compute: Any, keys: Sequence[str], items: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    fields = [{key: field_of(item, key) for key in keys} for item in items]
+    if len(items) == 1 or not getattr(compute, "supports_batch", False):
+        found = [compute(**each) for each in fields]
+    else:
+        found = compute(**{key: [each[key] for each in fields] for key in keys})
         if not isinstance(found, (list, tuple)) or len(found) != len(items):
             got = len(found) if isinstance(found, (list, tuple)) else f"a {type(found).__name__}"
             raise ValueError(
-                f"{type(self.compute).__name__} was given lists of {len(items)} items and returned {got}: return a "
+                f"{type(compute).__name__} was given lists of {len(items)} items and returned {got}: return a "
                 "list with an entry for each, or set supports_batch = False on it"
             )
-        return [_by_name(one) for one in found]
+    return [each if isinstance(each, Mapping) else {_ONLY: each} for each in found]
 
 
-def arrays_of(item: Any) -> dict[str, Any]:
-    """Return those fields of an item that have a shape."""
-    fields = item if isinstance(item, Mapping) else {}
-    return {name: value for name, value in fields.items() if getattr(value, "shape", ())}
+def _collected(collect: Any, items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    import numpy
 
-
-def _field(item: Mapping[str, Any], key: str) -> Any:
-    if key not in item:
-        raise KeyError(f"the item has no field {key!r} (it has {', '.join(map(repr, item))}); set input_key")
-    return item[key]
-
-
-def _by_name(found: Any) -> Mapping[str, Any]:
-    return found if isinstance(found, Mapping) else {_ONLY: found}
-
-
-class ModelFeatures:
-    """Calls `collect_feats` of a model with a batch of one item; a torch module is given tensors, on its own device.
-
-    One item, because padding beside a longer one may change the last bits of its features.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        torch = sys.modules.get("torch")  # only a process that has loaded it can hold a module
-        self.torch = torch if torch is not None and isinstance(model, torch.nn.Module) else None
-        if self.torch is not None:
-            model.eval()
-
-    def __call__(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an item's features by name."""
-        import numpy
-
-        arrays = arrays_of(item)
+    features: list[Mapping[str, Any]] = []
+    for item in items:
+        arrays = _arrays_of(item)
         batch = {name: numpy.asarray(value)[None] for name, value in arrays.items()}
         batch |= {f"{name}{_LENGTHS}": numpy.array([len(value)]) for name, value in arrays.items()}
-        found = self._collect(batch)
-        features = {}
-        for name, value in found.items():
-            if name.endswith(_LENGTHS):
-                continue
-            # without lengths there are no frames: the item is one
-            length = found.get(f"{name}{_LENGTHS}")
-            features[name] = value[0][: int(length[0])] if length is not None else value[0][None]
-        return features
+        found = collect(**batch)
+        lengths = {name: found.get(f"{name}{_LENGTHS}") for name in found if not name.endswith(_LENGTHS)}
+        # without lengths there are no frames: the item is one
+        features.append(
+            {
+                name: found[name][0][None] if length is None else found[name][0][: int(length[0])]
+                for name, length in lengths.items()
+            }
+        )
+    return features
 
-    def _collect(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self.torch is None:
-            return self.model.collect_feats(**batch)  # type: ignore[no-any-return]  # the user's
-        device = next(iter(self.model.parameters()), self.torch.empty(0)).device
-        with self.torch.no_grad():
-            found = self.model.collect_feats(
-                **{name: self.torch.as_tensor(value, device=device) for name, value in batch.items()}
-            )
-        return {
-            name: value.detach().cpu().numpy() if hasattr(value, "detach") else value
-            for name, value in found.items()
-        }
+
+def _in_torch(torch: Any, model: Any, **batch: Any) -> dict[str, Any]:
+    device = next(iter(model.parameters()), torch.empty(0)).device
+    with torch.no_grad():
+        found = model.collect_feats(
+            **{name: torch.as_tensor(value, device=device) for name, value in batch.items()}
+        )
+    return {
+        name: value.detach().cpu().numpy() if hasattr(value, "detach") else value
+        for name, value in found.items()
+    }
+
+
+def _arrays_of(item: Any) -> dict[str, Any]:
+    fields = item if isinstance(item, Mapping) else {}
+    return {name: value for name, value in fields.items() if getattr(value, "shape", ())}
 
 
 # the files of one shard, and of a whole split
@@ -262,114 +257,34 @@ class FeatureStats:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemSums:
-    """The sums of one feature of one item."""
-
-    count: int  # of frames
-    shape: tuple[int, ...]  # of a frame
-    sum: Any  # over the frames, an array of that shape
-    sum_square: Any
-
-
-@dataclass(frozen=True, slots=True)
 class ItemStats:
     """The shapes and sums of one item."""
 
     uid: str
     shapes: Mapping[str, str]  # of inputs and features by name, as in "120,80"
-    sums: Mapping[str, ItemSums]  # of features by name
+    sums: Mapping[str, FeatureStats]  # of features by name
 
 
-@dataclass(slots=True)
-class _Total:
-    shape: tuple[int, ...]
-    count: int = 0
-    sum: ExactSums = field(default_factory=ExactSums)
-    sum_square: ExactSums = field(default_factory=ExactSums)
+class _Totals(dict[str, dict[str, Any]]):
+    # feature -> the shape of its frames, their number, and exact sums: of the values, then of their squares
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "shape": self.shape,
-            "count": self.count,
-            "sum": [f"{total:x}" for total in self.sum.totals],
-            "sum_square": [f"{total:x}" for total in self.sum_square.totals],
-        }
-
-    def take(self, written: Mapping[str, Any]) -> None:
-        self.count += written["count"]
-        self.sum.merge(ExactSums(int(total, 16) for total in written["sum"]))
-        self.sum_square.merge(ExactSums(int(total, 16) for total in written["sum_square"]))
+    def add(self, name: str, shape: Sequence[int], count: int, sums: ExactSums, where: str) -> None:
+        known = self.setdefault(name, {"shape": tuple(shape), "count": 0, "sums": ExactSums()})
+        if known["shape"] != tuple(shape):
+            raise ValueError(
+                f"{where}: a frame of the feature {name!r} has the shape {tuple(shape)}, and had {known['shape']} "
+                "before: features are summed frame by frame, so that all frames must be alike"
+            )
+        known["count"] += count
+        known["sums"].merge(sums)
 
 
-def _total(totals: dict[str, _Total], name: str, shape: Iterable[int], where: str) -> _Total:
-    known = totals.setdefault(name, _Total(tuple(shape)))
-    if known.shape != tuple(shape):
-        raise ValueError(
-            f"{where}: a frame of the feature {name!r} has the shape {tuple(shape)}, and had {known.shape} before: "
-            "features are summed frame by frame, so that all frames must be alike"
-        )
-    return known
-
-
-class ShardWriter:
-    """Writes the files of one shard: shapes as the items come, sums at the end."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.files: dict[str, IO[str]] = {}
-        self.opened = ExitStack()
-        self.totals: dict[str, _Total] = {}
-
-    def add(self, item: ItemStats) -> None:
-        """Add an item."""
-        for name, shape in item.shapes.items():
-            if name not in self.files:
-                file = (self.folder / f"{name}_shape").open("w", encoding="utf-8")
-                self.files[name] = self.opened.enter_context(file)
-            self.files[name].write(f"{item.uid} {shape}\n")
-        for name, sums in item.sums.items():
-            total = _total(self.totals, name, sums.shape, f"item {item.uid!r}")
-            total.count += sums.count
-            total.sum.add(sums.sum)
-            total.sum_square.add(sums.sum_square)
-
-    def close(self) -> None:
-        """Write the sums."""
-        self.opened.close()
-        content = {
-            "inputs": [name for name in self.files if name not in self.totals],
-            "features": {name: total.to_json() for name, total in self.totals.items()},
-        }
-        (self.folder / _SUMS).write_text(json.dumps(content), encoding="utf-8")
-
-
-def merge_stats(folder: Path, shard_dirs: Sequence[Path]) -> dict[str, FeatureStats]:
-    """Put the files of all shards together, in the order of the shards; return the statistics by feature."""
-    totals: dict[str, _Total] = {}
-    inputs: set[str] = set()
-    for shard in shard_dirs:
-        content = json.loads((shard / _SUMS).read_text(encoding="utf-8"))
-        inputs.update(content["inputs"])
-        for name, written in content["features"].items():
-            _total(totals, name, written["shape"], str(shard)).take(written)
-    names = sorted(inputs - set(totals))
-    for name in (*names, *sorted(totals)):
-        _concatenate([shard / f"{name}_shape" for shard in shard_dirs], folder / f"{name}_shape")
-    stats = {name: _write_sums(folder / f"{name}_stats.npz", totals[name]) for name in sorted(totals)}
-    write_text_atomic(folder / "stats_keys", "".join(f"{name}\n" for name in stats))
-    write_text_atomic(folder / "batch_keys", "".join(f"{name}\n" for name in names))
-    logger.info("statistics of %s in %s", ", ".join(stats) or "no feature", folder)
-    return stats
-
-
-def _write_sums(path: Path, total: _Total) -> FeatureStats:
+def _write_sums(path: Path, shape: tuple[int, ...], count: int, sums: ExactSums) -> FeatureStats:
     import numpy  # of the extra `recipe`
 
-    arrays = [numpy.array(sums.values()).reshape(total.shape) for sums in (total.sum, total.sum_square)]
-    stats = FeatureStats(total.count, *arrays)
-    entries = {"count": stats.count, "sum": stats.sum, "sum_square": stats.sum_square}
-    write_atomic(path, lambda file: numpy.savez(file, **entries))
-    return stats
+    total, square = numpy.array(sums.values()).reshape(2, *shape)
+    write_atomic(path, lambda file: numpy.savez(file, count=count, sum=total, sum_square=square))
+    return FeatureStats(count, total, square)
 
 
 def _concatenate(parts: Sequence[Path], target: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from espnet3.components.instantiate import as_plain, instantiate_block
+from espnet3.components.instantiate import as_plain, instantiate_block, locate
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
@@ -166,15 +166,15 @@ class DataOrganizer:
     @cached_property
     def train(self) -> CombinedDataset | None:
         """The training data; None where there is no entry."""
-        return self._combined("train")
+        return self._made(self.entries["train"], "train")
 
     @cached_property
     def valid(self) -> CombinedDataset | None:
         """The validation data; None where there is no entry."""
-        return self._combined("valid")
+        return self._made(self.entries["valid"], "valid")
 
     @cached_property
-    def test(self) -> Mapping[str, CombinedDataset]:
+    def test(self) -> Mapping[str, Any]:
         """The test sets by their names."""
         return {str(entry.name): self._made([entry], "test") for entry in self.entries["test"]}
 
@@ -183,18 +183,16 @@ class DataOrganizer:
         """The names of the test sets, without making any."""
         return [str(entry.name) for entry in self.entries["test"]]
 
-    def _combined(self, split: str) -> CombinedDataset | None:
-        entries = self.entries[split]
-        return self._made(entries, split) if entries else None
-
-    def _made(self, entries: Sequence[DatasetEntry], split: str) -> CombinedDataset:
+    def _made(self, entries: Sequence[DatasetEntry], split: str) -> CombinedDataset | None:
+        if not entries:
+            return None
         last = self._preprocessor(split)
         changes = []
         for entry in entries:
             block = entry.transform
             own = None if block is None else instantiate_block({"transform": block}, "transform")
             changes.append([change for change in (own, last) if change is not None])
-        return CombinedDataset([make_dataset(entry, self.recipe_dir) for entry in entries], changes)
+        return CombinedDataset([_dataset(entry, self.recipe_dir) for entry in entries], changes)
 
     def _preprocessor(self, split: str) -> Change | None:
         block = self.preprocessor
@@ -207,22 +205,15 @@ class DataOrganizer:
         return block  # type: ignore[no-any-return]  # a function, or None
 
 
-def make_dataset(entry: DatasetEntry, recipe_dir: str | Path | None = None) -> Any:
-    """Make the dataset that an entry names."""
-    if entry.target is None:
-        module = load_dataset_module(entry.data_src, recipe_dir)
-        if not hasattr(module, DATASET):
-            raise ConfigError(
-                f"{module.__file__} has no {DATASET}: import the dataset's class there under this name"
-            )
-        return getattr(module, DATASET)(**entry.args)
-    from hydra.utils import get_object  # 0.1 s, and most entries have no target
-
-    try:
-        make = get_object(entry.target)
-    except Exception as error:  # hydra wraps whatever the import has raised
-        raise ConfigError(f"_target_ {entry.target!r} cannot be imported: {error}") from error
-    return make(**entry.args)
+def _dataset(entry: DatasetEntry, recipe_dir: str | Path | None) -> Any:
+    if entry.target is not None:
+        return locate(entry.target)(**entry.args)
+    module = load_dataset_module(entry.data_src, recipe_dir)
+    if not hasattr(module, DATASET):
+        raise ConfigError(
+            f"{module.__file__} has no {DATASET}: import the dataset's class there under this name"
+        )
+    return getattr(module, DATASET)(**entry.args)
 
 
 def load_dataset_module(data_src: str | None = None, recipe_dir: str | Path | None = None) -> ModuleType:

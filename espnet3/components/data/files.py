@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,6 +61,13 @@ def utterance_id(value: Any) -> str:
             f"utterance id {text!r} is empty or holds whitespace; replace it, for example by '_'"
         )
     return text
+
+
+def field_of(item: Mapping[str, Any], key: str) -> Any:
+    """Return the field of a dataset's item that `input_key` names."""
+    if key not in item:
+        raise KeyError(f"Input key {key!r} not found in dataset item (it has {', '.join(map(repr, item))})")
+    return item[key]
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:

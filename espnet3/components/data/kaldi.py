@@ -28,10 +28,9 @@ class KaldiItem:
     """One utterance, without its audio; None is what no file says."""
 
     utt_id: str
-    audio: str  # the file of its recording, or the command that prints it, without the `|`
-    is_command: bool
-    line: int  # of `wav.scp`
-    listed: str  # the file and line that name the utterance, for messages
+    audio: str  # the file of its recording, or the command that prints it, with the `|`
+    source: str  # the file and line that say so, for messages
+    listed: str  # those that name the utterance
     begin: float = 0.0  # in the recording, in seconds
     end: float | None = None  # None: that of the recording
     text: str | None = None
@@ -121,99 +120,90 @@ class KaldiDataset:
 
     def _list(self) -> Iterator[KaldiItem]:
         recordings = read_table(self.data_dir / "wav.scp")
-        for utt_id, (line, value) in recordings.items():
+        for utt_id, (where, value) in recordings.items():
             if value.endswith("|") and self.pipes == "refuse":
                 raise ValueError(
-                    f"{self.data_dir / 'wav.scp'}, line {line}: the recording {utt_id!r} is a command ({value!r}): "
-                    "commands of a data folder are not run unless you say so. Give the dataset pipes=run (in a config "
-                    "pipes: run), or write the audio to files first (wav-copy of Kaldi, format_wav_scp.sh of ESPnet2)"
+                    f"{where}: the recording {utt_id!r} is a command ({value!r}): commands of a data folder are not "
+                    "run unless you say so. Give the dataset pipes=run (in a config pipes: run), or write the audio "
+                    "to files first (wav-copy of Kaldi, format_wav_scp.sh of ESPnet2)"
                 )
-        segments = self._optional("segments")
-        more = {name: self._optional(name) for name in ("text", "utt2spk", "utt2dur")}
+            if not value:
+                raise ValueError(f"{where}: {utt_id!r} has no path behind it")
+        tables = {
+            name: read_table(self.data_dir / name)
+            for name in ("segments", "text", "utt2spk", "utt2dur")
+            if (self.data_dir / name).is_file()
+        }
+        segments = tables.pop("segments", None)
         listed, of = (recordings, "wav.scp") if segments is None else (segments, "segments")
-        for name, table in more.items():
-            if table is not None and (lacking := [utt_id for utt_id in listed if utt_id not in table]):
+        for name, table in tables.items():
+            if lacking := [utt_id for utt_id in listed if utt_id not in table]:
                 raise ValueError(
                     f"{self.data_dir / name} has no line for {len(lacking)} of the {len(listed)} utterances in {of}, "
                     f"such as {lacking[0]!r}: utils/fix_data_dir.sh of Kaldi leaves them out, or remove {name}"
                 )
-        for utt_id, (line, value) in listed.items():
-            recording, begin, end = (utt_id, 0.0, None) if segments is None else self._segment(line, value)
+        for utt_id, (where, value) in listed.items():
+            recording, begin, end = (utt_id, 0.0, None) if segments is None else _segment(where, value)
             if recording not in recordings:
                 raise ValueError(
-                    f"{self.data_dir / 'segments'}, line {line}: {utt_id!r} is of the recording {recording!r}, which "
-                    "wav.scp does not have"
+                    f"{where}: {utt_id!r} is of the recording {recording!r}, which wav.scp does not have"
                 )
-            at, audio = recordings[recording]
-            if not audio:
-                raise ValueError(
-                    f"{self.data_dir / 'wav.scp'}, line {at}: {recording!r} has no path behind it"
-                )
-            text, speaker, spoken = (None if table is None else table[utt_id] for table in more.values())
-            yield KaldiItem(
-                utt_id,
-                audio.removesuffix("|").strip(),
-                audio.endswith("|"),
-                at,
-                f"{self.data_dir / of}, line {line}",
-                begin,
-                end,
-                None if text is None else text[1],
-                None if speaker is None else speaker[1],
-                self._seconds(spoken) if spoken else None if end is None else end - begin,
+            text, speaker = (
+                tables[name][utt_id][1] if name in tables else None for name in ("text", "utt2spk")
             )
-
-    def _optional(self, name: str) -> dict[str, tuple[int, str]] | None:
-        path = self.data_dir / name
-        return read_table(path) if path.is_file() else None
-
-    def _segment(self, line: int, value: str) -> tuple[str, float, float | None]:
-        try:
-            recording, begin, end = value.split()
-            first, last = float(begin), float(end)
-        except ValueError:
-            first, last, recording = 0.0, 0.0, ""
-        if not recording or not 0 <= first < math.inf or not (first < last < math.inf or last == -1):
-            raise ValueError(
-                f"{self.data_dir / 'segments'}, line {line}: {value!r} must be a recording and two times in seconds, "
-                "such as rec1 0.50 3.25"
-            )
-        return recording, first, None if last == -1 else last
-
-    def _seconds(self, row: tuple[int, str]) -> float:
-        line, written = row
-        try:
-            seconds = float(written)
-        except ValueError:
-            seconds = math.nan
-        if not 0 < seconds < math.inf:
-            raise ValueError(
-                f"{self.data_dir / 'utt2dur'}, line {line}: {written!r} must be a number of seconds above 0"
-            )
-        return seconds
+            seconds = None if end is None else end - begin
+            if "utt2dur" in tables:
+                seconds = _seconds(*tables["utt2dur"][utt_id])
+            source, audio = recordings[recording]
+            yield KaldiItem(utt_id, audio, source, where, begin, end, text, speaker, seconds)
 
     def _read(self, item: KaldiItem) -> tuple[Any, int]:
-        where = f"{self.data_dir / 'wav.scp'}, line {item.line}: "
         source: Any = self.root / item.audio
-        if item.is_command:
-            named, source = f"the output of {item.audio!r}", io.BytesIO(self._run(item, where))
+        named = str(source)
+        if item.audio.endswith("|"):
+            command = item.audio.removesuffix("|").strip()
+            named, source = f"the output of {command!r}", io.BytesIO(self._run(command, item.source))
         elif not source.is_file():
             missing = "is a folder" if source.is_dir() else "is not there"
-            raise FileNotFoundError(f"{where}{source} {missing}{_why_not(item.audio)}")
-        else:
-            named = str(source)
+            raise FileNotFoundError(f"{item.source}: {source} {missing}{_why_not(item.audio)}")
         return read_audio(source, f"{item.listed}: {named}", self.dtype, item.begin, item.end, _INEXACT)
 
-    def _run(self, item: KaldiItem, where: str) -> bytes:
+    def _run(self, command: str, where: str) -> bytes:
         # a shell, because such a line is written for one; the user has asked for it by pipes="run"
-        done = subprocess.run(["/bin/sh", "-c", item.audio], cwd=self.root, capture_output=True, check=False)
+        done = subprocess.run(["/bin/sh", "-c", command], cwd=self.root, capture_output=True, check=False)
         if done.returncode or not done.stdout:
             said = done.stderr.decode(errors="replace").strip()[-_SAID:]
             raise RuntimeError(
-                f"{where}the command {item.audio!r} ended with {done.returncode} and {len(done.stdout)} bytes"
+                f"{where}: the command {command!r} ended with {done.returncode} and {len(done.stdout)} bytes"
                 + (f":\n{said}" if said else "")
             )
         return done.stdout
+
+
+def _segment(where: str, value: str) -> tuple[str, float, float | None]:
+    match value.split():
+        case [recording, begin, end]:
+            first, last = _number(begin), _number(end)
+            if first >= 0 and (first < last or last == -1):
+                return recording, first, None if last == -1 else last
+    raise ValueError(
+        f"{where}: {value!r} must be a recording and two times in seconds, such as rec1 0.50 3.25"
+    )
+
+
+def _seconds(where: str, written: str) -> float:
+    if not (seconds := _number(written)) > 0:
+        raise ValueError(f"{where}: {written!r} must be a number of seconds above 0")
+    return seconds
+
+
+def _number(written: str) -> float:
+    # NaN, which no comparison holds for, is what is no number, or none that a clock shows
+    try:
+        number = float(written)
+    except ValueError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def _why_not(audio: str) -> str:
@@ -226,20 +216,20 @@ def _why_not(audio: str) -> str:
     return "; relative paths are relative to `root`, which is the current folder when left out"
 
 
-def read_table(path: Path) -> dict[str, tuple[int, str]]:
-    """Read lines of an id and a value, which may be empty: id -> number of its line, and the value."""
-    rows: dict[str, tuple[int, str]] = {}
+def read_table(path: Path) -> dict[str, tuple[str, str]]:
+    """Read lines of an id and a value, which may be empty: id -> the file and its line, and the value."""
+    rows: dict[str, tuple[str, str]] = {}
     with open(path, "rb") as file:
         for number, raw in enumerate(file, 1):
+            where = f"{path}, line {number}"
             try:
                 words = raw.removeprefix(codecs.BOM_UTF8).decode("utf-8").strip().split(maxsplit=1)
             except UnicodeDecodeError as error:
-                raise ValueError(f"{path}, line {number}: this is not UTF-8 ({error.reason})") from error
+                raise ValueError(f"{where}: this is not UTF-8 ({error.reason})") from error
             if not words:
-                raise ValueError(f"{path}, line {number}: an empty line; each line is an id and a value")
+                raise ValueError(f"{where}: an empty line; each line is an id and a value")
             if words[0] in rows:
-                raise ValueError(
-                    f"{path}, line {number}: {words[0]!r} is in the file twice, first in line {rows[words[0]][0]}"
-                )
-            rows[words[0]] = (number, words[1] if len(words) > 1 else "")
+                first = rows[words[0]][0].rpartition(" ")[2]
+                raise ValueError(f"{where}: {words[0]!r} is in the file twice, first in line {first}")
+            rows[words[0]] = (where, words[1] if len(words) > 1 else "")
     return rows

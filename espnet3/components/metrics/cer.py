@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from espnet3.components.metrics.error_rate import Edits, ErrorRate, jiwer
+from espnet3.components.instantiate import require
+from espnet3.components.metrics.error_rate import Edits, ErrorRate
 
 
 class CER(ErrorRate):
@@ -16,5 +17,5 @@ class CER(ErrorRate):
 
     def count(self, references: list[str], hypotheses: list[str]) -> Edits:
         """Count character edits with jiwer."""
-        out = jiwer().process_characters(references, hypotheses)
+        out = require("jiwer", "recipe", "an error rate").process_characters(references, hypotheses)
         return Edits(out.substitutions, out.deletions, out.insertions, out.hits)

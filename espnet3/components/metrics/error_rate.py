@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from espnet3.components.instantiate import require
 from espnet3.components.metrics.abs_metric import AbsMetric
 from espnet3.parallel import parallel_map
 
@@ -120,8 +119,3 @@ def _score(rate: ErrorRate, parts: Sequence[Mapping[str, int]]) -> dict[str, Any
     units = total[rate.units]
     # Without a reference unit there is no rate: null in JSON, where 0 would look perfect.
     return {rate.name: total["errors"] / units if units else None, **total}
-
-
-def jiwer() -> Any:
-    """Return the package jiwer."""
-    return require("jiwer", "recipe", "an error rate")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from espnet3.components.metrics.error_rate import Edits, ErrorRate, jiwer
+from espnet3.components.instantiate import require
+from espnet3.components.metrics.error_rate import Edits, ErrorRate
 
 
 class WER(ErrorRate):
@@ -13,5 +14,5 @@ class WER(ErrorRate):
 
     def count(self, references: list[str], hypotheses: list[str]) -> Edits:
         """Count word edits with jiwer."""
-        out = jiwer().process_words(references, hypotheses)
+        out = require("jiwer", "recipe", "an error rate").process_words(references, hypotheses)
         return Edits(out.substitutions, out.deletions, out.insertions, out.hits)

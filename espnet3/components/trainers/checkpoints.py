@@ -100,12 +100,6 @@ def mean_of(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def last_checkpoint(exp_dir: Path) -> Path | None:
-    """Return the checkpoint that a training goes on from; None: it begins."""
-    path = exp_dir / CHECKPOINTS / LAST
-    return path if path.is_file() else None
-
-
 def _checked(criterion: Any) -> tuple[str, int, str]:
     match criterion:
         case [str(monitor), int(count), "min" | "max" as mode]:

@@ -9,20 +9,23 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from espnet3.components.instantiate import as_plain, instantiate_block, require
+from espnet3.components.instantiate import as_plain, check_targets, instantiate_block, require
 from espnet3.parallel.backends.loading import parameters
 from espnet3.parallel.config import check_trainer
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import shown
 
 _TRAINER = "lightning.pytorch.trainer.trainer:Trainer.__init__"
-_ACCELERATORS = {
-    "gpu": ("CUDAAccelerator", "MPSAccelerator"),
-    "cuda": ("CUDAAccelerator",),
-    "mps": ("MPSAccelerator",),
-    "tpu": ("XLAAccelerator",),
-}
-_HERE = ("accelerator", "devices", "strategy", "num_nodes", "precision")  # what depends on the machine
+_GPUS = {"gpu": ("cuda", "mps")}
+# made when the training begins: they write files, or change how torch computes from then on
+_NOT_TRIED = (
+    "logger",
+    "callbacks",
+    "profiler",
+    "deterministic",
+    "enable_checkpointing",
+    "enable_progress_bar",
+)
 
 
 def import_lightning() -> Any:
@@ -67,7 +70,9 @@ def _made(value: Any) -> Any:
 
 def check_training(block: Any) -> None:
     """Let Lightning look at a block as on this machine, without loggers and callbacks; a refusal is a ConfigError."""
-    options = {name: _made(value) for name, value in _checked(block).items() if name in _HERE}
+    plain = _checked(block)
+    check_targets(plain)
+    options = {name: _made(value) for name, value in plain.items() if name not in _NOT_TRIED}
     log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     before = log.level
     log.setLevel(logging.ERROR)  # a training says all this once more
@@ -85,9 +90,9 @@ def make_trainer(**options: Any) -> Any:
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     wanted = options.get("accelerator")
-    kinds = _ACCELERATORS.get(wanted) if isinstance(wanted, str) else None
-    there = [getattr(lightning.pytorch.accelerators, kind).is_available() for kind in kinds or ()]
-    if kinds and not any(there):
+    known = lightning.pytorch.accelerators.AcceleratorRegistry
+    kinds = [known[name]["accelerator"] for name in _GPUS.get(str(wanted), (wanted,)) if name in known]
+    if kinds and not any(kind.is_available() for kind in kinds):
         import torch
 
         raise _refused(
@@ -98,7 +103,7 @@ def make_trainer(**options: Any) -> Any:
         return lightning.Trainer(**options)
     except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
         said = " ".join(str(error).split())
-        given = [(sign, name) for sign in ("=", "") for name in _HERE if name in options]
+        given = [(sign, name) for sign in ("=", "") for name in options]
         key = next((name for sign, name in given if re.search(rf"\b{name}\b{sign}", said)), None)
         raise _refused(f"{key} = {shown(options[key])}: {said}" if key else said) from error
 

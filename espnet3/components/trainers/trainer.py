@@ -59,28 +59,23 @@ class ESPnet3LightningTrainer:
         self.model = model
         self.exp_dir = None if exp_dir is None else Path(exp_dir)
         self.kept: list[Any] = []
-        # here: it imports lightning
-        from espnet3.components.trainers.checkpoints import (
-            EpochLog,
-            EpochSeed,
-            checkpoint_callbacks,
-            save_whole,
-        )
+        from espnet3.components.trainers import checkpoints  # here: it imports lightning
 
+        self._checkpoints = checkpoints
         own = options.pop("callbacks", None) or []
         callbacks = [*own] if isinstance(own, list) else [own]
         if seed is not None:
-            callbacks.append(EpochSeed(seed))
+            callbacks.append(checkpoints.EpochSeed(seed))
         if self.exp_dir is not None:
-            callbacks.append(EpochLog(self.exp_dir))
+            callbacks.append(checkpoints.EpochLog(self.exp_dir))
             options.setdefault("default_root_dir", str(self.exp_dir))
         if self.exp_dir is not None and options.get("enable_checkpointing", True):
-            self.kept = checkpoint_callbacks(self.exp_dir, best_model_criterion)
+            self.kept = checkpoints.checkpoint_callbacks(self.exp_dir, best_model_criterion)
             callbacks += self.kept
         self.best = self.kept[0] if self.kept else None
         self.trainer = make_trainer(callbacks=callbacks, **options)
         if self.best is not None:
-            save_whole(self.trainer.strategy)
+            checkpoints.save_whole(self.trainer.strategy)
 
     def fit(self, *args: Any, ckpt_path: str | Path | None = _AUTO, **kwargs: Any) -> None:
         """Train, with the arguments of `lightning.Trainer.fit` after the model.
@@ -107,11 +102,7 @@ class ESPnet3LightningTrainer:
     def first_epoch(self, ckpt_path: str | Path | None = _AUTO) -> int:
         """Return the epoch, from 0, that `fit` begins with."""
         path = self._checkpoint(ckpt_path)
-        if path is None:
-            return 0
-        from espnet3.components.trainers.checkpoints import read_checkpoint
-
-        return int(read_checkpoint(path)["epoch"]) + 1
+        return 0 if path is None else int(self._checkpoints.read_checkpoint(path)["epoch"]) + 1
 
     def validate(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the figures of the validation data; arguments and result of `lightning.Trainer.validate`."""
@@ -120,11 +111,12 @@ class ESPnet3LightningTrainer:
     def _checkpoint(self, wanted: str | Path | None) -> str | Path | None:
         if wanted not in (_AUTO, "last", "best"):
             return wanted
-        from espnet3.components.trainers.checkpoints import last_checkpoint, read_checkpoint
-
-        found: str | Path | None = None if self.exp_dir is None else last_checkpoint(self.exp_dir)
+        checkpoints = self._checkpoints
+        last = None if self.exp_dir is None else self.exp_dir / checkpoints.CHECKPOINTS / checkpoints.LAST
+        found: str | Path | None = last if last is not None and last.is_file() else None
         if wanted == "best" and found is not None and self.best is not None:
-            found = read_checkpoint(found)["callbacks"].get(self.best.state_key, {}).get("best_model_path")
+            of_best = checkpoints.read_checkpoint(found)["callbacks"].get(self.best.state_key, {})
+            found = of_best.get("best_model_path")
         if not found and wanted != _AUTO:
             raise ConfigError(
                 f"fit.ckpt_path = {wanted!r}: {self.exp_dir} has no such checkpoint yet. Leave fit.ckpt_path out: a "

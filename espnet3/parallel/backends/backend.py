@@ -28,37 +28,28 @@ class Kind(Enum):
 class Backend:
     """One row of the table: how an `env` becomes a Dask cluster.
 
-    Attributes:
-        name: The value of `env`.
-        title: Description in a few words.
-        kind: How its workers are started.
-        package: Import name of the package that must be installed to start it.
-        extra: The extra of `espnet3-parallel` that installs the package; None: it is installed by its own name.
-        cluster: "module:Class" of the cluster, imported when it is used.
-        signatures: "module:Class.method" or "module:function", outermost first, each handing its
-            `**kwargs` to the next: together their parameters are the options.
-        required: Options that must be given, with an example of each.
-        controlled: Parameters that are not options here, with the reason.
-        instead: Options of other backends, with their equivalents here.
-        scheduler: The batch scheduler, for rows of the kind `BATCH` and for no other.
-        known: Options that are accepted without importing the package.
-
     Raises:
         ValueError: A row of the kind `BATCH` has no scheduler, or another one has one.
     """
 
-    name: str
-    title: str
-    kind: Kind
-    package: str
+    name: str  # the value of `env`
+    title: str  # description in a few words
+    kind: Kind  # how its workers are started
+    package: str  # import name of the package that must be installed to start it
+    # the extra of `espnet3-parallel` that installs the package; None: it is installed by its own name
     extra: str | None
-    cluster: str
+    cluster: str  # "module:Class" of the cluster, imported when it is used
+    # "module:Class.method" or "module:function", outermost first, each handing its `**kwargs` to the next:
+    # together their parameters are the options
     signatures: tuple[str, ...]
+    # options that must be given, with an example of each
     required: Mapping[str, str] = field(default_factory=dict)
+    # parameters that are not options here, with the reason
     controlled: Mapping[str, str] = field(default_factory=dict)
+    # options of other backends, with their equivalents here
     instead: Mapping[str, str] = field(default_factory=dict)
-    scheduler: Scheduler | None = None
-    known: frozenset[str] = frozenset()
+    scheduler: Scheduler | None = None  # the batch scheduler, for rows of the kind `BATCH` and for no other
+    known: frozenset[str] = frozenset()  # options that are accepted without importing the package
 
     def __post_init__(self) -> None:
         if (self.kind is Kind.BATCH) != (self.scheduler is not None):

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from espnet3.parallel.backends import job_text
 from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.job_text import (
-    BREAKS,
-    breaks_lines,
-    clock,
-    is_memory_limit,
-    is_size,
-    walltime_seconds,
-    word_problem,
-)
-from espnet3.parallel.backends.loading import allowed_options, has_option, installed
+from espnet3.parallel.backends.loading import allowed_options, asked, has_option, installed
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, names_of, problem
 from espnet3.parallel.messages import did_you_mean, named, shown
@@ -94,7 +87,7 @@ def option_problems(row: Backend | None, options: Any) -> list[str]:
     if row is None:
         return problems
     for name, example in row.required.items():
-        if options.get(name) is None and not (row.scheduler and _set_by_site(row, options, name)):
+        if (asked(row, options, name) if installed(row.package) else options.get(name)) is None:
             problems.append(f"options.{name} is missing: {row.name} requires it, such as {example}")
     return problems
 
@@ -230,11 +223,11 @@ _OF_DASK: dict[str, Sort] = {
     "nthreads": _THREADS,
     "processes": FLAG,
     "memory_limit": Fits(
-        is_memory_limit,
+        job_text.is_memory_limit,
         "a size with its unit, such as memory_limit: 4GB, a share such as 0.5, auto, or 0 for none",
     ),
     **dict.fromkeys(("host", "interface", "protocol"), Fits(_is(str), "text")),
-    "local_directory": Location(),
+    "local_directory": Location(job=True),
     "preload": Fits(_are_modules, "a module, or a list of them, such as preload: [my_tables]"),
     "resources": Fits(_is(Mapping), "a mapping of names to numbers, such as resources: {licence: 1}"),
     "env": Fits(
@@ -260,7 +253,7 @@ _OF_PODS: dict[str, Sort] = {
 
 
 _NUMBERS = Whole(least=1, example="4")
-_SIZES = Fits(is_size, "a size with its unit, such as 16GB")
+_SIZES = Fits(job_text.is_size, "a size with its unit, such as 16GB")
 _LISTS = Fits(_is(list), "a list: dask-jobqueue would take a text apart into its letters")
 _OF_JOBS: dict[str, Sort] = {
     **_MAPPINGS,
@@ -277,8 +270,8 @@ def _refused_by_scheduler(scheduler: Scheduler, name: str, value: Any) -> str:
 
     described = scheduler.submit_by is SubmitBy.DESCRIPTION
     # the lines of a prologue are the user's own, except where it is one value of a description
-    if (described or name != "job_script_prologue") and breaks_lines(value):
-        return BREAKS
+    if (described or name != "job_script_prologue") and job_text.breaks_lines(value):
+        return job_text.BREAKS
     if name == "walltime":
         return _refused_walltime(scheduler, value)
     if name == "job_extra_directives" and described:
@@ -286,27 +279,23 @@ def _refused_by_scheduler(scheduler: Scheduler, name: str, value: Any) -> str:
     if name in _OF_JOBS and (refusal := _OF_JOBS[name].refusal(value)):
         return refusal
     words = {"worker_extra_args": value, "python": [value], "worker_command": [value]}.get(name, ())
-    return next(filter(None, map(word_problem, words)), "")
+    try:
+        for text in words:
+            shlex.split(str(text))
+    except ValueError as error:
+        return f"cannot be read as words of a shell: {str(error).lower()}"
+    return ""
 
 
 def _refused_walltime(scheduler: Scheduler, value: Any) -> str:
     unit = 1 if scheduler.writes_seconds else 60  # YAML 1.1 reads 4:00:00 in base 60
     seconds = unit * int(value) if is_number(value) and value > 0 else 4 * 3600
-    example = f'walltime: "{clock(seconds, writes_seconds=scheduler.writes_seconds)}"'
+    example = f'walltime: "{job_text.clock(seconds, writes_seconds=scheduler.writes_seconds)}"'
     if is_number(value):
         return f"YAML has read a time as a number, as it does with 4:00:00; write it in quotes: {example}"
-    found = walltime_seconds(value, minutes_last=scheduler.minutes_last)
+    found = job_text.walltime_seconds(value, minutes_last=scheduler.minutes_last)
     if found == math.inf and not scheduler.unlimited:
         return f"this scheduler has no word for a job without an end; write a time, such as {example}"
     if found is None:
         return f"not a time; write it as {example}, or as 90m, 4h, 2 days"
     return ""
-
-
-def _set_by_site(row: Backend, options: Mapping[Any, Any], name: str) -> bool:
-    if not installed("dask_jobqueue"):
-        return False
-    from dask import config
-
-    section = options.get("config_name") or row.name
-    return config.get(f"jobqueue.{section}.{name}", None) is not None

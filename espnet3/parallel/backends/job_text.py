@@ -48,15 +48,6 @@ def quoted_words(text: str) -> list[str]:
     return [quoted_word(word) for word in shlex.split(text)]
 
 
-def word_problem(text: Any) -> str:
-    """Return why a text cannot be taken apart into words; "" if it can."""
-    try:
-        shlex.split(str(text))
-    except ValueError as error:
-        return f"cannot be read as words of a shell: {str(error).lower()}"
-    return ""
-
-
 _ENDLESS = ("unlimited", "infinite", "infinity")
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _WORDS = re.compile(
@@ -96,11 +87,6 @@ def clock(seconds: float, *, writes_seconds: bool = True) -> str:
         minutes = -(-seconds // 60)
         return f"{minutes // 60:02d}:{minutes % 60:02d}"
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-
-
-def walltime_text(seconds: float, unlimited: str, *, writes_seconds: bool) -> str:
-    """Return a walltime as a scheduler reads it; one without an end is the scheduler's own word for that."""
-    return unlimited if seconds == math.inf else clock(seconds, writes_seconds=writes_seconds)
 
 
 def is_size(value: Any) -> bool:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -124,6 +124,17 @@ def load_cluster_class(row: Backend) -> Callable[..., Any]:
     except AttributeError as error:
         raise _missing(row, f"env {row.name!r} needs {name}, which {module} does not have.") from error
     return loaded
+
+
+def asked(row: Backend, options: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """Return an option of a block; one that is not given is the site's (jobqueue.yaml, the environment)."""
+    if options.get(name) is not None or row.scheduler is None:
+        return options.get(name, default)
+    load_cluster_class(row)  # importing it reads the site's files
+    import dask
+
+    section = options.get("config_name") or row.name
+    return dask.config.get(f"jobqueue.{section}.{name.replace('_', '-')}", default)
 
 
 def pip_line(extra: str) -> str:

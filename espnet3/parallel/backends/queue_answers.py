@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -79,23 +79,19 @@ def answer_of(view: JobView) -> JobAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A command about jobs that a listing leaves out, and how its answer is read. Its exit status does not matter.
+    """A command about jobs that a listing leaves out, and how its answer is read. Its exit status does not matter."""
 
-    Attributes:
-        command: `{ids}` stands for many jobs, `{id}` for one, `{job}` for a whole array (without any of its elements).
-        line: Pattern of its output about a known job, with `{id}`, `{job}` and `{index}`. Its groups are `word`, or
-            `ended` for another word, and perhaps `reason`. The last match counts. Empty: this question only finds out
-            that there is no such job.
-        words: Meanings of the words; empty: those of the listing.
-        unknown: Pattern of what it prints, on either stream, of a job the scheduler does not have; empty: its answer
-            never proves that.
-        only_ends: A job that it calls waiting or running may be gone: accounting that missed an end, say.
-    """
-
+    # `{ids}` stands for many jobs, `{id}` for one, `{job}` for a whole array (without any of its elements)
     command: tuple[str, ...]
+    # pattern of its output about a known job, with `{id}`, `{job}` and `{index}`. Its groups are `word`, or
+    # `ended` for another word, and perhaps `reason`. The last match counts. Empty: this question only finds
+    # out that there is no such job
     line: str = ""
-    words: Words | None = None
+    words: Words | None = None  # meanings of the words; empty: those of the listing
+    # pattern of what it prints, on either stream, of a job the scheduler does not have; empty: its answer
+    # never proves that
     unknown: str = ""
+    # a job that it calls waiting or running may be gone: accounting that missed an end, say
     only_ends: bool = False
 
     def commands(self, elements: Mapping[str, tuple[str, str]]) -> list[tuple[list[str], list[str]]]:
@@ -165,18 +161,21 @@ def together(answers: Sequence[JobAnswer]) -> JobAnswer:
     return min(answers, key=lambda answer: list(Known).index(answer.known), default=NOT_KNOWN)
 
 
-Answered = tuple[int, str]  # a command's exit status, and its output on both streams
+def inquire(
+    questions: Sequence[Question],
+    places: Mapping[str, tuple[str, str]],
+    listed: Words,
+    ask: Callable[[list[str]], tuple[int, str] | None],
+) -> dict[str, JobAnswer]:
+    """Ask about jobs that a listing leaves out.
 
-
-def inquiry(
-    questions: Sequence[Question], places: Mapping[str, tuple[str, str]], listed: Words
-) -> Generator[list[str], Answered | None, dict[str, JobAnswer]]:
-    """Ask about jobs that a listing leaves out, without running anything: the caller runs each command it is given."""
+    `ask` runs a command and returns its exit status and its output on both streams; None: it did not answer.
+    """
     said: dict[str, list[JobAnswer]] = {element: [] for element in places}
     for question in questions:
         asked = {element: places[element] for element, got in said.items() if question.is_open(got)}
         for command, about in question.commands(asked):
-            answered = yield command
+            answered = ask(command)
             if answered is None:
                 break
             status, text = answered

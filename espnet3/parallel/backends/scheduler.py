@@ -31,135 +31,104 @@ class SubmitBy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduler:
-    """A batch scheduler. A *directive* is an option of its submit command, without the mark.
+    """A batch scheduler. A *directive* is an option of its submit command, without the mark."""
 
-    Attributes:
-        mark: Start of a directive's line in a script; empty where scripts have no directives.
-        submit_by: How the submit command of a detached run gets the script.
+    mark: str  # start of a directive's line in a script; empty where scripts have no directives
+    submit_by: SubmitBy = SubmitBy.FILE  # how the submit command of a detached run gets the script
 
-        array: Directive for a job array of the elements `{first}` to `{last}`, of which there are `{count}`, with
-            `{limit}` running at a time; `{name}` is the job's name.
-        index: Shell expression for the index of the element that runs.
-        element: Id of an element as the queue lists it, from `{job}` and `{index}`; empty: each element has an id of
-            its own, which the submit command prints.
-        submitted: Patterns of the submit command's line with the id, in the order of trial: sites print lines of their
-            own around it, with numbers in them. Empty: dask-jobqueue's own pattern.
-        first: Index of the first element.
-        most: Largest index of an element where the site does not set another.
-        site_limit: Command that prints the number of elements the site allows in an array, and the pattern that finds
-            it; 0 means any number.
-        single: Directives in place of `array` for one element; None: an array of one element is allowed.
-        element_log: Placeholders of a job's id in dask-jobqueue's names of a worker job's output, and of an element's;
-            empty: the scheduler itself tells the elements apart.
-        cancel: Argument of the cancel command for a whole array of the id `{job}`.
-        naming: Pattern of a directive that names the job; its group is the name.
-        named: Asks for the names of jobs in the queue, those of `{user}` or the given ones; its line has the groups
-            `job` and `name`. None: the scheduler has no such command.
-        elsewhere: Pattern of a directive that sends a job to another cluster or server, where no other command would
-            find the job; empty: no directive does.
-        place: Variables that send every command there, the usual one first.
-
-        listing: Command that lists the jobs of `{user}`, with those that ended lately where it can.
-        element_listing: The same with the elements of job arrays, where `listing` leaves them out.
-        no_history: Pattern of `element_listing`'s message on standard error, in place of all jobs, at sites that keep
-            no ended jobs.
-        no_jobs: Pattern of a listing's message on standard error where an empty queue is an error.
-        plain_listing: Command that lists the elements at sites without history.
-        line: Pattern of a listed job. Its groups are `id`, or `job` and perhaps `index`; `word`; perhaps `reason` and
-            `node`.
-        words: Meanings of the words for states; an unknown word means that the job waits.
-        to_come: Command that lists the arrays of `{user}` whose elements the scheduler makes one after another, and
-            the pattern of a line, with the groups `job` and `next`: from this index on none has been made yet.
-        questions: Questions about jobs that the listing leaves out, in order. Without any, a job without a word of its
-            end stays unknown until it is cancelled.
-        look: Command for a person who wants to know more about the job `{id}`.
-
-        minutes_last: Whether a walltime of two numbers is hours and minutes, rather than minutes and seconds.
-        writes_seconds: Whether a walltime is written as HH:MM:SS, rather than as HH:MM.
-        unlimited: Word for a walltime without an end; empty: the scheduler has none.
-        has_walltime: Whether jobs have a walltime at all.
-
-        avoid: Directive that keeps a job away from `{nodes}`; empty: none is used.
-        joint: Separator of the nodes of `avoid`.
-        avoided: Pattern of what keeps a job away from nodes in a user's own directive, with a group of the nodes.
-        output: Pattern of the directives that name a file for output, without their value.
-        shell_line: Directive that has the script run in `{shell}`; empty: it runs in the shell of its first line.
-        worker_logs: Directives that send a worker job's output to `{folder}`, where dask-jobqueue has no option for it.
-        worker_prints: Shell line by which a worker job sends its own output to a file in `{folder}` (quoted), where the
-            scheduler would deliver it after the job's end alone, perhaps to a folder that is gone.
-        comment: Command that explains why the job `{id}` waits or is stuck, and a pattern: of each match the first
-            group that is not empty counts. None: the listing has the reason.
-        extra: Directives of every job of a detached run; output goes to a file name without a folder, because no
-            scheduler reads every folder's name as it is. In a description, `{name}` is the job's name, `{script}` the
-            quoted path of the script and `{limit}` the number of elements at a time.
-        replaces: Beginning of the directive in dask-jobqueue's header that `array` takes the place of.
-        silent: Directives that replace those of `extra` in a folder whose name the scheduler would expand; empty: it
-            expands none.
-        quoting: Pairs of a text and its replacement in a quoted path of a description.
-
-        printed: Patterns of the file name of an element's output, as of `glob`, from `{job}` and `{index}`; empty: the
-            output is not looked at.
-        starved: Pattern of the line in it that reports a kill for want of memory.
-        expired: Pattern of the line in it that reports a kill at the walltime.
-        rerun: Directives that have an element queued again after preemption or the loss of its node, or when it exits
-            with `{again}`, up to `{starts}` starts.
-        requeue: Shell command by which a running element requeues itself.
-        again: Exit status by which an element asks to be requeued; 0: none.
-    """
-
-    mark: str
-    submit_by: SubmitBy = SubmitBy.FILE
-
+    # directive for a job array of the elements `{first}` to `{last}`, of which there are `{count}`, with
+    # `{limit}` running at a time; `{name}` is the job's name
     array: str
-    index: str
+    index: str  # shell expression for the index of the element that runs
+    # id of an element as the queue lists it, from `{job}` and `{index}`; empty: each element has an id of its
+    # own, which the submit command prints
     element: str
+    # patterns of the submit command's line with the id, in the order of trial: sites print lines of their own
+    # around it, with numbers in them. Empty: dask-jobqueue's own pattern
     submitted: tuple[str, ...] = ()
-    first: int = 1
-    most: int = 1000
+    first: int = 1  # index of the first element
+    most: int = 1000  # largest index of an element where the site does not set another
+    # command that prints the number of elements the site allows in an array, and the pattern that finds it; 0
+    # means any number
     site_limit: tuple[tuple[str, ...], str] | None = None
+    # directives in place of `array` for one element; None: an array of one element is allowed
     single: tuple[str, ...] | None = None
+    # placeholders of a job's id in dask-jobqueue's names of a worker job's output, and of an element's;
+    # empty: the scheduler itself tells the elements apart
     element_log: tuple[str, str] | None = None
-    cancel: str = "{job}"
-    naming: str = ""
+    cancel: str = "{job}"  # argument of the cancel command for a whole array of the id `{job}`
+    naming: str = ""  # pattern of a directive that names the job; its group is the name
+    # asks for the names of jobs in the queue, those of `{user}` or the given ones; its line has the groups
+    # `job` and `name`. None: the scheduler has no such command
     named: Question | None = None
+    # pattern of a directive that sends a job to another cluster or server, where no other command would find
+    # the job; empty: no directive does
     elsewhere: str = ""
-    place: tuple[str, ...] = ()
+    place: tuple[str, ...] = ()  # variables that send every command there, the usual one first
 
+    # command that lists the jobs of `{user}`, with those that ended lately where it can
     listing: tuple[str, ...]
+    # the same with the elements of job arrays, where `listing` leaves them out
     element_listing: tuple[str, ...] = ()
+    # pattern of `element_listing`'s message on standard error, in place of all jobs, at sites that keep no
+    # ended jobs
     no_history: str = ""
-    no_jobs: str = ""
-    plain_listing: tuple[str, ...] = ()
+    no_jobs: str = ""  # pattern of a listing's message on standard error where an empty queue is an error
+    plain_listing: tuple[str, ...] = ()  # command that lists the elements at sites without history
+    # pattern of a listed job. Its groups are `id`, or `job` and perhaps `index`; `word`; perhaps `reason` and
+    # `node`
     line: str
-    words: Words
+    words: Words  # meanings of the words for states; an unknown word means that the job waits
+    # command that lists the arrays of `{user}` whose elements the scheduler makes one after another, and the
+    # pattern of a line, with the groups `job` and `next`: from this index on none has been made yet
     to_come: tuple[tuple[str, ...], str] | None = None
+    # questions about jobs that the listing leaves out, in order. Without any, a job without a word of its end
+    # stays unknown until it is cancelled
     questions: tuple[Question, ...] = ()
-    look: str
+    look: str  # command for a person who wants to know more about the job `{id}`
 
+    # whether a walltime of two numbers is hours and minutes, rather than minutes and seconds
     minutes_last: bool = False
-    writes_seconds: bool = True
-    unlimited: str = ""
-    has_walltime: bool = True
+    writes_seconds: bool = True  # whether a walltime is written as HH:MM:SS, rather than as HH:MM
+    unlimited: str = ""  # word for a walltime without an end; empty: the scheduler has none
+    has_walltime: bool = True  # whether jobs have a walltime at all
 
-    avoid: str = ""
-    joint: str = ","
+    avoid: str = ""  # directive that keeps a job away from `{nodes}`; empty: none is used
+    joint: str = ","  # separator of the nodes of `avoid`
+    # pattern of what keeps a job away from nodes in a user's own directive, with a group of the nodes
     avoided: str = ""
-    output: str = "-[oe]"
+    output: str = "-[oe]"  # pattern of the directives that name a file for output, without their value
+    # directive that has the script run in `{shell}`; empty: it runs in the shell of its first line
     shell_line: str = ""
+    # directives that send a worker job's output to `{folder}`, where dask-jobqueue has no option for it
     worker_logs: tuple[str, ...] = ()
+    # shell line by which a worker job sends its own output to a file in `{folder}` (quoted), where the
+    # scheduler would deliver it after the job's end alone, perhaps to a folder that is gone
     worker_prints: str = ""
+    # command that explains why the job `{id}` waits or is stuck, and a pattern: of each match the first group
+    # that is not empty counts. None: the listing has the reason
     comment: tuple[tuple[str, ...], str] | None = None
+    # directives of every job of a detached run; output goes to a file name without a folder, because no
+    # scheduler reads every folder's name as it is. In a description, `{name}` is the job's name, `{script}`
+    # the quoted path of the script and `{limit}` the number of elements at a time
     extra: tuple[str, ...] = ()
+    # beginning of the directive in dask-jobqueue's header that `array` takes the place of
     replaces: str = ""
+    # directives that replace those of `extra` in a folder whose name the scheduler would expand; empty: it
+    # expands none
     silent: tuple[str, ...] = ()
+    # pairs of a text and its replacement in a quoted path of a description
     quoting: tuple[tuple[str, str], ...] = ()
 
+    # patterns of names of an element's output, as of `glob`, from `{job}` and `{index}`, beside those with its id
     printed: tuple[str, ...] = ()
-    starved: str = ""
-    expired: str = ""
+    starved: str = ""  # pattern of the line of a job's output that reports a kill for want of memory
+    expired: str = ""  # pattern of the line of a job's output that reports a kill at the walltime
+    # directives that have an element queued again after preemption or the loss of its node, or when it exits
+    # with `{again}`, up to `{starts}` starts
     rerun: tuple[str, ...] = ()
-    requeue: str = ""
-    again: int = 0
+    requeue: str = ""  # shell command by which a running element requeues itself
+    again: int = 0  # exit status by which an element asks to be requeued; 0: none
 
     def array_directive(self, name: str, count: int, limit: int) -> str:
         """Return the directive for an array of `count` elements, `limit` of them at a time, of jobs called `name`."""

@@ -88,7 +88,6 @@ SLURM = batch_backend(
         output="-[oe]|--output|--error",
         unlimited="UNLIMITED",
         extra=("-o out-%A_%a.txt",),
-        printed=("out-{job}_{index}.txt",),
         expired="DUE TO TIME LIMIT",
         # of jobacct_gather, whose kill the queue calls FAILED, and of the cgroup plugins
         starved=r"exceeded (?:job |step )?memory limit|oom[-_ ]kill|Out Of Memory",
@@ -148,7 +147,6 @@ PBS = batch_backend(
         worker_logs=("-o /dev/null", "-e /dev/null"),
         worker_prints='f={folder}/"${PBS_JOBID%%.*}.out"; (: >>"$f") 2>/dev/null && exec >>"$f" 2>&1',
         extra=("-j oe",),
-        printed=("*.o{job}", "*.o{job}.{index}", "*.o{job}[[]{index}[]]*"),
         starved=r"PBS: job killed: mem \S+ exceeded limit",
         expired=r"PBS: job killed: walltime \d+ exceeded limit",
         rerun=("-r y",),
@@ -205,12 +203,12 @@ SGE = batch_backend(
         shell_line="-S {shell}",  # a queue's own shell may be csh
         unlimited="INFINITY",
         site_limit=(("qconf", "-sconf"), r"^max_aj_tasks\s+(\d+)"),
-        printed=("*.o{job}.{index}", "*.o{job}"),
         rerun=("-r y",),
         again=99,
     ),
 )
 
+_BJOBS = ("bjobs", "-a", "-noheader", "-o", "jobid jobindex stat exec_host delimiter='|'")
 LSF = batch_backend(
     "lsf",
     "LSF",
@@ -231,10 +229,7 @@ LSF = batch_backend(
             line=r"^(?P<job>\d+)\|(?P<name>[^\[\n]*)",
         ),
         place=("LSF_ENVDIR",),
-        listing=(
-            *("bjobs", "-a", "-noheader", "-u", "{user}"),
-            *("-o", "jobid jobindex stat exec_host delimiter='|'"),
-        ),
+        listing=(*_BJOBS, "-u", "{user}"),
         no_jobs="No (?:unfinished )?job found",
         line=r"^(?P<job>\d+)\|(?:0|(?P<index>\d+))\|(?P<word>\w+)\|(?P<node>\S*)",
         words=words(
@@ -246,10 +241,7 @@ LSF = batch_backend(
         ),
         questions=(
             Question(
-                command=(
-                    *("bjobs", "-a", "-noheader", "-o", "jobid jobindex stat exec_host delimiter='|'"),
-                    "{ids}",
-                ),
+                command=(*_BJOBS, "{ids}"),
                 line=r"^{job}\|(?:{index}|0)\|(?P<word>\w+)\|",  # a job alone has the index 0
                 unknown=r"Job <{id}> is not found",
             ),
@@ -261,7 +253,6 @@ LSF = batch_backend(
         output="-[oe]o?",
         site_limit=(("bparams", "-a"), r"^\s*MAX_JOB_ARRAY_SIZE\s*=\s*(\d+)"),
         extra=("-o out-%J_%I.txt",),
-        printed=("out-{job}_{index}.txt",),
         starved="TERM_MEMLIMIT",
         expired="TERM_RUNLIMIT",
         rerun=("-r",),
@@ -335,7 +326,6 @@ HTCONDOR = batch_backend(
             "should_transfer_files = NO",
             "max_materialize = {limit}",
         ),
-        printed=("out-{job}_{index}.txt",),
         silent=("initialdir = /", "output = /dev/null", "error = /dev/null", "log = /dev/null"),
         output="(?i:output|error|log)",
         quoting=(("'", "''"), ('"', '""'), ("$", "$(DOLLAR)")),
@@ -388,7 +378,6 @@ MOAB = batch_backend(
         ),
         shell_line="-S {shell}",
         extra=("-j oe",),
-        printed=("*.o{job}", "*.o{job}-{index}", "*.o{job}[[]{index}[]]*"),
         expired=r"PBS: job killed: walltime \d+ exceeded limit",
     ),
 )
@@ -425,7 +414,6 @@ OAR = batch_backend(
         output="-[OE]|--stdout|--stderr",
         # OARJob ignores log_directory
         worker_logs=("-O {folder}/OAR.%jobid%.out", "-E {folder}/OAR.%jobid%.err"),
-        printed=("OAR.*{job}.std*",),
         silent=("-d /", "-O /dev/null", "-E /dev/null"),
         rerun=("-t idempotent",),
         again=99,

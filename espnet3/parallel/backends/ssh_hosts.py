@@ -45,6 +45,26 @@ def worker_hosts(hosts: tuple[SshHost, ...]) -> tuple[SshHost, ...]:
     return hosts[1:] or hosts
 
 
+def unreachable(error: BaseException, options: Mapping[str, Any]) -> str:
+    """Return why a host could not be reached, and what to look at."""
+    import asyncio
+
+    import asyncssh
+
+    port = options.get("port", 22)
+    if isinstance(error, asyncssh.HostKeyNotVerifiable):
+        return (
+            f"its host key is not trusted ({error}); add it to known_hosts, or name the file in "
+            "options.connect_options.known_hosts"
+        )
+    if isinstance(error, asyncssh.PermissionDenied):
+        user = options.get("username", "this user")
+        return f"login as {user} was refused ({error}); see connect_options.username and client_keys"
+    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+        return f"no answer on port {port} within {options.get('connect_timeout'):g} s; is the host up?"
+    return f"no connection to port {port}: {error}; see options.hosts and connect_options.port"
+
+
 def refused_ssh_option(options: Mapping[Any, Any], name: str) -> str:
     """Return the mistake in the value of an option, and the fix; "" for a right one, and for other options."""
     hosts, value = options.get("hosts"), options[name]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -70,25 +70,34 @@ class Arrays:
         self.refused = False  # an array was: each job is submitted by itself from then on
         self.scheduler = scheduler
         self._limit: ArrayLimit | None = None
-        self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
+        self._waiting: list[Any] = []
+        self._submitting: asyncio.Task[dict[int, asyncio.Task[None]]]
 
     async def submit(self, job: Any) -> None:
         """Submit a job, with those that start at the same moment."""
         if self.refused:
-            await self._submit_script(job, None)
+            await self._submit([job], None)
             return
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((job, done))
+        self._waiting.append(job)
         if len(self._waiting) == 1:
-            self._task = asyncio.get_running_loop().create_task(self._submit_all())
-        await done
+            self._submitting = asyncio.get_running_loop().create_task(self._submit_all())
+        calls = await asyncio.shield(self._submitting)
+        await asyncio.shield(calls[id(job)])
 
-    async def _submit_all(self) -> None:
+    async def _submit_all(self) -> dict[int, asyncio.Task[None]]:
         await asyncio.sleep(_MOMENT)
         waiting, self._waiting = self._waiting, []
-        parts = await self._parts([job for job, _ in waiting])
-        ended = {id(job): done for job, done in waiting}
-        await asyncio.gather(*(self._submit_part(part, ended) for part in parts))
+        calls = {}
+        for jobs in await self._parts(waiting):
+            script, first = None, jobs[0]
+            if len(jobs) > 1:
+                script = array_script(
+                    self.scheduler, first.job_script(), str(first.name), str(first.job_name), len(jobs)
+                )
+            for call in [jobs] if script is not None else [[each] for each in jobs]:
+                task = asyncio.get_running_loop().create_task(self._submit(call, script))
+                calls.update(dict.fromkeys(map(id, call), task))
+        return calls
 
     async def _parts(self, jobs: list[Any]) -> list[list[Any]]:
         groups = _consecutive(jobs)
@@ -97,27 +106,8 @@ class Arrays:
         size = 1 if self._limit is None else self._limit.n
         return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
 
-    async def _submit_part(self, jobs: list[Any], ended: Mapping[int, asyncio.Future[None]]) -> None:
+    async def _submit(self, jobs: list[Any], script: str | None) -> None:
         first = jobs[0]
-        script = None
-        if len(jobs) > 1:
-            script = array_script(
-                self.scheduler, first.job_script(), str(first.name), str(first.job_name), len(jobs)
-            )
-        calls = [[each] for each in jobs] if script is None else [jobs]
-        outcomes = await asyncio.gather(
-            *(self._submit_script(call[0], script, call[1:]) for call in calls), return_exceptions=True
-        )
-        for call, outcome in zip(calls, outcomes, strict=True):
-            for done in (ended[id(job)] for job in call):
-                if done.done():  # its starter waits no more
-                    continue
-                if isinstance(outcome, BaseException):
-                    done.set_exception(outcome)
-                else:
-                    done.set_result(None)
-
-    async def _submit_script(self, first: Any, script: str | None, others: Sequence[Any] = ()) -> None:
         first.script = script
         text = first.job_script()
         # the description of a job alone makes it the first of its array, too
@@ -125,9 +115,8 @@ class Arrays:
         try:
             with submitting(self.scheduler):
                 said = await submit_job(first)
-                ids = submitted_ids(
-                    self.scheduler, said, 1 + len(others) if whole else None, first.job_id_regexp
-                )
+                count = len(jobs) if whole else None
+                ids = submitted_ids(self.scheduler, said, count, first.job_id_regexp)
         except SubmissionError as error:
             self.refused = self.refused or (script is not None and not error.may_have_queued)
             if script is not None and self._limit is not None and not error.hint:
@@ -136,7 +125,7 @@ class Arrays:
         finally:
             first.script = None
         logger.debug("%d jobs in one submission: %s to %s", len(ids), ids[0], ids[-1])
-        for job, element in zip([first, *others], ids, strict=True):
+        for job, element in zip(jobs, ids, strict=True):
             await job.has_started(element, self.scheduler.names_in(text))
 
 

@@ -35,14 +35,8 @@ from espnet3.parallel.errors import ConfigError, WorkerSetupError, explained
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer, own_processes
 from espnet3.parallel.local.pages import PrivatePages, new_secret
-from espnet3.parallel.pilots.dask.pools import (
-    PilotHost,
-    check_client,
-    close_pool,
-    has_work,
-    let_go,
-    of_the_parent,
-)
+from espnet3.parallel.pilots.dask import pools
+from espnet3.parallel.pilots.dask.pools import close_pool
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 logger = logging.getLogger(__name__)
@@ -145,7 +139,7 @@ class EnvClient(ClosesAtCtrlC, Client):
     def sync(self, *args: Any, **kwargs: Any) -> Any:
         """As `Client.sync`, which all that asks the scheduler goes through; a forked child would wait for ever."""
         if os.getpid() != self._espnet3_pid:
-            raise of_the_parent()
+            raise pools.of_the_parent()
         return super().sync(*args, **kwargs)
 
     @explained
@@ -159,7 +153,7 @@ class EnvClient(ClosesAtCtrlC, Client):
         return super().submit(self._with_env(func), *args, **kwargs)
 
     def _with_env(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        check_client(self)
+        pools.check_client(self)
         call = wrap_func_with_worker_env(func)
         return call.in_env(self.espnet3_env) if isinstance(call, EnvCall) else call
 
@@ -204,7 +198,7 @@ _CLIENTS: weakref.WeakSet[EnvClient] = weakref.WeakSet()
 
 def _forked() -> None:
     for client in list(_CLIENTS):
-        let_go(sockets_of(client))
+        pools.let_go(sockets_of(client))
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -244,7 +238,7 @@ def open_client(
 
     def wanted() -> bool:
         there = known()
-        return there is not None and (has_work(there) or has_tasks(there))
+        return there is not None and (pools.has_work(there) or has_tasks(there))
 
     cluster_of(client).watch_demand(wanted)
     return client
@@ -262,12 +256,7 @@ class _Scratch:
             raise ConfigError(
                 f"Dask cannot write to {base or tempfile.gettempdir()}: {error.strerror}"
             ) from error
-        self._at_end = weakref.finalize(self, _remove, self.path, os.getpid())
-
-    def remove(self) -> None:
-        if self._at_end.alive:
-            _remove(self.path, os.getpid())
-            self._at_end.detach()
+        self.remove = weakref.finalize(self, _remove, self.path, os.getpid())
 
 
 def _remove(folder: str, pid: int) -> None:
@@ -306,7 +295,7 @@ def dashboard_of(client: Any) -> str | None:
 async def _close_threads(cluster: Any) -> None:
     for worker in cluster.workers.values():
         for plugin in list(worker.plugins.values()):
-            if isinstance(plugin, PilotHost):
+            if isinstance(plugin, pools.PilotHost):
                 plugin.drop_chunks()
     closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]
     await asyncio.gather(*closing, return_exceptions=True)

@@ -24,34 +24,22 @@ from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.job_text import quoted_word
-from espnet3.parallel.backends.loading import parameters
+from espnet3.parallel.backends.loading import asked
 from espnet3.parallel.backends.scheduler import Scheduler
+from espnet3.parallel.clusters import options as block_options
 from espnet3.parallel.clusters.arrays import Arrays, array_script
-from espnet3.parallel.clusters.keeper import JobKeeper, follow
-from espnet3.parallel.clusters.options import (
-    SCRATCH_VARIABLE,
-    check_log_folder,
-    interface_problems,
-    prepare,
-    secure,
-    worker_argument_problems,
-)
-from espnet3.parallel.clusters.security import RunCertificate
+from espnet3.parallel.clusters.keeper import JobKeeper, came_back, follow
+from espnet3.parallel.clusters.security import PRELOAD, RunCertificate, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import (
     ClosesMore,
     LostWorkersStay,
-    OwnCertificate,
     OwnCommands,
     ask_for_certificate,
-    log_folder_of,
-    processes_per_job,
-    submission_of,
 )
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.jobs import commands
-from espnet3.parallel.jobs.commands import JobsToCancel, Said, in_thread, refuse_elsewhere, run
-from espnet3.parallel.jobs.script import Make, asked, defaults, misread, output_problems, read_by_shell
+from espnet3.parallel.jobs import commands, script
+from espnet3.parallel.jobs.script import Make
 from espnet3.parallel.local.pages import GuardedCluster
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
@@ -67,7 +55,7 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
     class WatchedJob(OwnCommands, job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
         run_command = classmethod(_run_submission)
         arrays = Arrays(scheduler_record)
-        to_cancel = JobsToCancel(scheduler_record)
+        to_cancel = commands.JobsToCancel(scheduler_record)
         patience: float | None = None  # seconds for the command that submits it
         script: str | None = None  # what to submit in place of its own script
         names: Sequence[str] = ()  # what the queue may call it
@@ -90,7 +78,9 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
             self.name = name
 
         def job_script(self) -> str:
-            return self.script or read_by_shell(scheduler_record, super().job_script(), SCRATCH_VARIABLE)
+            return self.script or script.read_by_shell(
+                scheduler_record, super().job_script(), block_options.SCRATCH_VARIABLE
+            )
 
         async def start(self) -> None:
             try:
@@ -118,10 +108,10 @@ def _quoted(options: dict[str, Any]) -> dict[str, Any]:
     return {name: quoted_word(str(value)) if name in words else value for name, value in options.items()}
 
 
-async def _run_submission(job_class: Any, command: list[str], *, shell: bool = False) -> Said:
+async def _run_submission(job_class: Any, command: list[str], *, shell: bool = False) -> commands.Said:
     # dask-jobqueue would drop the error output of bsub
     words = [word.removesuffix(" 2> /dev/null") for word in command] if shell else command
-    return await in_thread(run, words, shell=shell, seconds=job_class.patience)
+    return await commands.in_thread(commands.run, words, shell=shell, seconds=job_class.patience)
 
 
 class KeptCluster(WorkerCluster):
@@ -131,7 +121,6 @@ class KeptCluster(WorkerCluster):
     folder: str | None = None  # of the jobs' logs, if they are removed with the cluster
     certificate: RunCertificate | None = None
     bounds: Mapping[str, int] | None = None  # `adapt`
-    scheduler_info: Any
     loop: Any
 
     def given_up(self) -> str | None:
@@ -140,9 +129,8 @@ class KeptCluster(WorkerCluster):
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
         """Whether a lost worker went because its job ended; None: not known yet."""
-        workers = list(self.scheduler_info["workers"].items())
-        if any(str(each["name"]) == worker and there != address for there, each in workers):
-            return False  # its nanny has started it again: the job goes on
+        if came_back(self, worker, address):
+            return False  # the job goes on
         return None if self.keeper is None else self.keeper.has_left(worker)
 
     def missing(self) -> str:
@@ -164,7 +152,7 @@ def watched_cluster(row: Backend) -> Any:
     job_class = watched_job(base.job_cls, row.scheduler)
 
     # one class for each scheduler, made when needed
-    class JobCluster(OwnCertificate, ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]
+    class JobCluster(ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]
         job_cls = job_class
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
@@ -197,20 +185,8 @@ def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
         certificate.remove()
 
 
-def _problems_here(row: Backend, options: dict[str, Any]) -> list[str]:
-    assert row.scheduler is not None
-    directives = asked(row, options, "job_extra_directives", [])
-    return [*interface_problems(row, options), *output_problems(row.scheduler, directives)]
-
-
-# Takes the options of dask-jobqueue's cluster itself; the others go to each job.
-_CLUSTER = "dask_jobqueue.core:JobQueueCluster.__init__"
-_SHARED = ("interface", "protocol", "config_name")
-
-
 def _maker(job_class: Any, options: Mapping[str, Any]) -> Make:
-    for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)
-    for_job = {name: value for name, value in options.items() if name not in for_cluster}
+    for_job = script.of_each_job(options)
     return lambda changed: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **changed})
 
 
@@ -218,28 +194,35 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     """Start the scheduler here and submit the jobs; return without waiting for a worker."""
     make = watched_cluster(row)
     options = dict(config.options)
-    if wrong := _problems_here(row, options) + worker_argument_problems(row, options):
+    if wrong := block_options.problems_here(row, options):
         raise ConfigError("\n".join(wrong))
-    folder = prepare(row, options)
+    folder = block_options.prepare(row, options)
     cluster = None
     certificate = None
     try:
-        certificate = secure(row, options, config.security)
+        shared = asked(row, options, "shared_temp_directory")
+        keys = shared and os.path.expanduser(os.path.expandvars(shared))
+        certificate = certificate_for(options, config.security, "this machine or the nodes", keys)
+        if certificate is not None:
+            options["protocol"] = "tls://"
+            options["worker_extra_args"] += ["--preload", PRELOAD]
         # the class was made for this one cluster
         make.certificate = certificate
         make.bounds = config.adapt
         make.job_cls.patience = min(commands.SECONDS, config.start_timeout)
         cluster = make(**options)
         cluster.folder = folder
-        refuse_elsewhere(row.name, make.job_cls.arrays.scheduler, *submission_of(cluster))
-        for said in misread(row, config.options, _maker(make.job_cls, options)):
+        one = _maker(make.job_cls, options)
+        job = one({})
+        commands.refuse_elsewhere(row.name, job.arrays.scheduler, job.submit_command, job.job_script())
+        for said in script.misread(row, config.options, one):
             logger.warning("%s", said)
-        processes = processes_per_job(cluster)
+        processes = job.worker_processes
         jobs = math.ceil(config.n_workers / processes)
         if processes > 1:
             # a warning, so that it is seen: many take n_workers for jobs
             logger.warning("n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs)
-        cluster.keeper = JobKeeper(cluster, row, log_folder_of(cluster), make.job_cls.arrays)
+        cluster.keeper = JobKeeper(cluster, job.arrays, options["log_directory"], processes)
         if config.adapt is not None:
             jobs = math.ceil(config.adapt["minimum"] / processes)
         cluster.sync(cluster.keeper.start, jobs)
@@ -249,9 +232,6 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         _clean_up(folder, certificate)
         raise
     return cluster
-
-
-# --- plans ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,27 +252,28 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
     job_class = watched_cluster(row).job_cls
     options = dict(config.options)
     given = options.get("log_directory")
-    warnings = _problems_here(row, options)
+    warnings = block_options.problems_here(row, options)
     with tempfile.TemporaryDirectory() as folder:
         logs = os.path.join(folder, "logs")
-        check_log_folder(row, given or os.getcwd())
+        if problem := script.log_folder_problem(row, given, detached=False):
+            raise ConfigError(problem)
         options["log_directory"] = logs  # a job makes its folder when it is built
-        prepare(row, options)
+        block_options.prepare(row, options)
         make = _maker(job_class, options)
         job = make({})
         factor = DetachedSettings.of(config.detached).retry_memory_factor
-        said = [*defaults(row, config.options, make), *misread(row, config.options, make, factor)]
+        said = [
+            *script.defaults(row, config.options, make),
+            *script.misread(row, config.options, make, factor),
+        ]
         processes = job.worker_processes
         jobs = math.ceil(config.n_workers / processes)
-        script = job.job_script()
+        text = job.job_script()
         assert row.scheduler is not None
-        refuse_elsewhere(row.name, row.scheduler, job.submit_command, script)
+        commands.refuse_elsewhere(row.name, row.scheduler, job.submit_command, text)
         elements = min(jobs, row.scheduler.usual_array)
-        array = (
-            array_script(row.scheduler, script, job.name, job.job_name, elements) if elements > 1 else None
-        )
-        script = array or script
-        script = script.replace(logs, given or "LOGS")
+        array = array_script(row.scheduler, text, job.name, job.job_name, elements) if elements > 1 else None
+        text = (array or text).replace(logs, given or "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
     elements = elements if array else 1
-    return JobPlan(jobs, processes, elements, command, script, tuple(warnings), tuple(said))
+    return JobPlan(jobs, processes, elements, command, text, tuple(warnings), tuple(said))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,13 +22,12 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
 from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.clusters.arrays import Arrays
-from espnet3.parallel.dask_compat.clusters import add_specs, processes_per_job, start_missing
+from espnet3.parallel.dask_compat.clusters import add_specs, start_missing
 from espnet3.parallel.errors import SubmissionError
-from espnet3.parallel.jobs.commands import AT_END, answers, comment, end_task, in_thread, run
+from espnet3.parallel.jobs.commands import AT_END, answers, end_task, in_thread, outputs, reasons, run
 from espnet3.parallel.jobs.script import avoiding
 from espnet3.parallel.pilots.worker_cluster import listed, not_there
 
@@ -89,15 +87,14 @@ class _Arrivals(SchedulerPlugin):
 class JobKeeper:
     """The jobs of one cluster, which write to a folder of logs."""
 
-    def __init__(self, cluster: Any, row: Backend, logs: str | None, arrays: Arrays) -> None:
-        assert row.scheduler is not None
+    def __init__(self, cluster: Any, arrays: Arrays, logs: str, processes: int) -> None:
         self.broken: str | None = None  # why no more jobs are submitted
         self.kept_logs = False  # logs are worth keeping when the cluster closes
         self.wanted: Callable[[], bool] = lambda: True  # is there work for a worker?
         self._cluster = cluster
-        self._row = row
-        self._scheduler = row.scheduler
-        self._logs = logs
+        self._scheduler = arrays.scheduler
+        self._logs = Path(logs)
+        self._processes = processes  # of each job
         self._arrays = arrays
         self._jobs: dict[str, Watched] = {}
         self._missing = 0
@@ -128,7 +125,7 @@ class JobKeeper:
 
     async def resize(self, workers: int) -> None:
         """Have jobs for so many workers: cancel those beyond, or submit those that are missing, with the next look."""
-        jobs = math.ceil(workers / processes_per_job(self._cluster))
+        jobs = math.ceil(workers / self._processes)
         if jobs < len(self._cluster.worker_spec):
             self._cluster.scale(workers)
         else:
@@ -152,17 +149,24 @@ class JobKeeper:
     def missing(self) -> str:
         """Return the jobs whose workers have not come, with their states and what to look at."""
         jobs = [each for each in list(self._jobs.values()) if not each.up]
-        shown = [self._not_there(each) for each in jobs[:_SHOWN]]
+        shown = []
+        for each in jobs[:_SHOWN]:
+            number = str(each.job.job_id)
+            tail = self._log_tail(number)
+            self.kept_logs = self.kept_logs or bool(tail)
+            look = self._scheduler.look.format(id=number)
+            shown.append(not_there(f"job {number}", str(each.explained), look, tail))
         return listed(shown, len(jobs) - len(shown), self._no_answer)
 
-    def _not_there(self, each: Watched) -> str:
-        number = str(each.job.job_id)
-        tail = self._log_tail(number)
-        self.kept_logs = self.kept_logs or bool(tail)
-        return not_there(f"job {number}", str(each.explained), self._scheduler.look.format(id=number), tail)
-
     def _log_tail(self, number: str) -> str:
-        return log_tail(self._logs, self._scheduler.parts_of(number))
+        texts = []
+        for path in outputs(self._scheduler, [self._logs], number):
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - _BYTES))
+                tail = file.read().decode(errors="replace").strip().splitlines()[-_LINES:]
+            if tail:
+                texts.append("\n".join([f"the end of {path}:", *(f"    {line}" for line in tail)]))
+        return "\n".join(texts)
 
     def has_left(self, worker: str) -> bool | None:
         """Whether the job of a lost worker is over, or waits again; None: it seems to run."""
@@ -243,10 +247,11 @@ class JobKeeper:
         waiting = [
             each for each in self._jobs.values() if each.view.state in open_states and not each.view.reason
         ]
-        for each in sorted(waiting, key=lambda each: open_states.index(each.view.state))[:_SHOWN]:
-            each.comment = (
-                await in_thread(comment, self._scheduler, _ask, str(each.job.job_id)) or each.comment
-            )
+        shown = sorted(waiting, key=lambda each: open_states.index(each.view.state))[:_SHOWN]
+        jobs = [str(each.job.job_id) for each in shown]
+        why = await in_thread(reasons, self._scheduler, _ask, jobs)
+        for each, job in zip(shown, jobs, strict=True):
+            each.comment = why[job] or each.comment
         self._why_after = time.monotonic() + (_SLOW if any(each.comment for each in waiting) else 4 * _QUICK)
 
     async def _settle(self) -> None:
@@ -323,13 +328,11 @@ class JobKeeper:
             await asyncio.sleep(0.5)
             tail = self._log_tail(str(each.job.job_id))
         look = self._scheduler.look.format(id=each.job.job_id)
-        self._died_early(f"{text} before its worker came (see: {look})\n{tail}".rstrip(), each.view.node)
-
-    def _died_early(self, text: str, node: str | None) -> None:
+        text = f"{text} before its worker came (see: {look})\n{tail}".rstrip()
         self._early += 1
         self.kept_logs = True
-        if node and node not in self._bad_nodes:
-            self._bad_nodes.append(node)
+        if each.view.node and each.view.node not in self._bad_nodes:
+            self._bad_nodes.append(each.view.node)
         logger.warning("%s", text)
         if self._early >= _EARLY:
             self.broken = (
@@ -341,7 +344,10 @@ class JobKeeper:
 
     async def _submit(self, jobs: int) -> None:
         cluster = self._cluster
-        self._avoid_bad_nodes()
+        if self._bad_nodes and self._scheduler.avoid:
+            options = cluster.new_spec["options"]  # of further jobs
+            self._given = self._given or dict(options)
+            options.update(avoiding(self._scheduler, self._given, self._bad_nodes))
         before = set(cluster.worker_spec)
         add_specs(cluster, jobs)
         try:
@@ -355,11 +361,11 @@ class JobKeeper:
                 else:
                     self._jobs.setdefault(name, Watched(job))
 
-    def _avoid_bad_nodes(self) -> None:
-        options = self._cluster.new_spec["options"]  # of further jobs
-        if self._bad_nodes and self._scheduler.avoid:
-            self._given = self._given or dict(options)
-            options.update(avoiding(self._scheduler, self._given, self._bad_nodes))
+
+def came_back(cluster: Any, worker: str, address: str) -> bool:
+    """Return whether a lost worker's nanny has started it again, under another address."""
+    there = list(cluster.scheduler_info["workers"].items())
+    return any(str(each["name"]) == worker and at != address for at, each in there)
 
 
 async def follow(
@@ -381,21 +387,3 @@ async def follow(
             except Exception as error:  # of a server that does not answer: the next look asks again
                 logger.warning("the number of workers could not be changed to %d: %s", target, error)
         await asyncio.sleep(_LOOK)
-
-
-def log_tail(folder: str | None, element: tuple[str, str]) -> str:
-    """Return the last lines a job wrote and the file that holds them, which has the job's id in its name."""
-    if folder is None:
-        return ""
-    job, index = element
-    its_own = re.compile(rf"(?<!\d){re.escape(job)}" + (rf"\D{{1,2}}{index}" if index else "") + r"(?!\d)")
-    texts = []
-    for path in sorted(Path(folder).glob("*")):
-        if not path.is_file() or not its_own.search(path.name) or path.suffix == ".log":
-            continue
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _BYTES))
-            tail = file.read().decode(errors="replace").strip().splitlines()[-_LINES:]
-        if tail:
-            texts.append("\n".join([f"the end of {path}:", *(f"    {line}" for line in tail)]))
-    return "\n".join(texts)

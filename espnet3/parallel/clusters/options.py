@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shlex
 import tempfile
 from collections.abc import Callable, Mapping
@@ -16,34 +15,17 @@ import psutil
 
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.job_text import quoted_word, quoted_words
+from espnet3.parallel.backends.loading import asked
 from espnet3.parallel.backends.machine import asks_for_gpus
-from espnet3.parallel.backends.scheduler import SubmitBy
-from espnet3.parallel.clusters.security import (
-    PRELOAD,
-    SCRATCH,
-    RunCertificate,
-    is_encrypted,
-    make_certificate,
-    warn_of_off,
-)
+from espnet3.parallel.clusters.security import PRELOAD, SCRATCH
 from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.jobs.script import (
-    asked,
-    is_posix,
-    log_folder,
-    python_words,
-    set_walltime,
-    shell_directive,
-)
+from espnet3.parallel.jobs import script
 from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)
 
 SCRATCH_VARIABLE = "DASK_TEMPORARY_DIRECTORY"
-_MACHINES = "this machine or the nodes"
-# a directive is cut there, or the scheduler puts something in its place
-_NOT_IN_DIRECTIVES = re.compile(r"[\s'\"%$\\]")
 _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items
 
 
@@ -52,11 +34,18 @@ def _scheduler_options(row: Backend, options: dict[str, Any]) -> dict[str, Any]:
     return {**site, **(options.get("scheduler_options") or {})}
 
 
-def interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
-    """Return a sentence for the network interface that the scheduler would have, if this machine lacks it.
+def problems_here(row: Backend, options: dict[str, Any]) -> list[str]:
+    """Return a sentence for each option with which no worker would come: an interface, an argument, a folder."""
+    assert row.scheduler is not None
+    return [
+        *_interface_problems(row, options),
+        *_worker_argument_problems(row, options),
+        *script.output_problems(row.scheduler, asked(row, options, "job_extra_directives", [])),
+    ]
 
-    It is that of the workers, which are elsewhere, unless the scheduler's own options say where it listens.
-    """
+
+def _interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
+    # the scheduler has the interface of the workers, which are elsewhere, unless its own options say where it listens
     own = _scheduler_options(row, options)
     wanted = {"options.scheduler_options.interface": own.get("interface")}
     if own.get("interface") is None and own.get("host") is None:
@@ -70,12 +59,9 @@ def interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
     ]
 
 
-def worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]:
-    """Return a sentence for each of `worker_extra_args` that Dask's worker does not know.
-
-    In a job it would refuse them as well, but without a name: it takes what it does not know for arguments of the
-    module that this library preloads.
-    """
+def _worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]:
+    # in a job Dask's worker would refuse them as well, but without a name: it takes what it does not know for
+    # arguments of the module that this library preloads
     extra = asked(row, options, "worker_extra_args", [])
     command = asked(row, options, "worker_command")
     words = [word for text in extra for word in shlex.split(str(text))]
@@ -102,7 +88,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
 
     extra = _worker_words(row, options, given)
     options["worker_extra_args"] = [word for text in extra for word in quoted_words(str(text))]
-    python = " ".join(map(quoted_word, python_words(row, options, os.getcwd())))
+    python = " ".join(map(quoted_word, script.python_words(row, options, os.getcwd())))
     prologue = list(given("job_script_prologue", []))
     # in the shell's place the worker gets the signals; a scheduler that tracks processes by their parents loses
     # a worker whose shell has ended. The user's own trap needs the shell
@@ -115,12 +101,12 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
 
     directives, shebang = given("job_extra_directives", []), str(given("shebang") or "")
     if not isinstance(directives, Mapping):  # the keeper adds the nodes to avoid
-        own = shell_directive(row.scheduler, shebang, directives)
+        own = script.shell_directive(row.scheduler, shebang, directives)
         options["job_extra_directives"] = [*own, *directives]
     here = shlex.quote(os.getcwd())
     # jobs of some schedulers start in the home folder; a node without this folder may not need it
     scratch = [] if given("local_directory") else [f"{own_scratch()} || exit 1"]
-    options["job_script_prologue"] = [f"cd {here} || true", *prologue, *scratch]
+    options["job_script_prologue"] = [f"cd {here} || true", *prologue, *script.export_path(), *scratch]
     return _log_folder(row, options, given("log_directory") or None)
 
 
@@ -148,7 +134,7 @@ def _worker_words(row: Backend, options: dict[str, Any], given: Callable[..., An
     def has(option: str) -> bool:
         return any(str(word).startswith(option) for word in extra)
 
-    seconds = set_walltime(row, options)
+    seconds = script.set_walltime(row, options)
     if seconds is not None and not has("--lifetime"):
         lifetime = max(1, int(seconds - min(300, _LAST_CALL * seconds + 5)))  # it takes new work for so long
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
@@ -163,25 +149,19 @@ def _worker_words(row: Backend, options: dict[str, Any], given: Callable[..., An
 
 
 def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | None:
+    if problem := script.log_folder_problem(row, wanted, detached=False):
+        raise ConfigError(problem)
     made = None
+    folder = script.log_folder(wanted or os.getcwd())
     if wanted is None:
-        log_folder(os.getcwd())
-        made = wanted = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=os.getcwd())
-    else:
-        wanted = log_folder(wanted)
-    assert row.scheduler is not None
-    try:
-        check_log_folder(row, options.get("log_directory") or os.getcwd())
-    except ConfigError:
-        if made is not None:
-            os.rmdir(made)
-        raise
-    options["log_directory"] = wanted
+        made = folder = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=folder)
+    options["log_directory"] = wanted = folder
     scheduler = row.scheduler
+    assert scheduler is not None
     if scheduler.worker_prints:
         shebang = str(asked(row, options, "shebang") or "")
         lines = [f"{scheduler.mark} {each}" for each in options["job_extra_directives"]]
-        if not is_posix(scheduler, "\n".join([shebang, *lines])):
+        if not script.is_posix(scheduler, "\n".join([shebang, *lines])):
             return made  # csh cannot send its own output elsewhere: the scheduler delivers it
         skipped = asked(row, options, "job_directives_skip", ())
         options["job_directives_skip"] = [*skipped, f"-e {wanted}/", f"-o {wanted}/"]
@@ -191,34 +171,3 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
         own = [line.format(folder=wanted) for line in scheduler.worker_logs]
         options["job_extra_directives"] = [*own, *options["job_extra_directives"]]
     return made
-
-
-def check_log_folder(row: Backend, folder: Any) -> None:
-    """Refuse a folder for logs whose name a directive cannot hold."""
-    scheduler = row.scheduler
-    assert scheduler is not None
-    told = not scheduler.worker_prints and scheduler.submit_by is not SubmitBy.DESCRIPTION
-    if told and _NOT_IN_DIRECTIVES.search(str(folder)):
-        current = folder == os.getcwd()
-        place = "the current folder, where jobs write their logs" if current else "options.log_directory"
-        raise ConfigError(
-            f"{place}: {str(folder)!r}: {row.name} cannot be told of a folder with a space, a quotation mark, or one "
-            "of % $ \\ in its name; name another folder as options.log_directory"
-        )
-
-
-def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertificate | None:
-    """Add a certificate of the run to the options, unless security is off or the user gave one."""
-    if options.get("security") is not None or options.get("protocol") is not None:
-        if not is_encrypted(options):
-            warn_of_off(_MACHINES)
-        return None
-    if security == "off":
-        warn_of_off(_MACHINES)
-        return None
-    shared = asked(row, options, "shared_temp_directory")
-    certificate = make_certificate(shared and os.path.expanduser(os.path.expandvars(shared)))
-    options.update(security=certificate.security, protocol="tls://")
-    extra = options.get("worker_extra_args", [])
-    options["worker_extra_args"] = [*extra, *certificate.words, "--preload", PRELOAD]
-    return certificate

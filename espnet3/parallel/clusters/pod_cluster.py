@@ -20,8 +20,9 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, StartsInTime, give_up_cluster
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
+from espnet3.parallel.kube.manifests import RUN
 from espnet3.parallel.kube.server import Server, events_of, is_going, log_of, sentence
-from espnet3.parallel.kube.spec import cluster_spec, owner_of, with_run
+from espnet3.parallel.kube.spec import cluster_spec, owner_of
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster, listed, not_there
 
 logger = logging.getLogger(__name__)
@@ -40,36 +41,36 @@ def start_kube(row: Backend, config: ParallelConfig) -> Any:
     try:
         server.require_operator()
         server.require_rights()
-        return _tries(make, config, server)
+        attempt = 1
+        while True:
+            try:
+                return _create(make, config, server)
+            except (TimeoutError, asyncio.TimeoutError) as error:  # two classes on Python 3.10
+                if attempt == _ATTEMPTS:
+                    raise NoWorkersError(
+                        f"the operator of dask-kubernetes did not act on a new cluster, {attempt} times in a row: "
+                        f"{error}. Look whether it runs: "
+                        "kubectl get pods -A -l app.kubernetes.io/name=dask-kubernetes-operator"
+                    ) from error
+                logger.warning("the operator did not act on a new cluster, try %d: %s", attempt, error)
+                attempt += 1
     except BaseException:
         server.close()
         raise
 
 
-def _tries(make: Callable[..., Any], config: ParallelConfig, server: Server) -> Any:
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return _create(make, config, server)
-        except (TimeoutError, asyncio.TimeoutError) as error:  # two classes on Python 3.10
-            if attempt == _ATTEMPTS:
-                raise NoWorkersError(
-                    f"the operator of dask-kubernetes did not act on a new cluster, {attempt} times in a row: "
-                    f"{error}. Look whether it runs: "
-                    "kubectl get pods -A -l app.kubernetes.io/name=dask-kubernetes-operator"
-                ) from error
-            logger.warning("the operator did not act on a new cluster, try %d: %s", attempt, error)
-    raise AssertionError("unreachable")
-
-
 def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) -> Any:
     run = uuid.uuid4().hex
     options = kube_options(config)
-    spec = with_run(options["custom_cluster_spec"], run, owner_of(server))
-    options.update(custom_cluster_spec=spec, namespace=server.namespace)
-    name = spec["metadata"]["name"]
+    options["namespace"] = server.namespace
+    metadata = options["custom_cluster_spec"]["metadata"]
+    metadata["labels"] = {**(metadata.get("labels") or {}), RUN: run}
+    if (owner := owner_of(server)) is not None:  # the driver is a pod
+        metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or []), owner]
+    name = metadata["name"]
     guard = Guard(server.namespace, name, run)
-    cls = pod_cluster(make)
-    cls.place = Place(server, name, run, config, guard)
+    cls = pod_cluster(make, guard.release)
+    cls.server, cls.label, cls.config, cls.start_timeout = server, name, config, config.start_timeout
     try:
         return cls(**options)
     except BaseException as error:
@@ -81,18 +82,12 @@ def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) ->
             logger.warning("%s", left)
             raise error from None
         guard.release()
-        refused = refusal(error)
-        if refused is not None:
-            raise ConfigError(f"{server.place} refused what a cluster needs: {refused}") from error
+        import kr8s
+
+        answer = error.response if isinstance(error, kr8s.ServerError) else None
+        if answer is not None and answer.is_client_error:
+            raise ConfigError(f"{server.place} refused what a cluster needs: {error}") from error
         raise
-
-
-def refusal(error: BaseException) -> str | None:
-    """Return the API server's own words where an exception of KubeCluster is its refusal; None elsewhere."""
-    import kr8s
-
-    answer = error.response if isinstance(error, kr8s.ServerError) else None
-    return str(error) if answer is not None and answer.is_client_error else None
 
 
 def kube_options(config: ParallelConfig) -> dict[str, Any]:
@@ -110,38 +105,34 @@ def kube_options(config: ParallelConfig) -> dict[str, Any]:
     return options
 
 
-class Place:
-    """Facts of one cluster of pods: `run` is the value of its label."""
+class Pods(WorkerCluster):
+    """The pods of one cluster, as the driver sees them."""
 
-    def __init__(self, server: Server, name: str, run: str, config: ParallelConfig, guard: Guard) -> None:
-        self.server, self.name, self.run, self.config, self.guard = server, name, run, config, guard
-        self.pid = os.getpid()
+    server: Server
+    label: str  # the value of their label `dask.org/cluster-name`
+    config: ParallelConfig
+    scale: Callable[[int], Any]
+    loop: Any
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the cluster's pods."""
-        selector = f"dask.org/cluster-name={self.name}"
+        selector = f"dask.org/cluster-name={self.label}"
         return self.server.items(self.server.path("v1", "pods"), labelSelector=selector)
 
     def missing(self) -> str:
         """Return the pods that do not run, or run without being ready, with their events and logs."""
         try:
-            waiting = [pod for pod in self.pods() if not _is_ready(pod)]
-            shown = [self._described(pod) for pod in waiting[:_SHOWN]]
+            pods = self.pods()
+            waiting = [pod for pod in pods if not _is_ready(pod)]
+            shown = [_described(self.server, pod) for pod in waiting[:_SHOWN]]
         except ParallelError as error:
             return listed([], no_answer=str(error))
-        if not waiting:
+        if not pods:
             look = f"kubectl -n {self.server.namespace} get events"
-            none = not_there(f"DaskCluster {self.name}", "has no pod: a quota may be used up", look)
-            return "" if self.pods() else none
+            return not_there(f"DaskCluster {self.label}", "has no pod: a quota may be used up", look)
         return listed(shown, len(waiting) - len(shown))
 
-    def _described(self, pod: dict[str, Any]) -> str:
-        name = pod["metadata"]["name"]
-        look = f"kubectl -n {self.server.namespace} describe pod {name}"
-        detail = "\n".join([*events_of(self.server, name), log_of(self.server, pod)]).strip()
-        return not_there(f"pod {name}", sentence(pod), look, detail)
-
-    def went(self, address: str) -> bool:
+    def went_with_job(self, worker: str, address: str) -> bool | None:
         """Whether the pod of a worker is gone or going, rather than its process alone."""
         host = urlsplit(address).hostname
         try:
@@ -150,50 +141,51 @@ class Place:
             return False
         return all(is_going(pod) for pod in there)
 
+    def watch_demand(self, wanted: Callable[[], bool]) -> None:
+        """With `adapt`, have as many workers as there is work for."""
+        if self.config.adapt is not None:
+            self.loop.add_callback(follow, self, self.scale, wanted, **self.config.adapt)
 
-def pod_cluster(make: Any) -> Any:
-    """Return the class of one cluster of pods."""
 
-    class PodCluster(ClosesAtCtrlC, StartsInTime, make, WorkerCluster):  # type: ignore[misc]  # a class that is loaded here
-        place: Place
+def pod_cluster(make: Any, release: Callable[[], None]) -> Any:
+    """Return the class of one cluster of pods; `release` ends its guard."""
+    pid = os.getpid()
+
+    class PodCluster(ClosesAtCtrlC, StartsInTime, make, Pods):  # type: ignore[misc]  # a class that is loaded here
         made: Any = None
 
         def __init__(self, **options: Any) -> None:
             type(self).made = self
-            self.start_timeout = self.place.config.start_timeout
             super().__init__(**options)
 
         async def too_late(self) -> None:
-            missing = await asyncio.to_thread(self.place.missing)
+            missing = await asyncio.to_thread(self.missing)
             raise NoWorkersError(
-                f"the scheduler of cluster {self.place.name} did not start within start_timeout = "
+                f"the scheduler of cluster {self.label} did not start within start_timeout = "
                 f"{self.start_timeout:g} s, and the cluster is deleted; see to what its pods say, or raise "
                 f"start_timeout\n{missing}".rstrip()
             )
 
         def close(self, timeout: float = _DELETION) -> Any:
-            if os.getpid() != self.place.pid or self.status.name == "closed":
+            if os.getpid() != pid or self.status.name == "closed":
                 return None
             try:
                 closed = super().close(timeout=timeout)
             except BaseException:  # the guard goes on with it when this process ends
-                logger.warning("cluster %s is left to its guard, which deletes it", self.place.name)
+                logger.warning("cluster %s is left to its guard, which deletes it", self.label)
                 raise
-            self.place.guard.release()
-            self.place.server.close()
+            release()
+            self.server.close()
             return closed
 
-        def missing(self) -> str:
-            return self.place.missing()
-
-        def went_with_job(self, worker: str, address: str) -> bool | None:
-            return self.place.went(address)
-
-        def watch_demand(self, wanted: Callable[[], bool]) -> None:
-            if self.place.config.adapt is not None:
-                self.loop.add_callback(follow, self, self.scale, wanted, **self.place.config.adapt)
-
     return PodCluster
+
+
+def _described(server: Server, pod: dict[str, Any]) -> str:
+    name = pod["metadata"]["name"]
+    look = f"kubectl -n {server.namespace} describe pod {name}"
+    detail = "\n".join([*events_of(server, name), log_of(server, pod)]).strip()
+    return not_there(f"pod {name}", sentence(pod), look, detail)
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:

@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.loading import installed, pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.ledger.errors import LedgerError
-from espnet3.parallel.ledger.files import read_json, write_json, writers
+from espnet3.parallel.ledger.files import read_json, write_json, write_whole, writers
 from espnet3.parallel.ledger.lease import is_alive, this_process
 
 logger = logging.getLogger(__name__)
@@ -46,12 +45,6 @@ class RunCertificate:
     folder: str  # of its files, for workers that others start
     security: Any  # the `distributed.Security` that uses it
     config: Mapping[str, Any]  # the same as Dask configuration, for processes that inherit one
-
-    @property
-    def words(self) -> list[str]:
-        """The words of a worker's command that name them."""
-        cert, key = (quoted_word(os.path.join(self.folder, name)) for name in ("cert.pem", "key.pem"))
-        return ["--tls-ca-file", cert, "--tls-cert", cert, "--tls-key", key]
 
     def remove(self) -> None:
         """Remove the files; open connections stay."""
@@ -127,16 +120,31 @@ def warn_of_off(where: str) -> None:
     )
 
 
-def _security(cert: str, key: str) -> Any:
+def certificate_for(
+    options: dict[str, Any], security: str, where: str, parent: str | None = None
+) -> RunCertificate | None:
+    """Add a certificate of the run to the options of a cluster, unless security is off or the user gave one."""
+    chosen = options.get("security") is not None or options.get("protocol") is not None
+    if not is_encrypted(options) if chosen else security == "off":
+        warn_of_off(where)
+    if chosen or security == "off":
+        return None
+    certificate = make_certificate(parent)
+    options["security"] = certificate.security
+    return certificate
+
+
+def _security(cert: str, key: str, make: Any = None) -> Any:
     from distributed import Security
 
     roles = {f"tls_{role}_{part}": text for role in _ROLES for part, text in (("cert", cert), ("key", key))}
-    return Security(tls_ca_file=cert, require_encryption=True, **roles)
+    return (make or Security)(tls_ca_file=cert, require_encryption=True, **roles)
 
 
 def make_certificate(parent: str | None) -> RunCertificate:
     """Make a certificate in a new folder; those of drivers that were killed are removed there."""
     import dask
+    from distributed import Security
 
     cert_text, key_text = make_pair()
 
@@ -150,9 +158,17 @@ def make_certificate(parent: str | None) -> RunCertificate:
             "you may write to and that the nodes see, or name one as options.shared_temp_directory"
         ) from error
     write_json(Path(folder) / _DRIVER, this_process())
-    cert = _write(folder, "cert.pem", cert_text)
-    key = _write(folder, "key.pem", key_text)
+    cert, key = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
+    write_whole(cert, cert_text.encode())
+    write_whole(key, key_text.encode())
     files = {"cert": cert, "key": key}
+
+    class OfRun(Security):
+        # this process knows its own pair and never reads the files, which workers are told of
+        def get_tls_config_for_role(self, role: str) -> dict[str, Any]:
+            of_worker = {"ca_file": cert, **files} if role == "worker" else {}
+            return {**super().get_tls_config_for_role(role), **of_worker}
+
     comm = {
         "require-encryption": True,
         "default-scheme": "tls",
@@ -163,7 +179,7 @@ def make_certificate(parent: str | None) -> RunCertificate:
     }
     return RunCertificate(
         folder,
-        _security(cert_text, key_text),  # this process never reads the files: it knows its own pair
+        _security(cert_text, key_text, OfRun),
         {"distributed": {"comm": comm, **guarded}},
     )
 
@@ -188,16 +204,14 @@ def open_above(path: str) -> str:
 
     In a sticky folder, as that of temporary files is, no account exchanges another one's.
     """
-    path = os.path.realpath(path)
-    while True:
+    real = Path(path).resolve()
+    for folder in (real, *real.parents):
         with contextlib.suppress(FileNotFoundError):  # made later, by this user
-            status = os.stat(path)
+            status = folder.stat()
             why = writers(status)
             if why and not (status.st_mode & stat.S_ISVTX and status.st_uid in (os.geteuid(), 0)):
-                return f"{path} {why}"
-        if path == os.path.dirname(path):
-            return ""
-        path = os.path.dirname(path)
+                return f"{folder} {why}"
+    return ""
 
 
 def _remove_leftovers(place: str) -> None:
@@ -217,10 +231,3 @@ _SERVERS = ("scheduler", "worker")
 _ROLES = (*_SERVERS, "client")
 PRELOAD = "espnet3.parallel.clusters.preload"
 """The module that the processes of a run preload."""
-
-
-def _write(folder: str, name: str, text: str) -> str:
-    path = os.path.join(folder, name)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    return path

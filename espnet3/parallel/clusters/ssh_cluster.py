@@ -23,20 +23,16 @@ from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface, SpecCluster
 
 from espnet3.parallel.backends import Backend, load_cluster_class
-from espnet3.parallel.backends.ssh_hosts import PER_HOST, SshHost, ssh_hosts, worker_hosts
+from espnet3.parallel.backends.ssh_hosts import PER_HOST, SshHost, ssh_hosts, unreachable, worker_hosts
+from espnet3.parallel.clusters.keeper import came_back
 from espnet3.parallel.clusters.options import own_scratch
-from espnet3.parallel.clusters.security import (
-    PRELOAD,
-    RunCertificate,
-    is_encrypted,
-    make_certificate,
-    warn_of_off,
-)
+from espnet3.parallel.clusters.security import PRELOAD, RunCertificate, certificate_for
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import INHERITED, SPEC_MODULE, inherited_config
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.jobs.commands import end_task
+from espnet3.parallel.jobs.script import export_path
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster, listed, not_there
 
 logger = logging.getLogger(__name__)
@@ -84,7 +80,7 @@ class RemoteProcess(ProcessInterface):
         try:
             self.connection = await asyncssh.connect(self.host, **self.connect_options)
         except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
-            raise RemoteError(f"{self.host}: {_reason(error, self.connect_options)}") from error
+            raise RemoteError(f"{self.host}: {unreachable(error, self.connect_options)}") from error
         command = shlex.join([self.python, "-m", SPEC_MODULE, *words, "--spec-file", "/dev/stdin"])
         self.process = await self.connection.create_process(f"exec sh -c {shlex.quote(_tied(command))}")
         # every account of the host reads the command lines of all others
@@ -198,29 +194,13 @@ class RemoteWorker(RemoteProcess):
 def _tied(command: str) -> str:
     # without a terminal a process outlives its session: it ends with its standard input, whose first two lines are
     # Dask's configuration and what the command reads
+    path = "".join(f"{line}; " for line in export_path())
     return (
-        f"cd {shlex.quote(os.getcwd())} 2>/dev/null || true; exec 3<&0; "
+        f"cd {shlex.quote(os.getcwd())} 2>/dev/null || true; {path}exec 3<&0; "
         f"IFS= read -r {INHERITED} <&3; export {INHERITED}; IFS= read -r s <&3; {own_scratch()} || exit 1; "
         f"printf '%s\\n' \"$s\" | {command} & p=$!; (cat <&3; kill $p) >/dev/null 2>&1 & w=$!; "
         'wait $p; r=$?; kill $w 2>/dev/null; rm -rf "$DASK_TEMPORARY_DIRECTORY"; exit $r'
     )
-
-
-def _reason(error: BaseException, options: Mapping[str, Any]) -> str:
-    import asyncssh
-
-    port = options.get("port", 22)
-    if isinstance(error, asyncssh.HostKeyNotVerifiable):
-        return (
-            f"its host key is not trusted ({error}); add it to known_hosts, or name the file in "
-            "options.connect_options.known_hosts"
-        )
-    if isinstance(error, asyncssh.PermissionDenied):
-        user = options.get("username", "this user")
-        return f"login as {user} was refused ({error}); see connect_options.username and client_keys"
-    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
-        return f"no answer on port {port} within {options.get('connect_timeout'):g} s; is the host up?"
-    return f"no connection to port {port}: {error}; see options.hosts and connect_options.port"
 
 
 class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster, WorkerCluster):
@@ -247,11 +227,7 @@ class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster, WorkerCluster):
             mine = worker.split(".", maxsplit=1)[0] == remote.name
             if mine and (worker != remote.turn_name or remote.ended.is_set()):
                 return True
-        restarted = any(
-            str(each["name"]) == worker and there != address
-            for there, each in list(self.scheduler_info["workers"].items())
-        )
-        return False if restarted else None
+        return False if came_back(self, worker, address) else None
 
     def missing(self) -> str:
         """Return what is wrong with each host whose worker has not come."""
@@ -278,13 +254,8 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
         preloads = worker_options.get("preload_nanny") or dask.config.get("distributed.nanny.preload", [])
         worker_options["preload_nanny"] = [*([preloads] if isinstance(preloads, str) else preloads), PRELOAD]
     patience = config.start_timeout / 2
-    certificate = None
-    given = options.get("security") is not None
-    if config.security == "off" if not given else not is_encrypted(options):
-        warn_of_off("these hosts")
-    elif not given:
-        certificate = make_certificate(None)
-        options["security"] = certificate.security
+    certificate = certificate_for(options, config.security, "these hosts")
+    if certificate is not None:
         scheduler_options.setdefault("protocol", "tls")
 
     def where(host: SshHost) -> dict[str, Any]:

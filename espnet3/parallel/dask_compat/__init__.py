@@ -25,8 +25,6 @@ SEEN = {
 }
 """The version of each in which these names were last read."""
 
-# --- distributed: the client -----------------------------------------------------------------------
-
 
 def forget_closed_client() -> None:
     """Clear Dask's current client if it is closed: a client restores the one before it, which may be closed by now."""
@@ -85,9 +83,6 @@ def interrupted_before_start(error: BaseException | None) -> bool:
     return isinstance(error, NameError) and error.name == "future"
 
 
-# --- distributed: workers --------------------------------------------------------------------------
-
-
 def slow_heartbeats(worker: Any, seconds: float) -> None:
     """Reduce the heartbeats of a worker in this process to one in so many seconds, or as few as the scheduler wants.
 
@@ -129,9 +124,6 @@ SPEC_MODULE = "distributed.cli.dask_spec"
 """Run by `python -m`, it starts the scheduler or the workers that the file of its `--spec-file` describes."""
 
 
-# --- dask ------------------------------------------------------------------------------------------
-
-
 def default_config() -> dict[str, Any]:
     """Return Dask's configuration without anything of the user's: `dask.config.defaults`."""
     import dask
@@ -149,9 +141,6 @@ def is_awaited(call: Any) -> bool:
     """Whether `mark_awaited` was called so for a callable."""
     awaited: bool = call.__tornado_coroutine__
     return awaited
-
-
-# --- cloudpickle -----------------------------------------------------------------------------------
 
 
 class ReducedClass(NamedTuple):
@@ -180,8 +169,6 @@ def code_with_file(pickler: Any, code: CodeType) -> tuple[Any, tuple[Any, ...]]:
     at = next(at for at, arg in enumerate(args) if isinstance(arg, str))
     return make, (*args[:at], code.co_filename, *args[at + 1 :])
 
-
-# --- random -----------------------------------------------------------------------------------------
 
 # A worker's event loop draws every few seconds: `dask.sizeof` samples lists, comms add jitter. Between the seeding of
 # an item and its draws that would change the item's draws.

@@ -12,8 +12,6 @@ from typing import Any
 
 _END = 5.0  # seconds for a start that was cut off to end
 
-# --- distributed -----------------------------------------------------------------------------------
-
 
 class LostWorkersStay:
     """Mixin for a `SpecCluster`: a worker that goes away stays wanted.
@@ -121,9 +119,6 @@ def give_up_cluster(cluster: Any, seconds: float) -> None:
         pass
 
 
-# --- dask-jobqueue ---------------------------------------------------------------------------------
-
-
 class OwnCommands:
     """Mixin for a `Job` of dask-jobqueue, whose submit command is run by us: `Job._call`."""
 
@@ -134,47 +129,10 @@ class OwnCommands:
         return await cls.run_command(cmd, shell=shell)
 
 
-class OwnCertificate:
-    """Mixin for a `JobQueueCluster` whose jobs' words name a certificate, which is not to be written once more."""
-
-    certificate: Any = None
-
-    def _get_worker_security(self, security: Any) -> Any:
-        if self.certificate is not None:
-            return None
-        return super()._get_worker_security(security)  # type: ignore[misc]  # mixed into one that has it
-
-
-def processes_per_job(cluster: Any) -> int:
-    """Return how many worker processes each job of a cluster has: `JobQueueCluster._dummy_job`."""
-    processes: int = cluster._dummy_job.worker_processes
-    return processes
-
-
-def submission_of(cluster: Any) -> tuple[str, str]:
-    """Return a cluster's submit command and the script of such a job: `JobQueueCluster._dummy_job`."""
-    job = cluster._dummy_job
-    return job.submit_command, job.job_script()
-
-
-def log_folder_of(cluster: Any) -> str | None:
-    """Return the folder that a cluster's jobs write their logs to: `JobQueueCluster._job_kwargs`."""
-    folder: str | None = cluster._job_kwargs.get("log_directory")
-    return folder
-
-
-def prologue_of(job: Any) -> tuple[str, ...]:
-    """Return the lines that a job's script begins with: `Job._job_script_prologue`."""
-    return tuple(job._job_script_prologue or ())
-
-
 async def submit_job(job: Any) -> Any:
     """Submit a job's script and return what `run_command` did: `Job.job_file`, `Job._submit_job`."""
     with job.job_file() as file:
         return await job._submit_job(file)
-
-
-# --- dask-kubernetes and kr8s ----------------------------------------------------------------------
 
 
 class StartsInTime:
@@ -209,8 +167,6 @@ async def close_connections(api: Any) -> None:
     if session is not None:
         await session.aclose()
 
-
-# --- servers: their TLS, their pages, their listeners ----------------------------------------------
 
 _HANDSHAKE = 10.0  # seconds that a connection may take to prove who it is, or to send a request
 _AGAIN = 0.5  # seconds for which connections wait outside while this process has no descriptors for them

@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import os
 import shlex
-import site
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,17 +15,19 @@ from typing import Any
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.ssh_hosts import ssh_hosts, worker_hosts
-from espnet3.parallel.checks import own_attribute, search_path, working_folder
+from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.engine.inside import SCRIPTS, RunReachedError
 from espnet3.parallel.env_provider import state_now
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.jobs.script import python_words
+from espnet3.parallel.jobs.script import import_path, python_words
 from espnet3.parallel.ledger.errors import ValueTypeError, damaged
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.provenance import FUNCTION
+from espnet3.parallel.provenance.shown import shown_command
 from espnet3.parallel.records import Policy
 from espnet3.parallel.runner.hooks import folder_entries
+from espnet3.parallel.surroundings import give, portable, search_path, working_folder
 
 SCHEMA = 1
 CHECKED = "checked: "  # begins the line on standard error that holds, as JSON, why `worker --check` failed
@@ -232,6 +233,7 @@ class Surroundings:
     sys_path: list[str]
     python: str  # the words of the jobs' interpreter
     variables: dict[str, str]  # environment variables with their values
+    portable: dict[str, Any] = field(default_factory=dict)  # of `surroundings`
 
     def restore(self) -> None:
         """Restore them in this process."""
@@ -243,6 +245,8 @@ class Surroundings:
                 "submit from a folder that the jobs' hosts share"
             ) from error
         os.environ.update(self.variables)
+        if refusal := give(self.portable):
+            raise ConfigError(f"this job cannot start: {refusal}")
         own = str(_PACKAGE / "parallel")  # where this file was started by its path: it holds no user's module
         rest = [entry for entry in sys.path if entry not in self.sys_path and os.path.abspath(entry) != own]
         sys.path[:] = [*self.sys_path, *(entry for entry in rest if entry)]
@@ -266,6 +270,8 @@ def record(names: Sequence[str], env: str, options: Mapping[str, Any]) -> Surrou
         sys_path=search_path(),
         python=shlex.join(interpreter(env, options, here)),
         variables={name: os.environ[name] for name in [*wanted, *names]},
+        # a spec holds no secrets
+        portable={**portable(), "arguments": shown_command(sys.argv)},
     )
 
 
@@ -284,19 +290,6 @@ def interpreter(env: str, options: Mapping[str, Any], cwd: str) -> list[str]:
 def in_folder(python: str, cwd: str) -> str:
     """Return an interpreter's path relative to a folder; keep a bare name, which PATH resolves."""
     return os.path.join(cwd, python) if os.sep in python else python
-
-
-def import_path() -> str | None:
-    """Return the folder that a job's PYTHONPATH must hold to find this package; None where it is installed."""
-    root = str(_PACKAGE.parent)
-    installed = [*site.getsitepackages(), site.getusersitepackages()]
-    return None if root in map(os.path.abspath, installed) else root
-
-
-def export_path(root: str | None = None) -> list[str]:
-    """Return the line of sh that sets the PYTHONPATH of a job; none where this package is installed."""
-    root = root or import_path()
-    return [] if root is None else [f"export PYTHONPATH={shlex.quote(root)}${{PYTHONPATH:+:$PYTHONPATH}}"]
 
 
 def job_environment() -> dict[str, str]:

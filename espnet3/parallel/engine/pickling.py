@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import re
 import sys
 import threading
 import uuid
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from itertools import accumulate
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -31,25 +32,26 @@ from espnet3.parallel.messages import brief
 _tokens: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _home: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
+_GENERIC = {"registry", "dispatch", "register", "__wrapped__"}  # attributes of a `functools.singledispatch`
 _looked_for: dict[str, tuple[Any, bool]] = {}  # modules by name, and whether an import leads to them
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
     """A cloudpickle `Pickler` that keeps the identity of classes on the way back and the files of code.
 
-    It pickles `functools` caches, too.
+    It pickles `functools` caches and generic functions, too.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._of_main: dict[str, Any] = {}  # functions of the caller's `__main__`
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce an object; a class that is pickled by value takes its token along."""
-        if isinstance(obj, (FunctionType, type, ModuleType)):
-            _is_found(obj.__name__ if isinstance(obj, ModuleType) else obj.__module__)
+        if isinstance(obj, _NAMED) and (found := self._named(obj)):
+            return found
         if type(obj) is CodeType:  # tracebacks name its file, and show its lines
             return code_with_file(self, obj)
-        if isinstance(obj, functools._lru_cache_wrapper) and (
-            "<locals>" in obj.__qualname__ or not _is_found(obj.__module__)
-        ):
-            return _cached, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, (io.TextIOBase, LineStream)) and (name := _standard_stream(obj)):
             return getattr, (sys, name)
         if isinstance(obj, io.TextIOWrapper):
@@ -63,8 +65,39 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
         how = reduced_class(obj, reduced)
         if how is None:
             return reduced
-        made_from = (_token_of(obj), how.make, _with_slots(obj, how.args))
+        assert isinstance(obj, type)
+        names = obj.__qualname__, _is_in_main(obj)
+        made_from = (_token_of(obj), how.make, _with_slots(obj, how.args), *names)
         return _arrive, made_from, how.state, None, None, functools.partial(_fill, how.fill)
+
+    def _named(self, obj: Any) -> tuple[Any, ...] | None:
+        if isinstance(obj, MainNames):
+            return _put_into_main, (_token_of(MainNames), self._of_main, _script())
+        if isinstance(obj, ModuleType):
+            _is_found(obj.__name__)
+            return None
+        if not isinstance(obj, type) and _is_in_main(obj):
+            self._of_main[obj.__qualname__] = obj
+        is_found = _is_found(obj.__module__) and "<locals>" not in obj.__qualname__
+        if is_found or isinstance(obj, type):
+            return None
+        if isinstance(obj, functools._lru_cache_wrapper):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if not vars(obj).keys() >= _GENERIC:
+            return None
+        state = vars(obj)["__wrapped__"], dict(vars(obj)["registry"])
+        return _generic, (obj.__name__, obj.__qualname__, obj.__module__), state, None, None, _register
+
+
+class MainNames:
+    """Puts those functions of the caller's `__main__` that a run sends into the worker's; it stands last.
+
+    There, code of an item that pickles them by their names finds them, as in the caller's process. Classes are put
+    there wherever they arrive.
+    """
+
+
+_NAMED = (FunctionType, type, ModuleType, functools._lru_cache_wrapper, MainNames)
 
 
 def dumps(obj: Any) -> bytes:
@@ -154,6 +187,64 @@ def _property(func: Callable[[Any], Any], name: str | None) -> Any:
     return made
 
 
+def _generic(name: str, qualname: str, module: str) -> Any:
+    def unknown(*_: object) -> None: ...
+
+    unknown.__name__, unknown.__qualname__, unknown.__module__ = name, qualname, module
+    return functools.singledispatch(unknown)
+
+
+def _register(made: Any, state: tuple[Any, dict[type, Any]]) -> None:
+    functools.update_wrapper(made, state[0])
+    for kind, function in state[1].items():
+        made.register(kind, function)
+
+
+def _script() -> tuple[str | None, str]:
+    # the file of the caller's script, and its name as a module, by which `multiprocessing` can start it in a child
+    main = sys.modules["__main__"]
+    file, spec = own_attribute(main, "__file__"), own_attribute(main, "__spec__")
+    has_guard = isinstance(file, str) and _has_guard(os.path.abspath(file))
+    return (os.path.abspath(file), spec.name if spec else "") if has_guard else (None, "")
+
+
+@functools.cache
+def _has_guard(file: str) -> bool:
+    try:
+        with open(file, "rb") as source:
+            return re.search(rb"^if\b.*\b__name__\b", source.read(), re.MULTILINE) is not None
+    except OSError:
+        return False
+
+
+def _put_into_main(token: str, values: dict[str, Any], script: tuple[str | None, str]) -> MainNames:
+    if token not in _home:  # else this is the caller's own process
+        main: Any = sys.modules["__main__"]
+        for value in values.values():
+            _show_in_main(value)
+        if script[0] is not None:
+            main.__file__, main.__spec__ = script[0], ModuleSpec(script[1], None) if script[1] else None
+    return MainNames()
+
+
+def _is_in_main(obj: Any) -> bool:
+    found: Any = sys.modules["__main__"] if obj.__module__ == "__main__" else None
+    for name in obj.__qualname__.split("."):
+        found = own_attribute(found, name)
+    return found is obj
+
+
+def _show_in_main(value: Any) -> None:
+    place: Any = sys.modules["__main__"]
+    *above, name = value.__qualname__.split(".")
+    for part in above:
+        if own_attribute(place, part) is None:
+            setattr(place, part, SimpleNamespace())
+        place = own_attribute(place, part)
+    if own_attribute(place, name) is not value:
+        setattr(place, name, value)
+
+
 def _with_slots(cls: type, args: Any) -> Any:
     slots = vars(cls).get("__slots__")
     if slots is None or issubclass(cls, tuple):  # a tuple's are empty, and NamedTuple writes its own
@@ -170,7 +261,7 @@ def _token_of(cls: type) -> str:
         return token
 
 
-def _arrive(token: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
+def _arrive(token: str, make: Callable[..., type], args: tuple[Any, ...], name: str, in_main: bool) -> type:
     with _lock:
         own = _home.get(token)
     if own is not None:
@@ -178,6 +269,9 @@ def _arrive(token: str, make: Callable[..., type], args: tuple[Any, ...]) -> typ
     cls = make(*args)
     with _lock:
         _tokens[cls] = token
+    cls.__qualname__ = name
+    if in_main:
+        _show_in_main(cls)
     return cls
 
 

@@ -79,10 +79,10 @@ def as_stream(data: Iterable[Any], name: str) -> Sequence[Any] | Iterator[Any]:
 def _iterated(data: Iterable[Any], name: str) -> Iterator[Any]:
     try:
         found = iter(data)
-    except TypeError as error:
+    except TypeError:
         if isinstance(data, Iterable):  # its own __iter__ failed
             raise
-        raise TypeError(f"{name} must be an iterable of items, not {brief(data, 100)}") from error
+        raise TypeError(f"{name} must be an iterable of items, not {brief(data, 100)}; give a list") from None
     if not hasattr(type(data), "__iter__") and hasattr(type(data), "__len__"):
         # as torch does: what a dataset makes up as it is asked for has no end of its own
         return itertools.islice(found, len(data))  # type: ignore[arg-type]  # it has a length

@@ -129,6 +129,12 @@ class EnvStore:
         with self._lock:
             self._forget(key)
 
+    def clear(self) -> None:
+        """Forget all envs: the process ends, and what they hold open is closed."""
+        with self._lock:
+            for key in list(self._envs):
+                self._forget(key)
+
     def _forget(self, key: str) -> None:
         self._envs.pop(key, None)
         for names in (self._defaults, self._borrowed):
@@ -169,7 +175,7 @@ def seen_as(folder: str | Path, given: str | Path) -> Path:
     return Path(given if os.path.abspath(given) == os.path.abspath(folder) else folder)
 
 
-def check_setup(setup: Any) -> None:
+def check_setup(setup: Any, given: str = "setup_fn") -> None:
     """Check that a setup function can be called without arguments, before anything is started."""
     if setup is None:
         return
@@ -177,7 +183,7 @@ def check_setup(setup: Any) -> None:
         hint = ""
         if inspect.getattr_static(setup, "build_env_local", None) is not None:
             hint = "; of a provider, give its build_env_local, or make_worker_setup_fn()"
-        raise SignatureError(f"setup_fn must be a function without arguments, not {brief(setup, 100)}{hint}")
+        raise SignatureError(f"{given} must be a function without arguments, not {brief(setup, 100)}{hint}")
     try:
         signature = inspect.signature(setup)
     except (TypeError, ValueError):  # a builtin without a signature
@@ -187,7 +193,7 @@ def check_setup(setup: Any) -> None:
     except TypeError as error:
         name = name_of(setup)
         raise SignatureError(
-            f"setup_fn is called without arguments, and {name}: {error}; give it what it needs by "
+            f"{given} is called without arguments, and {name}: {error}; give it what it needs by "
             f"functools.partial({name}, ...)"
         ) from None
 

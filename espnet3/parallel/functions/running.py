@@ -10,6 +10,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.base_runner import BaseRunner, call_runner
+from espnet3.parallel.checks import Fits, argument
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env.injection import name_of
 from espnet3.parallel.env_provider import EnvironmentProvider
@@ -46,9 +47,12 @@ _OPTIONS = [
     for name in inspect.signature(BaseRunner.__init__).parameters
     if name not in ("self", "provider", "batch_size", "split_batches")
 ]
+_ENV = 'a mapping from parameter names to values (a backend is chosen by parallel={"env": ...})'
 # what other libraries call them
 _CALLED = {
-    **dict.fromkeys(("n_jobs", "nj", "jobs", "processes", "max_workers", "num_workers"), "n_workers"),
+    **dict.fromkeys(
+        ("n_jobs", "nj", "jobs", "processes", "max_workers", "num_workers", "num_proc"), "n_workers"
+    ),
     **dict.fromkeys(("timeout", "time_limit"), "item_timeout"),
     **dict.fromkeys(("retries", "tries"), "max_retries"),
     **dict.fromkeys(("initializer", "init", "setup_fn"), "setup"),
@@ -128,14 +132,19 @@ def _run(
         more = {**fn.keywords, **more}
         fn = fn.func
     fn = unwrapped(fn)
+    if isinstance(fn, BaseRunner) or (isinstance(fn, type) and issubclass(fn, BaseRunner)):
+        name = name_of(fn)
+        raise SignatureError(
+            f"run takes a function, and {name} is a runner: call it by itself, {name}(provider)(items)"
+        )
     if setup is not None and (env is not None or more):
         beside = "env and setup are" if env is not None else f"the keyword {', '.join(more)} and setup are"
         raise ConfigError(
             f"{beside} two ways to give the env: leave one out, and have setup return all of it"
         )
-    if env is not None and not isinstance(env, Mapping):
-        raise ConfigError(f"env must be a mapping from parameter names to values, not {shown(env)}")
-    check_setup(setup)
+    argument("env", env, Fits(lambda value: isinstance(value, Mapping), _ENV, none="None"))
+    argument("item_cost", item_cost, Fits(callable, "a function from an item to a number", none="None"))
+    check_setup(setup, "setup")
     _check_names(fn, more)
     given = {**more, **(env or {})}
     found = _items_of(items, fn, given if setup is None else None)
@@ -258,7 +267,7 @@ def _items_of(items: Any, fn: Any, env: Mapping[str, Any] | None) -> Sequence[An
 
 def runner_of(fn: Any, item_cost: Callable[[Any], float] | None = None) -> type[BaseRunner]:
     """Return a runner's class under a function's name: the function's code identifies the run."""
-    body: dict[str, Any] = {"forward": staticmethod(fn), FUNCTION: staticmethod(fn)}
+    body: dict[str, Any] = dict.fromkeys(("forward", FUNCTION), staticmethod(fn))
     if item_cost is not None:
         body["item_cost"] = staticmethod(item_cost)
     return type(fn.__name__, (BaseRunner,), {**body, **_place(fn)})
@@ -268,10 +277,8 @@ def _provider_of(setup: SetupFn) -> EnvironmentProvider:
     from espnet3.parallel.env.calls import unwrapped
 
     fn = unwrapped(setup)
-    body = {
-        "build_env_local": staticmethod(fn),
-        FUNCTION: staticmethod(fn),
-    }  # nothing of this module: it is no user's code
+    # nothing of this module: it is no user's code
+    body = dict.fromkeys(("build_env_local", FUNCTION), staticmethod(fn))
     name = getattr(fn, "__name__", type(fn).__name__)
     made: Any = type(name, (EnvironmentProvider,), {**body, **_place(fn)})
     return made()  # type: ignore[no-any-return]  # of the class above

@@ -10,6 +10,7 @@ cancels jobs together (`JobsToCancel`).
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 import logging
 import os
 import re
@@ -25,15 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from espnet3.parallel.backends.queue_answers import (
-    NOT_KNOWN,
-    Answered,
-    JobAnswer,
-    JobView,
-    Known,
-    answer_of,
-    inquiry,
-)
+from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, JobView, Known, answer_of, inquire
 from espnet3.parallel.backends.queue_states import HELD, WAITING
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.errors import ConfigError, SubmissionError
@@ -50,6 +43,7 @@ _AT_ONCE = 8  # commands that run at the same time for one event loop
 _MOMENT = 0.05  # seconds within which jobs that are to be cancelled share a command
 _IN_ONE = 500  # jobs that one command cancels at most
 _AGAIN = 1.0  # seconds until a task is cancelled once more
+_NO_OUTPUT = re.compile(r"^ended\.|\.(?:json|sh|sub|log)$")  # notes and scripts, and HTCondor's log of events
 _TO_COME = JobView(WAITING, "not materialized yet")
 
 
@@ -241,27 +235,52 @@ def answers(
     elements = history or any(index for _, index in parts.values())
     listing = _look(scheduler, ask, elements=elements, history=history)
     found = {job: listing.answer(scheduler, job) for job in jobs}
-    talk = inquiry(
-        scheduler.questions,
-        {job: place for job, place in parts.items() if found[job] is NOT_KNOWN},
-        scheduler.words,
-    )
-    answered: Answered | None = None
-    while True:
-        try:
-            command = talk.send(answered)
-        except StopIteration as end:
-            return listing, {**found, **end.value}
+    left = {job: place for job, place in parts.items() if found[job] is NOT_KNOWN}
+
+    def asked(command: list[str]) -> tuple[int, str] | None:
         try:
             said = ask(command)
-            answered = said.status, said.all
         except SubmissionError as error:
             logger.debug("%s", error)
-            answered = None
+            return None
+        return said.status, said.all
+
+    return listing, {**found, **inquire(scheduler.questions, left, scheduler.words, asked)}
 
 
-def comment(scheduler: Scheduler, ask: Ask, job: str) -> str:
-    """Return why a job waits, in the scheduler's own words; empty if it gives no reason."""
+def outputs(scheduler: Scheduler, folders: Sequence[Path], element: str) -> list[Path]:
+    """Return the output files of an element that are there and not empty; some schedulers deliver them late.
+
+    A name has the element's id, or ends with that of its array, which some write a file for.
+    """
+    job, index = scheduler.parts_of(element)
+    own = rf"(?<!\d){re.escape(job)}"
+    own = rf"{own}\D{{1,2}}{index}(?!\d)|(?<!\d[-._\[]){own}\D*$" if index else rf"{own}\D*$"
+    told = [fnmatch.translate(one.format(job=job, index=index)) for one in scheduler.printed]
+    name = re.compile("|".join([own, *told]))
+    files = [file for folder in folders for file in folder.glob("*") if name.search(file.name)]
+    return sorted(
+        file for file in files if not _NO_OUTPUT.search(file.name) and file.is_file() and file.stat().st_size
+    )
+
+
+def reasons(scheduler: Scheduler, ask: Ask, jobs: Sequence[str]) -> dict[str, str]:
+    """Return why jobs wait, in the scheduler's own words; empty where it gives no reason.
+
+    The elements of an array wait for the same one: the array itself is asked about, else one of them.
+    """
+    said: dict[str, str] = {}
+    for job in jobs if scheduler.comment is not None else ():
+        number, index = scheduler.parts_of(job)
+        whole = scheduler.cancel.format(job=number) if index else job
+        if whole not in said:
+            told = (_comment(scheduler, ask, one) for one in dict.fromkeys((whole, job)))
+            said[whole] = next(filter(None, told), "")
+        said[job] = said[whole]
+    return {job: said.get(job, "") for job in jobs}
+
+
+def _comment(scheduler: Scheduler, ask: Ask, job: str) -> str:
     try:
         return scheduler.read_comment(ask(scheduler.ask_comment(job)).out)
     except SubmissionError as error:  # it may have ended just now

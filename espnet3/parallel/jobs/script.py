@@ -13,34 +13,36 @@ import os
 import re
 import shlex
 import shutil
+import site
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.backends import Backend, load_cluster_class
-from espnet3.parallel.backends.job_text import walltime_seconds, walltime_text
+from espnet3.parallel.backends import Backend
+from espnet3.parallel.backends.job_text import clock, walltime_seconds
+from espnet3.parallel.backends.loading import asked, parameters
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.errors import ConfigError
 
 # Makes dask-jobqueue's job of a block, with other values of some options
 Make = Callable[[Mapping[str, Any]], Any]
 _OTHER_SHELLS = ("csh", "tcsh", "fish")  # read neither `export NAME=value` nor `$((1 + 2))`
+_PATH = "PYTHONPATH"
 _VARIABLE_PART = re.compile(r"[%$]")
+PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that no shell or scheduler expands
+# a directive is cut there, or the scheduler puts something in its place
+_NOT_IN_DIRECTIVES = re.compile(r"[\s'\"%$\\]")
+# the options of dask-jobqueue's cluster itself; the others, and those that both take, go to each job
+_CLUSTER = "dask_jobqueue.core:JobQueueCluster.__init__"
+_SHARED = ("interface", "protocol", "config_name")
 
 
-def asked(row: Backend, options: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """Return an option of a block; one that is not given is the site's (jobqueue.yaml, the environment)."""
-    if options.get(name) is not None or row.scheduler is None:
-        return options.get(name, default)
-    load_cluster_class(row)  # importing it reads the site's files
-    import dask
-
-    section = options.get("config_name") or row.name
-    return dask.config.get(f"jobqueue.{section}.{name.replace('_', '-')}", default)
-
-
-# --- the interpreter ---
+def of_each_job(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a block that dask-jobqueue's job takes, without those of its cluster."""
+    for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)
+    return {name: value for name, value in options.items() if name not in for_cluster}
 
 
 def python_words(row: Backend, options: Mapping[str, Any], cwd: str) -> list[str]:
@@ -54,9 +56,6 @@ def python_words(row: Backend, options: Mapping[str, Any], cwd: str) -> list[str
     return [first if os.sep not in first or first.startswith("$") else os.path.join(cwd, first), *others]
 
 
-# --- the shell ---
-
-
 def _shell(scheduler: Scheduler, script: str) -> str:
     line = script.split("\n", 1)[0]
     words = line.removeprefix("#!").split() if line.startswith("#!") else []
@@ -66,6 +65,19 @@ def _shell(scheduler: Scheduler, script: str) -> str:
         re.findall(rf"(?m)^{re.escape(scheduler.mark)} *-S *(\S+)", script) if scheduler.shell_line else []
     )
     return str((chosen or words or ["/bin/sh"])[0])
+
+
+def import_path() -> str | None:
+    """Return the folder that a job's PYTHONPATH must hold to find this package; None where it is installed."""
+    root = str(Path(__file__).resolve().parents[3])
+    installed = [*site.getsitepackages(), site.getusersitepackages()]
+    return None if root in map(os.path.abspath, installed) else root
+
+
+def export_path(root: str | None = None) -> list[str]:
+    """Return the line of sh that sets the PYTHONPATH of a job; none where this package is installed."""
+    root = root or import_path()
+    return [] if root is None else [f"export {_PATH}={shlex.quote(root)}${{{_PATH}:+:${_PATH}}}"]
 
 
 def is_posix(scheduler: Scheduler, script: str) -> bool:
@@ -91,9 +103,11 @@ def commands(scheduler: Scheduler, script: str, lines: Sequence[str]) -> list[st
 
 
 def read_by_shell(scheduler: Scheduler, script: str, first: str) -> str:
-    """Return a worker's script with its last line, and the one before where it begins so, as its shell reads them."""
+    """Return a worker's script with its last line, and ours above it, as its shell reads them."""
     lines = script.splitlines()
-    at = len(lines) - (2 if lines[-2].startswith(first) else 1)
+    at = len(lines) - 1
+    while lines[at - 1].startswith((f"export {_PATH}=", first)):
+        at -= 1
     return "\n".join([*lines[:at], *commands(scheduler, script, lines[at:])]) + "\n"
 
 
@@ -101,9 +115,6 @@ def in_sh(lines: Sequence[str]) -> str:
     """Return lines of sh as one command that every shell reads."""
     # csh looks for `!` in quotation marks too
     return f"exec /bin/sh -c {shlex.quote('; '.join(lines))}".replace("!", "'\\!'")
-
-
-# --- the walltime ---
 
 
 def set_walltime(row: Backend, options: dict[str, Any]) -> float | None:
@@ -117,11 +128,11 @@ def set_walltime(row: Backend, options: dict[str, Any]) -> float | None:
         return None
     if scheduler.writes_seconds and re.fullmatch(r"\d+:\d+", str(value)):
         return seconds  # minutes and seconds to all of them
-    options["walltime"] = walltime_text(seconds, scheduler.unlimited, writes_seconds=scheduler.writes_seconds)
-    return None if seconds == math.inf else seconds
-
-
-# --- directives ---
+    if seconds == math.inf:
+        options["walltime"] = scheduler.unlimited
+        return None
+    options["walltime"] = clock(seconds, writes_seconds=scheduler.writes_seconds)
+    return seconds
 
 
 def avoiding(scheduler: Scheduler, options: Mapping[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
@@ -166,6 +177,27 @@ def output_problems(scheduler: Scheduler, directives: Any) -> Iterator[str]:
             )
 
 
+def log_folder_problem(row: Backend, given: Any, *, detached: bool) -> str:
+    """Return why jobs cannot write their output to a folder, for its name; empty: they can.
+
+    A driver's jobs are told of it by a directive, and those of a detached run are submitted from it.
+    """
+    scheduler, folder = row.scheduler, os.path.abspath(os.path.expanduser(str(given or os.getcwd())))
+    assert scheduler is not None
+    place = "options.log_directory" if given else "the current folder, where jobs write their logs"
+    if detached:
+        fits = not scheduler.silent or PLAIN.fullmatch(folder) is not None
+        why = f"{row.name} expands other characters of {folder!r} than letters, digits and / . _ + - alone"
+    else:
+        told = not scheduler.worker_prints and scheduler.submit_by is not SubmitBy.DESCRIPTION
+        fits = not told or not _NOT_IN_DIRECTIVES.search(folder)
+        why = (
+            f"{folder!r}: {row.name} cannot be told of a folder with a space, a quotation mark, or one of % $ \\ in "
+            "its name"
+        )
+    return "" if fits else f"{place}: {why}; name another folder as options.log_directory"
+
+
 def log_folder(wanted: Any) -> str:
     """Return the folder of `log_directory`, which is made where it is missing."""
     folder = os.path.abspath(os.path.expanduser(str(wanted)))
@@ -179,9 +211,6 @@ def log_folder(wanted: Any) -> str:
             "that you may write to and that the nodes see"
         ) from error
     return folder
-
-
-# --- what a person may not expect ---
 
 
 def defaults(row: Backend, options: Mapping[str, Any], make: Make) -> list[str]:

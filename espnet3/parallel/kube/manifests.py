@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from espnet3.parallel.backends.queue_answers import submitter
+from espnet3.parallel.jobs.script import import_path
 
 RUN = "espnet3-run"  # the label by which everything that belongs to a run is found
 INDEXED = (1, 24)
@@ -86,11 +87,22 @@ def working_folder(mounts: list[dict[str, Any]]) -> str | None:
     return here if is_mounted(here, mounts) else None
 
 
-def variables(env: Mapping[str, Any] | list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """Return `options.env` as Kubernetes writes variables; their values are text."""
+def mounted_package(mounts: list[dict[str, Any]] | None) -> str | None:
+    """Return the folder that PYTHONPATH must hold to find this package, where a mount shows it; else None."""
+    root = import_path()
+    return root if root is not None and is_mounted(root, mounts or []) else None
+
+
+def variables(
+    env: Mapping[str, Any] | list[dict[str, Any]] | None, package: str | None
+) -> list[dict[str, Any]]:
+    """Return `options.env` as Kubernetes writes variables, whose values are text, and where the package is."""
     if isinstance(env, Mapping):
-        return [{"name": name, "value": str(value)} for name, value in env.items()]
-    return list(env or [])
+        env = [{"name": name, "value": str(value)} for name, value in env.items()]
+    found = list(env or [])
+    if package is not None and all(each["name"] != "PYTHONPATH" for each in found):
+        found.append({"name": "PYTHONPATH", "value": package})
+    return found
 
 
 def more_memory(resources: Mapping[str, Any] | None, factor: float) -> dict[str, Any]:
@@ -194,9 +206,6 @@ def _job(
 
 def _pod(facts: JobFacts, options: Mapping[str, Any], index: str, final: int) -> dict[str, Any]:
     pod, container = pod_fields(**{name: options.get(name) for name in OPTIONS})
-    env = variables(options.get("env"))
-    if facts.import_path is not None and all(each["name"] != "PYTHONPATH" for each in env):
-        env.append({"name": "PYTHONPATH", "value": facts.import_path})
     command = [facts.python, "-m", "espnet3.parallel.worker", "--final", str(final)]
     command += ["--tasks", facts.tasks, index]
     return {
@@ -210,7 +219,7 @@ def _pod(facts: JobFacts, options: Mapping[str, Any], index: str, final: int) ->
                 **container,
                 "workingDir": facts.folder,
                 "command": command,
-                "env": env,
+                "env": variables(options.get("env"), facts.import_path),
                 "resources": more_memory(options.get("resources"), facts.memory_factor),
             }
         ],

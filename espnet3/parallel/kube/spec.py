@@ -12,7 +12,7 @@ from typing import Any
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.kube.manifests import OPTIONS, RUN, new_name, pod_fields, variables, without_devices
+from espnet3.parallel.kube import manifests
 from espnet3.parallel.kube.server import Server
 
 logger = logging.getLogger(__name__)
@@ -24,10 +24,11 @@ _SERVICE_ACCOUNT = Path(os.sep, "var", "run", "secrets", "kubernetes.io", "servi
 
 def cluster_spec(options: dict[str, Any], config: ParallelConfig) -> dict[str, Any]:
     """Move the DaskCluster's part out of the options, and return it as a spec."""
-    pod, container = pod_fields(**{name: options.pop(name, None) for name in OPTIONS})
+    package = manifests.mounted_package(options.get("volume_mounts"))
+    pod, container = manifests.pod_fields(**{name: options.pop(name, None) for name in manifests.OPTIONS})
     given = {name: options.pop(name) for name in _SPEC if options.get(name) is not None}
     n_workers = config.n_workers if config.adapt is None else config.adapt["minimum"]
-    name = options.pop("name", None) or new_name()
+    name = options.pop("name", None) or manifests.new_name()
     custom = options.pop("custom_cluster_spec", None)
     if custom is not None:
         return _custom(
@@ -38,8 +39,8 @@ def cluster_spec(options: dict[str, Any], config: ParallelConfig) -> dict[str, A
     for each in (scheduler, worker):
         each.update(copy.deepcopy(pod))
         each["containers"][0].update(copy.deepcopy(container))
-        each["containers"][0]["env"] = variables(given.get("env"))
-    scheduler["containers"][0]["resources"] = without_devices(given.get("resources"))
+        each["containers"][0]["env"] = manifests.variables(given.get("env"), package)
+    scheduler["containers"][0]["resources"] = manifests.without_devices(given.get("resources"))
     return spec
 
 
@@ -90,14 +91,6 @@ def _custom(custom: Any, beside: list[str], n_workers: int) -> dict[str, Any]:
             f"options.custom_cluster_spec is no DaskCluster, by its kind or containers; {_EXAMPLE}"
         )
     return made
-
-
-def with_run(spec: dict[str, Any], run: str, owner: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a spec with the label of a run and, where the driver is a pod, that pod as its owner."""
-    metadata = {**spec["metadata"], "labels": {**(spec["metadata"].get("labels") or {}), RUN: run}}
-    if owner is not None:
-        metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or []), owner]
-    return {**spec, "metadata": metadata}
 
 
 def owner_of(server: Server) -> dict[str, Any] | None:

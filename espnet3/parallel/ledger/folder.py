@@ -274,7 +274,8 @@ def open_run(
     make_folder(path)
     lease = Lease(path)
     run_id = uuid.uuid4().hex
-    lease.acquire(run_id)
+    with writing(path):  # a folder of another user may not be read either
+        lease.acquire(run_id)
     try:
         return _open(path, run_id, identity, items, resume, lease)
     except BaseException:

@@ -150,15 +150,6 @@ def split_line(line: bytes) -> tuple[bytes, bytes]:
     return line[begin:end], line[outcome : line.rindex(b',"crc":')]
 
 
-def read_line(line: bytes) -> tuple[int, bytes, bytes] | None:
-    """Return position, and the JSON of index and outcome; None for a line that is not whole."""
-    position = check_line(line)
-    try:
-        return None if position == DAMAGED else (position, *split_line(line))
-    except ValueError:
-        return None
-
-
 def hash_indices(items: Sequence[Any]) -> str:
     """Return a hash of the indices and their order; a range and the equal list have the same."""
     if (digest := _hash_integers(items)) is not None:

@@ -5,7 +5,8 @@ The results of a span are read at once, with one look at its checksum; other res
 
 from __future__ import annotations
 
-from array import array
+import mmap
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,16 +58,18 @@ class Scan(Counted):
     """The content of a run's splits; `where` and `spans` are empty unless they were asked for."""
 
     state: bytearray
-    where: array[int]  # by position, the place of its line (`locate`); of a span, that of its first line
-    sums: array[int]  # by position, the checksum of its line, to tell whether another result is the same
+    where: memoryview[int]  # by position, the place of its line, where it is in no span (`locate`)
+    sums: memoryview[int]  # by position, the checksum of its line, to tell whether another result is the same
     splits: list[Path]
-    spans: dict[int, Span] = field(default_factory=dict)  # those taken whole, by their first position
+    # those taken whole, by their first position, and the place of their first line
+    spans: dict[int, tuple[Span, int]] = field(default_factory=dict)
     repaired: list[str] = field(default_factory=list)  # a sentence for each damage, with its repair
     repeated: int = 0  # lines that repeat an earlier one
 
     def locate(self, position: int) -> tuple[int, int]:
         """Return the number of the split and the offset in its file of a position's line."""
-        return self.where[position] >> _OFFSET_BITS, self.where[position] & ((1 << _OFFSET_BITS) - 1)
+        place = self.spans[position][1] if position in self.spans else self.where[position]
+        return place >> _OFFSET_BITS, place & ((1 << _OFFSET_BITS) - 1)
 
 
 def scan_splits(
@@ -81,9 +84,8 @@ def scan_splits(
     n = len(items)
 
     def read(in_spans: bool) -> Scan:
-        where = array("q", [0]) * (n if offsets else 0)
-        scan = Scan(bytearray(n), where, array("I", [0]) * n, split_folders(path, kind))
-        return _Reader(scan, items, indices_sha256, in_spans).read()
+        scan = Scan(bytearray(n), _zeros("q", n), _zeros("I", n), split_folders(path, kind))
+        return _Reader(scan, items, indices_sha256, in_spans, offsets).read()
 
     try:
         return read(in_spans=True)
@@ -91,15 +93,23 @@ def scan_splits(
         return read(in_spans=False)
 
 
+def _zeros(kind: str, n: int) -> memoryview[int]:
+    # pages that nothing is written to take no memory: items in spans need none
+    return memoryview(mmap.mmap(-1, max(1, n) * struct.calcsize(kind))).cast(kind)[:n]  # type: ignore[call-overload, no-any-return]
+
+
 class _SecondOutcomeError(Exception):
     """A second result of a position, whose first one was read in a span without its own checksum."""
 
 
 class _Reader:
-    def __init__(self, scan: Scan, items: Sequence[Any], indices_sha256: str, in_spans: bool) -> None:
+    def __init__(
+        self, scan: Scan, items: Sequence[Any], indices_sha256: str, in_spans: bool, offsets: bool
+    ) -> None:
         self.scan = scan
         self.items = items
         self.in_spans = in_spans
+        self.offsets = offsets
         self.own = [self._is_own(split, indices_sha256) for split in scan.splits]
 
     def read(self) -> Scan:
@@ -173,7 +183,7 @@ class _Reader:
                 raise self._two_results(position, number, at)
             return True
         state[position], sums[position] = outcome, checksum
-        if where:
+        if self.offsets:
             where[position] = begin
             if outcome == FAILED:
                 failure_of(line, self.scan.splits[number] / ERRORS, at)  # raises for a damaged one
@@ -181,12 +191,11 @@ class _Reader:
 
     def _take(self, span: Span, offset: int) -> int:
         begin, end = span.n, span.n + span.items
-        state, where = self.scan.state, self.scan.where
+        state = self.scan.state
         if end > len(state) or state.count(LEFT, begin, end) != span.items:
             return 0
-        if where:
-            where[begin] = offset
-            self.scan.spans[begin] = span
+        if self.offsets:
+            self.scan.spans[begin] = span, offset
         state[begin:end] = bytes([OK]) * span.items
         return span.items
 

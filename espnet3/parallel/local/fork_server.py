@@ -14,6 +14,8 @@ This is the driver's side; the server's is `forking`.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import pickle
 import socket
@@ -26,10 +28,11 @@ from typing import Any
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.backend import GPU_VARIABLE
 from espnet3.parallel.backends.table import WITHOUT_DASK
-from espnet3.parallel.checks import search_path, surroundings, working_folder
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.local.forking import EVENT, SIZE
+from espnet3.parallel.surroundings import changeable, search_path, surroundings
 
 # Options of `LocalCluster` that the calling process keeps anyway, and with which values; any other asks for a worker
 _KEPT: dict[str, Callable[[Any], bool]] = {
@@ -80,6 +83,9 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": st
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
+_MOST_TEXT = 1 << 17  # MAX_ARG_STRLEN of Linux: bytes of one variable, with its name
+
+
 class ForkServer:
     """The driver's handle of one server process. Its methods are for one thread unless they say otherwise.
 
@@ -87,13 +93,16 @@ class ForkServer:
     """
 
     def __init__(self, extra_env: dict[str, str] | None = None, *, dask: bool = True) -> None:
+        # where the caller has closed a standard stream, a socket gets its number
+        stdout, stderr = _null_if_closed(1), _null_if_closed(2)
         ours, theirs = socket.socketpair()
         self.sock = ours
+        fd = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
         env = {**_MALLOC, **_ONE_THREAD, **os.environ, **(extra_env or {})}
         code = (
             f"import sys; sys.path[:] = {search_path()!r}\n"
             "from espnet3.parallel.local.forking import serve\n"
-            f"serve({theirs.fileno()}, {os.getpid()}, {dask})"
+            f"serve({fd}, {os.getpid()}, {dask})"
         )
         # the interpreter's own flags (-O, -W, -X ...), as multiprocessing passes them on
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -101,12 +110,20 @@ class ForkServer:
             self.process = subprocess.Popen(
                 [sys.executable, *flags, "-c", code],
                 stdin=subprocess.DEVNULL,  # `python -` reads the caller's script from it
-                pass_fds=[theirs.fileno()],
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=[fd],
                 start_new_session=True,  # the terminal's Ctrl-C is the driver's business
                 env=env,
             )
+        except (OSError, TypeError) as error:
+            ours.close()
+            if getattr(error, "errno", None) in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+                raise
+            raise ConfigError(_why_not_started(error, env)) from error
         finally:
             theirs.close()
+            os.close(fd)
         self._waiting: list[Callable[[int], None]] = []
         self._on_exit: dict[int, Callable[[int, int], None]] = {}
         self._exits: list[Callable[[int, int], None]] = []
@@ -177,9 +194,31 @@ class ForkServer:
         self.process.wait()
 
 
+def _null_if_closed(fd: int) -> int | None:
+    try:
+        os.fstat(fd)
+    except OSError:  # else a file of the new process would get its number, and what items print
+        return subprocess.DEVNULL
+    return None
+
+
+def _why_not_started(error: Exception, env: Mapping[str, str]) -> str:
+    if getattr(error, "errno", None) != errno.E2BIG:
+        return (
+            f"workers cannot be started: sys.executable = {sys.executable!r} is not the path of a Python "
+            f"interpreter that can be run ({getattr(error, 'strerror', error)}); set it to one"
+        )
+    size, name = max((len(os.fsencode(f"{name}={value}")) + 1, name) for name, value in env.items())
+    return (
+        f"workers cannot be started: the environment is too large for a new process, and its variable {name} takes "
+        f"{size:,} bytes of it (Linux: at most {_MOST_TEXT:,} in one variable, and a quarter of the stack's limit "
+        "in all); write its value to a file, and set the variable to the file's path"
+    )
+
+
 def boot_of(env: Mapping[str, str], **more: Any) -> dict[str, Any]:
     """Return what a new worker is told first."""
-    return {"env": {**os.environ, **env}, "cwd": working_folder(), "path": search_path(), **more}
+    return {"surroundings": surroundings(), "env": env, **more}
 
 
 def send_boot(sock: socket.socket, boot: Mapping[str, Any]) -> None:
@@ -193,7 +232,7 @@ def send_boot(sock: socket.socket, boot: Mapping[str, Any]) -> None:
 
 class _Begun(threading.local):
     server: ForkServer | None = None  # that this thread's run begins with, until the run takes it
-    surroundings: tuple[object, ...] = ()  # that the server inherited
+    surroundings: Mapping[str, Any] = {}  # that the server inherited
 
 
 _BEGUN = _Begun()
@@ -210,7 +249,7 @@ def head_start(config: ParallelConfig) -> Iterator[None]:
     if alone(config) or inside_item() or not without_dask(config) or not _FIRST.acquire(blocking=False):
         yield
         return
-    _BEGUN.server, _BEGUN.surroundings = ForkServer(dask=False), surroundings()
+    _BEGUN.server, _BEGUN.surroundings = ForkServer(dask=False), changeable()
     try:
         yield
     finally:
@@ -222,7 +261,7 @@ def head_start(config: ParallelConfig) -> Iterator[None]:
 def take_server() -> ForkServer | None:
     """Return the server that this thread's run began with; one that inherited other surroundings is ended."""
     server, _BEGUN.server = _BEGUN.server, None
-    if server is not None and _BEGUN.surroundings != surroundings():
+    if server is not None and _BEGUN.surroundings != changeable():
         server.kill()
         return None
     return server

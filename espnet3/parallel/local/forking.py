@@ -15,9 +15,10 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
+
+from espnet3.parallel.surroundings import give
 
 EVENT = struct.Struct("!cii")  # b"P": forked pid; b"X": pid ended with wait status
 SIZE = struct.Struct("!I")
@@ -162,17 +163,6 @@ def _report(control: socket.socket, kind: bytes, pid: int, status: int) -> None:
         control.sendall(EVENT.pack(kind, pid, status))
 
 
-def _enter(boot: Mapping[str, Any]) -> str:
-    os.environ.update(boot["env"])
-    sys.path[:] = boot["path"]
-    try:
-        if boot["cwd"] is not None:  # else it is deleted, and this process is in it already
-            os.chdir(boot["cwd"])
-    except OSError as error:
-        return f"it cannot enter the working folder: {error}"
-    return ""
-
-
 def _child(fd: int, refusal: str) -> NoReturn:
     code = 1
     try:
@@ -182,7 +172,9 @@ def _child(fd: int, refusal: str) -> NoReturn:
         if len(head) == SIZE.size:
             (size,) = SIZE.unpack(head)
             boot = pickle.loads(sock.recv(size, socket.MSG_WAITALL))
-            if refusal := refusal or _enter(boot):
+            refusal = refusal or give(boot["surroundings"])
+            os.environ.update(boot["env"])
+            if refusal:
                 import json
 
                 sock.sendall(json.dumps({"error": refusal}).encode() + b"\n")
@@ -199,6 +191,7 @@ def _child(fd: int, refusal: str) -> NoReturn:
         import atexit
 
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # an item has closed it, or put something else in its place
+                stream.flush()
         os._exit(code)

@@ -135,22 +135,22 @@ class Supervisor:
 
         self._call(again)
 
-    def stop(self, worker: Supervised, kill: bool = False) -> None:
-        """End a worker for good; its owner is told when it has ended."""
+    def stop(self, worker: Supervised, grace: float = GRACE) -> None:
+        """End a worker for good, by force after so many seconds; its owner is told when it has ended."""
         worker.stopped = True
-        self._call(lambda: self._stop(worker, kill))
+        self._call(lambda: self._stop(worker, grace))
 
     def is_whole(self) -> bool:
         """Whether processes can be replaced, and none is given up."""
         return not self._without_server and not any(worker.given_up for worker in self.workers)
 
-    def close(self, kill: bool = False) -> None:
+    def close(self, grace: float = GRACE) -> None:
         """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing."""
         if self._closing or os.getpid() != self._pid:
             return
         self._closing = True
         for worker in list(self.workers):
-            self.stop(worker, kill)
+            self.stop(worker, grace)
         self._wake()  # there may be none
         if self._thread.ident is not None:
             self._thread.join()
@@ -339,13 +339,12 @@ class Supervisor:
         worker.failure, worker.given_up = _NO_SERVER, True
         worker.tell_owner()
 
-    def _stop(self, worker: Supervised, kill: bool) -> None:
+    def _stop(self, worker: Supervised, grace: float) -> None:
         if worker.ended:
             self._over(worker)
-        elif kill or not worker.send(b"stop\n"):
-            worker.kill = time.monotonic()
         else:
-            worker.kill = time.monotonic() + GRACE
+            told = grace > 0 and worker.send(b"stop\n")
+            worker.kill = time.monotonic() + (grace if told else 0.0)
 
     def _over(self, worker: Supervised) -> None:
         worker.again = worker.kill = None

@@ -20,12 +20,14 @@ import time
 import traceback
 from typing import Any
 
-from espnet3.parallel.checks import is_installed, own_attribute, surroundings
-from espnet3.parallel.env.store import name_worker
+from espnet3.parallel.checks import is_installed, own_attribute
+from espnet3.parallel.env.store import ENVS, name_worker
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import STARTED, Slots
+from espnet3.parallel.surroundings import changeable
 
 _WAKE_UP = 1000  # milliseconds
+_LAST_ITEM = 0.25  # seconds that an item may still take, where another one has ended the run
 _CLOCK = 0.05  # seconds that a file system's clock may be behind
 _AT_START = frozenset(sys.modules)  # in the server, before any module that its driver names
 _HEARTBEAT = 2.0  # seconds; Dask's own is 0.5, and each heartbeat costs both ends 3 ms of processor time
@@ -43,6 +45,7 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
         asyncio.run(_serve_dask(sock, boot))
     else:
         _serve_slots(sock, boot)
+    ENVS.clear()
 
 
 def _leave() -> None:
@@ -64,17 +67,18 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
     host, pid = socket.gethostname(), os.getpid()
 
     def as_new() -> bool:
-        return surroundings() == before and not _edited(began)
+        return changeable() == before and not _edited(began)
 
     try:
         name_worker(f"local-{boot['name']}-{pid}")
         hello = Hello(boot["name"], f"process {pid}", pid, host, boot["threads"])
         place = boot["address"], boot["key"], boot["driver"]
-        Slots(*place, True, hello, as_new=as_new).open()
+        slots = Slots(*place, True, hello, as_new=as_new)
+        slots.open()
     except Exception:
         _send(sock, {"error": traceback.format_exc()})
         return
-    before = surroundings()  # what an item may change for those that come after it
+    before = changeable()  # what an item may change for those that come after it
     _send(sock, {"up": True})
     STARTED.set()
     poller = select.poll()
@@ -83,6 +87,7 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
         continue
     if not _receive(sock):  # else it is "stop"
         _leave()
+    slots.end(_LAST_ITEM)
 
 
 def _receive(sock: socket.socket) -> bytes:

@@ -18,15 +18,16 @@ from typing import NamedTuple, TypeVar
 
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.machine import chosen_gpus, gpu_env, processors
-from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import ForkServer, boot_of, take_server
 from espnet3.parallel.local.memory_limit import MemoryWatch
-from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
+from espnet3.parallel.local.supervisor import GRACE, SupervisedCluster, Supervisor
 from espnet3.parallel.pilots.pool import ChangedWorkersError, Pool, RunSlots, SlotClaim, private_listener
+from espnet3.parallel.surroundings import surroundings
 
 Outcome = TypeVar("Outcome")
+_AFTER_AN_ERROR = 0.5  # seconds that processes have to close what their envs hold open
 
 
 class OwnWorkers(SupervisedCluster, RunSlots):
@@ -99,11 +100,11 @@ class OwnWorkers(SupervisedCluster, RunSlots):
                 memory = MemoryWatch(self._memory_limit, self._threads)
                 self.supervisor.add(str(number), boot, memory)
 
-    def close(self, kill: bool = False) -> None:
+    def close(self, grace: float = GRACE) -> None:
         """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing."""
         self._closed = True
         self.pool.close()
-        self.supervisor.close(kill)
+        self.supervisor.close(grace)
 
     def leave(self) -> None:
         """End them without waiting: their server waits for them, when this process is gone."""
@@ -166,7 +167,7 @@ _STAY = _Stay()
 def borrowed(config: ParallelConfig, most: int | None, modules: Sequence[str] = ()) -> Iterator[OwnWorkers]:
     """Have worker processes for a block of code: those that stayed, or new ones.
 
-    After an error they are killed; else they stay for `config.idle_timeout` seconds.
+    After an error they end; else they stay for `config.idle_timeout` seconds.
     """
     wanted = wanted_by(config)
     n = config.n_workers if most is None else max(1, min(config.n_workers, most))
@@ -183,7 +184,7 @@ def borrowed(config: ParallelConfig, most: int | None, modules: Sequence[str] = 
     try:
         yield workers
     except BaseException:
-        workers.close(kill=True)
+        workers.close(_AFTER_AN_ERROR)
         raise
     if config.idle_timeout > 0:
         _STAY.put(workers, wanted, config.idle_timeout)
@@ -211,14 +212,7 @@ def on_own_workers(
 
 def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
     """Return the options and surroundings that processes would have now: with the same ones they can be used again."""
-    return (
-        config.env,
-        config.n_workers,
-        repr(config.options),
-        working_folder(),
-        search_path(),
-        dict(os.environ),
-    )
+    return config.env, config.n_workers, repr(config.options), surroundings()
 
 
 def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:
@@ -236,7 +230,7 @@ def end_idle() -> None:
     """End the processes that stay, and wait for that."""
     found = _STAY.take(for_good=True)
     if found is not None:
-        found.workers.close(kill=True)
+        found.workers.close(grace=0)
 
 
 def _leave() -> None:

@@ -19,7 +19,6 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from espnet3.parallel.checks import search_path
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error, recorded_error
 from espnet3.parallel.engine.settling import Block
@@ -42,6 +41,7 @@ from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot, Sl
 from espnet3.parallel.pilots.protocol import Done, RunSpec, block_of, pack, setup_error
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
+from espnet3.parallel.surroundings import search_path
 
 logger = logging.getLogger(__name__)
 

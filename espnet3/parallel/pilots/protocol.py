@@ -72,6 +72,7 @@ class RunSpec:
     check: Callable[[dict[str, Any]], None] | None = None  # called with the env before the first item
     as_lines: bool = False  # answer with the lines of a run folder in place of the results
     loaded: LoadedCode | None = None  # the driver's code, where a run folder says what made its results
+    names: pickling.MainNames = field(default_factory=pickling.MainNames)  # last
 
     def check_loaded(self, where: str) -> None:
         """Raise a ConfigError where this process has loaded other code than the driver."""

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 4  # at a handshake, which on a busy host takes longer than its time limit
 _PAUSE = 0.5  # seconds after the first one; more after each further one
+_LOOK = 0.005  # seconds between looks whether the last item has ended
 
 # Unset while a worker's start has not been answered yet: an item that ends the process first would make it
 # look like a worker that cannot start.
@@ -99,6 +100,15 @@ class Slots:
     def is_needed(self) -> bool:
         """Whether the driver waits for a chunk that was in hand when `leave` was called."""
         return any(pilot.is_needed() for pilot in self._last)
+
+    def end(self, seconds: float) -> None:
+        """Let the items in hand end, so many seconds at most, and forget every run: the process ends."""
+        self.leave()
+        until = time.monotonic() + seconds
+        while any(pilot.busy for pilot in self._last) and time.monotonic() < until:
+            time.sleep(_LOOK)
+        for pilot in self._last:
+            pilot.calls.clear()
 
     def drop_chunks(self) -> None:
         """Give up the chunks in hand: the driver does not wait for them."""
@@ -179,12 +189,12 @@ class Pilot:
         self.leaving = False  # the worker is about to end: the chunk in hand is the last one
         self.broken = False  # it could not go on
         self.answered = False  # a chunk
-        self._busy = False
+        self.busy = False
         self._step = 1  # items that the steps of this run's last chunk held
         self._send_lock = threading.Lock()
         self._outlet = Outlet(self.worker, self.channel, self._send_lock)
         self._inbox: deque[Any] = deque()
-        self._calls: dict[int, tuple[Call, RunSpec]] = {}
+        self.calls: dict[int, tuple[Call, RunSpec]] = {}
         self._broken: set[int] = set()
 
     def serve(self) -> None:
@@ -193,13 +203,13 @@ class Pilot:
         try:
             while True:
                 message = self._inbox.popleft() if self._inbox else self.channel.recv()
-                self._busy, run_id = True, message[1]
+                self.busy, run_id = True, message[1]
                 if message[0] == "chunk" and self.leaving:
                     self._send(("bye", message[1]))  # what was sent ahead has not begun
                     self.channel.finish()  # an answer may still be on its way
                     return
                 getattr(self, "_on_" + message[0])(*message[1:])
-                self._busy = False
+                self.busy = False
         except (ChannelClosedError, OSError):
             self.channel.close()
         except BaseException as error:  # an item has broken this process beyond use: a new one will do better
@@ -211,7 +221,7 @@ class Pilot:
                 end_process()
             self._report_broken(run_id, error)
         finally:
-            self._busy = False
+            self.busy = False
 
     def _report_broken(self, run_id: int, error: BaseException) -> None:
         kind, text, trace = describe_error(error)
@@ -223,7 +233,7 @@ class Pilot:
 
     def is_needed(self) -> bool:
         """Whether the driver waits for this slot's chunk."""
-        return self._busy and not self.channel.at_end()
+        return self.busy and not self.channel.at_end()
 
     def _send(self, message: Any) -> None:
         with self._send_lock:
@@ -276,7 +286,7 @@ class Pilot:
         self.mark.clear()
         if run_id in self._broken:
             return
-        self._calls[run_id] = (call, spec)
+        self.calls[run_id] = (call, spec)
         self._step = 1
         with self._send_lock:
             self._outlet.flush(run_id)
@@ -285,11 +295,11 @@ class Pilot:
     def _on_chunk(
         self, run_id: int, items: Any, start: int, singly: bool, positions: Any, budget: float
     ) -> None:
-        if run_id not in self._calls:  # its setup failed; the driver knows
+        if run_id not in self.calls:  # its setup failed; the driver knows
             return
         if self._inbox and self._has_end(run_id):  # it was sent ahead, and is no longer wanted
             return
-        call, spec = self._calls[run_id]
+        call, spec = self.calls[run_id]
 
         def interrupted() -> bool:
             return self.leaving or self._ended(run_id)
@@ -318,7 +328,7 @@ class Pilot:
                 spec.check_loaded("this process")  # what the items have imported
             except ParallelError as error:
                 self._broken.add(run_id)
-                del self._calls[run_id]
+                del self.calls[run_id]
                 forget(spec)
                 self.mark.clear()
                 self._send(("setup", run_id, setup_report(error, self.worker)))
@@ -365,6 +375,6 @@ class Pilot:
             return pickle_parts(("done", run_id, tuple(head), values))
 
     def _on_end(self, run_id: int) -> None:
-        _, spec = self._calls.pop(run_id, (None, None))
+        _, spec = self.calls.pop(run_id, (None, None))
         if spec is not None:
             forget(spec)

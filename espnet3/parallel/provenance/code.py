@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dis
 import hashlib
-import marshal
 import re
+import sys
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
-from dis import Instruction
-from functools import lru_cache
+from functools import cache, cached_property
 from itertools import pairwise
 from types import CodeType
 from typing import Any
@@ -24,79 +24,123 @@ WITHIN = "[]"  # at the end of a place: something in it
 _FLAGS = 0x2AF  # optimized, new locals, *args, **kwargs, and generators and coroutines of all kinds
 _IS_FUNCTION = 0x02  # its locals are its own: no class body, and no module
 _UNSAID = frozenset({"__doc__", "__firstlineno__", "__static_attributes__"})  # of class bodies and modules
-_NO_STEPS = frozenset({"EXTENDED_ARG", "NOP", "CACHE"})
-_PARTS = re.compile("(LOAD|STORE)_FAST_(LOAD|STORE)_FAST")  # one instruction for two
-_MAIN = (["__name__", "__main__", "=="], ["__name__", "__main__", "bool(==)"])
-_JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
 _LAST = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _OTHERWISE = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE"}
 
+# --- how this version of Python writes instructions ---
+
+_VERSION = sys.version_info[:2]
+_WITH_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))  # a list since Python 3.12
+_MORE = dis.opmap["EXTENDED_ARG"]
+_NO_STEPS = frozenset(dis.opmap.get(name) for name in ("EXTENDED_ARG", "NOP", "CACHE"))
+# One instruction for two
+_PAIRS = {
+    op: parts.groups()
+    for name, op in dis.opmap.items()
+    if (parts := re.fullmatch("(LOAD|STORE)_FAST_(LOAD|STORE)_FAST", name))
+}
+_CONSTANTS = [*dis.hasconst, *(op for name, op in dis.opmap.items() if name == "KW_NAMES")]
+_TABLES = (dis.hasname, _CONSTANTS, dis.haslocal, dis.hasfree, dis.hascompare)
+# By instruction: the table that its argument is a number in, and how many lower bits of the argument say something else
+_MEANT = {op: (at, 0) for at, ops in enumerate(_TABLES) for op in ops} | {
+    dis.opmap["LOAD_GLOBAL"]: (0, int(_VERSION >= (3, 11))),
+    dis.opmap["LOAD_ATTR"]: (0, int(_VERSION >= (3, 12))),
+    dis.opmap.get("LOAD_SUPER_ATTR", -1): (0, 2),
+    dis.opmap["COMPARE_OP"]: (4, 5 if _VERSION >= (3, 13) else 4 if _VERSION >= (3, 12) else 0),
+}
+_NAMES = [name.replace("FORWARD_", "").replace("BACKWARD_", "") for name in dis.opname]
+_OPS = {name: op for op, name in enumerate(_NAMES)}
+_JUMP_NAMES = frozenset(_NAMES[op] for op in (*dis.hasjrel, *dis.hasjabs))
+_ALWAYS = frozenset(name for name in _JUMP_NAMES if name.startswith("JUMP_") and "_IF_" not in name)
+
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
-_STORES = ("STORE_NAME", "STORE_FAST", "STORE_DEREF", "STORE_GLOBAL")
-_KEEP_CODE = ("staticmethod", "classmethod", "property")  # decorators that leave a function's code as it is
 # How many keys stand between the owner of a part and the top of the stack
-_KEYS = {"BINARY_SUBSCR": 1, "STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "STORE_SLICE": 2}
-# Depths in the stack that Python 3.10 has in names, and not as arguments
-_DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 2, "ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}
-_DEEPEST = 8  # a value further down is never the one that a statement changes
-_SETTERS = frozenset({*_KEYS, "STORE_ATTR", "DELETE_ATTR"} - {"BINARY_SUBSCR"})
+_KEYS = {"BINARY_SUBSCR": 1, "STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "BINARY_SLICE": 2, "STORE_SLICE": 2}
+_DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 2}  # Python 3.10 has these in names, and not as arguments
+_PARTS = frozenset({*_ATTRIBUTES, "LOAD_SUPER_ATTR", "BINARY_SUBSCR", "BINARY_SLICE"})
+_SETTERS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELETE_ATTR"})
+_TAKERS = ("STORE_", "DELETE_", "POP_", "END_")  # they leave no value
+_COPIES, _TURNS = ("COPY", "DUP_"), ("SWAP", "ROT_")
 _KINDS = {"STORE_GLOBAL": "global", "DELETE_GLOBAL": "global", "STORE_DEREF": "free", "DELETE_DEREF": "free"}
 _CHANGERS = frozenset(  # methods of containers that change them
     {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
     | {"reverse", "setdefault", "sort", "update"}
 )
-# The hashes of this process, by that of the code with lines and file, which is made 50 times as fast: workers begin
-# with their driver's
-KNOWN: dict[bytes, str] = {}
 # The place of a value: a root, which is "global", the "first" argument, another one ("argument x") or "free" (a
 # variable of the function around), then the names that lead to the value
 _Place = tuple[str, ...]
+# An instruction: its name, the name or constant that it uses, or where it jumps to, or else its argument; its argument
+# as it is; its offset. `dis` has the same, and takes twenty times as long
+_Step = tuple[str, Any, int, int]
 
 
-def code_hash(code: CodeType, body: bool = False) -> str:
-    """Return the hash of compiled code; of a module's `body` without its functions and its lines for the program."""
-    try:
-        as_it_is = hashlib.sha256(marshal.dumps(code, 2)).digest() + bytes([body])  # 2: no references
-    except ValueError:  # of a constant that no compiler makes
-        return _hash(code, body)
-    return KNOWN.get(as_it_is) or KNOWN.setdefault(as_it_is, _hash(code, body))
-
-
-def _hash(code: CodeType, body: bool) -> str:
-    counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags & _FLAGS)
-    found = hashlib.sha256(repr((counts, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
-    found.update("\n".join(_flow(code, body)).encode("utf-8", "surrogatepass"))
-    return found.hexdigest()[:DIGITS]
-
-
-@lru_cache(maxsize=1 << 12)
-def steps_of(code: CodeType) -> list[Instruction]:
+def steps_of(code: CodeType) -> list[_Step]:
     """Return the instructions that count; split those that do two things."""
-    steps: list[Instruction] = []
-    for one in dis.get_instructions(code):
-        if one.opname == "STORE_NAME" and one.argval in _UNSAID and not code.co_flags & _IS_FUNCTION:
-            steps = steps[:-1]
-        elif parts := _PARTS.fullmatch(one.opname):
-            pairs = zip(parts.groups(), one.argval, strict=True)
-            steps += [one._replace(opname=f"{part}_FAST", argval=name) for part, name in pairs]
-        elif one.opname not in _NO_STEPS:
-            steps.append(one)
+    steps: list[_Step] = []
+    raw, above, has_names = code.co_code, 0, not code.co_flags & _IS_FUNCTION
+    cells = (*code.co_cellvars, *code.co_freevars)
+    if _VERSION >= (3, 11):  # cells that are arguments have one number
+        cells = (*code.co_varnames, *(one for one in cells if one not in code.co_varnames))
+    fast = cells if _VERSION >= (3, 11) else code.co_varnames
+    tables: tuple[Any, ...] = (code.co_names, code.co_consts, fast, cells, dis.cmp_op)
+    for number, op in enumerate(raw[::2]):
+        if op in _NO_STEPS:
+            above = (above | raw[2 * number + 1]) << 8 if op == _MORE else 0
+            continue
+        at, arg, above = 2 * number, above | raw[2 * number + 1], 0
+        name: str = _NAMES[op]
+        value: Any = arg
+        if op in _PAIRS:
+            for part, local in zip(_PAIRS[op], (arg >> 4, arg & 15), strict=True):
+                steps.append((f"{part}_FAST", fast[local], local, at))
+        elif name in _JUMP_NAMES:
+            steps.append((name, _target(raw, at, arg), arg, at))
+        else:
+            if op in _MEANT:
+                table, shift = _MEANT[op]
+                value = tables[table][arg >> shift]
+            if has_names and name == "STORE_NAME" and value in _UNSAID:
+                steps.pop()
+            else:
+                steps.append((name, value, arg, at))
     return steps
 
 
-def _flow(code: CodeType, body: bool) -> Iterator[str]:
-    steps = steps_of(code)
-    offsets = [step.offset for step in steps]
-    ops = [step.opname.replace("FORWARD_", "").replace("BACKWARD_", "") for step in steps]
-    jumps = {at: bisect_left(offsets, step.argval) for at, step in enumerate(steps) if step.opcode in _JUMPS}
-    always = {at: to for at, to in jumps.items() if ops[at].startswith("JUMP_") and "_IF_" not in ops[at]}
+def _target(raw: bytes, at: int, arg: int) -> int:
+    if raw[at] in dis.hasjabs:
+        return 2 * arg
+    after = at + 2
+    while raw[after : after + 1] == b"\0":  # room for the interpreter
+        after += 2
+    return after + (-2 if "BACKWARD" in dis.opname[raw[at]] else 2) * arg
+
+
+# --- the hash ---
+
+
+def _hash(code: CodeType, steps: list[_Step], body: bool = False) -> str:
+    counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags & _FLAGS)
+    parts = (counts, code.co_varnames, code.co_freevars, code.co_cellvars, _flow(code, steps, body))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:DIGITS]
+
+
+def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
+    """Return the instructions, and for those that do not go on with the next one alone, how far away their next are."""
+    flow: list[Any] = [
+        (op, value if type(value) is str or type(value) is int else (_steady(value, body),))
+        for op, value, *_ in steps
+    ]
+    offsets = [at for *_, at in steps]
+    jumps = {at: bisect_left(offsets, step[1]) for at, step in enumerate(steps) if step[0] in _JUMP_NAMES}
+    table = getattr(code, "co_exceptiontable", b"")  # since Python 3.11
+    if not jumps and not table:
+        return flow
+    always = {at: to for at, to in jumps.items() if steps[at][0] in _ALWAYS}
     for at, to in jumps.items() if body else ():
-        said = [str(step.argval) for step in steps[max(at - 3, 0) : at]]
-        if said in _MAIN and ops[at].endswith(
-            "JUMP_IF_FALSE"
-        ):  # what runs only where a module is the program
-            always |= dict.fromkeys(range(at - 3, to), to)
+        said = [value for _, value, *_ in steps[max(at - 3, 0) : at]]
+        if said == ["__name__", "__main__", "=="] and steps[at][0].endswith("JUMP_IF_FALSE"):
+            always |= dict.fromkeys(range(at - 3, to), to)  # it runs only where a module is the program
 
     def end(at: int) -> int:
         for _ in always:  # no more often: a loop may be empty
@@ -105,108 +149,86 @@ def _flow(code: CodeType, body: bool) -> Iterator[str]:
             at = always[at]
         return at
 
-    table = getattr(code, "co_exceptiontable", b"")  # it takes a while to read it
     caught = {
         at: (bisect_left(offsets, one.target), one.depth)
-        for one in (getattr(dis.Bytecode(code), "exception_entries", ()) if table else ())
+        for one in (dis.Bytecode(code).exception_entries if table else ())  # type: ignore[attr-defined]
         for at in range(bisect_left(offsets, one.start), bisect_left(offsets, one.end))
     }
-    numbers = {at: number for number, at in enumerate(at for at in range(len(steps)) if at not in always)}
-    for at, number in numbers.items():
-        value = code.co_consts[steps[at].arg or 0] if ops[at] == "KW_NAMES" else steps[at].argval
-        yield f"{_OTHERWISE.get(ops[at], ops[at])} {'' if at in jumps else _steady(value, body)}"
-        after = [*([] if ops[at] in _LAST else [at + 1]), *([jumps[at]] if at in jumps else [])]
-        after = [*(after[::-1] if ops[at] in _OTHERWISE else after), *caught.get(at, ())[:1]]
-        then = [numbers.get(end(one)) for one in after]
-        if then != [number + 1]:
-            yield f"{then} {caught.get(at, ())[1:]}"
+    kept = [at for at in range(len(steps)) if at not in always]
+    numbers = {at: number for number, at in enumerate(kept)}
+    for at in numbers.keys() & (jumps.keys() | caught.keys() | {at - 1 for at in always}):
+        op = steps[at][0]
+        after = [*([] if op in _LAST else [at + 1]), *([jumps[at]] if at in jumps else [])]
+        after = [*(after[::-1] if op in _OTHERWISE else after), *caught.get(at, ())[:1]]
+        steps_to = [numbers.get(end(one), 0) - numbers[at] for one in after]
+        value = "" if at in jumps else flow[at][1]
+        flow[at] = (_OTHERWISE.get(op, op), value, steps_to, caught.get(at, ())[1:])
+    return [flow[at] for at in kept]
 
 
 def _steady(value: Any, body: bool = False) -> str:
-    if type(value) in (str, int):
-        return f"{value!r}"
     if isinstance(value, CodeType):
-        return value.co_name if body and value.co_flags & _IS_FUNCTION else code_hash(value, body)
+        is_left_out = body and value.co_flags & _IS_FUNCTION
+        return value.co_name if is_left_out else body_hash(value) if body else code_hash(value)
     if isinstance(value, (tuple, frozenset)):
         parts = [_steady(one) for one in value]
         return f"{type(value).__name__} {parts if isinstance(value, tuple) else sorted(parts)}"
     return f"{type(value).__name__} {value!r}"
 
 
-@lru_cache(maxsize=1 << 11)
-def functions_in(code: CodeType, inside: str = "", given: bool = False) -> list[tuple[str, CodeType, bool]]:
-    """Return the functions that code defines: qualified name, code, and whether a decorator is given them."""
-    found, parts = [], [one for one in code.co_consts if isinstance(one, CodeType)]
-    decorated = _decorated(code) if parts and not given else set()
-    for one in parts:
-        if one.co_name.startswith("<generic parameters"):
-            found += functions_in(one, inside, given)
-            continue
-        name, is_function = inside + one.co_name, one.co_flags & _IS_FUNCTION
-        is_given = given or one.co_name in decorated
-        found += [(name, one, is_given)] if is_function else []
-        found += functions_in(one, f"{name}.<locals>." if is_function else f"{name}.", is_given)
-    return found
+def code_hash(code: CodeType) -> str:
+    """Return the hash of compiled code."""
+    return facts_of(code).hash
 
 
-def _decorated(code: CodeType) -> set[str]:
-    found, begin, made, is_class = set(), 0, 0, False
-    steps = [step for step in steps_of(code) if step.opname != "PRECALL"]
-    for at, step in enumerate(steps):
-        if step.opname in _STORES:
-            calls = at - made - 1
-            if calls > is_class and not (calls == 1 and steps[begin].argval in _KEEP_CODE):
-                found.add(step.argval)
-            begin, made, is_class = at + 1, at, False
-        elif not step.opname.startswith("CALL"):
-            made, is_class = at, is_class or step.opname == "LOAD_BUILD_CLASS"
-    return found
+@cache
+def body_hash(code: CodeType) -> str:
+    """Return the hash of a module's code without its functions and its lines for the program."""
+    return _hash(code, steps_of(code), True)
 
 
-@lru_cache(maxsize=1 << 11)
-def hashes_in(code: CodeType) -> dict[str, set[str]]:
-    """Return the hashes of a module's own statements and of its functions, by name."""
-    found = {BODY: {code_hash(code, True)}}
-    for name, function, _ in functions_in(code, given=True):  # which need not be found out
-        found.setdefault(name, set()).add(code_hash(function))
-    return found
+# --- what code says of the world around it ---
 
 
 class Facts:
     """Names that code and its inner functions use of the world around them.
 
     Attributes:
+        hash: The hash of the code.
         names: All names and attributes in it.
         texts: All texts in it.
         reads: The names of the module that it reads.
         bare: Those of them that it hands on as they are, so that other code may change them.
-        changes: Places that it changes and has not made itself; "[]" at the end means changed in place.
         imports: Its imports: module as written, dots before it, names from it.
     """
 
     def __init__(self, code: CodeType) -> None:
-        codes = list(_all(code))
-        constants = [one for each in codes for one in each.co_consts]
-        constants += [word for one in constants if type(one) is tuple for word in one]
-        self.names = frozenset(name for one in codes for name in one.co_names)
-        self.texts = frozenset(word for word in constants if type(word) is str)
-        self.changes = {place for one in codes for place in _changes(one) if place}
-        self.reads: set[str] = set()
-        self.bare: set[str] = set()
-        self.imports: list[tuple[str, int, tuple[str, ...]]] = []
-        for one in codes:
-            self._read(steps_of(one), hasattr(one, "co_exceptiontable"))
+        steps, inner = steps_of(code), [facts_of(one) for one in code.co_consts if isinstance(one, CodeType)]
+        texts = [one for each in code.co_consts for one in (each if type(each) is tuple else (each,))]
+        self._code, self._inner, self.hash = code, inner, _hash(code, steps)
+        self.names: frozenset[str] = frozenset(code.co_names).union(*(one.names for one in inner))
+        self.texts: frozenset[str] = frozenset(one for one in texts if type(one) is str)
+        self.texts = self.texts.union(*(one.texts for one in inner))
+        self.reads: set[str] = set().union(*(one.reads for one in inner))
+        self.bare: set[str] = set().union(*(one.bare for one in inner))
+        self.imports: list[tuple[str, int, tuple[str, ...]]] = [each for one in inner for each in one.imports]
+        for at, (op, value, arg, _) in enumerate(steps):
+            if op in _GLOBALS:
+                self.reads.add(value)
+                is_called = _VERSION >= (3, 11) and op == "LOAD_GLOBAL" and arg & 1
+                if not is_called and steps[at + 1][0] not in _ATTRIBUTES:
+                    self.bare.add(value)
+            elif op == "IMPORT_NAME":
+                level, taken = steps[at - 2][1], steps[at - 1][1]
+                self.imports.append((value, level if type(level) is int else 0, tuple(taken or ())))
 
-    def _read(self, steps: list[Instruction], says_calls: bool) -> None:
-        for at, step in enumerate(steps):
-            if step.opname in _GLOBALS:
-                self.reads.add(step.argval)
-                is_called = says_calls and step.opname == "LOAD_GLOBAL" and (step.arg or 0) & 1
-                if not is_called and steps[at + 1].opname not in _ATTRIBUTES:
-                    self.bare.add(step.argval)
-            elif step.opname == "IMPORT_NAME":
-                level, taken = steps[at - 2].argval, steps[at - 1].argval
-                self.imports.append((step.argval, level if type(level) is int else 0, tuple(taken or ())))
+    @cached_property
+    def changes(self) -> set[_Place]:
+        """Places that the code changes and has not made itself; "[]" at the end means changed in place."""
+        return {place for place in _changes(self._code) if place}.union(*(one.changes for one in self._inner))
+
+
+facts_of = cache(Facts)  # by equality, to which lines and the types of constants belong
 
 
 def _changes(code: CodeType) -> Iterator[_Place | None]:
@@ -215,70 +237,84 @@ def _changes(code: CodeType) -> Iterator[_Place | None]:
     known: dict[str, _Place | None] = {name: (f"argument {name}",) for name in arguments}
     known |= {name: ("first",) for name in arguments[:1] if code.co_argcount}
     known |= {name: ("free", name) for name in code.co_freevars}
-    stack: list[_Place | None] = []  # where the values come from; None: from nowhere that is known
-    for step in steps_of(code):
-        stack[:0] = [None] * (_DEEPEST - len(stack) + 1)
-        op, name, owner = step.opname, step.argval, stack[-1 - _KEYS.get(step.opname, 0)]
-        place: _Place | None = None
-        if op in _GLOBALS:
-            place = ("global", name)
-        elif op.startswith("LOAD_FAST") or op == "LOAD_DEREF":
-            place = known.get(name)
-        elif op.startswith("STORE_FAST") or (op == "STORE_DEREF" and name not in code.co_freevars):
-            known[name] = owner
-        elif op in _KINDS:
+    steps = steps_of(code)
+    for at, (op, name, *_) in enumerate(steps):
+        before = steps[at - 1][0]
+        if op in _KINDS and name not in code.co_cellvars:
             yield (_KINDS[op], name, WITHIN)
-        elif op in _KEYS or op.endswith("_ATTR") or op in _ATTRIBUTES:
-            place = _part(owner, WITHIN if op in _KEYS else name)
-            is_changed = op in _ATTRIBUTES and name in _CHANGERS
-            yield place if op in _SETTERS else _part(owner, WITHIN) if is_changed else None
-        _turn(stack, step, place)
+        elif op.startswith("STORE_FAST") or op == "STORE_DEREF":
+            known[name] = _place(steps, at, 0, known)
+        elif op in _SETTERS:  # after a swap, `+=` has read the same part, of a copy of its owner
+            yield None if before.startswith(_TURNS) else _part(steps, at, known)
+        elif op in _PARTS and before.startswith(_COPIES):
+            yield _part(steps, at, known)
+        elif op in _ATTRIBUTES and name in _CHANGERS:
+            yield _part(steps, at, known, WITHIN)
 
 
-def _part(owner: _Place | None, name: str) -> _Place | None:
-    return owner if owner is None or owner[-1] == WITHIN else (*owner, name)
+def _part(steps: list[_Step], at: int, known: dict[str, _Place | None], name: str = "") -> _Place | None:
+    op, read, *_ = steps[at]
+    owner = _place(steps, at, _KEYS.get(op, 0), known)
+    is_whole = owner is None or owner[-1] == WITHIN
+    return owner if is_whole else (*(owner or ()), name or (WITHIN if op in _KEYS else read))
 
 
-def _turn(stack: list[_Place | None], step: Instruction, place: _Place | None) -> None:
-    op, depth = step.opname, _DEPTHS.get(step.opname, step.arg or 0)
-    effect = dis.stack_effect(dis.opmap[op], step.arg, jump=False)
-    effect += op == "END_FOR"  # it also takes the value that the end of a loop would have left
-    if op == "SWAP" and depth <= _DEEPEST:
-        stack[-depth], stack[-1] = stack[-1], stack[-depth]
-    elif op.startswith("ROT_") and depth <= _DEEPEST:
-        stack.insert(1 - depth, stack.pop())
-    elif op.startswith("DUP_") or (op == "COPY" and depth <= _DEEPEST):
-        stack += stack[-depth : len(stack) - depth + effect]
-    elif effect > 0 and not op.startswith("UNPACK_"):
-        stack += [*[None] * (effect - 1), place]
-    elif op.startswith(("STORE_", "DELETE_", "POP_")):
-        del stack[len(stack) + effect :]
-    else:
-        del stack[len(stack) - 1 + min(effect, 0) :]
-        stack += [*[None] * max(effect, 0), place]
+def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | None]) -> _Place | None:
+    """Return the place of the value that lies so far below the top of the stack before a step, if it is known."""
+    while at > 0 and (below or steps[at - 1][0].startswith(_TAKERS)):
+        at -= 1
+        op, _, arg, _ = steps[at]
+        below -= dis.stack_effect(_OPS[op], arg if _OPS[op] in _WITH_ARGUMENT else None, jump=False)
+        below -= op == "END_FOR"  # it also takes the value that the end of a loop would have left
+        if below < 0 or op.startswith(_TURNS):
+            return None
+    op, name, arg, _ = steps[at - 1]
+    if op.startswith(_COPIES):
+        return _place(steps, at - 1, _DEPTHS.get(op, arg) - 1, known)
+    if op in _GLOBALS:
+        return ("global", name)
+    is_local = op.startswith("LOAD_FAST") or op == "LOAD_DEREF"
+    return known.get(name) if is_local else _part(steps, at - 1, known) if op in _PARTS else None
 
 
-facts_of = lru_cache(maxsize=1 << 14)(Facts)
+# --- the parts of a module's code ---
 
 
-def _all(code: CodeType) -> Iterator[CodeType]:
-    yield code
+@cache
+def functions_in(code: CodeType) -> dict[str, list[CodeType]]:
+    """Return the functions that code defines, by qualified name."""
+    found: dict[str, list[CodeType]] = {}
     for one in code.co_consts:
         if isinstance(one, CodeType):
-            yield from _all(one)
+            is_function, is_generic = (
+                one.co_flags & _IS_FUNCTION,
+                one.co_name.startswith("<generic parameters"),
+            )
+            if is_function and not is_generic:
+                found.setdefault(one.co_name, []).append(one)
+            inside = "" if is_generic else f"{one.co_name}.<locals>." if is_function else f"{one.co_name}."
+            for name, inner in functions_in(one).items():
+                found.setdefault(inside + name, []).extend(inner)
+    return found
 
 
-@lru_cache(maxsize=1 << 10)
+@cache
+def hashes_in(code: CodeType) -> dict[str, set[str]]:
+    """Return the hashes of a module's own statements and of its functions, by name."""
+    functions = {name: {code_hash(one) for one in found} for name, found in functions_in(code).items()}
+    return {BODY: {body_hash(code)}, **functions}
+
+
+@cache
 def constants_in(code: CodeType) -> dict[str, str]:
     """Return a hash of each constant that a module's code sets once, to a literal."""
-    set_by: dict[str, list[Instruction]] = {}
-    for before, step in pairwise(steps_of(code)):
-        if step.opname in ("STORE_NAME", "STORE_GLOBAL"):
-            set_by.setdefault(step.argval, []).append(before)
+    steps = pairwise(steps_of(code))
+    stores = [(name, before) for before, (op, name, *_) in steps if op in ("STORE_NAME", "STORE_GLOBAL")]
+    times = Counter(name for name, _ in stores)
     return {
-        name: constant_hash(by[0].argval)
-        for name, by in set_by.items()
-        if len(by) == 1 and by[0].opname == "LOAD_CONST"
+        name: constant_hash(set_to)
+        for name, (op, set_to, *_) in stores
+        if times[name] == 1 and op == "LOAD_CONST"
     }
 
 

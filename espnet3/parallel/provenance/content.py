@@ -13,7 +13,7 @@ import marshal
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Set
 from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import PurePath
@@ -39,9 +39,8 @@ _OF_C = (
     *(types.BuiltinFunctionType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
     *(MemberDescriptorType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType),
 )
-_CYTHON = (
-    "cython_function_or_method"  # a type of each version of Cython; an attribute of it may be an address
-)
+# Functions of Cython: a type of each version, and an attribute may be an address
+_CYTHON = "cython_function_or_method"
 # Modules of objects that never decide a result, and of those that differ at each start
 _NOTHING = frozenset({
     "_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc"
@@ -49,10 +48,6 @@ _NOTHING = frozenset({
 _ONCE = frozenset({
     "_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"
 })  # fmt: skip
-_SOCKETS = ("socket", "_socket")
-_LAYERS = (
-    "torch.nn.modules.module"  # of the base of all layers, which pickles its attributes and nothing else
-)
 _factory: Any = vars(defaultdict)["default_factory"].__get__
 _longest: Any = vars(deque)["maxlen"].__get__
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
@@ -135,23 +130,23 @@ class Content:
     """Hashes values; `reach.Reach` also takes in the code in them."""
 
     lenient = False  # whether any value without content drops out
+    come_later: Set[str] = (
+        frozenset()
+    )  # modules whose functions and classes are missing yet when a run begins
 
-    def __init__(self, module_name: Callable[[str], str] = name_of) -> None:
+    def __init__(
+        self,
+        module_name: Callable[[str], str] = name_of,
+        left_out: Callable[[Any], set[str]] = lambda _: set(),
+    ) -> None:
         self._module_name = module_name
+        self.left_out = left_out  # the names of an object's attributes that do not count
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
         self._known: dict[int, tuple[str, Any]] = {}
 
     def add(self, thing: Any) -> None:
         """Take in a function, a class, a module, or the dotted name of one."""
-
-    def left_out(self, value: Any) -> set[str]:
-        """Return the names of an object's attributes that do not count."""
-        return set()
-
-    def is_later(self, thing: Any) -> bool:
-        """Tell whether a function or class is missing yet when a run begins."""
-        return False
 
     def hash(self, value: Any, place: str) -> str:
         """Return the hash of a value."""
@@ -213,7 +208,7 @@ class Content:
         return _digest(name, *[self._of(one, f"{place}[{at}]") for at, one in enumerate(here)])
 
     def _comes_later(self, value: Any) -> bool:
-        if not is_a(value, (FunctionType, type)) or not self.is_later(value):
+        if not is_a(value, (FunctionType, type)) or module_of(value) not in self.come_later:
             return False
         self.add(value)
         return True
@@ -227,7 +222,9 @@ class Content:
         if not is_a(value, FunctionType):
             return _digest("code", full)
         full += b" " + value.__code__.co_name.encode()
-        if not _is_anonymous(value) and (is_users(value) or not value.__closure__):
+        known = getattr(value.__code__, "co_qualname", "")  # since Python 3.11
+        is_named = "<" not in value.__qualname__ + known and (known or "__wrapped__" not in vars(value))
+        if is_named and (is_users(value) or not value.__closure__):
             return _digest("code", full)  # its name says which it is, and its code counts there
         said = code_hash(value.__code__).encode() if is_users(value) else b""
         given = given_to(value).values()
@@ -241,7 +238,9 @@ class Content:
         if modules & _NOTHING or (self.lenient and modules & _ONCE):
             return _digest("nothing", kind.__qualname__.encode())
         attributes, is_users_own = attributes_of(value), any(map(is_users, kind.__mro__))
-        is_stream = not is_users_own and (hasattr(kind, "__next__") or kind.__module__ in _SOCKETS)
+        is_stream = not is_users_own and (
+            hasattr(kind, "__next__") or kind.__module__ in ("socket", "_socket")
+        )
         taken = None if inside or is_stream else _taken(value, kind, bool(attributes))
         if taken is not None and not is_users_own:
             return self._of(("object", kind, *taken), place)
@@ -286,7 +285,7 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     users = [base for base in kind.__mro__ if is_users(base)]
     if issubclass(kind, BaseException):
         return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
-    theirs = [base for base in kind.__mro__[:-1] if base not in users and base.__module__ != _LAYERS]
+    theirs = [base for base in kind.__mro__[:-1] if base not in users and not is_of_torch(base)]
     ways = [vars(base)[name] for base in theirs for name in _PICKLING if name in vars(base)]
     reduce: Any = copyreg.dispatch_table.get(kind) or (lambda one: one.__reduce_ex__(4))
     if users:  # nothing that calls what they override
@@ -304,14 +303,9 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     return [list(part) if at > 2 and part is not None else part for at, part in enumerate(taken)]
 
 
-def is_torch_module(kind: type) -> bool:
-    """Tell whether objects of a class are layers or models of torch."""
-    return any(base.__module__ == _LAYERS for base in kind.__mro__)
-
-
-def _is_anonymous(function: FunctionType) -> bool:
-    known = getattr(function.__code__, "co_qualname", "")  # since Python 3.11
-    return "<" in function.__qualname__ + known or (not known and "__wrapped__" in vars(function))
+def is_of_torch(kind: type) -> bool:
+    """Tell whether a class is the base of all layers and models of torch."""
+    return kind.__module__ == "torch.nn.modules.module"
 
 
 def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, bool]]:
@@ -319,28 +313,21 @@ def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, b
 
     Each comes with a flag: the function changes it.
     """
-    code, defaults = function.__code__, function.__defaults__ or ()
-    places = facts_of(code).changes
-    roots = {place[0] for place in places}
-    roots |= {f"argument {name}" for name in code.co_varnames[:1] if "first" in roots}
-    around = {place[1] for place in places if place[0] == "free"}
-    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-    given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
-    found = {
-        f"the default {name} of {called}": (one, f"argument {name}" in roots) for name, one in given.items()
-    }
-    for name, held in bound_around(function):
-        found[f"{name} of {called}"] = held, name in around
-    return found
-
-
-def bound_around(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of the function around it that a function reads, and their values."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    code, defaults, around = function.__code__, function.__defaults__ or (), {}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
-            yield name, None if name == "__class__" else cell.cell_contents
+            around[name] = None if name == "__class__" else cell.cell_contents
         except ValueError:  # not bound yet
             continue
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
+    places = facts_of(code).changes if given or around else ()
+    changed = {" ".join(place[:2]) if place[0] == "free" else place[0] for place in places}
+    changed |= {f"argument {name}" for name in code.co_varnames[:1] if "first" in changed}
+    found = {
+        f"the default {name} of {called}": (one, f"argument {name}" in changed) for name, one in given.items()
+    }
+    return found | {f"{name} of {called}": (one, f"free {name}" in changed) for name, one in around.items()}
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:

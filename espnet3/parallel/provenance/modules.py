@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import glob
-import importlib.util
 import os
 import site
 import sys
 import sysconfig
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import find_spec
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -17,7 +17,6 @@ from espnet3.parallel.checks import is_a, own_attribute
 
 _OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # a new version of us is not another run
 MAIN = ("__main__", "__mp_main__")
-_LOADERS = ("_frozen_importlib", "_frozen_importlib_external", "zipimport")
 
 
 @functools.cache
@@ -47,12 +46,12 @@ def _has_packages(folder: str) -> bool:
 def is_users(thing: Any) -> bool:
     """Tell whether a function, class or module is the user's own."""
     if is_a(thing, FunctionType) and not thing.__code__.co_filename.startswith("<"):
-        return is_own(os.path.abspath(thing.__code__.co_filename))
+        return is_own(thing.__code__.co_filename)
     module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
     live = thing if is_a(thing, ModuleType) else sys.modules.get(module)
     file = own_attribute(live, "__file__")
-    if isinstance(file, str):
-        return is_own(os.path.abspath(file))
+    if isinstance(file, str) and not file.startswith("<"):
+        return is_own(file)
     if module in sys.builtin_module_names or module.startswith("_cython_"):  # which has no file and no spec
         return False
     return module in MAIN or own_attribute(live, "__spec__") is None
@@ -74,15 +73,9 @@ def file_of(module: str) -> str | None:
     return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None
 
 
-def is_translated(module: Any) -> bool:
-    """Tell whether a module's loader rewrites the file before it compiles it, as pytest does for assertions."""
-    loader = own_attribute(own_attribute(module, "__spec__"), "loader")
-    return loader is not None and type(loader).__module__ not in _LOADERS
-
-
-def name_of(module: str) -> str:
+def name_of(module: str, file: str | None = None) -> str:
     """Return the name of a module, the same however the program was started: by its file's place in packages."""
-    file = file_of(module)
+    file = file or file_of(module)
     return name_of_file(file) if file is not None and os.path.isfile(file) else module
 
 
@@ -98,28 +91,29 @@ def name_of_file(file: str) -> str:
     return ".".join(parts)
 
 
+class _Reader(SourceFileLoader):
+    def set_data(self, *_: Any, **__: Any) -> None:
+        """Write no compiled file."""
+
+
 def compiled(module: str, file: str) -> CodeType | None:
-    """Return a module's code as an import would compile it now; None for a compiled extension."""
-    if os.path.isfile(file):
-        if not file.endswith(".py"):
-            return None
-        try:
-            with open(file, "rb") as stream:
-                return _compiled(stream.read(), file)
-        except (OSError, SyntaxError, ValueError):  # whoever imports it will be told
-            return None
+    """Return a module's code as an import would find it now; None for a compiled extension."""
     try:
-        loader: Any = getattr(importlib.util.find_spec(module), "loader", None)
-        return loader.get_code(module) if hasattr(loader, "get_code") else None
-    except (ImportError, ValueError, AttributeError, SyntaxError):
+        if not os.path.isfile(file):
+            loader: Any = getattr(find_spec(module), "loader", None)
+            return loader.get_code(module) if hasattr(loader, "get_code") else None
+        with open(file, "rb") as stream:
+            return _code(module, file, stream.read()) if file.endswith(".py") else None
+    except (OSError, ImportError, ValueError, AttributeError, SyntaxError):  # an import will say it
         return None
 
 
-@functools.lru_cache(maxsize=1 << 10)
-def _compiled(text: bytes, file: str) -> CodeType:
-    return compile(text, file, "exec", dont_inherit=True)
+@functools.lru_cache(maxsize=1 << 12)
+def _code(module: str, file: str, text: bytes) -> CodeType | None:
+    return _Reader(module, file).get_code(module)
 
 
+@functools.cache
 def locate(module: str) -> dict[str, str]:
     """Return the files that an import of a module loads, by module name: its own and its packages' `__init__`.
 
@@ -132,7 +126,7 @@ def locate(module: str) -> dict[str, str]:
         name = ".".join(parts[:size])
         if (live := sys.modules.get(name)) is not None:
             file, folders = own_attribute(live, "__file__"), own_attribute(live, "__path__")
-        elif (spec := _spec(name, folders)) is not None:
+        elif (spec := _spec(name, None if folders is None else tuple(map(str, folders)))) is not None:
             file, folders = spec.origin if spec.has_location else None, spec.submodule_search_locations
         else:
             break
@@ -143,13 +137,20 @@ def locate(module: str) -> dict[str, str]:
     return files
 
 
-def _spec(name: str, folders: Any) -> ModuleSpec | None:
+@functools.cache
+def _spec(name: str, folders: tuple[str, ...] | None) -> ModuleSpec | None:
     try:
         if folders is not None:  # by its last name alone: the package it is in need not be loaded
-            return PathFinder.find_spec(name.rpartition(".")[2], [str(folder) for folder in folders])
-        return importlib.util.find_spec(name) if name else None
+            return PathFinder.find_spec(name.rpartition(".")[2], folders)
+        return find_spec(name) if name else None
     except (ImportError, ValueError, AttributeError):  # of a finder that refuses the name
         return None
+
+
+def forget_places() -> None:
+    """Look modules up anew from here on."""
+    locate.cache_clear()
+    _spec.cache_clear()
 
 
 def absolute(module: str, level: int, package: str) -> str:

@@ -9,15 +9,17 @@ as an import would compile it now. Variables that reached code changes as it run
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import os
 import sys
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from inspect import getattr_static
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, is_path, own_attribute
@@ -27,6 +29,7 @@ from espnet3.parallel.provenance.code import (
     DIGITS,
     WITHIN,
     Facts,
+    body_hash,
     code_hash,
     constant_hash,
     constants_in,
@@ -34,14 +37,14 @@ from espnet3.parallel.provenance.code import (
     functions_in,
     hashes_in,
 )
-from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to, is_torch_module
+from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to, is_of_torch
 from espnet3.parallel.provenance.modules import (
     MAIN,
     absolute,
     compiled,
     file_of,
+    forget_places,
     is_own,
-    is_translated,
     is_users,
     locate,
     module_of,
@@ -49,7 +52,7 @@ from espnet3.parallel.provenance.modules import (
     name_of_file,
 )
 
-INSTALLED = "installed packages"
+INSTALLED, PUT_THERE = "installed packages", "what the program has put there"
 # Attributes that Python makes for every class, or that differ between equal classes
 _NOT_CODE = frozenset({
     FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__slots__",
@@ -75,11 +78,8 @@ _MAKERS = frozenset(
 _SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are given a name as a text
 
 # By module: {"file": ..., "module": its name here, "code": {function: hash}, "values": {what: hash}, "constants":
-# {name: hash} of what is written in the file as it is}; "unloaded": True where it was not loaded, and "translated":
-# True where its loader compiles something else than the file, so that other processes need not have the same
+# {name: hash} of what is written in the file as it is}; "unloaded": True where it was not loaded
 Code = dict[str, dict[str, Any]]
-# By file: the hashes of constants that were ever written there while this process ran
-_WRITTEN: dict[str, dict[str, set[str]]] = {}
 
 
 def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
@@ -89,13 +89,13 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
     hash of each function's code, and of what else counts, the nearest first. Then the import names of packages; of
     those, versions say whether they are the same.
     """
-    find = cache(locate)  # nothing is imported meanwhile
-    roots, reach = list(roots), Reach(Changed(), set(), find)
+    forget_places()  # nothing is imported from here on
+    roots, reach = list(roots), Reach(Changed(), set())
     called = {"forward", "build_env_local"}
     for root in roots:  # what a base of ours has, this layer calls
         called.update(*(vars(base) for base in getattr(root, "__mro__", ()) if not is_users(base)))
     for _ in range(2):  # what reached code changes is known once all of it has been reached
-        reach = Reach(Changed(reach.functions.values(), called), reach.later, find)
+        reach = Reach(Changed(reach.functions.values(), called), reach.later)
         for root in roots:
             reach.add(root)
         reach.hash(config, "config")
@@ -114,24 +114,26 @@ class Reach(Content):
 
     lenient = True
 
-    def __init__(self, changed: Changed, later: set[str], find: Callable[[str], dict[str, str]]) -> None:
-        super().__init__()
-        self.left_out = changed.of  # type: ignore[method-assign]
+    def __init__(self, changed: Changed, later: set[str]) -> None:
+        super().__init__(left_out=changed.of)
         self.later: set[str] = set()
         self.installed: set[str] = set()
         self.functions: dict[int, Function] = {}
-        self._come_later = later
-        self._locate = find
+        self.come_later = later
         self._todo: deque[Any] = deque()
         self._seen: dict[int, Any] = {}
         self._put: set[str] = set()
         self._looked: set[tuple[int, frozenset[str]]] = set()
         self._files: set[str] = set()
         self._entries: Code = {}
-
-    def is_later(self, thing: Any) -> bool:
-        """Tell whether a function or class is of a module that is imported as a run goes on."""
-        return module_of(thing) in self._come_later
+        self._places: dict[tuple[str, str | None], dict[str, Any]] = {}
+        self._files_of = cache(file_of)
+        loaded = [(name, own_attribute(live, "__file__"), live) for name, live in list(sys.modules.items())]
+        self._loaded = [
+            (name, file, live)
+            for name, file, live in loaded
+            if is_a(live, ModuleType) and isinstance(file, str) and is_own(file)
+        ]
 
     def add(self, thing: Any) -> None:
         """Take in a function, a class or a module of the user's, or the dotted name of one."""
@@ -156,44 +158,48 @@ class Reach(Content):
 
     def result(self) -> Code:
         """Return the code that was found."""
-        self._value(INSTALLED, "what the program has put into them", sorted(self._put))
+        self._entry(INSTALLED, None)["values"][PUT_THERE] = self._put
         names = {name for met in self.functions.values() for name in facts_of(met.function.__code__).names}
-        for name, live in list(sys.modules.items()):
-            file = own_attribute(live, "__file__")
-            if not isinstance(file, str) or not is_own(file) or names.isdisjoint(vars(live)):
-                continue
-            written = constants_written(name, file)
-            for one in (names & vars(live).keys() & written.keys()) - self.left_out(vars(live)):
-                if (said := constant_hash(vars(live)[one])) in written[one] or _edited(file):
-                    self._entry(name, file).setdefault("constants", {})[one] = said
+        for name, file, live in self._loaded:
+            self._compare(name, file, vars(live), names)
         for entry in self._entries.values():
-            self._add_written(entry)  # where a decorator has compiled functions anew, as typeguard's does
-            if is_translated(sys.modules.get(entry["module"])):
-                entry["translated"] = True
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
 
-    def _add_written(self, entry: dict[str, Any]) -> None:
-        name, file, known = entry["module"], entry["file"], entry["code"]
-        code = compiled(name, file) if file and known and "unloaded" not in entry else None
-        written: dict[str, list[tuple[CodeType, bool]]] = {}
-        for called, function, is_given in functions_in(code) if code is not None else ():
-            written.setdefault(called, []).append((function, is_given))
-        for called in written.keys() & known.keys():
-            (function, is_given), *rivals = written[called]
-            if is_given and not rivals and code_hash(function) not in known[called]:
-                known[called].add(code_hash(function))
+    def _compare(self, module: str, file: str, held: dict[str, Any], names: set[str]) -> None:
+        """Add the file's code of functions that are not as the file has them, and note constants that are."""
+        entry = self._entries.get(name_of_file(file), {})
+        known = {} if "unloaded" in entry else entry.get("code", {})
+        code = compiled(module, file) if known or not names.isdisjoint(held) else None
+        functions, constants = (functions_in(code), constants_in(code)) if code is not None else ({}, {})
+        for name in known.keys() & functions:
+            said = {code_hash(one) for one in functions[name]}
+            # a decorator has compiled it anew, as typeguard's does, or an import hook
+            if len(said) == 1 and not said <= known[name] and not _is_edited(file):
+                known[name] |= said
+        for name in (names & held.keys() & constants.keys()) - self.left_out(held):
+            constant = constant_hash(held[name])
+            if constant == constants[name] or _is_edited(file):
+                self._entry(module, file).setdefault("constants", {})[name] = constant
 
     # --- notes ---
 
     def _entry(self, module: str, file: str | None) -> dict[str, Any]:
-        name = name_of_file(file) if file is not None and os.path.isfile(file) else module
-        return self._entries.setdefault(name, {"file": file, "module": module, "code": {}, "values": {}})
+        if (module, file) not in self._places:
+            name = name_of(module, file)
+            new: dict[str, Any] = {"file": file, "module": module, "code": {}, "values": {}}
+            self._places[module, file] = self._entries.setdefault(name, new)
+        return self._places[module, file]
 
     def _value(self, module: str, phrase: str, value: Any, counts: bool = True) -> None:
-        file = file_of(module)
-        said = self.hash(_beside(value, file), phrase)
+        file = self._files_of(module)
+        text = str(value) if file is not None and (type(value) is str or is_path(value)) else ""
+        if file is not None and text.count(os.sep) > 1 and os.path.isabs(text):
+            near = os.path.commonpath([text, file])
+            if near in (os.path.dirname(file), text.rstrip(os.sep)):  # a checkout may be moved
+                value = (type(value), os.path.relpath(text, os.path.dirname(file)))
+        said = self.hash(value, phrase)
         if counts:
             self._entry(module, file)["values"].setdefault(phrase, set()).add(said[:DIGITS])
 
@@ -256,11 +262,12 @@ class Reach(Content):
 
     def _code(self, module: str, facts: Facts, world: dict[str, Any]) -> None:
         self._read(module, "", world, facts.reads, facts.names)
-        for one in [world[name] for name in facts.bare & world.keys()]:
-            if is_a(one, ModuleType) and is_users(one):
+        self._of_module(module, builtins, frozenset(facts.reads - world.keys()))
+        read = {name: world[name] for name in facts.reads & world.keys()}
+        for name, one in read.items():
+            if name in facts.bare and is_a(one, ModuleType) and is_users(one):
                 self.add(one)
-        read = [world[name] for name in facts.reads & world.keys()]
-        called = [one.__name__ for one in read if is_a(one, (FunctionType, BuiltinFunctionType))]
+        called = [one.__name__ for one in read.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
         self._imports(module, facts, str(world.get("__package__") or ""), called)
         if not _SEES_ALL.isdisjoint(facts.names):
             self._all_names(module, world)
@@ -290,9 +297,8 @@ class Reach(Content):
             elif is_a(value, (FunctionType, type)) and is_users(value):
                 self._put.add(f"{module.__name__}.{name}")
                 self._value(owner, f"the value of {module.__name__}.{name}", value)
-            elif is_a(value, type):  # a function of the user's in it; who has put none says nothing
-                for one in [one for one in list(vars(value).values()) if type(one) is FunctionType]:
-                    self.add(one)
+            elif is_a(value, type):
+                self.add(value)
 
     def _all_names(self, module: str, world: dict[str, Any]) -> None:
         out, known = self.left_out(world), []
@@ -314,16 +320,15 @@ class Reach(Content):
             dots = len(text) - len(text.lstrip("."))
             for above in (package, *(facts.texts if dots else ())):
                 dotted = absolute(text[dots:], dots, above)
-                if dotted.replace(".", "").isidentifier() and any(map(is_own, self._locate(dotted).values())):
+                if dotted.replace(".", "").isidentifier() and any(map(is_own, locate(dotted).values())):
                     found = True
                     self._module(dotted, facts.names | frozenset(dotted.split(".")), module)
         if not found:  # by a name made at run time: any module may be meant
-            for live in list(sys.modules.values()):
-                if is_a(live, ModuleType) and isinstance(vars(live).get("__file__"), str) and is_users(live):
-                    self._of_module(live.__name__, live, facts.names)
+            for *_, live in self._loaded:
+                self._of_module(live.__name__, live, facts.names)
 
     def _module(self, dotted: str, names: frozenset[str], owner: str | None = None) -> None:
-        for name, file in self._locate(dotted).items():
+        for name, file in locate(dotted).items():
             live = sys.modules.get(name)
             if not is_own(file):
                 self.installed.add(name.partition(".")[0])
@@ -343,9 +348,8 @@ class Reach(Content):
             with open(file, "rb") as stream:
                 entry["code"]["its content"] = {hashlib.sha256(stream.read()).hexdigest()[:DIGITS]}
             return
-        found = hashes_in(code)
-        for function in [BODY] if is_loaded else found:
-            entry["code"].setdefault(function, set()).update(found[function])
+        for function, found in ({BODY: {body_hash(code)}} if is_loaded else hashes_in(code)).items():
+            entry["code"].setdefault(function, set()).update(found)
         is_package = os.path.basename(file).startswith("__init__.")
         package, facts = name if is_package else name.rpartition(".")[0], facts_of(code)
         if not is_loaded:
@@ -353,32 +357,26 @@ class Reach(Content):
             self._imports(name, facts, package)
             return
         for dotted in _imported(facts, package):
-            for inner, where in self._locate(dotted).items():
+            for inner, where in locate(dotted).items():
                 if is_own(where) and inner not in MAIN:
                     self._later(inner, where, inner in sys.modules)
 
 
-def _beside(value: Any, file: str | None) -> Any:
-    text = str(value) if type(value) is str or is_path(value) else ""
-    if file is None or text.count(os.sep) < 2 or not os.path.isabs(text):
-        return value
-    near = os.path.commonpath([text, file]) in (os.path.dirname(file), text.rstrip(os.sep))
-    return (type(value), os.path.relpath(text, os.path.dirname(file))) if near else value
+def _is_edited(file: str) -> bool:
+    """Tell whether a file has changed since this process began, which may have loaded what it said before."""
+    return os.path.isfile(file) and os.stat(file).st_ctime > _began()
 
 
-def constants_written(module: str, file: str) -> dict[str, set[str]]:
-    """Return the constants that a module's file sets to literals, now or at an earlier look of this process."""
-    known = _WRITTEN.setdefault(file, {})
-    code = compiled(module, file)
-    for name, said in (constants_in(code) if code is not None else {}).items():
-        known.setdefault(name, set()).add(said)
-    return known
+@cache
+def _began() -> float:
+    import psutil  # rarely asked
 
-
-def _edited(file: str) -> bool:
-    import psutil  # rarely asked: this process may have loaded what the file said before
-
-    return os.path.isfile(file) and os.path.getmtime(file) > psutil.Process().create_time()
+    then = psutil.Process().create_time() + 0.02  # it is rounded down to hundredths
+    if hasattr(
+        time, "CLOCK_BOOTTIME"
+    ):  # Linux: `then` is counted from the boot, whose time is in whole seconds
+        then += time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - psutil.boot_time()
+    return then
 
 
 def _imported(facts: Facts, package: str) -> Iterator[str]:
@@ -388,15 +386,10 @@ def _imported(facts: Facts, package: str) -> Iterator[str]:
 
 
 def _functions(value: Any) -> list[FunctionType]:
-    found: list[FunctionType] = []
-    left = [value]
-    while left and len(found) < 100:
-        one = left.pop()
-        if is_a(one, FunctionType):
-            found.append(one)
-        elif type(one) in WRAPPERS:
-            left += [getattr(one, part) for part in WRAPPERS[type(one)] if part != "__self__"]
-    return found
+    if is_a(value, FunctionType):
+        return [value]
+    parts = [part for part in WRAPPERS.get(type(value), ()) if part != "__self__"]
+    return [each for part in parts for each in _functions(getattr(value, part))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,7 +454,7 @@ class Changed:
     def of(self, value: Any) -> set[str]:
         """Return the names of a module, or the attributes of an object or a class, that are changed."""
         is_class, found = is_a(value, type), set(self._loose if id(value) in self._handed_on else ())
-        if not self._names.isdisjoint(("eval", "train")) and is_torch_module(type(value)):
+        if not self._names.isdisjoint(("eval", "train")) and any(map(is_of_torch, type(value).__mro__)):
             found.add("training")  # which these methods of torch set
         for base in value.__mro__ if is_class else type(value).__mro__:
             for on_class, names in self._by_methods.get(id(base), ()):

@@ -10,12 +10,10 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.provenance.code import BODY, KNOWN, code_hash, constant_hash, constants_in, hashes_in
-from espnet3.parallel.provenance.content import WRAPPERS, bound_around
+from espnet3.parallel.provenance.code import BODY, code_hash, constant_hash, constants_in, hashes_in
+from espnet3.parallel.provenance.content import WRAPPERS, given_to
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, module_of, name_of_file
-from espnet3.parallel.provenance.reach import INSTALLED, Code
-
-_MOST_SHOWN = 10
+from espnet3.parallel.provenance.reach import INSTALLED, PUT_THERE, Code
 
 
 def changed_parts(old: Code, new: Code) -> list[str]:
@@ -28,16 +26,12 @@ def changed_parts(old: Code, new: Code) -> list[str]:
         was = old.get(module, now)
         alike = bool(was.get("unloaded")) == bool(now.get("unloaded"))
         for kind in ("code", "values") if alike else ("code",):
-            changed = [
-                name for name, one in now[kind].items() if not _is_same(was[kind].get(name, one), one, alike)
-            ]
-            lines += [_line(module, now["file"], name) for name in changed]
+            for name, one in now[kind].items():
+                before, after = set(was[kind].get(name, one).split()), set(one.split())
+                if before != after and (alike or not (before < after or after < before)):
+                    said = f"{name} ({', '.join(sorted(before ^ after))})" if name == PUT_THERE else name
+                    lines.append(_line(module, now["file"], said))
     return lines
-
-
-def _is_same(was: str, now: str, alike: bool) -> bool:
-    old, new = set(was.split()), set(now.split())
-    return old == new or (not alike and (old < new or new < old))
 
 
 def changed_files(old: Code) -> list[str]:
@@ -51,7 +45,7 @@ def changed_files(old: Code) -> list[str]:
     return lines
 
 
-def shortened(lines: list[str], most: int = _MOST_SHOWN) -> list[str]:
+def shortened(lines: list[str], most: int = 10) -> list[str]:
     """Return the first lines, and how many more there are."""
     return lines if len(lines) <= most else [*lines[:most], f"... and {len(lines) - most} more"]
 
@@ -62,8 +56,7 @@ class LoadedCode:
     Code of the script itself travels with the run; a module that is imported by name is compared once it is loaded.
     """
 
-    def __init__(self, code: Code, known: dict[bytes, str] | None = None) -> None:
-        KNOWN.update(known or {})
+    def __init__(self, code: Code) -> None:
         script = own_attribute(sys.modules.get("__main__"), "__file__")
         travels = name_of_file(os.path.abspath(script)) if script else ""
         self._left: Code = {
@@ -74,7 +67,7 @@ class LoadedCode:
         self._known = 0
 
     def __reduce__(self) -> Any:
-        return LoadedCode, (self._left, KNOWN.copy())
+        return LoadedCode, (self._left,)
 
     def check(self, where: str) -> None:
         """Compare what this process, called `where`, has loaded since it was last asked.
@@ -92,7 +85,9 @@ class LoadedCode:
                 continue
             called = name_of_file(file)
             entry = self._left.get(called)
-            if entry is not None and _is_meant(name, file, entry):
+            names = {name, entry["module"]} if entry is not None else set()
+            is_meant = len(names) == 1 or names <= {*MAIN}
+            if entry is not None and (is_meant or os.path.realpath(file) == os.path.realpath(entry["file"])):
                 del self._left[called]
                 now = _functions_of(module, os.path.basename(file))
                 if entry.get("unloaded") and (code := compiled(name, file)) is not None:
@@ -109,11 +104,6 @@ class LoadedCode:
             )
 
 
-def _is_meant(name: str, file: str, entry: dict[str, Any]) -> bool:
-    same_name = name == entry["module"] or {name, entry["module"]} <= {*MAIN}
-    return same_name or os.path.realpath(file) == os.path.realpath(entry["file"])
-
-
 def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     left, seen = list(vars(module).values()), set()
@@ -126,8 +116,7 @@ def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
             name = getattr(one.__code__, "co_qualname", one.__qualname__)
             if os.path.basename(one.__code__.co_filename) == file:
                 found.setdefault(name, set()).add(code_hash(one.__code__))
-            left += [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
-            left += [*(value for _, value in bound_around(one)), vars(one).get("__wrapped__")]
+            left += [*(value for value, _ in given_to(one).values()), vars(one).get("__wrapped__")]
         elif is_a(one, type) and module_of(one) == module.__name__:
             left += vars(one).values()
         elif type(one) in WRAPPERS:
@@ -138,8 +127,6 @@ def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
 def _differences(
     module: str, file: str, was: dict[str, Any], functions: dict[str, set[str]], constants: dict[str, str]
 ) -> Iterator[str]:
-    if was.get("translated"):
-        return
     for name, one in was["code"].items():
         if name in functions and functions[name].isdisjoint(one.split()):
             yield _line(module, file, name)

@@ -26,26 +26,23 @@ def copied(value: Any) -> Any:
 
     A value with very many parts is not copied: it is data, not settings.
     """
-    found = _found(value)
     try:
-        return value if found is None else copy.deepcopy(value, dict(found[1]))
+        return copy.deepcopy(value, _found(value)[1])
     except RecursionError:  # nested too deeply for settings
         return value
 
 
 def containers(value: Any) -> Set[int]:
     """Return the identities of the lists, dicts, configs and records in a value, unless it has very many parts."""
-    found = _found(value)
-    return found[0] if found else set()
+    return _found(value)[0]
 
 
 def is_data(value: Any) -> bool:
     """Whether a value is numbers, texts, paths, and not very many of them in lists, dicts, configs and records."""
-    found = _found(value)
-    return found is not None and not found[1]
+    return not _found(value)[1]
 
 
-def _found(value: Any) -> tuple[set[int], dict[int, Any]] | None:
+def _found(value: Any) -> tuple[set[int], dict[int, Any]]:
     held: set[int] = set()
     others: dict[int, Any] = {}
     left, seen = [value], 0
@@ -53,12 +50,12 @@ def _found(value: Any) -> tuple[set[int], dict[int, Any]] | None:
         one = left.pop()
         parts, seen = _parts(one), seen + 1
         if seen > _MOST:
-            return None
+            return set(), {id(value): value}  # as if it were an object
         if parts is None and not _is_plain(one):
             others[id(one)] = one
         elif parts is not None and id(one) not in held:
             held.add(id(one))
-            left += [*parts.values(), *(one if type(one) in _DICTS else ())]
+            left += parts
     return held, others
 
 
@@ -87,17 +84,16 @@ def edited(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _parts(value: Any) -> dict[Any, Any] | None:
+def _parts(value: Any) -> list[Any] | None:
     kind, omegaconf = type(value), sys.modules.get("omegaconf")
     if kind in _DICTS:
-        return dict(value)
+        return [*value, *value.values()]
     if kind in _LISTS:
-        return dict(enumerate(value))
+        return [*value]
     if omegaconf is not None and issubclass(kind, omegaconf.Container):
-        return {}  # it holds nothing but data, and copies itself
+        return []  # it holds nothing but data, and copies itself
     if kind is SimpleNamespace or (kind.__name__ == "Namespace" and kind.__module__ == "argparse"):
-        return dict(vars(value))
+        return [*vars(value).values()]
     if is_dataclass(kind):
-        names = [field.name for field in fields(kind)]
-        return {name: getattr(value, name) for name in names if hasattr(value, name)}
+        return [getattr(value, field.name) for field in fields(kind) if hasattr(value, field.name)]
     return None

@@ -20,10 +20,11 @@ from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-from espnet3.parallel.checks import is_a, own_attribute, working_folder
+from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.messages import brief, masked
 from espnet3.parallel.provenance.content import as_containers, attributes_of
 from espnet3.parallel.provenance.modules import module_of
+from espnet3.parallel.surroundings import working_folder
 
 _ENV = re.compile(r"oc\.env:\s*([^,}\s]+)")
 _LEAST_SECRET = 4  # characters: a shorter value of a variable is not looked for in other values

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import wraps
-from inspect import signature
 from typing import Any, TypeVar
 
 from espnet3.parallel.checks import (
@@ -108,7 +107,7 @@ def check_indices(indices: Any, name: str) -> None:
 def check_finishing(runner: Any, name: str, given: tuple[str, ...]) -> None:
     """Raise a SignatureError where a method called at the end of a run does not take its arguments."""
     try:
-        signature(getattr(runner, name)).bind(*given)
+        inspect.signature(getattr(runner, name)).bind(*given)
     except TypeError as error:
         call = f"{name}({', '.join(given)})"
         raise SignatureError(
@@ -139,7 +138,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def with_suggestions(init: F) -> F:
     """Have a runner's constructor answer an unknown argument with the closest name."""
-    known = list(signature(init).parameters)[1:]
+    known = list(inspect.signature(init).parameters)[1:]
     block = [each.name for each in fields(ParallelConfig) if each.name not in known]
 
     @explained

@@ -17,6 +17,7 @@ from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.engine.seeding import item_seed
 from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.errors import ItemError, WorkerSetupError
+from espnet3.parallel.functions.running import run
 from espnet3.parallel.parallel import get_client, parallel_for, parallel_map, parallel_submit, set_parallel
 from espnet3.parallel.records import ItemFailure
 
@@ -56,34 +57,26 @@ class _Where(BaseRunner):
         return os.getpid(), pid, built
 
 
-class _Fails(BaseRunner):
-    @staticmethod
-    def forward(idx: int) -> int:
-        if idx == 5:
-            raise LookupError("index 5 has no audio")
-        return idx
+def _fail(idx: int) -> int:
+    if idx == 5:
+        raise LookupError("index 5 has no audio")
+    return idx
 
 
-class _Draws(BaseRunner):
-    @staticmethod
-    def forward(idx: int) -> float:
-        return random.random()  # noqa: S311  # no secret
+def _draw(idx: int) -> float:
+    return random.random()  # noqa: S311  # no secret
 
 
-class _Crashes(BaseRunner):
-    @staticmethod
-    def forward(idx: int) -> int:
-        if idx == 7:
-            os._exit(3)
-        return idx
+def _crash(idx: int) -> int:
+    if idx == 7:
+        os._exit(3)
+    return idx
 
 
-class _Logs(BaseRunner):
-    @staticmethod
-    def forward(idx: int) -> int:
-        if idx == 7:
-            logging.getLogger(LOGGER).info("seven of %d", 20)
-        return idx
+def _log(idx: int) -> int:
+    if idx == 7:
+        logging.getLogger(LOGGER).info("seven of %d", 20)
+    return idx
 
 
 def _square(x: int) -> int:
@@ -195,12 +188,12 @@ class BackendContract:
 
     def test_an_items_exception_names_the_item(self) -> None:
         """A runner stops with an `ItemError` that names the index and carries the original exception."""
-        error = _raised(ItemError, lambda: _Fails(_Provider(None), progress=False)(range(10)))
+        error = _raised(ItemError, lambda: run(_fail, range(10), progress=False))
         assert error.index == 5 and isinstance(error.__cause__, LookupError)
 
     def test_failures_can_be_recorded(self) -> None:
         """With `on_error="record"` the other items keep their results."""
-        results = _Fails(_Provider(None), on_error="record", progress=False)(range(10))
+        results = run(_fail, range(10), on_error="record", progress=False)
         assert [r for r in results if not isinstance(r, ItemFailure)] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert results[5].error_type.endswith("LookupError")
 
@@ -212,7 +205,7 @@ class BackendContract:
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         try:
-            _Logs(_Provider(None), progress=False)(range(20))
+            run(_log, range(20), progress=False)
         finally:
             logger.removeHandler(handler)
             logger.setLevel(logging.NOTSET)
@@ -228,7 +221,7 @@ class BackendContract:
 
     def test_seeded_random_numbers(self) -> None:
         """With `seed`, random numbers are those of this process."""
-        drawn = _Draws(_Provider(None), seed=7, progress=False)(range(12))
+        drawn = run(_draw, range(12), seed=7, progress=False)
         assert drawn == [random.Random(item_seed(7, idx)).random() for idx in range(12)]  # noqa: S311  # no secret
 
     def test_functions_get_the_env(self) -> None:
@@ -245,6 +238,6 @@ class BackendContract:
         """The others keep their results, and the worker process is replaced."""
         if not self.survives_crashes:
             return
-        results = _Crashes(_Provider(None), on_error="record", progress=False)(range(20))
+        results = run(_crash, range(20), on_error="record", progress=False)
         assert results[7].cause == "poison"
         assert [r for at, r in enumerate(results) if at != 7] == [n for n in range(20) if n != 7]

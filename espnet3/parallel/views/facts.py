@@ -11,21 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout, Plan
-from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, no_run, run_status
+from espnet3.parallel.detached.looking.status import no_run, run_status
 from espnet3.parallel.detached.states import JobState, LossFile, holder_lives
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.files import open_plain, read_or_none
 from espnet3.parallel.ledger.folder import EVENTS, read_run
 from espnet3.parallel.ledger.lease import disk_now, lease_numbers
 from espnet3.parallel.ledger.merge import RECEIPT
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, split_folders
 from espnet3.parallel.messages import masked
 from espnet3.parallel.timing.reading import RunTimes, TimesReader
 from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, folder_status, merged_failures, slowest_of
 
-_MOST_BYTES = 512 << 20  # of outcomes that are read line by line: some seconds
-_SAMPLE = 1 << 18  # bytes that are read of a larger file at a time, at so many places
-_PLACES = 64
 _MOST_REPAIRS = 20  # sentences that are kept of a session: a disk that fails writes thousands
 
 
@@ -64,19 +60,15 @@ def read_sessions(run: Path) -> list[Session]:
             sessions.append(Session(begin, kind != "started", *have))
         last = sessions[-1]
         last.repaired, repairs = [*last.repaired, *repairs][:_MOST_REPAIRS], []
-        _take(last, kind, event)
+        if kind == "computed":
+            last.figures, last.ran = event, _number(event, "items")
+        elif kind == "stopped":
+            last.error = f"{event.get('error')}: {event.get('message')}"
+        if kind in ("computed", "submitted", "stopped", "retried"):
+            last.ended = "submitted" if kind == "retried" else kind
+        elif kind not in ("started", "resumed", "missed_beats"):
+            last.ended = last.ended or kind
     return sessions
-
-
-def _take(session: Session, kind: str, facts: dict[str, Any]) -> None:
-    if kind == "computed":
-        session.figures, session.ran = facts, _number(facts, "items")
-    elif kind == "stopped":
-        session.error = f"{facts.get('error')}: {facts.get('message')}"
-    if kind in ("computed", "submitted", "stopped", "retried"):
-        session.ended = "submitted" if kind == "retried" else kind
-    elif kind not in ("started", "resumed", "missed_beats"):
-        session.ended = session.ended or kind
 
 
 def seconds_of(text: Any) -> float | None:
@@ -220,7 +212,7 @@ class RunFacts:
     failed: int
     state: str  # "complete", "at work" or "unfinished"
     driver: str  # at work; "" for none
-    sampled: str  # a sentence on estimated or unread parts; "" for none
+    sampled: str  # a sentence on failures that were not read; "" for none
     sessions: tuple[Session, ...]
     drivers: tuple[Span, ...]
     shards: tuple[Span, ...]
@@ -231,7 +223,7 @@ class RunFacts:
     recorded: dict[str, Any]  # the rest of run.json, secrets masked
     times: RunTimes = field(default_factory=RunTimes)
     notes: tuple[str, ...] = field(default=())
-    exact: bool = True  # `ok` and `failed` are counted, and not estimated
+    exact: bool = True  # `ok` and `failed` are counts
 
     @property
     def left(self) -> int:
@@ -297,8 +289,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     items = said.get("indices", {}).get("count", 0)
     sessions, drivers, shards = read_sessions(run), spans(run, "driver"), shard_spans(run)
     outcomes, times = Outcomes(run, said), TimesReader(run).look()
-    counts, sampled = _counts(run, outcomes)
-    exact = not sampled
+    counts, sampled = folder_status(run, outcomes), ""
     failures = merged_failures(run, counts.failed) if counts.merged else outcomes.failures
     found, unknown = read_ends(run) if ends else ([], [])
     for stint in times.stints:  # of jobs: they count in the session that had submitted them last
@@ -307,8 +298,8 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
             begun[-1].ran += stint.items
     # the driver lives, or one of the jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
-    complete = counts.merged or (not alive and exact and counts.ok + counts.failed == items)
-    if failures.unread and exact:
+    complete = counts.merged or (not alive and counts.ok + counts.failed == items)
+    if failures.unread:
         first = counts.failed - failures.unread
         sampled = f"{counts.failed:,} items failed: the causes are counted over the first {first:,} of them"
     notes = [*counts.notes, *unknown]
@@ -328,7 +319,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         sessions=tuple(sessions),
         drivers=tuple(drivers),
         shards=tuple(shards),
-        failures=tuple(failures.groups(outcomes.state if exact and not counts.merged else None)),
+        failures=tuple(failures.groups()),
         slowest=tuple(slowest_of(failures, times)),
         times=times,
         losses=losses_of(run),
@@ -338,43 +329,4 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
             for name in ("config", "seed", "policy", "origin", "packages", "history", "indices")
         },
         notes=tuple(notes),
-        exact=exact,
     )
-
-
-def _counts(run: Path, outcomes: Outcomes) -> tuple[FolderStatus, str]:
-    splits = split_folders(run, outcomes.kind)
-    n_bytes = sum(_size(split / name) for split in splits for name in (RESULTS, ERRORS))
-    if n_bytes <= _MOST_BYTES or (run / RECEIPT).exists():
-        return folder_status(run, outcomes), ""
-    items, driver = len(outcomes.state), driver_of(run)
-    ok = min(items, sum(lines_estimated(split / RESULTS) for split in splits))
-    failed = min(items - ok, sum(lines_estimated(split / ERRORS) for split in splits))
-    outcomes.look_at_failures()
-    why = (
-        f"the outcomes are {n_bytes >> 20:,} MB and not merged yet: how many there are is estimated from "
-        f"{_PLACES} samples of each file"
-    )
-    return FolderStatus(str(run), items, ok, failed, bool(driver), False, driver), why
-
-
-def lines_estimated(file: Path) -> int:
-    """Return about how many lines a file has, from samples spread over it."""
-    size, seen, lines = _size(file), 0, 0
-    if not size:
-        return 0
-    step = max(_SAMPLE, size // _PLACES)
-    with open_plain(file) as stream:
-        for at in range(0, size, step):
-            stream.seek(at)
-            part = stream.read(_SAMPLE)
-            seen += len(part)
-            lines += part.count(b"\n")
-    return round(lines * size / seen) if seen else 0
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0

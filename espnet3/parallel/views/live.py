@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,15 +67,9 @@ class LiveFacts:
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as plain data: those of `status --json` and the others beside them."""
-        return {
-            **self.status.to_json(),
-            "rate": self.rate,
-            "seconds_left": self.seconds_left,
-            "workers": [asdict(worker) for worker in self.workers],
-            "failures": [asdict(group) for group in self.failures],
-            "slow": [list(one) for one in self.slow],
-            "memory": self.memory,
-        }
+        own = {name: getattr(self, name) for name in ("rate", "seconds_left", "slow", "memory")}
+        lists = {name: [asdict(one) for one in getattr(self, name)] for name in ("workers", "failures")}
+        return {**self.status.to_json(), **own, **lists}
 
 
 class Rate:
@@ -135,7 +130,7 @@ class Watcher:
             now,
             self._rate(self._clock(), status.ok + status.failed),
             tuple(workers),
-            tuple(failures.groups(None if merged else self._outcomes.state)),
+            tuple(failures.groups()),
             tuple((round(seconds, 3), name) for seconds, name in slow),
             sum(worker.memory for worker in workers),
         )
@@ -238,15 +233,9 @@ def memory_of(pid: int | None) -> int:
         return 0
     import psutil  # here: nothing else needs it
 
-    try:
-        process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return 0
     total = 0
-    for one in family:
-        try:
+    with suppress(psutil.Error):  # a process has ended since
+        process = psutil.Process(pid)
+        for one in [process, *process.children(recursive=True)]:
             total += one.memory_info().rss
-        except psutil.Error:  # it has ended since
-            continue
     return total

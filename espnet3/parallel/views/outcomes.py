@@ -47,8 +47,9 @@ class FailureGroup:
 class Failures:
     """Failed items, grouped as they are read."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: bytearray | None = None) -> None:
         self.unread = 0
+        self._state = state  # of all items: one that has a result by now has not failed
         self.slowest: list[tuple[float, str]] = []
         self._first: dict[tuple[str, str, str], ItemFailure] = {}
         self._of: dict[int, tuple[tuple[str, str, str], str, int, str]] = {}
@@ -70,20 +71,17 @@ class Failures:
             if len(self.slowest) > SLOWEST:
                 heapq.heappop(self.slowest)
 
-    def groups(self, state: bytearray | None = None) -> list[FailureGroup]:
+    def groups(self) -> list[FailureGroup]:
         """Return the groups, the largest first."""
         members: dict[tuple[str, str, str], list[tuple[str, int, str]]] = {}
         for position, (key, index, attempts, said) in self._of.items():
-            if state is None or state[position] == FAILED:
+            if self._state is None or self._state[position] == FAILED:
                 members.setdefault(key, []).append((index, attempts, said))
         found = []
         for key, items in members.items():
             first, most = self._first[key], max(attempts for _, attempts, _ in items)
-            named = (
-                tuple(index for index, _, _ in items[:SHOWN]),
-                tuple(said for _, _, said in items[:SHOWN]),
-            )
-            facts = (first.message, len(items), *named, first.traceback, first.worker, most)
+            indices, _, messages = zip(*items[:SHOWN], strict=True)
+            facts = (first.message, len(items), indices, messages, first.traceback, first.worker, most)
             found.append(FailureGroup(first.cause, first.error_type, *facts))
         return sorted(found, key=lambda group: -group.count)
 
@@ -99,7 +97,7 @@ class Outcomes(Counted):
             self.state = bytearray(indices.get("count", 0))
         except (TypeError, ValueError, OverflowError, MemoryError) as error:
             raise damaged(run / RUN, 0, error) from error
-        self.failures = Failures()
+        self.failures = Failures(self.state)
         self.foreign: list[str] = []  # names of splits of another index list, which are not counted
         self._sha256 = indices.get("sha256")
         self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
@@ -127,12 +125,6 @@ class Outcomes(Counted):
                         self.failures.add(position, failure_of(line, split / ERRORS, number))
                 for _, _, position in self._new_lines(split / RESULTS):
                     self.state[position] = OK
-
-    def look_at_failures(self) -> None:
-        """Read the first failed items alone, up to `MOST_FAILURES`: of a run that is too large to be counted."""
-        for split in split_folders(self.run, self.kind):
-            for line, number, position in islice(self._new_lines(split / ERRORS), MOST_FAILURES):
-                self.failures.add(position, failure_of(line, split / ERRORS, number))
 
     def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int, int]]:
         try:

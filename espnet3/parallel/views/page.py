@@ -352,15 +352,13 @@ def _state(facts: RunFacts) -> str:
                 f"{duration(last.figure('seconds'))} on {counted(int(last.figure('workers')), 'worker')}."
             )
         return f"All {counted(facts.items, 'item')} have an outcome{failed}.{how}"
-    about = "" if facts.exact else "About "
-    have = f"{about}{facts.ok + facts.failed:,} of {counted(facts.items, 'item')} have an outcome{failed}"
+    have = f"{facts.ok + facts.failed:,} of {counted(facts.items, 'item')} have an outcome{failed}"
     if facts.state == "at work":
         return f"{have}; the run is at work."
     ended = facts.sessions[-1] if facts.sessions else None
     why = f" It stopped at {ended.error.splitlines()[0]:.120}." if ended is not None and ended.error else ""
     again = f"`espnet3-parallel retry {facts.run}`" if facts.shards else "the same call of the runner"
-    left = f"the {facts.left:,} that are left" if facts.exact else "what is left, and to count"
-    return f"{have}, and no process works on it.{why} To compute {left}: {again}."
+    return f"{have}, and no process works on it.{why} To compute the {facts.left:,} that are left: {again}."
 
 
 def _trouble(facts: RunFacts) -> str:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,9 @@ from espnet3.parallel.functions.running import runner_of
 from espnet3.parallel.ledger.files import open_plain, refuse_others
 from espnet3.parallel.ledger.folder import read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
-from espnet3.parallel.ledger.lines import index_json, read_line, read_merged
+from espnet3.parallel.ledger.lines import DAMAGED, check_line, index_json, read_merged
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
-from espnet3.parallel.ledger.values import decode, from_json
+from espnet3.parallel.ledger.values import decode
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.runner.execute import build_here
@@ -61,8 +60,7 @@ def _classes(said: dict[str, Any], notes: list[str]) -> tuple[Any, Any]:
         root = str(ref.root)
         if root not in sys.path:
             sys.path.insert(0, root)
-    runner, provider = (load(ref) for ref in refs)
-    return runner, provider
+    return load(refs[0]), load(refs[1])
 
 
 def _reference(what: str, said: dict[str, Any], script: str) -> ClassRef:
@@ -274,24 +272,11 @@ def index_of(run: Path, text: str) -> Any:
 
 def failed_items(run: Path) -> list[dict[str, Any]]:
     """Return the facts of the failed items, each with its `index`, in the order of the files."""
-    if (run / ERRORS).exists():
-        with open_plain(run / ERRORS) as file:
-            return [read_merged(line, run / ERRORS, number) for number, line in enumerate(file, 1)]
-    found = {position: (index, facts) for position, index, facts in _lines(run, ERRORS)}
-    for position, _, _ in _lines(run, RESULTS):
-        found.pop(position, None)
-    return [{"index": from_json(index, run), **from_json(facts, run)} for index, facts in found.values()]
-
-
-def first_indices(run: Path, n: int) -> list[Any]:
-    """Return the first indices that have a result, as they stand in the folder: at most `n`."""
-    if (run / RESULTS).exists():
-        with open_plain(run / RESULTS) as file:
-            records = [
-                read_merged(line, run / RESULTS, number) for number, line in enumerate(islice(file, n), 1)
-            ]
-        return [record["index"] for record in records if "result" in record]
-    return [from_json(index, run) for _, index, _ in islice(_lines(run, RESULTS), n)]
+    found = {position: _record(line) for position, line in _lines(run, ERRORS)}
+    if not (run / ERRORS).exists():
+        for position, _ in _lines(run, RESULTS):
+            found.pop(position, None)
+    return list(found.values())
 
 
 def outcome_of(run: Path, index: Any) -> Then | None:
@@ -300,34 +285,43 @@ def outcome_of(run: Path, index: Any) -> Then | None:
         wanted = index_json(index)
     except Exception:  # not an index that JSON can hold: the run cannot have it
         return None
-    if (run / RESULTS).exists():
-        for name in (ERRORS, RESULTS):
-            with open_plain(run / name) as file:
-                for number, line in enumerate(file, 1):
-                    if b'"index":%b' % wanted in line[: len(wanted) + 64]:
-                        record = read_merged(line, run / name, number)
-                        if record["index"] == index and type(record["index"]) is type(index):
-                            return Then(record["result"]) if "result" in record else Then(failure=record)
-        return None
-    for name in (RESULTS, ERRORS):
+    whole = (
+        run / RESULTS
+    ).exists()  # an item has one outcome; before, a later result counts more than a failure
+    for name in (ERRORS, RESULTS) if whole else (RESULTS, ERRORS):
         last = None
-        for _, one, outcome in _lines(run, name):
-            last = outcome if one == wanted else last
+        for _, line in _lines(run, name):
+            if b'"index":%b' % wanted in line[0][: len(wanted) + 64]:
+                record = _record(line)
+                last = record if index_json(record["index"]) == wanted else last
+                if whole and last is not None:
+                    break
         if last is not None:
-            return Then(from_json(last, run)) if name == RESULTS else Then(failure=from_json(last, run))
+            return Then(last["result"]) if "result" in last else Then(failure=last)
     return None
 
 
-def _lines(run: Path, name: str) -> Iterator[tuple[int, bytes, bytes]]:
-    for kind in (SPLIT, SESSION):
-        for split in split_folders(run, kind):
-            if not (split / name).exists():
-                continue
-            with open_plain(split / name) as file:
-                for line in file:
-                    found = read_line(line)
-                    if found is not None:
-                        yield found
+_Line = tuple[bytes, Path, int]  # with its file and number
+
+
+def _lines(run: Path, name: str) -> Iterator[tuple[int, _Line]]:
+    whole = (run / name).exists()
+    splits = () if whole else (split for kind in (SPLIT, SESSION) for split in split_folders(run, kind))
+    for file in [run / name] if whole else [split / name for split in splits if (split / name).exists()]:
+        with open_plain(file) as stream:
+            for number, line in enumerate(stream, 1):
+                position = number if whole else check_line(line)
+                if position != DAMAGED:
+                    yield position, (line, file, number)
+
+
+def _record(line: _Line) -> dict[str, Any]:
+    record = read_merged(*line)
+    facts = record.pop("failure", record)
+    return {
+        "index": record["index"],
+        **{name: one for name, one in facts.items() if name not in ("n", "crc")},
+    }
 
 
 def _same(result: Any, error: BaseException | None, then: Then | None) -> bool | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,9 +16,8 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
 from espnet3.parallel.timing.reading import shard_of
-from espnet3.parallel.timing.recorder import peak_memory
+from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.facts import read_facts
-from espnet3.parallel.views.replaying import Replay, first_indices
 
 _MARGIN = 1.5  # on the walltime, and on memory: the next items are not the last ones
 _ROUND = 600  # seconds to which a walltime is rounded up
@@ -52,40 +50,30 @@ class Size:
     start_share: float  # of the worker hours
 
 
-def measured_by(run: Path, sample: int = 0) -> Measured:
-    """Return the cost of an item by a run's folder; with `sample`, run so many items again first."""
+def measured_by(run: Path) -> Measured:
+    """Return the cost of an item by a run's folder."""
     facts = read_facts(run, ends=False)
-    items, times = facts.total("items"), facts.times
-    start = env = seconds = 0.0
+    items, times = int(facts.total("items")), facts.times
     if items:
         seconds = facts.total("busy_seconds") / items
         start = max(session.figure("start_seconds") for session in facts.computed)
         env = max(session.figure("env_seconds") for session in facts.computed)
-    elif facts.shards and times.items:
-        items, seconds = float(times.items), times.busy / times.items
+    elif times.items:  # of jobs, or of a driver that was killed
+        items, seconds = times.items, times.busy / times.items
         env = max((one.env for one in times.arrivals), default=0.0)
-        begun = (
-            one.when
-            - span.begin  # from a job's lease to its first item, which is shorter than from its start
+        begun = (  # from a job's lease to its first item, which is shorter than from its start
+            one.when - span.begin
             for span in facts.shards
             for one in times.arrivals
             if shard_of(one.worker) == span.name and span.begin <= one.when <= span.end
         )
-        start = max([env, *begun])
-    memory = times.memory
-    if sample:
-        took, env_here, memory_here = _run_again(run, sample)
-        memory = max(memory, memory_here)
-        if not items:
-            items, seconds, start = float(len(took)), sum(took) / len(took), env_here
-        env = env or env_here
-        start = max(start, env)
-    if not items:
+        start = max([*(one.imports + one.env for one in times.arrivals), env, *begun])
+    else:
         raise ConfigError(
-            f"the run in {run} has no finished session, so that nothing is known of its times: let it end, or measure "
-            "some of its items here with --sample 5"
+            f"no item of the run in {run} has been timed yet: let it go on, or have some of its items run here with "
+            "--runner and --provider"
         )
-    return Measured(seconds, start, env, int(items), memory)
+    return Measured(seconds, max(start, env), env, items, times.memory)
 
 
 def measured_here(runner: Any, provider: Any, sample: int) -> Measured:
@@ -125,7 +113,8 @@ def recommended(measured: Measured, items: int, within: float, most: int = _MOST
     least = start + measured.seconds
     if within <= least:
         raise ConfigError(
-            f"no number of workers is done within {within:g} s: a worker's start and one item take {least:.1f} s"
+            f"no number of workers is done within {duration(within)}: a worker's start and one item take "
+            f"{duration(least)}; allow more time"
         )
     workers = max(1, math.ceil(work / (within - start)))
     while workers < min(items, most) and size_for(measured, items, workers).wall > within:
@@ -134,7 +123,8 @@ def recommended(measured: Measured, items: int, within: float, most: int = _MOST
     if workers > most or size.wall > within:
         where = "" if most == _MOST else ", as many as there are processors here,"
         raise ConfigError(
-            f"it would take more than {counted(most, 'worker')}{where} to be done within {within:g} s: allow more time"
+            f"it would take more than {counted(most, 'worker')}{where} to be done within "
+            f"{duration(within)}: allow more time"
         )
     return size
 
@@ -172,18 +162,3 @@ def memory(n_bytes: int) -> str:
     """Return an amount of memory with room to spare."""
     megabytes = math.ceil(n_bytes * _MARGIN / _MEGABYTE / _STEP) * _STEP
     return f"{megabytes // 1000}GB" if megabytes % 1000 == 0 else f"{megabytes}MB"
-
-
-def _run_again(run: Path, sample: int) -> tuple[list[float], float, int]:
-    found = first_indices(run, sample)
-    if not found:
-        raise ConfigError(f"the run in {run} has no item with an outcome that could be run again")
-    again = Replay(run)
-    try:
-        begin = time.perf_counter()
-        again.prepare()
-        env = time.perf_counter() - begin
-        took = [again(index).seconds for index in found]
-    finally:
-        again.close()
-    return took, env, peak_memory()

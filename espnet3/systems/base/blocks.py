@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from espnet3.components.instantiate import check_targets
 from espnet3.components.trainers.options import check_training
 from espnet3.parallel.config import ParallelConfig, check_trainer, not_indented
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
 from espnet3.systems.configs.places import Place, located
 
+_TRAINED = ("model", "dataloader", "optimizer", "scheduler")
 _OF_A_BACKEND = ("options", "adapt")  # they mean nothing to another one, or something else
 
 
 def check_blocks(config: Any, places: Mapping[str, Place] | None = None, *, trains: bool = False) -> None:
     """Check the blocks `parallel` and `trainer` of a config; `places`, where its keys stand, are for messages.
 
-    With `trains`, the trainer is what Lightning will be given on this machine.
+    With `trains`, Lightning looks at the trainer on this machine, and what a training makes must be importable.
     """
     if config is None:
         return
-    plain = OmegaConf.to_container(config, resolve=False) if isinstance(config, DictConfig) else config
+    plain: Any = OmegaConf.to_container(config, resolve=False) if isinstance(config, DictConfig) else config
     if said := not_indented(plain):
-        raise ConfigError(said)
+        place = (places or {}).get(said.partition(" ")[0])
+        raise ConfigError(f"{place}: {said}" if place else said)
     trains = trains and (config.get("trainer") is not None or config.get("optimizer") is not None)
-    trainer = check_training if trains else check_trainer
-    for block, check in (("trainer", trainer), ("parallel", ParallelConfig.parse)):
+    checks: list[tuple[str, Callable[[Any], Any]]] = [
+        ("trainer", check_training if trains else check_trainer),
+        ("parallel", ParallelConfig.parse),
+    ]
+    if trains:  # statistics would be computed before the stage says so
+        checks += [(block, check_targets) for block in _TRAINED]
+    for block, check in checks:
         try:
-            check(config.get(block))
+            check(plain.get(block) if check is check_targets else config.get(block))
         except ConfigError as error:
             raise located(error, block, places or {}) from error
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
-
-from omegaconf import DictConfig, OmegaConf
 
 from espnet3.components.data.collect_stats import CollectStatsProvider, CollectStatsRunner, split_of
 from espnet3.components.data.data_organizer import SPLITS, fingerprint_of, indices_of
+from espnet3.components.instantiate import as_dict
 from espnet3.systems.base.blocks import stage_parallel
-from espnet3.systems.base.config import as_dict
 from espnet3.systems.configs.mistakes import StageConfigError, require
 
 logger = logging.getLogger(__name__)
@@ -22,39 +21,32 @@ _SEEN = ("features", "model", "input_key", "recipe_dir")
 def collect_stats(config: Any) -> dict[str, Any]:
     """Collect statistics of `dataset.train` and `dataset.valid` into `<stats_dir>/train` and `<stats_dir>/valid`.
 
-    The config has:
-
-    - `dataset`: `train` and `valid`, lists of entries (`DataOrganizer`); a split without entries is left out;
-    - `stats_dir`: where the files go, see `CollectStatsRunner`;
-    - `features`: a block with a `_target_`, called with the fields `input_key` (default `speech`) of an item; or
-      `model`, a block whose object has the method `collect_feats` (`make_features`);
-    - `collect_stats_batch_size` (optional): items given to `features` at once; changes the speed, never the result;
-    - `collect_stats` (optional): more arguments of the runner, such as `on_error` or `async_mode`; with that, the
-      stage run again without it when the jobs are done, or `espnet3-parallel merge` of each folder, writes the files;
-    - `parallel` (optional): registered while the stage runs.
+    The config has `dataset` (a split without entries is left out), `stats_dir`, and `features` or `model`, see
+    `make_features`; the page "All keys of all configs" has the rest. With `async_mode` in the block `collect_stats`,
+    the stage run again without it when the jobs are done, or `espnet3-parallel merge` of each folder, writes the files.
+    The block `parallel` is registered while the stage runs.
 
     Return, by split, what the runner returned: the statistics by feature, or a detached run. A wrong block or a missing
     key is a ConfigError, a failed item an ItemError.
     """
-    config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
-    require(config, "training", ("dataset", "stats_dir"))
-    splits = [split for split in _OF_A_SPLIT if config.dataset.get(split)]
+    whole = as_dict(config)
+    require(whole, "training", ("dataset", "stats_dir"))
+    splits = [split for split in _OF_A_SPLIT if whole["dataset"].get(split)]
     if not splits:
         raise StageConfigError(
             "training", "dataset", f"the block 'dataset' has no entries for {' or '.join(_OF_A_SPLIT)}"
         )
-    if config.get("features") is None and config.get("model") is None:
+    if whole.get("features") is None and whole.get("model") is None:
         raise StageConfigError(
             "training",
             "features",
             "the training config has neither 'features' nor 'model': one must say what the statistics are of",
         )
     with stage_parallel(config):
-        return {split: _collect(config, split) for split in splits}
+        return {split: _collect(whole, split) for split in splits}
 
 
-def _collect(config: DictConfig, split: str) -> Any:
-    whole = as_dict(config)
+def _collect(whole: Mapping[str, Any], split: str) -> Any:
     # the other splits, and how the work is done, are no part of what a run is known by
     seen = {key: whole[key] for key in _SEEN if whole.get(key) is not None}
     if "features" in seen:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os.path
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,17 @@ from espnet3.components.data.data_organizer import (
     organizer_of,
 )
 from espnet3.components.data.files import sha256_of
+from espnet3.components.instantiate import as_dict, locate, texts_in
 from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.records import ItemFailure
 from espnet3.systems.base.artifacts import check_artifacts
 from espnet3.systems.base.blocks import stage_parallel
-from espnet3.systems.base.config import as_dict
 from espnet3.systems.base.scp import IDX_KEY, key_list, output_keys_of
 from espnet3.systems.configs.mistakes import StageConfigError, require
 
 logger = logging.getLogger(__name__)
 
+_LIMIT = Whole(least=1, called="a positive number of items")
 PROVIDER = "espnet3.systems.base.inference_provider.InferenceProvider"
 RUNNER = "espnet3.systems.base.inference_runner.InferenceRunner"
 
@@ -61,25 +64,14 @@ class InferResult:
 def infer(config: Any) -> dict[str, InferResult]:
     """Run inference over the test sets and write `<inference_dir>/<test set>/<key>.scp`.
 
-    The config has:
+    The config has `model`, `dataset`, `inference_dir` and `input_key`; the page "All keys of all configs" has the rest,
+    of which `output_fn`, `model_kwargs`, `evaluate`, `idx_key`, `output_keys`, `text_key` and `batch_size` are as in
+    `InferenceRunner`. Without `test_sets` all of `dataset.test` are decoded, or of one dataset by `_target_` one set
+    called `test`.
 
-    - `model`: a block with a `_target_`;
-    - `dataset`: either `test: [{name, data_src_args}, ...]`, a list of test sets (`DataOrganizer`), or one block with
-      a `_target_`;
-    - `inference_dir`: where the outputs go;
-    - `input_key`: dataset field or fields for the model;
-    - `test_sets` (optional): of `dataset.test`, the names to decode; of a block with a `_target_`, name -> what
-      differs for this set. Without it all of `dataset.test`, or one set called `test`;
-    - `output_fn`, `model_kwargs`, `evaluate`, `idx_key`, `output_keys`, `text_key`, `batch_size` (optional): see
-      `InferenceRunner`;
-    - `output_artifacts` (optional): output key -> how outputs that are no text are written, see `check_artifacts`;
-    - `limit` (optional): only the first so many items of each set;
-    - `provider`, `runner` (optional): blocks with a `_target_` and further arguments of the class,
-      such as `on_error` or `resume` of the runner; with `async_mode` of the runner the items are submitted
-      as detached jobs, and `espnet3-parallel merge` of the test set's folder, or the stage run again without it, writes
-      the files when they are done;
-    - `parallel` (optional): registered while the stage runs (`set_parallel`); then what was registered before is
-      again.
+    With `async_mode` in the block `runner` the items are submitted as detached jobs, and `espnet3-parallel merge` of
+    the test set's folder, or the stage run again without it, writes the files when they are done. The block `parallel`
+    is registered while the stage runs.
 
     Return what was done, by the name of the test set. A wrong block or a missing key is a ConfigError.
     """
@@ -125,30 +117,31 @@ def dataset_of(config: Any, name: str) -> Any:
             "dataset",
             f"the inference config has no test set {name!r} (it has {', '.join(known)})",
         )
-    return _one_set(config, name, known[name])[-1]
+    return _one_set(config, name, known[name])[2]
 
 
 def _one_set(
     config: DictConfig, name: str, changes: Mapping[str, Any]
-) -> tuple[dict[str, Any], DictConfig, Any]:
+) -> tuple[dict[str, Any], DictConfig, Any, Any]:
     # Resolved here: an interpolation may point to a key that does not travel with it.
     whole = as_dict(OmegaConf.merge(config, {"dataset": changes}))
     seen = OmegaConf.create({key: value for key, value in whole.items() if key not in _EXECUTION})
     if is_organized(seen.dataset):
         seen.test_set = name
-    provider_class, _ = _class_and_options(whole.get("provider"), PROVIDER)
-    return whole, seen, provider_class.build_dataset(seen)
+    provider_class, options = _class_and_options(whole, "provider", PROVIDER)
+    return whole, seen, provider_class.build_dataset(seen), partial(provider_class, **options)
 
 
 def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> InferResult:
-    whole, seen, dataset = _one_set(config, name, changes)
+    whole, seen, dataset, provider = _one_set(config, name, changes)
     folder = Path(whole["inference_dir"]) / name
-    provider_class, provider_options = _class_and_options(whole.get("provider"), PROVIDER)
     if (fingerprint := fingerprint_of(dataset)) is not None:
         seen.dataset_fingerprint = fingerprint
-    if hashes := file_hashes([whole["model"], whole.get("model_kwargs")]):
+    # weights that were trained anew under the same name would be taken for those that gave the results of before
+    named = {text for _, text in texts_in([whole["model"], whole.get("model_kwargs")])}
+    if hashes := {path: sha256_of(path)[:16] for path in sorted(named) if os.path.isfile(path)}:
         seen.model_files = hashes
-    runner_class, options = _class_and_options(whole.get("runner"), RUNNER)
+    runner_class, options = _class_and_options(whole, "runner", RUNNER)
     for key in ("idx_key", "output_keys", "text_key", "batch_size"):
         if whole.get(key) is not None:
             options.setdefault(key, whole[key])
@@ -162,9 +155,10 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
         "output_keys": output_keys_of(options),
         **({"output_artifacts": whole["output_artifacts"]} if whole.get("output_artifacts") else {}),
     }
-    provider = provider_class(seen, params=params, **provider_options)
-    runner = runner_class(provider, output_dir=folder, **options)
-    indices = _indices(indices_of(dataset), whole.get("limit"))
+    runner = runner_class(provider(seen, params=params), output_dir=folder, **options)
+    indices = indices_of(dataset)
+    if whole.get("limit") is not None:
+        indices = indices[: argument("limit", whole["limit"], _LIMIT)]
     logger.info("infer %s: %d items, outputs in %s", name, len(indices), folder)
     begin = time.perf_counter()
     run = runner(indices)
@@ -177,44 +171,12 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
     return InferResult(folder, len(indices), failed, seconds, run)
 
 
-def _class_and_options(block: Mapping[str, Any] | None, default: str) -> tuple[Any, dict[str, Any]]:
-    from hydra.utils import get_class  # here, as in instantiate_block
-
-    options = dict(block or {})
-    return get_class(options.pop("_target_", default)), options
-
-
-_LIMIT = Whole(least=1, called="a positive number of items")
-
-
-def _indices(indices: Sequence[Any], limit: Any) -> Sequence[Any]:
-    if limit is None:
-        return indices
-    return indices[: argument("limit", limit, _LIMIT)]
-
-
-def file_hashes(block: Any) -> dict[str, str]:
-    """Return a hash of the content of each file whose path is a text in a config's block.
-
-    Without it, weights that were trained anew under the same name would be taken for the ones that gave the results
-    of before.
-    """
-    return {path: sha256_of(path)[:16] for path in sorted(set(_files(block)))}
-
-
-def _files(block: Any) -> Iterator[str]:
-    if isinstance(block, Mapping):
-        for value in block.values():
-            yield from _files(value)
-    elif isinstance(block, (list, tuple)):
-        for value in block:
-            yield from _files(value)
-    elif isinstance(block, str) and _is_file(block):
-        yield block
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # a text that is no path: too long, or with a NUL
-        return False
+def _class_and_options(config: Mapping[str, Any], name: str, default: str) -> tuple[Any, dict[str, Any]]:
+    block = config.get(name) or {}
+    if not isinstance(block, Mapping):
+        said = (
+            f"{name} = {block!r}: must be a block with a _target_, or arguments such as {{on_error: record}}"
+        )
+        raise StageConfigError("inference", name, said)
+    options = dict(block)
+    return locate(options.pop("_target_", default)), options

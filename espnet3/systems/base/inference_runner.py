@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from espnet3.components.data.files import field_of
 from espnet3.components.instantiate import load_function
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.systems.base.artifacts import kept
@@ -99,12 +100,7 @@ class InferenceRunner(BaseRunner):
         env = {**kwargs, "output_dir": output_dir, "shard_subdir": shard_subdir}
         if isinstance(idx, (list, tuple)):
             return InferenceRunner.batch_forward(idx, dataset, model, **env)
-        keys, output_fn, model_kwargs = _settings(kwargs)
-        data = dataset[idx]
-        with _evaluating(model, kwargs):
-            output = model(**{key: _field(data, key) for key in keys}, **model_kwargs)
-            result = output if output_fn is None else output_fn(data=data, model_output=output, idx=idx)
-        return _checked(result, idx, env)
+        return InferenceRunner.batch_forward([idx], dataset, model, **env)[0]
 
     @staticmethod
     def batch_forward(
@@ -118,13 +114,22 @@ class InferenceRunner(BaseRunner):
         """Return one result per index, from one call of the model where it takes lists."""
         indices = list(indices)
         env = {**kwargs, "output_dir": output_dir, "shard_subdir": shard_subdir}
-        if len(indices) == 1 or not getattr(model, "supports_batch", True):
-            return [InferenceRunner.forward(idx, dataset, model, **env) for idx in indices]
-        keys, output_fn, model_kwargs = _settings(kwargs)
+        if not (keys := key_list(env.get("input_key"))):
+            raise RuntimeError(
+                "input_key must be provided: the dataset field, or fields, that the model is given "
+                "(`input_key: speech` in the inference config, or an entry of the provider's params)"
+            )
+        output_fn, settings = env.get("output_fn"), dict(env.get("model_kwargs") or {})
+        if output_fn is None and (path := env.get("output_fn_path")):
+            output_fn = load_function(path)
         items = [dataset[idx] for idx in indices]
+        fields = [{key: field_of(data, key) for key in keys} for data in items]
         results: Any
-        with _evaluating(model, kwargs):
-            output = model(**{key: [_field(data, key) for data in items] for key in keys}, **model_kwargs)
+        with _evaluating(model, env):
+            if len(indices) == 1 or not getattr(model, "supports_batch", True):
+                output = [model(**each, **settings) for each in fields]
+            else:
+                output = model(**{key: [each[key] for each in fields] for key in keys}, **settings)
             if output_fn is None:
                 results = output
             elif isinstance(output, list) and len(output) == len(indices):
@@ -172,25 +177,6 @@ def _evaluating(model: Any, env: Mapping[str, Any]) -> AbstractContextManager[An
     if isinstance(model, torch.nn.Module) and model.training:
         model.eval()
     return torch.no_grad()  # type: ignore[no-any-return]  # torch may be missing where types are checked
-
-
-def _settings(env: Mapping[str, Any]) -> tuple[list[str], Callable[..., Any] | None, dict[str, Any]]:
-    keys = key_list(env.get("input_key"))
-    if not keys:
-        raise RuntimeError(
-            "input_key must be provided: the dataset field, or fields, that the model is given "
-            "(`input_key: speech` in the inference config, or an entry of the provider's params)"
-        )
-    output_fn = env.get("output_fn")
-    if output_fn is None and (path := env.get("output_fn_path")):
-        output_fn = load_function(path)
-    return keys, output_fn, dict(env.get("model_kwargs") or {})
-
-
-def _field(data: Any, key: str) -> Any:
-    if key not in data:
-        raise KeyError(f"Input key {key!r} not found in dataset item (it has {', '.join(map(repr, data))})")
-    return data[key]
 
 
 def _checked(result: Any, idx: Any, env: Mapping[str, Any]) -> Any:

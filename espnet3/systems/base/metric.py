@@ -11,10 +11,10 @@ from typing import Any
 
 from espnet3.components.data.data_organizer import folder_name, indices_of
 from espnet3.components.data.files import write_text_atomic
+from espnet3.components.instantiate import as_dict
 from espnet3.components.metrics.abs_metric import AbsMetric
 from espnet3.systems.base.artifacts import check_artifacts, kept
 from espnet3.systems.base.blocks import stage_parallel
-from espnet3.systems.base.config import as_dict
 from espnet3.systems.base.inference import dataset_of
 from espnet3.systems.base.scp import IDX_KEY, read_aligned, scp_id, scp_value, write_scp
 from espnet3.systems.configs.mistakes import StageConfigError, require

@@ -107,8 +107,10 @@ class BaseSystem:
                 f"the others would train before it is done. Run what comes before train without {launcher}, and then "
                 "train with it"
             )
-        runner = (self.inference_config or {}).get("runner") or {}
-        if runner.get("async_mode") and {"infer", "measure"} <= set(names):
+        if not {"infer", "measure"} <= set(names):
+            return
+        runner: Any = (self.inference_config or {}).get("runner")
+        if hasattr(runner, "get") and runner.get("async_mode"):
             raise ValueError(
                 "runner.async_mode is true, so the stage infer only submits jobs, and measure would find nothing, "
                 "or the files of an earlier run: run infer alone, then `espnet3-parallel wait` and `merge` "

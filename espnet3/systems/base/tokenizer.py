@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.components.data.files import write_atomic, write_text_atomic
-from espnet3.components.instantiate import load_function
+from espnet3.components.instantiate import as_dict, load_function
 from espnet3.components.instantiate import require as needed
 from espnet3.parallel.checks import Whole
-from espnet3.systems.base.config import as_dict
 from espnet3.systems.configs.mistakes import StageConfigError, require
 
 logger = logging.getLogger(__name__)

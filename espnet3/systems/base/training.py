@@ -14,13 +14,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from espnet3.components.data.data_organizer import organizer_of
 from espnet3.components.data.files import write_atomic, write_text_atomic
-from espnet3.components.instantiate import instantiate_block
+from espnet3.components.instantiate import as_dict, instantiate_block
 from espnet3.components.trainers.options import import_lightning
 from espnet3.components.trainers.trainer import ESPnet3LightningTrainer
 from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.base.blocks import check_blocks
-from espnet3.systems.base.config import as_dict
 from espnet3.systems.configs.mistakes import StageConfigError, require
 
 logger = logging.getLogger(__name__)
@@ -34,19 +33,13 @@ _DECIDING = ("model", "dataset", "dataloader", "optimizer", "scheduler", "schedu
 def train(config: Any) -> Path:
     """Train a model; a training that was cut off goes on from its last checkpoint.
 
-    The config has:
+    The config has `model`, `dataset`, `optimizer` and `exp_dir`; the page "All keys of all configs" has the rest.
+    `ESPnetLightningModule` says what a model returns, `make_loader` what `dataloader` holds, and
+    `ESPnet3LightningTrainer` what `trainer`, `best_model_criterion` and `fit` are for.
 
-    - `model`: a block with a `_target_`, a torch module; see `ESPnetLightningModule` for what it returns;
-    - `dataset`: `train` and `valid` (optional), lists of entries (`DataOrganizer`);
-    - `dataloader` (optional): `collate_fn`, `train` and `valid`; see `make_loader`;
-    - `optimizer`, `scheduler` (optional): blocks with a `_target_`, see `ESPnetLightningModule`;
-    - `trainer`: arguments of `lightning.Trainer`, each as it is; `best_model_criterion` (optional), see
-      `ESPnet3LightningTrainer`; `fit` (optional): more arguments of its `fit`;
-    - `exp_dir`: gets `checkpoints/`, `epochs.jsonl` and its curves, `epochs.html`, Lightning's logs, and weights:
-      `model.pth`, those of the best checkpoint, and for each criterion the mean of its best checkpoints, such as
-      `valid.loss.ave_3best.pth`;
-    - `seed` (optional, 0);
-    - `threads` (optional): threads that torch computes with in each process, while the stage runs.
+    The folder `exp_dir` gets `checkpoints/`, `epochs.jsonl` and its curves, `epochs.html`, Lightning's logs, and
+    weights: `model.pth`, those of the best checkpoint, and for each criterion the mean of its best checkpoints, such as
+    `valid.loss.ave_3best.pth`.
 
     Return the file with the weights of the best checkpoint. Something missing or wrong, or an `exp_dir` that holds a
     training of another config, is a ConfigError.

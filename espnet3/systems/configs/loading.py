@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from espnet3.components.data.data_organizer import ORGANIZER_KEYS, is_organized
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import did_you_mean
+from espnet3.parallel.messages import did_you_mean, shown
 from espnet3.systems.base.blocks import check_blocks, merge_parallel
-from espnet3.systems.base.config import apply_overrides, find_config
 from espnet3.systems.configs.places import Place, Places, place_of
 from espnet3.systems.configs.reading import check_interpolations, flat, read_config
 from espnet3.systems.configs.roles import ROLES, Role, role_of
 
 _CLOSE = 0.8  # a slip of the pen, no other word
-_COMMAND_LINE = "the command line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,11 @@ class StageConfig:
     config: DictConfig
     places: Places  # where each key was set
     fault: str = ""  # what is wrong with the file, whatever its values
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the file could be read: a config that takes keys from it is wrong without them."""
+        return len(self.places) > 1
 
     @property
     def file(self) -> str:
@@ -66,8 +71,10 @@ class StageConfigs:
         With `trains`, that of a stage which gives Lightning the block `trainer`.
         """
         each = self.by_role[role]
-        if each.fault:
-            raise ConfigError(each.fault)
+        givers = [self.by_role[name] for name in each.role.takes if name in self.by_role]
+        for other in (each, *(giver for giver in givers if not giver.is_read)):
+            if other.fault:
+                raise ConfigError(other.fault)
         check_interpolations(each.config, each.places)
         check_blocks(each.config, each.places, trains=trains)
 
@@ -90,17 +97,24 @@ def load_configs(
     it is there, and None stands for all `ROLES` so. `parallel` names the small file, which holds that block alone.
     `overrides` are `dotted.key=value` or `+key=value`, and `check` the roles whose values are checked; None: all.
 
-    A wrong value is a ConfigError with file, line and key; a file that is not there a FileNotFoundError, one without a
-    mapping a TypeError, and an override or a small file that does not fit a ValueError.
+    A wrong value, or a file that cannot be read, is a ConfigError with file, line and key; a file that is not there a
+    FileNotFoundError, and an override or a small file that does not fit a ValueError.
     """
     found: dict[str, StageConfig] = {}
     for name, file in (dict.fromkeys(ROLES) if files is None else files).items():
         role = role_of(name)
-        path = _file_of(role, file, recipe_dir)
-        if path is not None:
+        path = recipe_dir / "conf" / role.files[0]
+        config, places = DictConfig({}), {"": Place(str(path))}
+        try:
+            given = _file_of(role, file, recipe_dir)
+            if given is None:
+                continue
+            path = given
             config, places = read_config(path)
             fault = _slip(config, places, role) or flat(path)
-            found[name] = StageConfig(role, _with_defaults(config, role, recipe_dir, path), places, fault)
+        except (ConfigError, TypeError) as error:
+            fault = str(error)
+        found[name] = StageConfig(role, _with_defaults(config, role, recipe_dir, path), places, fault)
     if parallel is not None:
         _merge_small(found, find_config(parallel, recipe_dir))
     _override(found, overrides)
@@ -113,6 +127,25 @@ def load_configs(
         if check is None or name in check:
             configs.check(name)
     return configs
+
+
+def find_config(name: str | os.PathLike[str], recipe_dir: Path) -> Path:
+    """Find a config file by what a user may call it.
+
+    `parallel_slurm`, `parallel_slurm.yaml` and `conf/parallel_slurm.yaml` are all found in the
+    recipe; a path that exists from the current folder comes first.
+    """
+    name = os.fspath(name)
+    for candidate in (
+        Path(name),
+        recipe_dir / name,
+        recipe_dir / "conf" / name,
+        recipe_dir / "conf" / f"{name}.yaml",
+    ):
+        if candidate.is_file():
+            return candidate
+    there = ", ".join(sorted(path.name for path in (recipe_dir / "conf").glob("*.yaml")))
+    raise FileNotFoundError(f"no config {name!r} here or in {recipe_dir} (its conf/ has {there or 'none'})")
 
 
 def _file_of(role: Role, given: str | None, recipe_dir: Path) -> Path | None:
@@ -149,7 +182,9 @@ def _slip(config: DictConfig, places: Places, role: Role) -> str:
 def _merge_small(found: Mapping[str, StageConfig], path: Path) -> None:
     small, places = read_config(path)
     if list(small) != ["parallel"]:
-        raise ValueError(f"{path} must hold the block 'parallel' and nothing else, it has {list(small)}")
+        raise ValueError(
+            flat(path) or f"{path} must hold the block 'parallel' and nothing else, it has {list(small)}"
+        )
     for each in found.values():
         merge_parallel(each.config, small)
         each.places.update({key: place for key, place in places.items() if key})
@@ -157,11 +192,26 @@ def _merge_small(found: Mapping[str, StageConfig], path: Path) -> None:
 
 def _override(found: Mapping[str, StageConfig], overrides: Sequence[str]) -> None:
     for override in overrides:
-        key = override.lstrip("+").partition("=")[0]
-        fitting = {name: each.config for name, each in found.items() if _fits(each.config, key)}
-        everywhere = {name: each.config for name, each in found.items()}
-        for name in apply_overrides(fitting or everywhere, [override]):
-            found[name].places[key] = Place(_COMMAND_LINE)
+        add, words = override.startswith("+"), override.lstrip("+")
+        key, equals, _ = words.partition("=")
+        if not equals or not key:
+            raise ValueError(f"override {shown(override)} must read key=value, such as parallel.n_workers=2")
+        top = key.partition(".")[0]
+        fitting = [each for each in found.values() if _fits(each.config, key)] or [*found.values()]
+        targets = [each for each in fitting if add or top in each.config]
+        if not targets:
+            known = sorted({str(name) for each in fitting for name in each.config})
+            hint = did_you_mean(top, known) or f" They have {', '.join(known)}"
+            raise ValueError(
+                f"override {shown(override)}: no config has {shown(top)}.{hint} "
+                f"(+{shown(key)[1:-1]}=... adds a new key)"
+            )
+        for each in targets:
+            try:
+                each.config.merge_with_dotlist([words])
+            except (OmegaConfBaseException, yaml.YAMLError) as error:
+                raise ValueError(f"override {shown(override)}: {str(error).splitlines()[0]}") from error
+            each.places[key] = Place("the command line")
 
 
 def _fits(config: DictConfig, key: str) -> bool:

@@ -36,13 +36,9 @@ UI = {
 def demo(config: Any) -> str:
     """Show the page until Ctrl-C.
 
-    The config has:
-
-    - `model`: a block with a `_target_`, called with 16-bit mono samples;
-    - `model_kwargs` (optional): further arguments of each call;
-    - `input` (optional): `rate` (16000), which recordings are brought to, and `max_seconds` (60);
-    - `ui` (optional): `title`, `description`, `host` (127.0.0.1: this machine alone) and `port` (7860);
-    - `parallel` (optional): the workers, which hold the model for as long as the page is there.
+    The config has `model`, called with 16-bit mono samples and `model_kwargs`; `input` (optional) with `rate` (16000),
+    which recordings are brought to, and `max_seconds` (60); and `ui` (optional), see `UI`. The workers of `parallel`
+    hold the model for as long as the page is there.
 
     Return the page's address in the end. A wrong block, or a port in use, is a ConfigError; a model that cannot be
     loaded is a WorkerSetupError.

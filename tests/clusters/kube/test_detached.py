@@ -129,17 +129,6 @@ def test_pods_that_are_preempted_wait_for_room_and_go_on(tmp_path: Path) -> None
     assert finished(run) == [x * x for x in range(12)]
 
 
-def test_a_shard_that_fails_is_not_tried_again_and_retry_goes_on(tmp_path: Path) -> None:
-    """An item that raises ends the run, with one pod for each shard; `retry` goes on once it is mended."""
-    run = submit(tmp_path, bad=[5, "raise"])
-    shard = run.wait(150).shards[1]
-    assert shard.state is JobState.FAILED and "no square of 5" in str(shard.note)
-    assert len(pods()) == 3
-    (tmp_path / "repaired").touch()
-    run.retry()
-    assert finished(run) == [x * x for x in range(12)]
-
-
 def test_an_item_that_kills_its_pods_is_blamed_and_the_rest_is_done(tmp_path: Path) -> None:
     """Pods that crash are replaced until it is clear which item does it; every other item has its result."""
     run = submit(tmp_path, bad=[5, "die"], on_error="record")
@@ -169,15 +158,6 @@ def test_cancel_removes_jobs_and_pods_and_retry_goes_on(tmp_path: Path) -> None:
     assert finished(run) == [x * x for x in range(12)]
 
 
-def test_an_image_that_is_absent_is_said_by_status(tmp_path: Path) -> None:
-    """A pod that waits for its image is pending, with the image in the note; `cancel` removes it."""
-    run = submit(tmp_path, image="absent/espnet:1")
-    note = "waits: ErrImagePull: Failed to pull image"
-    wait_until(lambda: any(note in shard.note for shard in run.status().shards), 60, every=0.3)
-    run.cancel()
-    assert not left()
-
-
 def test_a_job_that_somebody_deleted_is_over_and_only_then(tmp_path: Path) -> None:
     """A shard counts as alive until its Job is truly gone; `retry` goes on with it then."""
     hold(tmp_path, 1)
@@ -192,14 +172,3 @@ def test_a_job_that_somebody_deleted_is_over_and_only_then(tmp_path: Path) -> No
     let_go(tmp_path, 1, dead=True)
     run.retry()
     assert finished(run) == [x * x for x in range(12)]
-
-
-def test_a_worker_that_cannot_start_is_tried_again_and_its_words_are_kept(tmp_path: Path) -> None:
-    """A Python that the image lacks the package for: another pod follows, and `logs` has what the first one printed."""
-    (tmp_path / "python").write_text("#!/bin/sh\necho no module named espnet3\nexit 1\n")
-    (tmp_path / "python").chmod(0o755)
-    run = submit(tmp_path, options={"python": str(tmp_path / "python")})
-    wait_until(lambda: "another one takes its place" in str(run.status()), 60, every=0.3)
-    assert "no module named espnet3" in "".join(text for _, text in run.logs())
-    run.cancel()
-    assert not left()

@@ -4,14 +4,17 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import OmegaConf
 
+from espnet3.components.trainers.options import check_training
 from espnet3.components.trainers.trainer import ESPnet3LightningTrainer
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.base.system import BaseSystem
 from espnet3.systems.launch import launch
+from tests.docs.test_docs import PAGES, blocks
 from tests.spec.documents import TRAINER_BLOCKS
 
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -127,7 +130,12 @@ def test_what_lightning_would_refuse_is_said_before_the_first_stage(
 
 
 def test_a_dry_run_shows_what_train_works_with(tmp_path, capsys) -> None:
-    """For train these are its devices and its strategy, and for statistics the block `parallel`."""
+    """For train these are its devices and its strategy; for statistics, and a train of one's own, the `parallel`."""
+
+    class Own(BaseSystem):
+        def train(self) -> None:
+            """Train without Lightning."""
+
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/training.yaml").write_text(
         'n: 2\ntrainer: {accelerator: cpu, devices: "${n}", num_nodes: 1, strategy: ddp}\n'
@@ -141,6 +149,17 @@ def test_a_dry_run_shows_what_train_works_with(tmp_path, capsys) -> None:
         "parallel: local, 3 workers",
         "trainer: accelerator cpu, devices 2, num_nodes 1, strategy ddp",
     ]
+    assert not launch(Own, recipe_dir=tmp_path, argv=["--stages", "train", "--dry_run"])
+    assert capsys.readouterr().out.endswith("; parallel: local, 3 workers\n")
+
+
+def test_the_trainer_blocks_of_the_pages_reach_lightning() -> None:
+    """Every `trainer:` block printed on a page is taken by Lightning, on processors."""
+    found = [yaml.safe_load("\n".join(block.lines)) for page in PAGES for block in blocks(page, "yaml")]
+    printed = [config["trainer"] for config in found if "trainer" in config]
+    assert len(printed) >= 2
+    for block in printed:
+        check_training({**block, "accelerator": "cpu"})
 
 
 def test_without_lightning_the_extra_is_named() -> None:

@@ -6,7 +6,6 @@ import sys
 from importlib.metadata import requires
 
 import pytest
-import yaml
 from dask import config as dask_config
 from packaging.requirements import Requirement
 
@@ -21,25 +20,16 @@ from espnet3.parallel.backends import (
 )
 from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.loading import pip_line
-from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.errors import MissingPackageError
 
 JOBQUEUE = [name for name, backend in BACKENDS.items() if backend.scheduler]
 GIVEN = {"cores": 4, "memory": "32GB", "disk": "4GB", "hosts": ["a", "b"]}
 # A test of a package reads the installed one; where it is absent there is nothing to compare with.
-INSTALLED = [
-    name
-    for name, backend in BACKENDS.items()
-    if all(installed(ref.split(".")[0]) for ref in (backend.cluster, *backend.signatures))
-]
 needs_jobqueue = pytest.mark.skipif(not installed("dask_jobqueue"), reason="dask-jobqueue is not installed")
 
 
 def required(env: str) -> dict[str, object]:
     return {name: GIVEN[name] for name in row(env).required}
-
-
-# --- the table ------------------------------------------------------------------------------------
 
 
 # what the documents let users write after `env:`
@@ -59,9 +49,6 @@ def test_an_extra_installs_the_backends_package(env):
     needed = [Requirement(text) for text in requires("espnet3-parallel") or ()]
     names = [each.name for each in needed if each.marker is None or each.marker.evaluate(chosen)]
     assert row(env).package.replace("_", "-") in names
-
-
-# --- signatures -----------------------------------------------------------------------------------
 
 
 @needs_jobqueue
@@ -87,9 +74,6 @@ def test_the_real_job_takes_every_allowed_option(env):
     for_job = {name: None for name in allowed_options(row(env)) if name not in own}
     real = cluster.job_cls("tcp://127.0.0.1:1", name="worker", **{**for_job, **required(env)})
     assert "distributed.cli.dask_worker" in real.job_script()
-
-
-# --- options --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("env", BACKENDS)
@@ -145,14 +129,6 @@ def test_a_walltime_that_yaml_made_a_number_is_shown_quoted(env, number, quoted)
     assert f"write it in quotes: walltime: {quoted}" in problem
 
 
-def test_yaml_does_turn_a_walltime_into_a_number():
-    """The reason for the check: YAML 1.1 reads 4:00:00 in base 60."""
-    block = yaml.safe_load("{env: slurm, options: {cores: 1, memory: 1GB, walltime: 4:00:00}}")
-    assert block["options"]["walltime"] == 14400
-    with pytest.raises(ConfigError, match='walltime: "04:00:00"'):
-        ParallelConfig.parse(block)
-
-
 @pytest.mark.parametrize("hosts", ["node1,node2", []])
 def test_ssh_takes_a_list_of_hosts(hosts):
     """hosts as text, empty or no list is refused with its value; without hosts ssh is refused too."""
@@ -165,9 +141,6 @@ def test_a_name_that_is_no_text_is_refused():
     """An option named by a number or a boolean, which YAML makes of `on`, is refused."""
     (problem,) = option_problems(row("local"), {True: 1})
     assert problem == "options.True = 1: the name of an option is text, not bool: put it in quotes"
-
-
-# --- packages that are not installed --------------------------------------------------------------
 
 
 def test_without_its_package_a_rows_options_are_left_open(monkeypatch):

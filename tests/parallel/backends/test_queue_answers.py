@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 
 import pytest
 
@@ -35,8 +36,40 @@ QACCT = """\
 ==============================================================
 jobnumber    5
 taskid       2
-failed       {failed}
-exit_status  {code}
+"""
+# scheduler, element, what is known, its note <= the answers to the questions, in order, with & between them
+READ = r"""
+slurm 20_1 LISTED RUNNING <= {SCONTROL}
+slurm 20_2 ENDED NODE_FAIL: NodeDown <= {SCONTROL}
+slurm 20_3 NO_SUCH_JOB <= {SCONTROL} & Job 20_3 not found\n
+slurm 20_3 NOT_KNOWN <= {SCONTROL} &
+slurm 20_3 NO_SUCH_JOB <= slurm_load_jobs error: Invalid job id specified
+slurm 20_3 NOT_KNOWN <= slurm_load_jobs error: Unable to contact slurm controller
+slurm 20_1 ENDED TIMEOUT <= Invalid job id specified & & 20_1|TIMEOUT\n20_10|FAILED\n
+slurm 20_1 NOT_KNOWN <= & & 20_1|RUNNING\n
+pbs 7[2] LISTED Q: Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 4 T: 4) <= {QSTAT}
+pbs 7[3] LISTED R <= {QSTAT}
+pbs 7[4] NO_SUCH_JOB <= {QSTAT}qstat: Unknown Job Id 7[4].host\n
+pbs 7[4] NOT_KNOWN <= qstat: Unknown Job Id 7[44].host\n
+pbs 7 NOT_KNOWN <= qstat: Unknown Job Id 7[4].host\n
+pbs 7[4] ENDED finished <= qstat: 7[4].host Job has finished, use -x or -H to obtain\n
+pbs 7[4] NOT_KNOWN <= Connection refused\nqstat: cannot connect to server host
+sge 5.2 NO_SUCH_JOB <= Following jobs do not exist: \n5\n
+sge 5.2 NOT_KNOWN <= Following jobs do not exist: \n55\n
+sge 5.2 ENDED 0 <= & {QACCT}failed 0\nexit_status 1
+sge 5.2 ENDED 37 <= & {QACCT}failed 37  : qmaster enforced h_rt limit\nexit_status 137
+sge 5.2 NOT_KNOWN <= & {QACCT}failed 25  : rescheduling\nexit_status 0
+sge 5.2 NOT_KNOWN <= & {QACCT}failed 0\nexit_status 99
+lsf 9[2] LISTED RUN <= 9|2|RUN|n1\n9|22|EXIT|n1\n
+lsf 9 LISTED RUN <= 9|0|RUN|n1\n
+lsf 9[3] NO_SUCH_JOB <= Job <9[3]> is not found\n
+htcondor 4.1 NO_SUCH_JOB <= Total for query: 0 jobs; 0 completed, 0 removed\n
+htcondor 4.1 ENDED 3 <= Total for query: 10 jobs; 0 completed\n & & 4.1 3 undefined\n
+htcondor 4.1 LISTED held (5): no disk <= & 4.1 5 no disk\n
+moab 3[1] NO_SUCH_JOB <= ERROR:  invalid job specified: 3[1]\n
+moab 3[1] LISTED Idle <= job 3[1]\n\nState: Idle\n
+oar 12 ENDED Terminated <= Job_Id: 12\n    state = Terminated\n    exit_code = 0\n
+oar 12 LISTED toLaunch <= Job_Id: 12\n    state = toLaunch\n
 """
 
 
@@ -49,83 +82,16 @@ def answers(name: str, element: str, *said: str) -> JobAnswer:
     return together([question.read(element, place, text, scheduler.words) for question, text in pairs])
 
 
-@pytest.mark.parametrize(
-    ("name", "element", "said", "known", "note"),
-    [
-        ("slurm", "20_1", [SCONTROL], Known.LISTED, "RUNNING"),
-        ("slurm", "20_2", [SCONTROL], Known.ENDED, "NODE_FAIL: NodeDown"),
-        ("slurm", "20_3", [SCONTROL, "Job 20_3 not found\n"], Known.NO_SUCH_JOB, ""),
-        ("slurm", "20_3", [SCONTROL, ""], Known.NOT_KNOWN, ""),
-        ("slurm", "20_3", ["slurm_load_jobs error: Invalid job id specified"], Known.NO_SUCH_JOB, ""),
-        (
-            "slurm",
-            "20_3",
-            ["slurm_load_jobs error: Unable to contact slurm controller"],
-            Known.NOT_KNOWN,
-            "",
-        ),
-        (
-            "slurm",
-            "20_1",
-            ["Invalid job id specified", "", "20_1|TIMEOUT\n20_10|FAILED\n"],
-            Known.ENDED,
-            "TIMEOUT",
-        ),
-        ("slurm", "20_1", ["", "", "20_1|RUNNING\n"], Known.NOT_KNOWN, ""),
-        (
-            "pbs",
-            "7[2]",
-            [QSTAT],
-            Known.LISTED,
-            "Q: Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 4 T: 4)",
-        ),
-        ("pbs", "7[3]", [QSTAT], Known.LISTED, "R"),
-        ("pbs", "7[4]", [QSTAT + "qstat: Unknown Job Id 7[4].host\n"], Known.NO_SUCH_JOB, ""),
-        ("pbs", "7[4]", ["qstat: Unknown Job Id 7[44].host\n"], Known.NOT_KNOWN, ""),
-        ("pbs", "7", ["qstat: Unknown Job Id 7[4].host\n"], Known.NOT_KNOWN, ""),
-        (
-            "pbs",
-            "7[4]",
-            ["qstat: 7[4].host Job has finished, use -x or -H to obtain\n"],
-            Known.ENDED,
-            "finished",
-        ),
-        ("pbs", "7[4]", ["Connection refused\nqstat: cannot connect to server host"], Known.NOT_KNOWN, ""),
-        ("sge", "5.2", ["Following jobs do not exist: \n5\n"], Known.NO_SUCH_JOB, ""),
-        ("sge", "5.2", ["Following jobs do not exist: \n55\n"], Known.NOT_KNOWN, ""),
-        ("sge", "5.2", ["", QACCT.format(failed="0", code=1)], Known.ENDED, "0"),
-        (
-            "sge",
-            "5.2",
-            ["", QACCT.format(failed="37  : qmaster enforced h_rt limit", code=137)],
-            Known.ENDED,
-            "37",
-        ),
-        ("sge", "5.2", ["", QACCT.format(failed="25  : rescheduling", code=0)], Known.NOT_KNOWN, ""),
-        ("sge", "5.2", ["", QACCT.format(failed="0", code=99)], Known.NOT_KNOWN, ""),
-        ("lsf", "9[2]", ["9|2|RUN|n1\n9|22|EXIT|n1\n"], Known.LISTED, "RUN"),
-        ("lsf", "9", ["9|0|RUN|n1\n"], Known.LISTED, "RUN"),
-        ("lsf", "9[3]", ["Job <9[3]> is not found\n"], Known.NO_SUCH_JOB, ""),
-        ("htcondor", "4.1", ["Total for query: 0 jobs; 0 completed, 0 removed\n"], Known.NO_SUCH_JOB, ""),
-        (
-            "htcondor",
-            "4.1",
-            ["Total for query: 10 jobs; 0 completed\n", "", "4.1 3 undefined\n"],
-            Known.ENDED,
-            "3",
-        ),
-        ("htcondor", "4.1", ["", "4.1 5 no disk\n"], Known.LISTED, "held (5): no disk"),
-        ("moab", "3[1]", ["ERROR:  invalid job specified: 3[1]\n"], Known.NO_SUCH_JOB, ""),
-        ("moab", "3[1]", ["job 3[1]\n\nState: Idle\n"], Known.LISTED, "Idle"),
-        ("oar", "12", ["Job_Id: 12\n    state = Terminated\n    exit_code = 0\n"], Known.ENDED, "Terminated"),
-        ("oar", "12", ["Job_Id: 12\n    state = toLaunch\n"], Known.LISTED, "toLaunch"),
-    ],
-)
-def test_an_answer_is_read(name: str, element: str, said: list[str], known: Known, note: str) -> None:
+@pytest.mark.parametrize("line", READ.strip().splitlines())
+def test_an_answer_is_read(line: str) -> None:
     """Only words about this very job count; an error, or an answer about another job, says nothing."""
-    answer = answers(name, element, *said)
-    assert answer.known is known
-    assert ("" if answer.view is None else answer.view.note) == note
+    expected, _, printed = line.partition(" <= ")
+    name, element, known, *note = expected.split(" ", 3)
+    for shown, text in (("\\n", "\n"), ("{SCONTROL}", SCONTROL), ("{QSTAT}", QSTAT), ("{QACCT}", QACCT)):
+        printed = printed.replace(shown, text)
+    answer = answers(name, element, *map(str.lstrip, re.split(r" ?&", printed)))
+    assert answer.known is Known[known]
+    assert ("" if answer.view is None else answer.view.note) == "".join(note)
 
 
 @pytest.mark.parametrize("name", [name for name, row in BACKENDS.items() if row.scheduler is not None])

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from espnet3.parallel.backends import row
 from espnet3.parallel.clusters import pod_cluster as kube
 from espnet3.parallel.clusters.pod_cluster import kube_options, start_kube
 from espnet3.parallel.config import ParallelConfig
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def config(n_workers=3, **options):
@@ -37,6 +40,9 @@ def test_options_of_the_pods_go_into_the_spec_and_others_to_the_cluster():
     assert worker["env"] == [{"name": "A", "value": "b"}]
     assert set(made) == {"custom_cluster_spec", "create_mode", "namespace", "quiet", "resource_timeout"}
     assert made["namespace"] == "lab"
+    mounts = [{"name": "code", "mountPath": str(ROOT)}]
+    scheduler, worker = containers(kube_options(config(image="i", volume_mounts=mounts)))
+    assert scheduler["env"] == worker["env"] == [{"name": "PYTHONPATH", "value": str(ROOT)}]
 
 
 def test_a_cluster_is_created_under_a_name_of_its_own_and_none_is_joined():

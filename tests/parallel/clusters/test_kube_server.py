@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.parallel.kube.standin import kubernetes
 
 SCRIPT = """
@@ -35,25 +33,6 @@ def test_no_credentials_are_an_error_that_says_where_they_are_looked_for(tmp_pat
     said = message(tmp_path)
     assert said.startswith("espnet3.parallel.errors.ConfigError: env: kube: no credentials")
     assert "KUBECONFIG" in said and "~/.kube/config" in said and "kubectl config get-contexts" in said
-
-
-@pytest.mark.matrix
-def test_a_server_that_does_not_answer_is_named_with_its_context(tmp_path: Path) -> None:
-    """A refused connection names the address, the context and what asks it too."""
-    with kubernetes(tmp_path):
-        pass
-    said = message(tmp_path)
-    assert "the API server of context 'lab' at http://127.0.0.1:" in said and "does not answer" in said
-    assert "kubectl get nodes" in said
-
-
-@pytest.mark.matrix
-def test_a_server_that_refuses_the_user_is_quoted(tmp_path: Path) -> None:
-    """What the server says to a user without rights is in the message."""
-    with kubernetes(tmp_path) as server:
-        server.forbids = "forbidden: user u"
-        said = message(tmp_path)
-    assert "the API server of context 'lab' refuses this user" in said and "forbidden: user u" in said
 
 
 def test_a_server_without_the_operator_says_what_to_install(tmp_path: Path) -> None:

@@ -148,25 +148,16 @@ def test_a_detached_run_has_no_listener(env: str, mark: str, tmp_path: Path) -> 
     """Jobs that nobody waits for listen nowhere while they work, and neither does what supervises them."""
     hold(tmp_path, 0)
     with ExitStack() as stack:
-        options = {"cores": 1, "memory": "1GB", "walltime": "10m"}
+        options = {}
         if env == "pbs":
             stack.enter_context(standin("pbs"))
-        set_parallel(
-            {
-                "env": env,
-                "n_workers": 2,
-                "detached": {"shards": 2},
-                "options": options if env == "pbs" else {},
-            }
-        )
+            options = {"cores": 1, "memory": "1GB", "walltime": "10m"}
+        set_parallel({"env": env, "n_workers": 2, "detached": {"shards": 2}, "options": options})
         before = listeners(mark)
-        run = Squares(
-            Provider({"folder": str(tmp_path)}),
-            async_mode=True,
-            progress=False,
-            output_dir=tmp_path / "run",
-            async_specs_dir=tmp_path / "specs",
-        )(range(4))
+        folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
+        run = Squares(Provider({"folder": str(tmp_path)}), **folders, async_mode=True, progress=False)(
+            range(4)
+        )
         stack.callback(shut, run)
         job = held(tmp_path, 0)
         assert psutil.Process(job).environ()[MARK] == mark  # its listeners would be found

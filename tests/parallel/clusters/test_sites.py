@@ -6,12 +6,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from espnet3.parallel import ConfigError, get_client, parallel_map
+from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.backends import row
 from espnet3.parallel.clusters import keeper
 from espnet3.parallel.clusters.job_cluster import plan_jobs
@@ -20,14 +19,8 @@ from espnet3.parallel.jobs import commands
 from tests.habits import rows
 from tests.parallel.clusters.test_arrays import block
 from tests.sites import CANCEL, habit
-from tests.standins import StandIn, standin
+from tests.standins import standin
 from tests.waiting import wait_until
-
-
-def others(queue: StandIn) -> list[int]:
-    """Return the numbers of the jobs that wait or run."""
-    return sorted({each.job for each in queue.unfinished()})
-
 
 REFUSING = """
 grep -q "^#PBS -J" "$1" && { echo "qsub: would exceed the limit on jobs per user" >&2; exit 1; }
@@ -70,39 +63,6 @@ def test_a_cancel_command_that_does_nothing_keeps_no_call(
     assert f"may be left in the queue: qdel {jobs[0]} " in caplog.text
     assert f"Cancel them with: qdel {jobs[0]}" in caplog.text
     assert said in caplog.text and all(job in caplog.text for job in jobs)
-
-
-@pytest.mark.parametrize(
-    ("env", "options"),
-    [
-        ("slurm", {"job_extra_directives": ["--hold --clusters=a,b"]}),
-        ("slurm", {"job_script_prologue": ["#SBATCH -M other"]}),
-        ("pbs", {"queue": "gpu@elsewhere"}),
-        ("htcondor", {"submit_command_extra": ["-name", "other"]}),
-    ],
-    ids=lambda each: str(next(iter(each.values()))) if isinstance(each, dict) else each,
-)
-def test_another_cluster_is_refused(env: str, options: dict[str, Any], tmp_path: Path) -> None:
-    """An option that sends jobs where no other command looks for them is an error, before anything is submitted."""
-    config = block(env, 2)
-    config["options"].update(options)
-    with pytest.raises(ConfigError, match="another cluster") as error, get_client(config):
-        pass
-    assert env != "slurm" or "SLURM_CLUSTERS" in str(error.value)
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [("SBATCH_CLUSTERS", "other"), ("SLURM_CLUSTERS", "a,b")],
-)
-def test_variables_that_scatter_jobs_are_refused(
-    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A variable of sbatch alone, and several clusters at once, are refused as the directive is."""
-    monkeypatch.setenv(variable, value)
-    with pytest.raises(ConfigError, match=f"{variable}={value} sends jobs"), get_client(block("slurm", 2)):
-        pass
 
 
 def test_a_job_that_is_cancelled_while_its_scheduler_is_gone_ends_at_once(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from espnet3.parallel import ConfigError, MissingPackageError, get_client, paral
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.backends.ssh_hosts import ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.errors import NoWorkersError
 from tests.parallel.clusters.ssh_server import HOSTS, ssh_server
 from tests.parallel.detached.work import Provider, Squares
 
@@ -19,6 +20,9 @@ COMMON = {
     "scheduler_options": {"host": "127.0.0.1", "port": 0},
     "worker_options": {"host": "127.0.0.1", "nthreads": 1},
 }
+
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def square(x: int) -> int:
@@ -55,12 +59,14 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 
 
 def pythons(folder: Path, n: int) -> list[str]:
-    """Make interpreters that note their own names when they are started."""
+    """Make interpreters that note their own names and search path when they are started."""
     made = []
     for number in range(n):
         path = folder / f"python {number}"
         noted = shlex.quote(str(folder / f"started.{number}"))
-        path.write_text(f'#!/bin/sh\n: > {noted}\nexec {shlex.quote(sys.executable)} "$@"\n')
+        path.write_text(
+            f'#!/bin/sh\nprintf %s "$PYTHONPATH" > {noted}\nexec {shlex.quote(sys.executable)} "$@"\n'
+        )
         path.chmod(0o700)
         made.append(str(path))
     return made
@@ -89,6 +95,7 @@ def test_one_value_holds_for_all_hosts(
     listing = {"connect_options": [connect], "remote_python": python}
     assert mode({"hosts": HOSTS, **(listing if listed else one)}, tmp_path) == [0, 1, 4, 9]
     assert started(tmp_path) == {"started.0"}
+    assert str(ROOT) in (tmp_path / "started.0").read_text().split(":")
 
 
 @pytest.mark.parametrize("mode", [pytest.param(with_driver, marks=MATRIX), detached])
@@ -112,6 +119,18 @@ def test_a_missing_asyncssh_is_a_missing_package(
     assert caught.value.name == "asyncssh"
     assert pip_line("ssh") in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+@BOTH
+def test_a_host_that_is_not_reached_is_named_with_the_reason(
+    mode: Mode, connect: dict[str, Any], tmp_path: Path
+) -> None:
+    """Both modes say the host, the port and the options to look at, where nothing listens."""
+    options = {"hosts": ["127.0.0.1", "127.0.0.2"], "connect_options": {**connect, "port": 9}}
+    with pytest.raises(
+        NoWorkersError, match=r"127.0.0.\d: .*no connection to port 9: .*connect_options.port"
+    ):
+        mode(options, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from espnet3.parallel import BaseRunner, parallel_for, parallel_map, parallel_submit
+from espnet3.parallel import parallel_for, parallel_map, parallel_submit
 from tests.parallel.contract import work
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -252,28 +252,6 @@ def test_what_cannot_be_called_or_iterated_over_is_refused_at_the_call():
         parallel_map(5, range(3))
     with pytest.raises(TypeError, match="args must be an iterable of items, not 7"):
         parallel_for(str, 7)
-
-
-class Emptying(BaseRunner):
-    """Its cost hint is asked once per item, in the driver; the first call empties the caller's list."""
-
-    caller: list
-
-    @staticmethod
-    def forward(idx):
-        return idx
-
-    def item_cost(self, idx):
-        self.caller.clear()
-        return 1.0
-
-
-def test_a_list_that_is_emptied_during_a_run_changes_nothing():
-    """The indices of a run are those it was called with, whatever is done to the list meanwhile."""
-    indices = list(range(2000))
-    runner = Emptying(work.Whole(), progress=False)
-    runner.caller = indices
-    assert runner(indices) == list(range(2000))
 
 
 @pytest.mark.parametrize("kind", [list, deque], ids=lambda kind: kind.__name__)

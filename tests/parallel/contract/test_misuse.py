@@ -118,10 +118,17 @@ def test_a_provider_that_builds_nothing_is_an_error_of_the_call(provider):
 # --- batches ----------------------------------------------------------------------------------------
 
 
-def test_a_batch_size_without_batch_forward_is_a_warning():
-    """A batch size that nothing uses is said, once, when the runner is made."""
-    with pytest.warns(UserWarning, match="batch_size=4 has no effect.*define batch_forward") as recorded:
-        runner = work.Times(PROVIDER, batch_size=4, progress=False)
+@pytest.mark.parametrize(
+    ("cls", "options", "said"),
+    [
+        (work.Times, {"batch_size": 4}, "batch_size=4 has no effect.*define batch_forward"),
+        (work.TimesInBatches, {}, "TimesInBatches.batch_forward .* not called.*give a batch_size"),
+    ],
+)
+def test_batches_that_nothing_asks_for_or_serves_are_a_warning(cls, options, said):
+    """A batch size that nothing uses, and a batch_forward without one, are said once, when the runner is made."""
+    with pytest.warns(UserWarning, match=said) as recorded:
+        runner = cls(PROVIDER, progress=False, **options)
     assert runner(range(3)) == [0, 2, 4]
     assert len(recorded) == 1
 
@@ -135,16 +142,6 @@ def test_a_batch_size_below_one_is_an_error_of_the_call(size, later, recwarn):
     with pytest.raises(ConfigError, match=f"batch_size must be a positive integer, or None, not {size}"):
         runner(range(3))
     assert not recwarn.list
-
-
-def test_a_batch_forward_without_batch_size_is_a_warning():
-    """A batch_forward that is never called is said, once, when the runner is made."""
-    with pytest.warns(
-        UserWarning, match="TimesInBatches.batch_forward .* not called.*give a batch_size"
-    ) as recorded:
-        runner = work.TimesInBatches(PROVIDER, progress=False)
-    assert runner(range(3)) == [0, 2, 4]
-    assert len(recorded) == 1
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["in-memory", "in-a-folder"])

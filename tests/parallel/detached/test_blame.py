@@ -18,7 +18,6 @@ from tests.habits import rows
 from tests.parallel.detached.work import Files, Provider, Squares, calls, run_of
 
 N, BAD = 12, 5
-CRASHED = ProcessEnd(signal=signal.SIGSEGV)
 LEFT = ProcessEnd(exit_code=1)
 SHOT = ProcessEnd(signal=signal.SIGKILL)
 

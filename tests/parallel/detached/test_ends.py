@@ -13,7 +13,6 @@ from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.states import JobState, LossFile, Marks
 from tests.habits import rows
 from tests.parallel.detached.test_standins import submit
-from tests.parallel.detached.work import held, hold
 from tests.standins import Habit, standin
 from tests.standins.place import NAMES
 from tests.waiting import wait_until
@@ -41,27 +40,6 @@ def test_a_script_that_fails_before_its_worker_is_shown(
             0: ["before", "no python here"],
             1: ["before", "no python here"],
         }
-        run.cancel(grace=0.2)
-
-
-@pytest.mark.parametrize(
-    ("name", "habits"),
-    rows([(name, habits) for name in ("pbs", "moab") for habits in ((), (Habit.NO_HISTORY,))], []),
-)
-def test_a_shard_that_met_its_walltime_says_timeout(
-    name: str, habits: tuple[Habit, ...], tmp_path: Path
-) -> None:
-    """An item that outlives the job's walltime leaves `timeout`, by the job's own word, also where it is forgotten."""
-    hold(tmp_path, 0)
-    with standin(name, habits=habits):
-        run = submit(name, tmp_path, 2, 2, walltime="00:00:20")
-        held(tmp_path, 0)
-        ended = run.path / "detached/shard.0/ended.json"
-        wait_until(ended.exists)
-        wait_until(lambda: run.status().shards[0].state is not JobState.RUNNING, every=0.5, said=run.status)
-        assert json.loads(ended.read_text())["state"] == "timeout"
-        if not habits:
-            assert run.status().shards[0].state is JobState.TIMEOUT, run.status()
         run.cancel(grace=0.2)
 
 

@@ -48,17 +48,6 @@ def test_a_late_item_is_tried_again_as_the_policy_says(tmp_path: Path) -> None:
     assert [result["square"] for result in run.merge()] == [i * i for i in range(12)]
 
 
-def test_of_a_late_batch_only_one_item_is_late(tmp_path: Path) -> None:
-    """The items of a batch that took too long go again one by one."""
-    bad = {"bad": [5, "sleep"]}
-    options = {"batch_size": 4, "on_error": "record", "item_timeout": 2.0, "shards": 1}
-    run = run_of(tmp_path / "a", config=bad, **options)
-    assert run.wait(600).done
-    results = run.merge()
-    assert [k for k, result in enumerate(results) if isinstance(result, ItemFailure)] == [5]
-    assert results[5].cause == "timeout"
-
-
 def test_what_a_late_item_has_started_ends_with_it(tmp_path: Path) -> None:
     """Also a process that it had put into a session of its own."""
     bad = {"bad": [1, "child"]}

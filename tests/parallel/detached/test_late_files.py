@@ -114,16 +114,3 @@ def test_wait_goes_on_until_late_files_are_there(tmp_path: Path) -> None:
 
         assert run.wait(600, look).done
         assert seen[0].shards[2].state is JobState.UNKNOWN and seen[0].alive
-
-
-def test_an_end_that_the_job_has_written_needs_no_patience(tmp_path: Path) -> None:
-    """A shard whose job has written how it ended is shown so at once."""
-    with standin("pbs", slots=1) as queue:
-        run = submit("pbs", tmp_path, n=1, shards=1)
-        assert run.wait(600).done
-        wait_until(lambda: not queue.unfinished())
-        folder = Layout(run.path).shard(0)
-        done = (folder / "done").rename(folder / "hidden")
-        (folder / "ended.json").write_text('{"state": "unfinished", "why": "it was sent SIGTERM"}')
-        assert run.status().shards[0].state is JobState.UNFINISHED
-        done.rename(folder / "done")

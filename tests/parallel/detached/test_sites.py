@@ -2,12 +2,11 @@
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import ConfigError, ParallelError, SubmissionError
+from espnet3.parallel import ParallelError, SubmissionError
 from espnet3.parallel.detached.launch import job_arrays
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
@@ -125,18 +124,6 @@ def test_verbs_ask_the_cluster_that_the_jobs_were_sent_to(
     called = (tmp_path / "called").read_text().splitlines()
     assert {"sbatch other", "squeue other"} <= set(called)
     assert all(line.endswith(" other") for line in called)
-
-
-@pytest.mark.parametrize("directive", ["--clusters=other", "-M other"])
-def test_another_cluster_is_refused_before_anything_is_written(
-    directive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A directive that sends jobs where no verb looks for them is an error that says what works."""
-    habit("sbatch", 'touch "$MINE/called"', tmp_path, monkeypatch)
-    with pytest.raises(ConfigError, match=re.escape(directive) + r".*another cluster.*SLURM_CLUSTERS"):
-        submit("slurm", tmp_path, 2, 1, job_extra_directives=[directive])
-    assert os.listdir(tmp_path) == ["site-sbatch"]
-    assert not (tmp_path / "site-sbatch/called").exists()
 
 
 def test_a_site_without_scontrol_takes_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,15 +121,16 @@ def test_the_prologue_is_run_in_the_submitters_folder(
 @pytest.mark.parametrize("name", rows([*NAMES], ("pbs", "htcondor")))
 def test_output_goes_to_the_log_directory(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that is named for logs has what the jobs' scripts print, and `logs` reads it; or its name is refused."""
-    monkeypatch.chdir(tmp_path)
-    logs = "my_logs" if name == "htcondor" else "my logs"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    logs = "~/my logs"
     with standin(name):
         if name == "htcondor":
             with pytest.raises(ConfigError, match=r"my logs' than letters, digits"):
-                submit(name, tmp_path, 2, 2, log_directory="my logs")
+                submit(name, tmp_path, 2, 2, log_directory=logs)
+            logs = "~/my_logs"
         run = submit(name, tmp_path, 2, 2, job_script_prologue=["echo before"], log_directory=logs)
         assert run.wait(600).done, dict(run.logs())
         wait_until(
             lambda: all(text.startswith("before") for _, text in run.logs()), said=lambda: [*run.logs()]
         )
-    assert "before" in "".join(file.read_text() for file in (tmp_path / logs).iterdir())
+    assert "before" in "".join(file.read_text() for file in Path(logs).expanduser().iterdir())

@@ -50,17 +50,6 @@ class TestOnTwoWorkers:
         assert make(tmp_path, cls, kind, on_error="record", batch_size=batch_size)(range(N)) == results
         assert calls(tmp_path / "log")[BAD] == before
 
-    def test_a_hang_is_given_up(self, cls: type[BaseRunner], batch_size: int, tmp_path: Path) -> None:
-        """With `item_timeout` the item fails with the cause "timeout", and the run goes on."""
-        options: dict[str, Any] = {"on_error": "record", "batch_size": batch_size, "item_timeout": LIMIT}
-        results = make(tmp_path, cls, "hang", **options)(range(N))
-        (failure,) = [r for r in results if isinstance(r, ItemFailure)]
-        assert (failure.index, failure.cause) == (BAD, "timeout")
-        assert sum(r for r in results if not isinstance(r, ItemFailure)) == sum(
-            i * i for i in range(N) if i != BAD
-        )
-        assert check_receipt(tmp_path / "run").failed == {"timeout": 1}
-
     def test_a_worker_that_was_shot_costs_nobody(
         self, cls: type[BaseRunner], batch_size: int, tmp_path: Path
     ) -> None:
@@ -68,17 +57,6 @@ class TestOnTwoWorkers:
         runner = make(tmp_path, cls, "shot once", on_error="record", batch_size=batch_size)
         assert runner(range(N)) == [i * i for i in range(N)]
         assert (runner.summary.deaths, runner.summary.retries) == (1, 0)
-
-
-@pytest.mark.usefixtures("two_workers")
-def test_a_crash_is_named_after_one_death(tmp_path: Path) -> None:
-    """Where outcomes go to a folder, the mark of the item in progress is enough: it ran once."""
-    results = make(tmp_path, Items, "leave", on_error="record")(range(N))
-    assert results[BAD].attempts <= 2
-    alone = make(tmp_path / "alone", Items, "leave", on_error="record")
-    (failure,) = alone([BAD])
-    assert failure.attempts == 1
-    assert calls(tmp_path / "alone" / "log")[BAD] == 1
 
 
 @pytest.mark.usefixtures("two_workers")

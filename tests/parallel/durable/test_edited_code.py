@@ -77,32 +77,6 @@ def test_an_edited_cell_of_a_notebook_is_refused(tmp_path: Path) -> None:
         assert "Shifted.forward has changed" in cell(run)
 
 
-RECOMPILED = """
-import ast
-import inspect
-
-def checked(function):
-    tree = ast.parse(inspect.getsource(function))
-    tree.body[0].decorator_list.clear()
-    tree.body[0].body.insert(0, ast.parse("assert isinstance(x, int)").body[0])
-    ast.increment_lineno(ast.fix_missing_locations(tree), function.__code__.co_firstlineno - 1)
-    exec(compile(tree, function.__code__.co_filename, "exec"), function.__globals__, found := {})
-    return found[function.__name__]
-
-@checked
-def shift(x):
-    return x + 1
-"""
-
-
-def test_a_function_that_a_decorator_compiles_anew_is_no_edit(tmp_path: Path) -> None:
-    """A helper of just now, whose functions a type checker has replaced, runs, resumes, and is noticed when edited."""
-    assert start(tmp_path, PROGRAM, RECOMPILED) == "[1, 2, 3]"
-    assert start(tmp_path, PROGRAM, RECOMPILED) == "[1, 2, 3]"
-    said = start(tmp_path, PROGRAM, RECOMPILED.replace("x + 1", "x + 10"))
-    assert said.startswith("ChangedRunError") and "shift has changed" in said
-
-
 def test_a_module_that_was_edited_after_its_import_is_noticed_by_the_next_start(tmp_path: Path) -> None:
     """A folder holds the loaded code of a driver without workers: what the file says by then is another run's."""
     edited = HELPER.replace("1", "10")
@@ -189,40 +163,3 @@ def test_a_class_that_a_script_changes_under_its_name_is_refused(again: str, tmp
         first, same, changed = start(tmp_path, AGAIN.replace("AGAIN", again), HELPER).split("\n")
         assert first == same == "[1, 2]"
         assert changed.startswith("refused") and "Length.forward" in changed
-
-
-FUNCTION_AGAIN = """
-from espnet3 import parallel
-
-def measure(x, by):
-    return x * by
-
-def setup():
-    return {"by": 2}
-
-def run():
-    try:
-        print(list(parallel.run(measure, range(3), setup=setup, output_dir="out", progress=False)))
-    except parallel.ChangedRunError as error:
-        print("refused", *error.differences)
-
-run()
-
-def NAME:
-    return VALUE
-
-run()
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    rows([("measure(x, by)", "x + by"), ("setup()", "{'by': 3}")], [("setup()", "{'by': 3}")]),
-)
-def test_a_function_that_a_script_defines_again_is_refused(name: str, value: str, tmp_path: Path) -> None:
-    """A second function of the same name, or another setup, never gets the results of the first."""
-    program = FUNCTION_AGAIN.replace("NAME", name).replace("VALUE", value)
-    for _ in range(2):
-        first, second = start(tmp_path, program, HELPER).split("\n")
-        assert first == "[0, 2, 4]"
-        assert second.startswith("refused") and name.partition("(")[0] in second

@@ -11,7 +11,7 @@ from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from tests.habits import rows
 from tests.parallel.durable.test_edited_code import start as started
 
-HELPER = "BY = 1\n\ndef shift(x):\n    return x + 1 * BY\n"
+HELPER = "import functools\n\nBY = 1\n\n@functools.cache\ndef shift(x):\n    return x + 1 * BY\n"
 EDITED = {"function": HELPER.replace("x + 1", "x + 10"), "constant": HELPER.replace("BY = 1", "BY = 10")}
 HEAD = """
 import importlib, os, signal, sys, time

@@ -1,48 +1,22 @@
 """The values that `forward` may return when results go to disk."""
 
-import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from espnet3.parallel import ItemError, ItemFailure, ValueTypeError, set_parallel
 from tests.parallel.durable.work import Odd, Provider, Values
-
-GOOD: list[Any] = [
-    float("nan"),
-    float("-inf"),
-    b"\x00\xff",
-    (1, ("a", [2])),
-    Path("/data/a b.wav"),
-    {"über": "日本語", 3: "three", "__type__": "mine"},
-    np.float32(0.1),
-    np.int64(7),
-    np.arange(6, dtype="<f4").reshape(2, 3),
-    10**700,
-    None,
-]
-
-
-def same(a: Any, b: Any) -> bool:
-    """Compare with types; nan is nan."""
-    if isinstance(a, np.ndarray):
-        return (
-            isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
-        )
-    if isinstance(a, float) and math.isnan(a):
-        return isinstance(b, float) and math.isnan(b)
-    return type(a) is type(b) and bool(a == b)
+from tests.parallel.ledger.test_values import VALUES, same
 
 
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_values_come_back_from_disk_as_they_were(n_workers: int, tmp_path: Path) -> None:
     """nan, bytes, tuples, paths, numpy values, odd keys and non-ASCII text survive the trip, types kept."""
-    runner = Values(Provider({"values": GOOD}), output_dir=tmp_path, progress=False)
+    runner = Values(Provider({"values": VALUES}), output_dir=tmp_path, progress=False)
     set_parallel({"env": "local", "n_workers": n_workers})
-    results = runner(range(len(GOOD)))
-    for one, other in zip(GOOD, results, strict=True):
+    results = runner(range(len(VALUES)))
+    for one, other in zip(VALUES, results, strict=True):
         assert same(one, other), (one, other)
 
 

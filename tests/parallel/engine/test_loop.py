@@ -1,12 +1,10 @@
 """The loop that every item goes through."""
 
-import threading
-
 import pytest
 
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.settling import Call
-from espnet3.parallel.records import ItemFailure, Policy
+from espnet3.parallel.records import Policy
 
 RECORD = Policy(on_error="record")
 
@@ -18,22 +16,6 @@ def fails_at(*bad):
         return i * 10
 
     return one
-
-
-def test_a_batch_that_raises_goes_again_one_by_one():
-    """The guilty item of a batch is the only one that fails."""
-    calls = []
-
-    def many(items):
-        calls.append(list(items))
-        return [fails_at(5)(i) for i in items]
-
-    block = run_items(range(12), Call(fails_at(5), many), Policy("record", batch_size=4), "w")
-    assert [v for v in block.values if not isinstance(v, ItemFailure)] == [
-        i * 10 for i in range(12) if i != 5
-    ]
-    assert block.failed == [5]
-    assert calls == [[0, 1, 2, 3], [4, 5, 6, 7], [4], [5], [6], [7], [8, 9, 10, 11]]
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -105,21 +87,6 @@ def test_each_step_is_announced_before_it_begins():
     block = run_items(range(1000), Call(one), RECORD, "w", enter=lambda at, n: said.append((at, n)))
     assert block.values == list(range(1000))
     assert said[0] == (0, 1) and len(said) < 100
-
-
-def test_ctrl_c_ends_the_loop_in_the_main_thread_alone():
-    """A KeyboardInterrupt is the user's in the main thread; in another one it is an item's exception."""
-
-    def one(i):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_items(range(3), Call(one), RECORD, "w")
-    blocks = []
-    thread = threading.Thread(target=lambda: blocks.append(run_items(range(3), Call(one), RECORD, "w")))
-    thread.start()
-    thread.join()
-    assert blocks[0].failed == [0, 1, 2]
 
 
 @pytest.mark.parametrize("batch_size", [None, 7])

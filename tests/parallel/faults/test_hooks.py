@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import BaseRunner, ParallelError, PoisonItemError, SignatureError
-from tests.parallel.faults.workloads import BadHook, FailsThenEnds, Provider, SquareFiles, TouchFile
+from tests.parallel.faults.workloads import BadHook, FailsThenEnds, Provider, TouchFile
 
 
 @pytest.mark.usefixtures("two_workers")
@@ -70,13 +70,6 @@ def test_async_functions(name: str) -> None:
 
     with pytest.raises(SignatureError, match=rf"Wrong\.{name} must be a plain function"):
         type("Wrong", (BaseRunner,), {name: staticmethod(later)})
-
-
-def test_a_keyword_that_the_env_lacks_with_files(folder: Path) -> None:
-    """The same in a run with writers of its own, before any file is opened."""
-    with pytest.raises(SignatureError, match="(?s)'fault'.*wrong"):
-        SquareFiles(Provider({"wrong": 1}), progress=False, output_dir=folder / "out")(range(10))
-    assert not list(folder.glob("out/split.*/*.txt"))
 
 
 def test_a_keyword_of_a_hook_that_the_env_lacks(folder: Path) -> None:

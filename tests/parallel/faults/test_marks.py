@@ -3,15 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from espnet3.parallel.records import ItemFailure, Policy
+from espnet3.parallel.records import Policy
 from tests.parallel.faults.items import crash, crash_once
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import acting
-from tests.parallel.faults.workloads import Square, faulty
-
-TWO = {"env": "local", "n_workers": 2}
 
 
 def test_items_that_each_crash_once_are_no_poison(client: Any, folder: Path) -> None:
@@ -56,13 +51,3 @@ def test_a_crash_beside_another_run(client: Any) -> None:
         results, _, _ = run(crash, range(200), Policy("record"), client, at=(60, 120), pause=0.002)
     assert [f.index for f in failures(results)] == [60, 120]
     assert answers[0][0] == list(range(200))
-
-
-@pytest.mark.usefixtures("client")
-def test_with_a_seed() -> None:
-    """With a seed: 999 results, one poison, no retry."""
-    runner = Square(faulty("leave", 417), on_error="record", progress=False, seed=0)
-    results = runner(range(1000))
-    assert [r for r in results if not isinstance(r, ItemFailure)] == [i * i for i in range(1000) if i != 417]
-    assert [(f.index, f.cause) for f in failures(results)] == [(417, "poison")]
-    assert runner.summary is not None and runner.summary.retries == 0

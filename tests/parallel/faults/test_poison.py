@@ -57,13 +57,14 @@ def check(results: list[Any], *bad: int, cause: str, n: int = N) -> list[ItemFai
 class TestOnTwoWorkers:
     """One failing item (or a few) among a thousand good ones."""
 
-    def test_a_crashing_item_is_named_and_nobody_else_pays(self) -> None:
-        """999 results and one poison, with the signal or the exit code, and no item counts a retry.
+    @pytest.mark.parametrize(("cls", "seed"), [(Square, None), (Square, 0), (SquareByCost, None)])
+    def test_a_crashing_item_is_named_and_nobody_else_pays(self, cls: type[Square], seed: int | None) -> None:
+        """999 results and one poison with its signal, and no item counts a retry, with a seed and with costs too.
 
         Three workers are lost: one with many items in progress, which is held against none of them, and
         two with the poison alone; or those two, where its chunk happens to begin with it.
         """
-        results, runner = run(Square, "oom", 417)
+        results, runner = run(cls, "oom", 417, seed=seed)
         (failure,) = check(results, 417, cause="poison")
         assert runner.summary is not None
         assert (runner.summary.retries, runner.summary.failed) == (0, 1)
@@ -105,19 +106,16 @@ class TestOnTwoWorkers:
         assert runner.summary is not None
         assert (runner.summary.retries, runner.summary.deaths, runner.summary.failed) == (0, 0, 1)
 
-    def test_several_poison_items_the_first_and_the_last_among_them(self) -> None:
-        """Each of several poison items is named, and each costs three workers at most."""
-        bad = (0, 500, N - 1)
-        results, runner = run(Square, "leave", *bad)
-        check(results, *bad, cause="poison")
+    @pytest.mark.parametrize(("bad", "n"), [((0, 500, N - 1), N), ((0, 1), 2)], ids=["among others", "alone"])
+    def test_several_poison_items_the_first_and_the_last_among_them(
+        self, bad: tuple[int, ...], n: int
+    ) -> None:
+        """Each of several poison items is named, and each costs three workers at most, also where all are poison."""
+        results, runner = run(Square, "leave", *bad, n=n)
+        check(results, *bad, cause="poison", n=n)
         assert runner.summary is not None
         assert runner.summary.retries == 0
         assert runner.summary.deaths <= 3 * len(bad)
-
-    def test_only_poison(self) -> None:
-        """A run all of whose items crash ends, with all of them named."""
-        results, _ = run(Square, "leave", 0, 1, n=2)
-        check(results, 0, 1, cause="poison", n=2)
 
     @pytest.mark.parametrize(("fault", "cause"), [("segfault", "poison"), ("bad_value", "error")])
     def test_in_a_batch(self, fault: str, cause: str) -> None:
@@ -126,14 +124,6 @@ class TestOnTwoWorkers:
         check(results, 417, cause=cause)
         assert runner.summary is not None
         assert runner.summary.retries == 0
-
-    def test_with_costs(self) -> None:
-        """Sent in the order of their cost, items still fail under their own names."""
-        results, runner = run(SquareByCost, "leave", 417)
-        check(results, 417, cause="poison")
-        assert runner.summary is not None
-        assert runner.summary.retries == 0
-        assert runner.summary.deaths in (2, 3)  # the first items of a run are in steps of their own
 
     @pytest.mark.parametrize(("fault", "cause"), [("segfault", "poison"), ("unpicklable_result", "result")])
     def test_with_files_in_many_shards(self, fault: str, cause: str, folder: Path) -> None:
@@ -190,15 +180,6 @@ class TestOnTwoWorkers:
             assert "item 7" in str(error)
 
 
-@pytest.mark.parametrize("fault", ERRORS)
-def test_in_this_process(fault: str) -> None:
-    """With one worker, in this process, an item's exception is recorded."""
-    results, runner = run(Square, fault, 417)
-    assert runner.summary is not None
-    check(results, 417, cause="error")
-    assert (runner.summary.retries, runner.summary.deaths, runner.summary.failed) == (0, 0, 1)
-
-
 def test_with_two_threads_per_worker() -> None:
     """With two threads in each process, what the other thread was running is not blamed."""
     with get_client({"env": "local", "n_workers": 2, "options": {"threads_per_worker": 2}}):
@@ -213,39 +194,26 @@ def test_with_two_threads_per_worker() -> None:
 TWO = {"env": "local", "n_workers": 2}
 
 
-def stop(fault: str) -> ItemError:
-    """Run a thousand items, the 417th with a fault, and return the error that stops the run."""
-    with nothing_left():
-        with pytest.raises(ItemError) as caught:
-            Square(faulty(fault, 417), progress=False)(range(1000))
-        assert caught.value.index == 417
-        assert "item 417" in str(caught.value)
-    return caught.value
-
-
-def test_a_crash() -> None:
-    """A crashing item stops the run as a `PoisonItemError` with its index."""
+@pytest.mark.parametrize(
+    ("fault", "cause", "raised"),
+    [
+        ("segfault", "poison", type(None)),
+        ("unpicklable_error", "error", Exception),
+        ("unloadable_result", "result", LookupError),
+    ],
+)
+def test_the_first_failure_stops_the_run(fault: str, cause: str, raised: type) -> None:
+    """A crash, an exception and a result that cannot travel each end the run with the item, and leave nothing."""
     set_parallel(TWO)
-    error = stop("segfault")
-    assert type(error) is PoisonItemError
-    assert error.failure.cause == "poison"
-
-
-def test_an_exception() -> None:
-    """A raising item stops the run with an `ItemError`, caused by its own exception as far as that can travel."""
-    set_parallel(TWO)
-    error = stop("unpicklable_error")
-    assert not isinstance(error, PoisonItemError)
-    cause = error.__cause__
-    assert error.failure.error_type in f"{type(cause).__module__}.{type(cause).__qualname__} {cause}"
-    assert "in unpicklable_error" in error.failure.traceback
-
-
-def test_a_result_that_cannot_travel() -> None:
-    """A result that cannot be loaded stops the run with its item's index."""
-    set_parallel(TWO)
-    error = stop("unloadable_result")
-    assert error.failure.cause == "result" and type(error.__cause__) is LookupError
+    with nothing_left(), pytest.raises(ItemError, match="item 417") as caught:
+        Square(faulty(fault, 417), progress=False)(range(1000))
+    error = caught.value
+    assert (error.index, error.failure.cause) == (417, cause)
+    assert isinstance(error, PoisonItemError) is (cause == "poison")
+    assert isinstance(error.__cause__, raised)
+    if cause == "error":  # as far as it can travel
+        cls = type(error.__cause__)
+        assert error.failure.error_type in f"{cls.__module__}.{cls.__qualname__} {error.__cause__}"
 
 
 def test_a_failed_call_gives_its_slots_back() -> None:

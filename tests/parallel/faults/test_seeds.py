@@ -42,21 +42,26 @@ def workers(n: int, **options: Any) -> Iterator[None]:
 
 
 def draw(
-    cls: type[Draws] = Draws, indices: Any = range(N), seed: int = 0, root: str = "", **options: Any
+    cls: type[Draws] = Draws,
+    indices: Any = range(N),
+    seed: int = 0,
+    root: str = "",
+    torch: bool = False,
+    **options: Any,
 ) -> Any:
-    """Run items that draw; with torch where it is installed."""
-    runner = cls(Provider({"torch": TORCH, "root": root}), seed=seed, progress=False, **options)
+    """Run items that draw."""
+    runner = cls(Provider({"torch": torch, "root": root}), seed=seed, progress=False, **options)
     return runner(indices)
 
 
 def test_equal_draws_everywhere() -> None:
-    """The draws of an item depend on neither the number of workers, nor the batch size, nor batches at all."""
-    expected = draw()
+    """An item's draws, torch's too, depend on neither the number of workers, nor the batch size, nor batches."""
+    expected = draw(torch=TORCH)
     assert len({x[1] for x in expected}) == N
     for n in (1, 2):
         with workers(n):
             for cls, size in ((Draws, None), (DrawsInBatches, 7)):
-                assert draw(cls, batch_size=size) == expected, (n, cls, size)
+                assert draw(cls, batch_size=size, torch=TORCH) == expected, (n, cls, size)
 
 
 def test_the_draws_follow_the_index() -> None:
@@ -106,7 +111,7 @@ def test_the_callers_own_state_is_untouched() -> None:
         found += [random.gauss(0, 1), float(np.random.random())]
         return found + (torch.rand(2).tolist() if torch else [])
 
-    assert drawn(draw) == drawn(lambda: None)
+    assert drawn(lambda: draw(torch=TORCH)) == drawn(lambda: None)
 
 
 SCRIPT = """
@@ -164,6 +169,7 @@ class DrawsBesideDask(Draws):
 
 def test_dask_draws_from_generators_of_its_own() -> None:
     """What Dask draws beside an item changes nothing of what the item draws."""
+    importlib.import_module("dask.sizeof")  # it is loaded wherever it draws
     expected = []
     for idx in range(5):
         seed_all(item_seed(0, idx))

@@ -85,3 +85,150 @@ if __name__ == "__main__":
 def test_signals_that_the_driver_does_not_get(folder: Path) -> None:
     """Workers are replaced, jobs are run, and items have all their signals, whatever the caller's thread blocks."""
     assert ran(RUN + SIGNALS, folder) == "done\nall of it\n"
+
+
+HAS = """
+import functools, multiprocessing, pickle, re, resource, sys, tempfile, warnings
+from espnet3.parallel import get_client
+
+class Mine(UserWarning):
+    pass
+
+class Outer:
+    class Inner:
+        pass
+
+def double(x):
+    return 2 * x
+
+@functools.singledispatch
+def kind(x):
+    return "other"
+
+@kind.register
+def _(x: list):
+    return [kind(each) for each in x]
+
+kind.register(Mine, lambda x: "mine")
+
+def has(x):
+    def warns(category, text):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.warn(text, category)
+        return len(caught)
+
+    mask = os.umask(0)
+    os.umask(mask)
+    return (
+        (sys.argv, mask, resource.getrlimit(resource.RLIMIT_NOFILE)[0], os.sched_getaffinity(0), os.getcwd()),
+        (sys.getrecursionlimit(), len(str(10**5000))),
+        (warns(Mine, "seen"), warns(Mine, "unseen"), warns(UserWarning, "x")),
+    )
+
+def by_name(x):
+    with multiprocessing.get_context(x).Pool(1) as pool:
+        (four,) = pool.map(double, [2])
+    return four, type(pickle.loads(pickle.dumps(Outer.Inner()))), kind([1, Mine()])
+
+def loads(x):
+    return pickle.loads(pickle.dumps(x))
+
+class Has(BaseRunner):
+    @staticmethod
+    def forward(idx):
+        return repr(has(0))
+
+def try_all():
+    assert all(each == has(0) for each in parallel_map(has, range(4))), (parallel_map(has, [0]), has(0))
+    assert parallel_map(by_name, ["fork", "spawn"]) == 2 * [(4, Outer.Inner, ["other", "mine"])]
+    assert [type(each) for each in parallel_map(loads, [Mine(), Outer.Inner()])] == [Mine, Outer.Inner]
+    assert parallel_map(kind, [1, [Mine()]]) == ["other", ["mine"]]
+
+if __name__ == "__main__":
+    os.chdir(os.environ["TMPDIR"])
+    set_parallel({"env": "local", "n_workers": 2})
+    parallel_map(abs, range(4))  # whose processes stay
+    sys.argv = ["mine.py", "--of", "mine"]
+    os.umask(0o027)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (321, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    sys.setrecursionlimit(4321)
+    sys.set_int_max_str_digits(0)
+    warnings.simplefilter("ignore")
+    warnings.filterwarnings("always", "see.*", Mine)
+    try_all()
+    with get_client():
+        try_all()
+    jobs = Has(Provider({}), output_dir="run", async_mode=True, progress=False)(range(2))
+    assert jobs.wait(100).done, jobs.status()
+    assert jobs.merge() == 2 * [repr(has(0))], (jobs.merge(), has(0))
+    print("done")
+"""
+
+
+def test_what_the_callers_process_has_a_worker_has(folder: Path) -> None:
+    """Arguments, masks, limits, filters of warnings and the names of `__main__` are the caller's in every worker."""
+    assert ran(RUN + HAS, folder) == "done\n"
+
+
+ENDS = """
+import glob, tempfile
+
+class Holds(EnvironmentProvider):
+    def build_env_local(self):
+        place = tempfile.TemporaryDirectory(prefix="held-")
+        return {"place": place, "file": open(f"{os.getpid()}.txt", "w")}
+
+class Fails(BaseRunner):
+    @staticmethod
+    def forward(idx, place, file):
+        file.write("x")
+        assert os.path.isdir(place.name) and idx != FAILS
+
+if __name__ == "__main__":
+    os.chdir(os.environ["TMPDIR"])
+    set_parallel({"env": "local", "n_workers": 2, "idle_timeout": 0})
+    for FAILS in (-1, 7):
+        try:
+            Fails(Holds({}), progress=False)(range(8))
+        except Exception as error:
+            assert "item 7" in str(error), error
+        assert not glob.glob("held-*"), glob.glob("held-*")
+        assert sum(os.path.getsize(each) for each in glob.glob("*.txt")) == 8
+        for each in glob.glob("*.txt"):
+            os.remove(each)
+    print("done")
+"""
+
+
+def test_what_an_env_holds_open_is_closed(folder: Path) -> None:
+    """At the end of a run and after an item's error, files of an env are written and temporary folders removed."""
+    assert ran(RUN + ENDS, folder) == "done\n"
+
+
+STARTS = """
+def refused():
+    try:
+        parallel_map(abs, range(4))
+    except ConfigError as error:
+        return str(error)
+
+if __name__ == "__main__":
+    from espnet3.parallel import ConfigError
+    set_parallel({"env": "local", "n_workers": 2, "idle_timeout": 0})
+    python, sys.executable = sys.executable, "/no/such/python"
+    assert "sys.executable = '/no/such/python'" in refused()
+    sys.executable = python
+    os.environ["LARGE_ONE"] = 131073 * "x"
+    assert "LARGE_ONE takes 131,084 bytes" in refused()
+    del os.environ["LARGE_ONE"]
+    for closed in (0, 1):
+        os.close(closed)
+    sys.stdout = None
+    assert parallel_map(lambda x: os.system("echo") or print(x) or -x, range(4)) == [0, -1, -2, -3]
+"""
+
+
+def test_a_process_that_cannot_be_started_as_it_is(folder: Path) -> None:
+    """A wrong interpreter and a variable that is too long are named; closed standard streams are no obstacle."""
+    ran(RUN + STARTS, folder)

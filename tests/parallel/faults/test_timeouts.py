@@ -78,12 +78,6 @@ def test_an_item_that_hangs_once(client: Any, folder: Path) -> None:
     assert (tally.deaths, retries) == (1, 1)
 
 
-def test_raise_stops_the_run(client: Any) -> None:
-    """Where failures are not recorded, the run ends with a TimeoutError that names limit and worker."""
-    with pytest.raises(TimeoutError, match=rf"item_timeout = {LIMIT:g} s on worker \d"):
-        run(hangs, range(N), Policy(item_timeout=LIMIT), client)
-
-
 def test_in_a_batch(client: Any) -> None:
     """Of a batch that hangs, the items go again one by one, and only the guilty one is given up."""
     results, tally, _ = run(hangs, range(N), timed(batch_size=16), client, many=hangs_in_batches)

@@ -1,13 +1,15 @@
 """A scheduler's commands, where they print more than usual, refuse or hang: one test for both users of them."""
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from espnet3.parallel import ParallelError, SubmissionError, get_client, set_parallel
+from espnet3.parallel import ConfigError, ParallelError, SubmissionError, get_client, set_parallel
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.jobs import commands
 from tests.habits import rows
@@ -18,17 +20,19 @@ from tests.standins import StandIn, standin
 from tests.waiting import wait_until
 
 LOOKS = {"pbs": "qstat", "lsf": "bjobs", "moab": "showq", "htcondor": "condor_q"}
+FIXES = {"slurm": "SLURM_CLUSTERS", "pbs": "PBS_SERVER", "htcondor": "_CONDOR_SCHEDD_HOST"}
 # what a user of the room does: jobs are submitted, and cancelled before it returns
-User = Callable[[str, int, Path], None]
+User = Callable[..., None]
 
 
-def driver(env: str, n: int, folder: Path) -> None:
-    with get_client({**block(env, n), "start_timeout": 600}) as client:
+def driver(env: str, n: int, folder: Path, **options: Any) -> None:
+    config = {**block(env, n), "start_timeout": 600}
+    with get_client({**config, "options": {**config["options"], **options}}) as client:
         client.wait_for_workers(n, timeout=600)
 
 
-def detached(env: str, n: int, folder: Path) -> None:
-    run = submit(env, folder, n, n)
+def detached(env: str, n: int, folder: Path, **options: Any) -> None:
+    run = submit(env, folder, n, n, **options)
     run.cancel(grace=0.2)
 
 
@@ -97,6 +101,30 @@ def test_an_answer_without_an_id_is_shown(
 
 
 @both
+@pytest.mark.parametrize(
+    ("env", "options", "said"),
+    [
+        ("slurm", {"job_extra_directives": ["--hold --clusters=a,b"]}, "--clusters=a,b"),
+        ("slurm", {"job_script_prologue": ["#SBATCH -M other"]}, "-M other"),
+        ("slurm", {"SBATCH_CLUSTERS": "other"}, "SBATCH_CLUSTERS=other"),
+        ("slurm", {"SLURM_CLUSTERS": "a,b"}, "SLURM_CLUSTERS=a,b"),
+        ("pbs", {"queue": "gpu@elsewhere"}, "-q gpu@elsewhere"),
+        ("htcondor", {"submit_command_extra": ["-name", "other"]}, "-name other"),
+    ],
+    ids=lambda each: str(next(iter(each.values()))) if isinstance(each, dict) else None,
+)
+def test_another_cluster_is_refused(
+    env: str, options: dict[str, Any], said: str, use: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An option or variable that sends jobs where no command looks for them is an error, and nothing is written."""
+    for variable in filter(str.isupper, options):
+        monkeypatch.setenv(variable, options[variable])
+    with pytest.raises(ConfigError, match=rf"{said} sends jobs to another cluster.*set {FIXES[env]}"):
+        use(env, 2, tmp_path, **{name: value for name, value in options.items() if name.islower()})
+    assert os.listdir(tmp_path) == []
+
+
+@both
 def test_a_command_that_hangs_is_ended(use: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A submit command has a limit of time; what it has started ends with it."""
     with standin("pbs"):
@@ -154,6 +182,29 @@ def test_a_limit_that_was_too_high_is_named(
     set_parallel(None)
     assert "array too large" in text + caplog.text
     assert said in text + caplog.text
+
+
+OUTPUTS = """
+slurm 7_3: out-7_3.txt w-7_3.err != out-7_30.txt out-17_3.txt w-7_4.err out-3_7.txt job.7.sh ended.7_3
+pbs 7[0]: run-3.o7.0 run.o7[0] run.o7 7[0].out != run.o7.1 run.o17.0 run-7.o12.0 7[1].out array.7.json
+pbs 7: run.o7 7.out != run-7.o12 run.o77 job.7.sh ended.7 array.7.json
+sge 7.12: run.o7.12 w.e7.12 != run.o7.1 run.o7.121 run.o12.7
+htcondor 7.0: out-7_0.txt worker-7.0.err != log-7_0.log worker-7.1.err
+moab Moab.7[2]: run.oMoab.7-2 != run.oMoab.7-1
+oar 7: OAR.run3.7.stdout OAR.7.out != OAR.run.17.stdout OAR.7.run.8.stdout
+"""
+
+
+@pytest.mark.parametrize("line", OUTPUTS.strip().splitlines())
+def test_the_output_of_a_job_is_found_by_its_id(line: str, tmp_path: Path) -> None:
+    """Files of a driver's job and of a detached one are told from those of other jobs, and from our own notes."""
+    name, job, *files = line.replace(":", "", 1).split()
+    for file in [file for file in files if file != "!="]:
+        (tmp_path / file).write_text("text")
+    scheduler = BACKENDS[name].scheduler
+    assert scheduler is not None
+    found = commands.outputs(scheduler, [tmp_path], job)
+    assert sorted(file.name for file in found) == sorted(files[: files.index("!=")])
 
 
 HELD = """

@@ -23,6 +23,7 @@ from espnet3.parallel.detached.layout import Plan
 from espnet3.parallel.jobs.script import avoiding
 from tests.habits import rows
 
+ROOT = Path(__file__).resolve().parents[3]
 SCHEDULERS = [name for name, each in BACKENDS.items() if each.scheduler is not None]
 TIMED = [name for name in SCHEDULERS if name != "htcondor"]
 OWN: dict[str, dict[str, Any]] = {
@@ -93,6 +94,7 @@ def test_any_shell_reads_a_script(
         assert words == ["-m", "espnet3.parallel.worker", "--tasks", "tasks", "1"]
         assert python_path == "/my code:before"
     else:
+        assert python_path == f"{ROOT}:before"
         assert words[:2] == ["-m", "distributed.cli.dask_worker"]
         assert os.path.isdir(seen["DASK_TEMPORARY_DIRECTORY"])
         os.rmdir(seen["DASK_TEMPORARY_DIRECTORY"])

@@ -16,15 +16,8 @@ from espnet3.parallel.kube.manifests import MOST, JobFacts, is_mounted, manifest
 from tests.parallel.kube.controller import refusals
 
 GOLDEN = Path(__file__).parent / "golden"
-FACTS = JobFacts(
-    "0123abcd",
-    "espnet3-ann-11112222",
-    "/data/run/detached/jobs/tasks.0.json",
-    "python",
-    "/data/run",
-    "/data/code",
-    8,
-)
+TASKS = "/data/run/detached/jobs/tasks.0.json"
+FACTS = JobFacts("0123abcd", "espnet3-ann-11112222", TASKS, "python", "/data/run", "/data/code", 8)
 OPTIONS = {
     "image": "lab/espnet:1",
     "resources": {
@@ -107,41 +100,24 @@ def pod(phase: str, state: dict[str, Any] | None = None, **status: Any) -> dict[
     return {"metadata": {"name": "p"}, "status": {"phase": phase, "containerStatuses": containers, **status}}
 
 
-def ended(code: int, reason: str = "Error") -> dict[str, Any]:
-    return {"terminated": {"exitCode": code, "reason": reason}}
+def died(code: int, reason: str = "Error", **status: Any) -> list[dict[str, Any]]:
+    return [pod("Failed", {"terminated": {"exitCode": code, "reason": reason}}, **status)]
 
 
-UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
+FULL = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
 FAILED_INDEX = job(failedIndexes="0-2", completedIndexes="3")
+FAILED = job(["Failed"])
 CASES = {
     "gone": (None, "", [], JobState.LOST, "its Job is gone"),
-    "no room": (
-        job(),
-        "",
-        [pod("Pending", conditions=[UNSCHEDULABLE])],
-        JobState.PENDING,
-        "Unschedulable: no node",
-    ),
+    "no room": (job(), "", [pod("Pending", conditions=[FULL])], JobState.PENDING, "Unschedulable: no node"),
     "runs": (job(), "", [pod("Running")], JobState.RUNNING, "pod p runs"),
-    "replaced": (
-        job(),
-        "",
-        [pod("Failed", ended(137, "OOMKilled"))],
-        JobState.PENDING,
-        "another one takes its place",
-    ),
-    "memory": (job(["Failed"]), "", [pod("Failed", ended(137, "OOMKilled"))], JobState.OUT_OF_MEMORY, "137"),
-    "evicted": (
-        job(["Failed"]),
-        "",
-        [pod("Failed", ended(143), conditions=[DISRUPTED])],
-        JobState.PREEMPTED,
-        "143",
-    ),
-    "cut": (job(["Failed"]), "", [pod("Failed", ended(75))], JobState.UNFINISHED, "status 75"),
+    "replaced": (job(), "", died(137, "OOMKilled"), JobState.PENDING, "another one takes its place"),
+    "memory": (FAILED, "", died(137, "OOMKilled"), JobState.OUT_OF_MEMORY, "137"),
+    "evicted": (FAILED, "", died(143, conditions=[DISRUPTED]), JobState.PREEMPTED, "143"),
+    "cut": (FAILED, "", died(75), JobState.UNFINISHED, "status 75"),
     "complete": (job(["Complete"]), "", [pod("Succeeded")], JobState.FAILED, "its worker wrote no outcome"),
-    "index failed": (FAILED_INDEX, "1", [pod("Failed", ended(1))], JobState.FAILED, "FailedIndexes"),
+    "index failed": (FAILED_INDEX, "1", died(1), JobState.FAILED, "FailedIndexes"),
     "index done": (FAILED_INDEX, "3", [pod("Succeeded")], JobState.FAILED, "is complete"),
 }
 

@@ -30,16 +30,6 @@ def _umask():
     os.umask(before)
 
 
-@pytest.mark.parametrize("durable", [True, False])
-def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path, durable: bool) -> None:
-    """A file holds what was written last, and nothing stays beside it."""
-    path = tmp_path / "file"
-    for data in (b"old", b"", b"new\0" * 300_000):
-        write_whole(path, data, durable=durable)
-        assert path.read_bytes() == data
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_writer_that_is_killed_leaves_the_old_content_and_a_draft(tmp_path: Path) -> None:
     """After kill -9 between two pieces the file is as it was, and its draft is found."""
     path = tmp_path / "file"

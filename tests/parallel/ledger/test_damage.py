@@ -10,7 +10,7 @@ from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import Draft
 from espnet3.parallel.ledger.lines import encode_line, hash_indices
 from espnet3.parallel.ledger.scan import LEFT, OK, scan_splits
-from tests.parallel.ledger.making import N, begin, events, expected, failure, finished, lines_of, partial
+from tests.parallel.ledger.making import N, begin, events, expected, finished, lines_of, partial
 
 SOME = range(6)
 
@@ -162,15 +162,6 @@ def test_an_outcome_that_was_never_planned_is_an_error(tmp_path: Path, line: byt
         begin(tmp_path)
 
 
-def test_the_same_result_twice_is_left_out(tmp_path: Path) -> None:
-    """A copied split changes nothing but the receipt's count of repeated lines."""
-    partial(tmp_path, SOME)
-    shutil.copytree(tmp_path / "split.0", tmp_path / "split.7")
-    assert finished(tmp_path) == expected()
-    assert json.loads((tmp_path / "receipt.json").read_text())["repeated"] == len(SOME)
-    assert (tmp_path / "split.8").is_dir()
-
-
 def test_two_different_results_of_an_item_are_an_error(tmp_path: Path) -> None:
     """Either may be right: both files and lines are named, and nothing is merged."""
     partial(tmp_path, SOME)
@@ -182,17 +173,6 @@ def test_two_different_results_of_an_item_are_an_error(tmp_path: Path) -> None:
         with pytest.raises(DamagedFolderError, match=said):
             run.merge()
     assert not (tmp_path / "receipt.json").exists()
-
-
-def test_a_result_wins_over_a_failure_of_any_session(tmp_path: Path) -> None:
-    """Whether the failure came before or after, an item with a result is no failure."""
-    partial(tmp_path, [1])
-    with begin(tmp_path) as run:
-        run.append_failures([(1, failure(1)), (2, failure(2))])
-    with begin(tmp_path) as run:
-        run.append(lines_of(range(N), [2]))
-    with begin(tmp_path) as run:
-        assert (run.ok, run.failed) == (2, 0)
 
 
 def test_a_torn_event_is_ended_before_the_next(tmp_path: Path) -> None:

@@ -2,15 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from espnet3.parallel.ledger import Results
-from espnet3.parallel.ledger.errors import ChangedRunError
 from tests.parallel.ledger.making import (
     N,
-    OtherRunner,
     begin,
     events,
     expected,
@@ -31,38 +28,6 @@ def test_each_session_writes_to_a_split_of_its_own(tmp_path: Path) -> None:
     assert (tmp_path / "split.0/results.jsonl").read_bytes() == first
     assert sorted(p.name for p in tmp_path.glob("split.*")) == ["split.0", "split.1"]
     assert json.loads((tmp_path / "split.1/done").read_text()) == {"results": 1, "errors": 0}
-
-
-def test_a_session_that_ends_in_an_error_leaves_no_mark(tmp_path: Path) -> None:
-    """`done` stands for a session that ended in order; the lines of the other kind count all the same."""
-
-    def fails() -> None:
-        with begin(tmp_path) as run:
-            run.append(lines_of(range(N), [4]))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fails()
-    assert not (tmp_path / "split.0/done").exists()
-    with begin(tmp_path) as run:
-        assert run.ok == 1
-
-
-@pytest.mark.parametrize(
-    "what", [{"config": {"beam": 6}}, {"runner": OtherRunner}, {"seed": 1}, {"items": range(N - 1)}], ids=str
-)
-def test_another_run_is_refused_and_touches_nothing(tmp_path: Path, what: dict[str, Any]) -> None:
-    """A changed config, runner, seed or index list is refused with the difference; the folder stays."""
-    finished(tmp_path)
-
-    def content() -> dict[str, bytes]:
-        return {p.name: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and "lease" not in p.name}
-
-    before = content()
-    with pytest.raises(ChangedRunError, match=r'->(.|\n)*resume="force"'):
-        begin(tmp_path, **what)
-    assert content() == before
-    assert finished(tmp_path) == expected()
 
 
 def test_a_changed_run_without_a_result_starts_anew(tmp_path: Path) -> None:

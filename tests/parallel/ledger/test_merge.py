@@ -96,20 +96,6 @@ BLOCKS = [range(200, 300), range(100), range(100, 110), range(110, 200)]
 UTTERANCES = [f"utt{i}" for i in range(300)]
 
 
-def test_lines_that_are_read_many_at_a_time_give_the_same_files(tmp_path: Path) -> None:
-    """A writer's notes about its lines change no byte; without a note the lines are read one by one."""
-    for name in ("with", "without"):
-        with_spans(tmp_path / name, UTTERANCES, BLOCKS)
-    spans = tmp_path / "with/split.0/spans.jsonl"
-    assert spans.read_bytes().count(b"\n") == 3  # of 64 lines and more
-    (tmp_path / "without/split.0/spans.jsonl").unlink()
-    for name in ("with", "without"):
-        with begin(tmp_path / name, UTTERANCES) as run:
-            assert not run.left() and not run.repaired
-            run.merge()
-        assert (tmp_path / name / "results.jsonl").read_bytes() == expected(UTTERANCES)
-
-
 @pytest.mark.parametrize("change", ["a byte", "a line gone", "cut off", "another session", "the note"])
 def test_a_note_that_does_not_fit_is_not_believed(tmp_path: Path, change: str) -> None:
     """Changed, cut or repeated lines are found as they are without the note; what is whole is kept."""

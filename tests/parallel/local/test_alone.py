@@ -1,13 +1,11 @@
 """`env: local` with one worker: this process, unless an option asks for what only a process of its own can give."""
 
-import os
-
 import pytest
 
 from espnet3.parallel import parallel_for, parallel_map, parallel_submit, set_parallel
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.runner.execute import runs_here
-from tests.parallel.local.items import Shared, Wait, pid, variable
+from tests.parallel.local.items import Shared, Wait, variable
 
 
 def one_worker(**options):
@@ -32,12 +30,6 @@ def test_calls_get_the_process_that_the_options_ask_for(call):
         "submit": lambda: [parallel_submit(variable, 0).result(600)],
     }[call]()
     assert set(seen) == {"yes"}
-
-
-def test_one_worker_without_more_is_this_process():
-    """One local worker of one thread is the calling process."""
-    one_worker(threads_per_worker=1)
-    assert parallel_map(pid, range(3)) == [os.getpid()] * 3
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.local import memory_limit, workers
 from espnet3.parallel.local.workers import borrowed, end_idle
 from tests.habits import rows
+from tests.parallel.contract.helpers import finish, start_script
 from tests.parallel.local import items
 from tests.parallel.local.items import Add, Provider
 from tests.waiting import wait_until
@@ -38,21 +39,6 @@ def two_workers() -> Iterator[None]:
 
 def pids(n: int = 200) -> set[int]:
     return set(parallel_map(items.pid, range(n)))
-
-
-def script(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a program that defines what its items need."""
-    file = folder / "script.py"
-    file.write_text(code)
-    return subprocess.run(
-        [sys.executable, str(file)],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        timeout=600,
-        check=False,
-    )
 
 
 NO_DASK = """
@@ -107,7 +93,7 @@ def test_local_runs_load_no_dask_and_need_none(installed: bool, tmp_path: Path) 
     """Functions, a runner and a run folder on two workers load no Dask where it is, and work where it is missing."""
     if not installed:
         (tmp_path / "sitecustomize.py").write_text(WITHOUT)
-    result = script(NO_DASK, tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    result = finish(start_script(tmp_path, NO_DASK, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}"))
     assert result.returncode == 0 and result.stdout == "done\n", result.stderr
 
 
@@ -119,16 +105,8 @@ def test_what_needs_dask_says_so_where_it_is_missing(tmp_path: Path) -> None:
         "try:\n    get_client({'env': 'local', 'n_workers': 2}).__enter__()\n"
         "except MissingPackageError as error:\n    print(error)\n"
     )
-    result = script(code, tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    result = finish(start_script(tmp_path, code, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}"))
     assert "distributed" in result.stdout and "pip install" in result.stdout, result.stderr
-
-
-def test_calls_in_a_row_use_the_same_processes() -> None:
-    """Ten calls, one after the other, start two processes in all."""
-    seen: set[int] = set()
-    for _ in range(10):
-        seen |= pids()
-    assert 1 <= len(seen) <= 2
 
 
 def changed_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -51,13 +51,21 @@ def test_many_calls_are_all_answered() -> None:
 
 
 def test_a_long_call_holds_up_no_other(tmp_path: Path) -> None:
-    """While one worker is inside a call that does not end, the other one answers a hundred."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    held = parallel_submit(pipe.read_text)
+    """While a call does not end, another worker answers a hundred; where both are held, what waits can be cancelled."""
+    pipes = [tmp_path / "a", tmp_path / "b"]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    held = [parallel_submit(pipes[0].read_text)]
     assert [parallel_submit(abs, -x).result() for x in range(100)] == list(range(100))
-    pipe.write_text("go")
-    assert held.result(timeout=600) == "go"
+    held.append(parallel_submit(pipes[1].read_text))
+    wait_until(lambda: all(future.running() for future in held))
+    waiting = [parallel_submit(abs, -x) for x in range(20)]
+    assert all(future.cancel() for future in waiting[1:]) and not held[0].cancel()
+    assert len(wait(waiting[1:], timeout=600).done) == 19
+    for pipe in pipes:
+        pipe.write_text("go")
+    assert [future.result(timeout=600) for future in held] == ["go", "go"]
+    assert waiting[0].result(timeout=600) == 0 and parallel_submit(abs, -3).result(timeout=600) == 3
 
 
 @pytest.mark.parametrize("how", rows(["SIGSEGV", "exit", "SIGKILL"], ("SIGSEGV",)))
@@ -82,13 +90,6 @@ def test_a_call_whose_process_is_shot_once_runs_again(tmp_path: Path) -> None:
         return "never"
 
     assert parallel_submit(first_time).result(timeout=600) == "again"
-
-
-def test_a_changed_environment_is_seen_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in the environment when a call is submitted is what it finds."""
-    for value in ("one", "two"):
-        monkeypatch.setenv("ESPNET3_TEST_SUBMITTED", value)
-        assert parallel_submit(os.getenv, "ESPNET3_TEST_SUBMITTED").result(timeout=600) == value
 
 
 def test_a_program_ends_without_the_calls_that_nobody_waits_for(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import psutil
 import pytest
 
-from espnet3.parallel import NoWorkersError, get_client, parallel_map, set_parallel
-from espnet3.parallel.local import fork_server, supervisor
+from espnet3.parallel import NoWorkersError, get_client, parallel_map, set_parallel, surroundings
+from espnet3.parallel.local import supervisor
 from espnet3.parallel.local.dask.cluster import ForkedCluster
 from tests.habits import rows
 from tests.parallel.local.items import dies_once
@@ -52,9 +52,12 @@ def test_a_folder_that_workers_cannot_enter_is_named(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the working folder is gone by the time workers start, the error says so, with its name."""
-    monkeypatch.setattr(fork_server, "working_folder", lambda: str(tmp_path / "gone"))
+    part = surroundings.PARTS["working folder"]._replace(read=lambda: str(tmp_path / "gone"))
+    monkeypatch.setitem(surroundings.PARTS, "working folder", part)
     block = {"env": "local", "n_workers": 2}
-    with pytest.raises((NoWorkersError, RuntimeError), match=r"cannot enter the working folder: .*gone"):
+    with pytest.raises(
+        (NoWorkersError, RuntimeError), match=r"cannot have the caller.s working folder, .*gone"
+    ):
         if way == "a client":
             with get_client(block):
                 pass

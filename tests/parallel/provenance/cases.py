@@ -87,6 +87,8 @@ GIVEN = {
     "a class from a factory": HEAD
     + "def make(n):\n    class R(BaseRunner):\n        @staticmethod\n        def forward(idx): return idx * n\n"
     "    return R\nR = make(GIVEN)\n" + TAIL,
+    "an attribute of a function in the config": program(
+        "def fun(): pass\ndef main():\n    fun.k = GIVEN\n    return made({'x': fun})", "idx"),
     "an attribute of a function": program("def use(x): return x * use.k\nuse.k = GIVEN", "use(idx)"),
     "defaults that were replaced": program("def use(x, k=0): return x * k\nuse.__defaults__ = (GIVEN,)", "use(idx)"),
     "code that was replaced": program(
@@ -114,6 +116,7 @@ GIVEN = {
     "a method put into an installed class": program("Path.k = lambda self, k=GIVEN: k", "Path('a').k()"),
     "and into one that is named by way of its module": program(
         "string.Formatter.k = lambda self, k=GIVEN: k", "string.Formatter().k()"),
+    "a function put among the built-in names": program("import builtins\nbuiltins.k = lambda k=GIVEN: k", "k()"),
     "a helper's variable set from outside": program("import helper\nhelper.K = GIVEN", "helper.f(idx)"),
     "a default of forward": program("", "s").replace("forward(idx)", "forward(idx, s=GIVEN)"),
     "a default of a function": program("def f(s=GIVEN): return s", "f()"),
@@ -182,47 +185,6 @@ ACCEPTED = {
 }  # fmt: skip
 
 # By what differs: two values of the config, and what stands before them.
-CONFIGS = {
-    "the order of a dict": ("{'yes': 1, 'no': 2}", "{'no': 2, 'yes': 1}"),
-    "names of a structured type": (
-        "np.array([(1, 2)], dtype=[('a', 'i4'), ('b', 'i4')])", "np.array([(1, 2)], dtype=[('b', 'i4'), ('a', 'i4')])"),
-    "a matrix and an array": ("np.matrix([[1, 2], [3, 4]])", "np.array([[1, 2], [3, 4]])"),
-    "the order of categories": (
-        "pd.Series(pd.Categorical(['a', 'b'], ['a', 'b']))", "pd.Series(pd.Categorical(['a', 'b'], ['b', 'a']))"),
-    "the name of columns": (
-        "pd.DataFrame({'a': [1]}).rename_axis(columns='u')", "pd.DataFrame({'a': [1]}).rename_axis(columns='v')"),
-    "a table's attrs": (
-        "(lambda d: d.attrs.update(k=1) or d)(pd.DataFrame())", "(lambda d: d.attrs.update(k=2) or d)(pd.DataFrame())"),
-    "keys 1 and '1'": ("{1: 'a', '1': 'b'}", "{1: 'c', '1': 'b'}"),
-    "a set and a frozenset": ("{1}", "frozenset({1})"),
-    "a list and a tuple": ("[1]", "(1,)"),
-    "an attribute of a function": ("(setattr(fun, 'k', 1), fun)[1]", "(setattr(fun, 'k', 2), fun)[1]"),
-    "members of flags": ("Fl.A | Fl.B", "Fl.A"),
-    "generators of random numbers": ("np.random.default_rng(1)", "np.random.default_rng(2)"),
-    "ranges": ("range(3)", "range(4)"),
-    "namedtuples": ("NT(1)", "NT(2)"),
-    "an object that pickles to nothing": ("G(1)", "G(2)"),
-    "an object that pickles to another": ("H(1)", "H(2)"),
-    "the format of a memoryview": ("memoryview(b'abcd')", "memoryview(b'abcd').cast('i')"),
-    "a text's form": ("'\\u00e9'", "'e\\u0301'"),
-}  # fmt: skip
-MEANT = """
-def fun(): pass
-class Fl(enum.Flag):
-    A = 1
-    B = 2
-NT = collections.namedtuple("NT", "a")
-class G:
-    def __init__(self, a): self.a = a
-    def __getstate__(self): return {}
-class H:
-    def __init__(self, a): self.a = a
-    def __reduce__(self): return (H, (1,))
-"""
-SAME = {
-    "a float's text": ("0.1", "0.1000000000000000055511151231257827"),
-    "a set's order": ("{1, 2, 3}", "{3, 2, 1}"),
-}
 
 # Values of the user's own kinds, whose methods are edited in a module that only the main program imports.
 KINDS = """
@@ -248,7 +210,7 @@ class Arr(np.ndarray):
 OF_KINDS = ["Name('a')", "Mode.FAST", "Level.A", "L([1])", "D(a=1)", "F(1.5)"]
 OF_KINDS += ["np.arange(3).view(own.Arr)"]
 
-# The same, of which 1 becomes 2: what stands before the runner, and what its `forward` returns.
+# More of them, of which 1 becomes 2: what stands before the runner, and what its `forward` returns.
 BECOMES = {
     "partialmethod": (
         "class A:\n    def f(self, k): return k*VALUE\n    g = functools.partialmethod(f, 3)",
@@ -285,8 +247,11 @@ BECOMES = {
         "f()"),
 }  # fmt: skip
 
+EDITED |= {name: (program(*both), "1", "2") for name, both in BECOMES.items()}
+
 # What items change as they run, or what says nothing of the result.
 CACHES = {
+    "counts by a computed key": ("C = collections.Counter()\ndef f(i):\n    C[str(i)] += 1\n    return i", "f(idx)"),
     "global counter": ("N = 0\ndef f():\n    global N\n    N += 1\n    return N", "f()"),
     "list append": ("L = []\ndef f(i):\n    L.append(i)\n    return L", "f(idx)"),
     "obj cache": (("class A:\n    def __init__(s): s.c = {}\n    def f(s, i):\n        s.c[i] = i\n        return i\n"

@@ -40,9 +40,28 @@ class Data:
     value: object
 
 
+class Nothing(Plain):
+    def __getstate__(self) -> dict[str, object]:
+        return {}
+
+
+class Another(Plain):
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return Another, (1,)
+
+
 class Colour(enum.Enum):
     RED = 1
     BLUE = 2
+
+
+Mark = enum.Flag("Mark", "A B")
+
+
+def with_attrs(value: int) -> Any:
+    table = pandas.DataFrame()
+    table.attrs["k"] = value
+    return table
 
 
 def closure(held: object) -> Any:
@@ -94,6 +113,28 @@ DIFFERENT: list[tuple[str, Any, Any]] = [
     ("numbers of another precision", np.float32(0.5), 0.5),
     ("cached functions", functools.cache(closure(1)), functools.cache(closure(2))),
     ("properties", property(closure(1)), property(closure(2))),
+    ("the order of a dict", {"yes": 1, "no": 2}, {"no": 2, "yes": 1}),
+    (
+        "names of a structured type",
+        np.zeros(1, [("a", "i4"), ("b", "i4")]),
+        np.zeros(1, [("b", "i4"), ("a", "i4")]),
+    ),
+    ("the order of categories", pandas.Categorical(["a"], ["a", "b"]), pandas.Categorical(["a"], ["b", "a"])),
+    (
+        "the name of columns",
+        pandas.DataFrame().rename_axis(columns="u"),
+        pandas.DataFrame().rename_axis(columns="v"),
+    ),
+    ("a table's attrs", with_attrs(1), with_attrs(2)),
+    ("keys 1 and '1'", {1: "a", "1": "b"}, {1: "c", "1": "b"}),
+    ("a set and a frozenset", {1}, frozenset({1})),
+    ("members of flags", Mark.A | Mark.B, Mark.A),
+    ("generators of random numbers", np.random.default_rng(1), np.random.default_rng(2)),
+    ("ranges", range(3), range(4)),
+    ("objects that pickle to nothing", Nothing(1), Nothing(2)),
+    ("objects that pickle to another", Another(1), Another(2)),
+    ("the format of a memoryview", memoryview(b"abcd"), memoryview(b"abcd").cast("i")),
+    ("a text's form", "\u00e9", "e\u0301"),
 ]
 
 

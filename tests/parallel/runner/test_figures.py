@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from espnet3.parallel.records import RunSummary, Tally
-from espnet3.parallel.runner.progress import advice, last_line, status
+from espnet3.parallel.records import RunSummary
+from espnet3.parallel.runner.progress import advice, last_line
 
 # Two workers of one thread: 1 s until the first is ready, 9 s of work
 TEN_SECONDS = RunSummary(
@@ -24,26 +24,6 @@ TEN_SECONDS = RunSummary(
     slot_seconds=18.0,
     cpu_seconds=16.0,
 )
-
-
-@pytest.mark.parametrize(
-    ("tally", "done", "now", "said"),
-    [
-        (Tally(asked=2), 0, 100.2, "starting 2 workers"),
-        (Tally(asked=2, joined=101.0), 0, 113.0, "loading the env, 12 s"),
-        (Tally(asked=2, joined=101.0, ready=105.0, workers=2), 0, 109.0, "working, 4 s"),
-        (
-            Tally(asked=200, joined=101.0, ready=105.0, workers=37),
-            0,
-            109.0,
-            "working, 4 s, 37 of 200 workers",
-        ),
-        (Tally(joined=101.0, ready=105.0, warm=True), 8, 109.0, "2.0 items/s, 46 s left"),
-    ],
-)
-def test_a_run_says_what_it_is_doing(tally: Tally, done: int, now: float, said: str) -> None:
-    """Workers start, then the env is loaded, then items are done: a rate is shown once each worker has finished one."""
-    assert status(tally, done, 100 - done, 0, begin=100.0, now=now) == said
 
 
 def test_the_last_line_has_start_up_apart_from_work() -> None:

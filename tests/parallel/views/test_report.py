@@ -8,14 +8,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner
 
 from espnet3.parallel import ItemError, run, set_parallel
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.timing.reading import RunTimes, Stint
-from espnet3.parallel.views import facts as facts_module
 from espnet3.parallel.views.facts import RunFacts, read_facts
 from espnet3.parallel.views.page import conclusions, page_of
 from espnet3_parallel.reports import report
@@ -209,30 +206,6 @@ def test_retries_of_detached_jobs_are_counted(tmp_path: Path) -> None:
     again = read_facts(run.path)
     assert [session.ran for session in again.sessions] == [facts.times.items, 1]
     assert again.sessions[1].failed_before == 1 and "it took, in 2 sessions" in page_of(again)
-
-
-def test_what_is_too_large_is_estimated_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the size that is read line by line, counts come from samples, and the page says so."""
-    whole = facts_of(tmp_path, n=2000)
-    monkeypatch.setattr(facts_module, "_MOST_BYTES", 0)
-    facts = read_facts(tmp_path / "run")
-    assert facts.sampled and facts.ok == pytest.approx(whole.ok, rel=0.05) and facts.failures
-    assert "estimated" in page_of(facts)
-
-
-def test_an_estimate_does_not_prove_that_no_item_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An unmerged run that is too large to be counted is not called complete."""
-    facts_of(tmp_path, n=200, on_error="record")
-    (tmp_path / "run" / RECEIPT).unlink()
-    assert read_facts(tmp_path / "run").state == "complete"
-    monkeypatch.setattr(facts_module, "_MOST_BYTES", 0)
-    facts = read_facts(tmp_path / "run")
-    assert facts.left == 0 and facts.state == "unfinished"
-    assert (
-        conclusions(facts)[0].startswith("About 200 of 200 items") and "what is left" in conclusions(facts)[0]
-    )
 
 
 def test_texts_of_users_are_no_markup(tmp_path: Path) -> None:

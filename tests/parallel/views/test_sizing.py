@@ -8,7 +8,6 @@ from click.testing import CliRunner
 
 from espnet3.parallel import ConfigError, ParallelConfig, set_parallel
 from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.ledger.split import TIMES
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.sizing import (
     JOB_START,
@@ -69,20 +68,14 @@ def test_the_options_that_are_printed_can_be_pasted(tmp_path: Path, monkeypatch:
     assert yaml.safe_load(kept.output[kept.output.index("parallel:") :])["parallel"]["n_workers"] == 2
 
 
-def test_memory_of_a_run_that_recorded_none_is_measured_by_running_items_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without times.jsonl the memory is not known; with a sample some items run here, and this process has a peak."""
-    monkeypatch.chdir(tmp_path)
+def test_a_run_that_was_stopped_is_measured_by_its_recorded_times(tmp_path: Path) -> None:
+    """A session that did not end has no figures: those of its items are taken, with the memory of its worker."""
     set_parallel(None)
-    Squares(Provider({"folder": str(tmp_path)}), output_dir="run", progress=False)(range(5))
-    for file in Path("run").rglob(TIMES):
-        file.unlink()
-    Path("conf.yaml").write_text("parallel: {env: local, n_workers: 2}\n")
-    done = CliRunner().invoke(size, ["conf.yaml", "--items", "10", "--run", "run"])
-    assert "Memory was not measured" in done.output
-    found = measured_by(tmp_path / "run", sample=2)
-    assert found.memory > 10**7 and found.items == 5
+    config = {"folder": str(tmp_path), "bad": [30, "raise"]}
+    with pytest.raises(RuntimeError, match="no square"):
+        Squares(Provider(config), output_dir=tmp_path / "run", progress=False)(range(40))
+    found = measured_by(tmp_path / "run")
+    assert 0 < found.items <= 31 and found.seconds > 0 and found.memory > 10**7
 
 
 def test_a_machine_has_no_more_workers_than_processors(
@@ -119,10 +112,10 @@ def test_a_detached_run_tells_start_env_and_items_apart(tmp_path: Path) -> None:
 
 
 def test_a_run_without_times_is_refused(tmp_path: Path) -> None:
-    """A run that has no finished session says what to do."""
+    """A run without a timed item says what to do."""
     set_parallel(None)
     config = {"folder": str(tmp_path), "bad": [0, "raise"]}
     with pytest.raises(RuntimeError, match="no square"):
         Squares(Provider(config), output_dir=tmp_path / "run", progress=False)(range(3))
-    with pytest.raises(ConfigError, match="--sample 5"):
+    with pytest.raises(ConfigError, match="has been timed yet"):
         measured_by(tmp_path / "run")

@@ -1,11 +1,14 @@
 """The configs of a recipe, put together."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from espnet3.parallel.errors import ConfigError
-from espnet3.systems.configs.loading import load_configs
+from espnet3.systems.base.blocks import merge_parallel
+from espnet3.systems.configs.loading import find_config, load_configs
 
 FILES = {
     "training": "exp_tag: ctc\ndataset: {train: []}\nparallel: {env: local, n_workers: 2}\n",
@@ -113,10 +116,19 @@ def test_the_place_of_a_mistake_is_where_the_value_came_from(
         load_configs(recipe, parallel=parallel, overrides=overrides)
 
 
-@pytest.mark.parametrize("override", ["parallel.n_workers=[1", "parallel.n_workers=${"])
-def test_an_override_that_cannot_be_read_is_named(recipe: Path, override: str) -> None:
-    """A value that is no YAML, or half an interpolation, is an error that shows what was typed."""
-    with pytest.raises(ValueError, match=r"override 'parallel\.n_workers="):
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("parallel.n_workers=[1", r"override 'parallel\.n_workers="),
+        ("parallel.n_workers=${", r"override 'parallel\.n_workers="),
+        ("parallell.n_workers=4", "Did you mean 'parallel'"),
+        ("zzz=4", "They have .*exp_tag, "),
+        ("parallel.n_workers", "must read key=value"),
+    ],
+)
+def test_a_wrong_override_is_named(recipe: Path, override: str, said: str) -> None:
+    """A value that is no YAML, half an interpolation and a typo in a key are errors that show what was typed."""
+    with pytest.raises(ValueError, match=said):
         load_configs(recipe, overrides=[override])
 
 
@@ -149,3 +161,37 @@ def test_a_small_file_holds_its_block_alone(recipe: Path) -> None:
     """A whole config in the small file's place is refused."""
     with pytest.raises(ValueError, match="must hold the block 'parallel' and nothing else"):
         load_configs(recipe, parallel="training")
+
+
+@pytest.mark.parametrize("name", ["parallel_two", "parallel_two.yaml", "conf/parallel_two.yaml"])
+def test_a_config_is_found_by_its_name(recipe: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bare name, the file name and the path in the recipe are one config; a user's own file comes first."""
+    assert find_config(name, recipe) == recipe / "conf/parallel_two.yaml"
+    with pytest.raises(FileNotFoundError, match=r"metrics\.yaml, parallel_two\.yaml"):
+        find_config("parallel_twoo", recipe)
+    monkeypatch.chdir(recipe / "conf")
+    assert find_config("parallel_two.yaml", recipe) == Path("parallel_two.yaml")
+
+
+@pytest.mark.parametrize(
+    ("own", "small", "merged"),
+    [
+        (None, {"env": "local", "n_workers": 2}, {"env": "local", "n_workers": 2}),
+        (
+            {"env": "slurm", "options": {"queue": "gpu"}, "detached": {"shards": 9}},
+            {"n_workers": 16, "detached": {"snapshot": True}},
+            {"env": "slurm", "n_workers": 16, "options": {"queue": "gpu"}}
+            | {"detached": {"shards": 9, "snapshot": True}},
+        ),
+        (
+            {"env": "slurm", "n_workers": 8, "options": {"queue": "gpu"}},
+            {"env": "local"},
+            {"env": "local", "n_workers": 8},
+        ),
+    ],
+)
+def test_a_small_file_is_merged_into_the_block(own: Any, small: Any, merged: Any) -> None:
+    """The file's keys win, the others stay; options stay only with the env that they belong to."""
+    config = OmegaConf.create({"parallel": own} if own is not None else {"a": 1})
+    merge_parallel(config, OmegaConf.create({"parallel": small}))
+    assert config.parallel == merged

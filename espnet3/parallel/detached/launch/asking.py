@@ -17,13 +17,13 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, Scheduler, load_cluster_class, row
-from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, Known
+from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, JobView, Known
 from espnet3.parallel.backends.queue_states import ENDED as WITHOUT_ERROR
 from espnet3.parallel.backends.queue_states import STUCK
 from espnet3.parallel.backends.scheduler import check_ids
@@ -31,7 +31,7 @@ from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
-from espnet3.parallel.jobs.commands import Said, answers, comment, run
+from espnet3.parallel.jobs.commands import Said, answers, outputs, reasons, run
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
 from espnet3.parallel.ledger.lease import disk_now
 
@@ -51,9 +51,6 @@ def scheduler_of(env: str) -> Scheduler:
     return found
 
 
-# --- every job array that a run has ever submitted: a file for each, written as soon as the scheduler has taken it ---
-
-
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """One submitted array, or one job that stands alone."""
@@ -62,11 +59,6 @@ class Submitted:
     jobs: dict[str, str]  # the id of each element, by its shard
     names: list[str] = field(default_factory=list)  # its possible names in the queue; none: not known
     output: str = ""  # where the scheduler writes what it prints, beside the run's own folder
-
-    @property
-    def outputs(self) -> list[Path]:
-        """The folders of its output."""
-        return [Path(self.output)] if self.output else []
 
     @property
     def whole(self) -> list[str]:
@@ -90,16 +82,18 @@ class Submitted:
 
 def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
     """Return all arrays of a run in the order of their submission, or those of one backend."""
-    found = []
-    for file in sorted(
-        (layout.folder / FOLDER).glob("array.*.json"), key=lambda file: int(file.suffixes[-2][1:])
-    ):
-        array = read_record(file, Submitted, own=layout.own)
+    found: list[Submitted] = noted(layout, f"{FOLDER}/array.*.json", Submitted)
+    for array in found:
         if array.env not in BACKENDS or BACKENDS[array.env].scheduler is None:
-            raise ConfigError(f"{file} is damaged: {array.env!r} is not a batch scheduler")
+            raise ConfigError(f"{layout.folder / FOLDER} is damaged: {array.env!r} is not a batch scheduler")
         check_ids(array.jobs)
-        found.append(array)
     return [array for array in found if env in (None, array.env)]
+
+
+def noted(layout: Layout, files: str, record: Any) -> list[Any]:
+    """Return the notes on all submissions of a run, one a file, in the order of the numbers of the files."""
+    ordered = sorted(layout.folder.glob(files), key=lambda file: int(file.suffixes[-2][1:]))
+    return [read_record(file, record, own=layout.own) for file in ordered]
 
 
 def ids_of(arrays: list[Submitted]) -> dict[str, list[str]]:
@@ -109,9 +103,6 @@ def ids_of(arrays: list[Submitted]) -> dict[str, list[str]]:
         for shard, element in array.jobs.items():
             found.setdefault(shard, []).append(element)
     return found
-
-
-# --- a scheduler's commands, from a process that sees the run folder ---
 
 
 def note_place(scheduler: Scheduler, folder: Path) -> None:
@@ -166,17 +157,6 @@ def ask(
     return run(command, folder=start or folder, environment=environment, stdin=stdin or "", seconds=seconds)
 
 
-# --- a job's output file: what its script printed before the worker began, and what the scheduler adds ---
-
-
-def outputs(scheduler: Scheduler, folders: Sequence[Path], element: str) -> list[Path]:
-    """Return the output files of an element that are there and not empty; some schedulers deliver them late."""
-    job, index = scheduler.parts_of(element)
-    patterns = [pattern.format(job=job, index=index) for pattern in scheduler.printed]
-    found = {file for folder in folders for pattern in patterns for file in folder.glob(pattern)}
-    return sorted(file for file in found if file.stat().st_size)
-
-
 def report(scheduler: Scheduler, folders: Sequence[Path], element: str) -> tuple[JobState, str] | None:
     """Return the scheduler's word on an element's end from its output; the listing may have forgotten it."""
     reports = ((scheduler.starved, JobState.OUT_OF_MEMORY), (scheduler.expired, JobState.TIMEOUT))
@@ -189,9 +169,6 @@ def report(scheduler: Scheduler, folders: Sequence[Path], element: str) -> tuple
     return None
 
 
-# --- the state of a shard ---
-
-
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
     """Return what the scheduler knows about silent shards, by shard."""
     env = layout.plan().env
@@ -200,7 +177,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     check_ids(jobs)
     arrays = submitted(layout, env)
     ever = ids_of(arrays)
-    printed = list(dict.fromkeys([folder, *(each for array in arrays for each in array.outputs)]))
+    printed = [folder, *dict.fromkeys(Path(array.output) for array in arrays if array.output)]
     try:
         listing, known = answers(scheduler, lambda command: ask(command, folder), list(jobs.values()))
     except SubmissionError as error:
@@ -231,8 +208,19 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
             view = listing.views.get(other)
             if other != job and view is not None and view.meaning.is_alive and not found[int(shard)][0].alive:
                 found[int(shard)] = (JobState(view.meaning.shard), f"{view.note}, as job {other}")
-    _explain(scheduler, folder, jobs, known, found)
+    waiting = {
+        int(shard): job for shard, job in jobs.items() if _waits(known[job].view, found[int(shard)][0])
+    }
+    why = reasons(scheduler, lambda command: ask(command, folder), list(waiting.values()))
+    for at, job in waiting.items():
+        if why[job]:
+            found[at] = found[at][0], f"{found[at][1]}: {why[job]}"
     return found
+
+
+def _waits(view: JobView | None, state: JobState) -> bool:
+    # without a reason in the list
+    return view is not None and not view.reason and (state is JobState.PENDING or view.meaning == STUCK)
 
 
 def _state(
@@ -287,28 +275,3 @@ def _newest(files: Iterable[Path]) -> int:
         with contextlib.suppress(FileNotFoundError):  # a lease that is cleaned up
             times.append(file.stat().st_mtime_ns)
     return max(times)
-
-
-def _explain(
-    scheduler: Scheduler,
-    folder: Path,
-    jobs: Mapping[str, str],
-    known: Mapping[str, JobAnswer],
-    found: dict[int, tuple[JobState, str]],
-) -> None:
-    # the elements of an array wait for the same reason: one is asked about, or the array itself
-    if scheduler.comment is None:
-        return
-    reasons: dict[str, str] = {}
-    for shard, job in jobs.items():
-        state, note = found[int(shard)]
-        view = known[job].view
-        if view is None or view.reason or not (state is JobState.PENDING or view.meaning == STUCK):
-            continue
-        number, index = scheduler.parts_of(job)
-        whole = scheduler.cancel.format(job=number) if index else job
-        if whole not in reasons:
-            said = (comment(scheduler, lambda command: ask(command, folder), one) for one in (whole, job))
-            reasons[whole] = next(filter(None, said), "")
-        if reasons[whole]:
-            found[int(shard)] = state, f"{note}: {reasons[whole]}"

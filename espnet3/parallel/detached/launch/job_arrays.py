@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
@@ -19,48 +18,21 @@ from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
 from espnet3.parallel.backends.job_text import quoted_word
+from espnet3.parallel.backends.loading import asked
 from espnet3.parallel.backends.queue_answers import Known
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
-from espnet3.parallel.dask_compat.clusters import prologue_of
-from espnet3.parallel.detached.job_spec import export_path, import_path, interpreter
-from espnet3.parallel.detached.launch.asking import (
-    FOLDER,
-    Submitted,
-    ask,
-    ids_of,
-    note_place,
-    outputs,
-    scheduler_of,
-    submitted,
-)
+from espnet3.parallel.detached.job_spec import interpreter
+from espnet3.parallel.detached.launch import asking
+from espnet3.parallel.detached.launch.asking import FOLDER, Submitted, scheduler_of
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory, write_quickly
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
-from espnet3.parallel.jobs.commands import (
-    SECONDS,
-    ArrayLimit,
-    NotCancelled,
-    answers,
-    array_limit,
-    refuse_elsewhere,
-    submitted_ids,
-    submitting,
-)
-from espnet3.parallel.jobs.commands import cancel as cancel_jobs
-from espnet3.parallel.jobs.script import (
-    asked,
-    commands,
-    log_folder,
-    misread,
-    output_problems,
-    set_walltime,
-    shell_directive,
-)
+from espnet3.parallel.jobs import commands as queue
+from espnet3.parallel.jobs import script as job_script
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 from espnet3.parallel.messages import printable
 
-_PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that no shell or scheduler expands
 _SILENCE = 15.0  # seconds that a cancellation waits for a scheduler that answers with errors
 _LOOK = 0.5  # seconds between queries while a cancelled array ends
 _REFUSED = 30.0  # seconds beyond the grace in which jobs whose cancellation was refused may end all the same
@@ -71,7 +43,6 @@ _LIMITS = (
     "there are, n_workers how many run at a time, detached.array_limit the largest index of an array"
 )
 _CALLER = 6  # frames from a warning to the runner's call: check, submit_detached, two of the runner's
-_NOT_THE_JOBS = {"config_name"}  # the one parameter of the cluster that the job reads too
 _STARTS = 20  # starts of one element: one that always dies at its start must end some time
 
 
@@ -81,14 +52,16 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     settings = DetachedSettings.of(plan.settings)
     folder = layout.folder / FOLDER
     make_folder(folder)
-    if not submitted(layout, plan.env):
-        note_place(scheduler, folder)
+    if not asking.submitted(layout, plan.env):
+        asking.note_place(scheduler, folder)
     # a scheduler records the folder to submit from, and some expand special characters in its name
     cwd = layout.template().surroundings.cwd
     logs = asked(row(plan.env), plan.options, "log_directory")
-    output = Path(log_folder(Path(cwd) / str(logs))) if logs else folder
-    limit = _given_limit(settings, scheduler) or array_limit(scheduler, partial(ask, folder=folder))
-    silent = bool(scheduler.silent) and not _PLAIN.fullmatch(str(output))
+    output = Path(job_script.log_folder(Path(cwd, os.path.expanduser(str(logs))))) if logs else folder
+    limit = _given_limit(settings, scheduler) or queue.array_limit(
+        scheduler, partial(asking.ask, folder=folder)
+    )
+    silent = bool(scheduler.silent) and not job_script.PLAIN.fullmatch(str(output))
     taken: list[Submitted] = []
     number = len(list(folder.glob("tasks.*.json")))
     refused: SubmissionError | None = None
@@ -101,10 +74,11 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
                 facts = _facts(plan, job, len(part), at_once, cwd, tasks)
                 command, stdin, text = _write(folder / f"job.{number}.sh", job, facts, silent)
-                with submitting(scheduler):  # output goes to files of the folder that it is submitted from
-                    said = ask(command, folder, stdin, Path("/") if silent else output)
+                # output goes to files of the folder that it is submitted from
+                with queue.submitting(scheduler):
+                    said = asking.ask(command, folder, stdin, Path("/") if silent else output)
                     count = None if facts.alone else facts.n
-                    ids = submitted_ids(scheduler, said, count, job.job_id_regexp)
+                    ids = queue.submitted_ids(scheduler, said, count, job.job_id_regexp)
                 jobs = dict(zip(map(str, part), ids, strict=True))
                 check_ids(jobs)
                 taken.append(Submitted(plan.env, jobs, scheduler.names_in(text), str(output) if logs else ""))
@@ -129,11 +103,11 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
         )
 
 
-def _given_limit(settings: DetachedSettings, scheduler: Scheduler) -> ArrayLimit | None:
+def _given_limit(settings: DetachedSettings, scheduler: Scheduler) -> queue.ArrayLimit | None:
     if settings.array_limit is None:
         return None
     given = f"detached.array_limit is {settings.array_limit}"
-    return ArrayLimit(max(1, settings.array_limit - scheduler.first + 1), given)
+    return queue.ArrayLimit(max(1, settings.array_limit - scheduler.first + 1), given)
 
 
 def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) -> ScriptFacts:
@@ -144,10 +118,10 @@ def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) ->
         name=str(job.job_name),
         shebang=str(job.shebang or "#!/bin/sh"),
         cwd=cwd,
-        prologue=prologue_of(job),
+        prologue=tuple(asked(row(plan.env), plan.options, "job_script_prologue") or ()),
         folder=str(tasks.parent),
         python=tuple(interpreter(plan.env, plan.options, cwd)),
-        import_path=import_path(),
+        import_path=job_script.import_path(),
         tasks=str(tasks),
         requeue=DetachedSettings.of(plan.settings).requeue,
     )
@@ -180,9 +154,7 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
     """Return dask-jobqueue's job object, which writes the options into a header."""
     backend = row(plan.env)
     cluster: Any = load_cluster_class(backend)
-    base = next(cls for cls in cluster.__mro__ if cls.__name__ == "JobQueueCluster")
-    own = set(inspect.signature(base.__init__).parameters) - _NOT_THE_JOBS
-    options = {name: value for name, value in plan.options.items() if name not in own}
+    options = job_script.of_each_job(plan.options)
     options.pop("log_directory", None)  # jobs are submitted from it: in the header its path would be unquoted
     name = "espnet3-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(plan.specs).name)[:40]
     options.setdefault("job_name", name)
@@ -192,7 +164,7 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
 
     if memory_factor != 1.0 and memory is not None:
         options["memory"] = f"{round(parse_bytes(memory) * memory_factor)}B"
-    set_walltime(backend, options)
+    job_script.set_walltime(backend, options)
     section = options.get("config_name") or plan.env
     try:
         with dask.config.set({f"jobqueue.{section}.log-directory": None}):
@@ -223,7 +195,7 @@ def _write(file: Path, job: Any, facts: ScriptFacts, silent: bool) -> tuple[list
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     """Cancel every array that the run ever submitted, and wait until the scheduler says that they have ended."""
-    arrays = submitted(layout)
+    arrays = asking.submitted(layout)
     for env in dict.fromkeys(array.env for array in arrays):
         _cancel_all(layout, env, [array for array in arrays if array.env == env], grace)
 
@@ -232,7 +204,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     scheduler, folder = scheduler_of(env), layout.folder / FOLDER
     every = {element: shard for array in arrays for shard, element in array.jobs.items()}
     done = {shard for shard in set(every.values()) if (layout.shard(int(shard)) / DONE).exists()}
-    newest = {shard: ids[-1] for shard, ids in ids_of(arrays).items() if shard not in done}
+    newest = {shard: ids[-1] for shard, ids in asking.ids_of(arrays).items() if shard not in done}
     told_before: set[str] = set()
     left = _cancel(scheduler, arrays, folder, told_before)
     again = (
@@ -266,12 +238,12 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
                 f"whether the jobs have left the queue is not known{told}, because the scheduler answered with "
                 f"an error: {problem}\n{again}"
             )
-        if now > begin + grace + (_REFUSED if left.refused else SECONDS):
+        if now > begin + grace + (_REFUSED if left.refused else queue.SECONDS):
             raise ParallelError(f"the scheduler {living or problem} after their cancellation{told}. {again}")
         if now > called + _AGAIN:
             refused = _cancel(scheduler, arrays, folder, told_before).refused
             # where it was taken before, a refusal only says that it is under way
-            left = NotCancelled({}, {one: said for one, said in refused.items() if one in left.refused})
+            left = queue.NotCancelled({}, {one: said for one, said in refused.items() if one in left.refused})
             called = now
         time.sleep(_LOOK)
 
@@ -281,7 +253,7 @@ def _left(
 ) -> tuple[str, str, set[str]]:
     # what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked
     try:
-        listing, known = answers(scheduler, lambda command: ask(command, folder), newest)
+        listing, known = queue.answers(scheduler, lambda command: asking.ask(command, folder), newest)
     except SubmissionError as error:
         return "", f"{error.command}: {error.stderr.strip()}", set()
     unknown = {one for one, answer in known.items() if answer.known is Known.NO_SUCH_JOB}
@@ -306,12 +278,14 @@ def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
             write_quickly(folder / ENDED, {"state": JobState.LOST.value, "why": why})
 
 
-def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path, said: set[str]) -> NotCancelled:
-    left = NotCancelled({}, {})
+def _cancel(
+    scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path, said: set[str]
+) -> queue.NotCancelled:
+    left = queue.NotCancelled({}, {})
     if arrays:
         command = arrays[0].cancel[: -len(arrays[0].whole)]
         jobs = {one: array.names for array in arrays for one in array.whole}
-        left = cancel_jobs(scheduler, lambda words: ask(words, folder), command, jobs)
+        left = queue.cancel(scheduler, lambda words: asking.ask(words, folder), command, jobs)
     if (left.foreign or left.refused) and str(left) not in said:
         said.add(str(left))
         print(f"while cancelling: {printable(str(left))}", file=sys.stderr, flush=True)
@@ -321,39 +295,35 @@ def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path, sai
 def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     """Return the scheduler's output files of the jobs of shards, in the order of their submission."""
     found: dict[int, list[Path]] = {shard: [] for shard in shards}
-    for array in submitted(layout):
+    for array in asking.submitted(layout):
         for shard in shards:
             if str(shard) in array.jobs:
-                folders = [layout.folder / FOLDER, *array.outputs]
-                found[shard] += outputs(scheduler_of(array.env), folders, array.jobs[str(shard)])
+                folders = [layout.folder / FOLDER, *map(Path, filter(None, [array.output]))]
+                found[shard] += queue.outputs(scheduler_of(array.env), folders, array.jobs[str(shard)])
     return {shard: list(dict.fromkeys(files)) for shard, files in found.items()}
 
 
 def walltime(config: ParallelConfig) -> float | None:
     """Return the seconds that a job may take by its options, or the site's; None where they set no limit."""
-    return set_walltime(row(config.env), dict(config.options))
+    return job_script.set_walltime(row(config.env), dict(config.options))
 
 
 def check(config: ParallelConfig) -> None:
     """Raise if the scheduler's package is missing, or options of its job are wrong or send it to another cluster."""
     plan, job = _job_of(config, "check")
     backend, scheduler, given = row(config.env), scheduler_of(config.env), plan.options
-    refuse_elsewhere(config.env, scheduler, job.submit_command, job.job_script())
-    wrong = [*output_problems(scheduler, asked(backend, given, "job_extra_directives", []))]
-    logs = os.path.abspath(asked(backend, given, "log_directory") or "/")
-    if scheduler.silent and not _PLAIN.fullmatch(logs):
-        allowed = "letters, digits and / . _ + - alone"
-        wrong.append(
-            f"options.log_directory: {backend.name} expands other characters of {logs!r} than {allowed}"
-        )
-    if wrong:
-        raise ConfigError("\n".join(wrong))
+    queue.refuse_elsewhere(config.env, scheduler, job.submit_command, job.job_script())
+    wrong = [*job_script.output_problems(scheduler, asked(backend, given, "job_extra_directives", []))]
+    if logs := asked(backend, given, "log_directory"):
+        wrong.append(job_script.log_folder_problem(backend, logs, detached=True))
+    if any(wrong):
+        raise ConfigError("\n".join(filter(None, wrong)))
 
     def make(changed: Mapping[str, Any]) -> Any:
         return make_job(replace(plan, options={**given, **changed}))
 
     factor = DetachedSettings.of(config.detached).retry_memory_factor
-    for said in misread(backend, given, make, factor):
+    for said in job_script.misread(backend, given, make, factor):
         warnings.warn(said, stacklevel=_CALLER)
 
 
@@ -396,7 +366,7 @@ def directives(facts: ScriptFacts, header: str) -> list[str]:
     lines = [line.removeprefix(scheduler.mark).strip() for line in header.splitlines() if line.strip()]
     if scheduler.replaces:
         lines = [line for line in lines if not line.startswith(scheduler.replaces)]
-    lines += shell_directive(scheduler, facts.shebang, lines)
+    lines += job_script.shell_directive(scheduler, facts.shebang, lines)
     if facts.alone:
         lines += scheduler.single or ()
     else:
@@ -421,8 +391,8 @@ def body(facts: ScriptFacts, head: str) -> str:
     # the worker says what is wrong where the submitter's folder is not there
     lines = [f"cd {shlex.quote(facts.cwd)} || true", *filter(None, facts.prologue)]
     lines.append(f"cd {shlex.quote(facts.folder)} || exit 1")
-    path = [] if facts.import_path is None else export_path(facts.import_path)
-    lines += commands(scheduler, head, [*path, f"exec {' '.join(words)}"])
+    path = [] if facts.import_path is None else job_script.export_path(facts.import_path)
+    lines += job_script.commands(scheduler, head, [*path, f"exec {' '.join(words)}"])
     return "\n".join(lines) + "\n"
 
 

@@ -19,35 +19,15 @@ from typing import Any
 from espnet3.parallel.backends import row
 from espnet3.parallel.backends.loading import require_package
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.job_spec import import_path, interpreter
+from espnet3.parallel.detached.job_spec import interpreter
+from espnet3.parallel.detached.launch.asking import noted
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.kube.manifests import (
-    AGAIN,
-    INDEX,
-    INDEXED,
-    MOST,
-    OWNER,
-    RUN,
-    SHARD,
-    JobFacts,
-    indices_of,
-    is_mounted,
-    manifests,
-    new_name,
-)
-from espnet3.parallel.kube.server import (
-    RefusedError,
-    Server,
-    how_it_ended,
-    is_disrupted,
-    is_going,
-    joined,
-    log_of,
-    waits_for,
-)
-from espnet3.parallel.ledger.files import make_folder, read_record, write_json, write_whole
+from espnet3.parallel.kube import manifests as kube
+from espnet3.parallel.kube import server as api
+from espnet3.parallel.kube.server import RefusedError, Server
+from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 
 FOLDER = "jobs"
 _LOOK = 0.5  # seconds between looks while cancelled pods end
@@ -70,9 +50,7 @@ def _label(layout: Layout) -> str:
 
 
 def _noted(layout: Layout) -> list[Created]:
-    files = (layout.folder / FOLDER).glob("created.*.json")
-    ordered = sorted(files, key=lambda file: int(file.suffixes[-2][1:]))
-    return [read_record(file, Created, own=layout.own) for file in ordered]
+    return noted(layout, f"{FOLDER}/created.*.json", Created)
 
 
 def check(config: ParallelConfig) -> None:
@@ -93,7 +71,7 @@ def check(config: ParallelConfig) -> None:
 
 def _check_mounts(options: dict[str, Any], folders: dict[str, str]) -> None:
     mounts = options.get("volume_mounts") or []
-    hidden = [f"{what} {path!r}" for what, path in folders.items() if not is_mounted(path, mounts)]
+    hidden = [f"{what} {path!r}" for what, path in folders.items() if not kube.is_mounted(path, mounts)]
     if hidden:
         places = ", ".join(str(mount.get("mountPath")) for mount in mounts) or "nothing"
         raise ConfigError(
@@ -110,7 +88,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     jobs: dict[str, str] = {}
     with Server(plan.options.get("namespace")) as server:
         _forget(server, layout)
-        most = MOST if server.version >= INDEXED else len(shards)
+        most = kube.MOST if server.version >= kube.INDEXED else len(shards)
         for factor, group in by_memory(shards, raised):
             for at in range(0, len(group), most):
                 jobs.update(_create(server, layout, plan, group[at : at + most], factor))
@@ -122,21 +100,19 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
     number = len(list(folder.glob("created.*.json")))
     tasks = folder / f"tasks.{number}.json"
     write_json(tasks, {"first": 0, "specs": [str(layout.spec(shard)) for shard in shards]})
-    root = import_path()
-    seen = root is not None and is_mounted(root, plan.options.get("volume_mounts") or [])
-    facts = JobFacts(
+    facts = kube.JobFacts(
         run=_label(layout),
-        name=f"{new_name()}-{uuid.uuid4().hex[:4]}",
+        name=f"{kube.new_name()}-{uuid.uuid4().hex[:4]}",
         tasks=str(tasks),
         python=interpreter(plan.env, plan.options, "")[0],
         folder=str(folder),
-        import_path=root if seen else None,
+        import_path=kube.mounted_package(plan.options.get("volume_mounts")),
         n_workers=plan.n_workers,
         memory_factor=factor,
     )
-    made = manifests(facts, shards, plan.options, server.version)
+    made = kube.manifests(facts, shards, plan.options, server.version)
     names = [one["metadata"]["name"] for one in made]
-    if server.version >= INDEXED:
+    if server.version >= kube.INDEXED:
         places = {str(shard): [names[0], str(at)] for at, shard in enumerate(shards)}
     else:
         places = {str(shard): [name] for shard, name in zip(shards, names, strict=True)}
@@ -184,7 +160,7 @@ def _state(
     folder = layout.shard(int(shard))
     has_ended = (folder / ENDED).exists() or (folder / DONE).exists()
     state, note = shard_state(jobs.get(name), index, own, has_ended=has_ended)
-    lines = log_of(server, own[-1]).splitlines() if own and not state.alive else []
+    lines = api.log_of(server, own[-1]).splitlines() if own and not state.alive else []
     return state, f"{note}; its output ends with: {lines[-1].strip()}" if lines else note
 
 
@@ -194,15 +170,15 @@ def _server(layout: Layout) -> Server:
 
 
 def _items(server: Server, layout: Layout, group: str, kind: str) -> list[dict[str, Any]]:
-    return server.items(server.path(group, kind), labelSelector=f"{RUN}={_label(layout)}")
+    return server.items(server.path(group, kind), labelSelector=f"{kube.RUN}={_label(layout)}")
 
 
 def _pods(server: Server, layout: Layout) -> dict[tuple[str, str], list[dict[str, Any]]]:
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for pod in _items(server, layout, "v1", "pods"):
         labels, notes = (pod["metadata"].get(part) or {} for part in ("labels", "annotations"))
-        index = "" if SHARD in labels else str(notes.get(INDEX, ""))
-        found.setdefault((labels.get(OWNER, ""), index), []).append(pod)
+        index = "" if kube.SHARD in labels else str(notes.get(kube.INDEX, ""))
+        found.setdefault((labels.get(kube.OWNER, ""), index), []).append(pod)
     return found
 
 
@@ -253,7 +229,7 @@ def _keep_printed(server: Server, layout: Layout, shards: Collection[int]) -> No
     for created in _noted(layout):
         for shard, (job, *index) in created.shards.items():
             for pod in pods.get((job, "".join(index)), []) if int(shard) in shards else []:
-                text = log_of(server, pod, _ALL)
+                text = api.log_of(server, pod, _ALL)
                 if text:
                     file = layout.folder / FOLDER / f"printed.{shard}.{pod['metadata']['name']}.txt"
                     write_whole(file, f"{text}\n".encode())
@@ -267,7 +243,7 @@ def shard_state(
 ) -> tuple[JobState, str]:
     """Return the state of a shard that gives no sign of life."""
     if job is None:
-        if pods and not is_going(pods[-1]):
+        if pods and not api.is_going(pods[-1]):
             return JobState.RUNNING, "its Job was deleted, and its pod is still there"
         return JobState.LOST, "its Job is gone: deleted, or kept no longer"
     name = job["metadata"]["name"]
@@ -293,24 +269,24 @@ def _going_on(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> tupl
         return JobState.PENDING, f"Job {name} has not made its pod yet"
     pod = pods[-1]
     pod_name, phase = pod["metadata"]["name"], pod.get("status", {}).get("phase")
-    if is_going(pod):
-        code, word = how_it_ended(pod)
+    if api.is_going(pod):
+        code, word = api.how_it_ended(pod)
         said = f" with status {code} ({word})" if code is not None else ""
         return JobState.PENDING, f"pod {pod_name} ended{said}, and another one takes its place"
     if phase == "Running":
         return JobState.RUNNING, f"pod {pod_name} runs"
-    return JobState.PENDING, f"pod {pod_name} waits: {waits_for(pod) or phase}"
+    return JobState.PENDING, f"pod {pod_name} waits: {api.waits_for(pod) or phase}"
 
 
 def _end(status: Mapping[str, Any], index: str) -> tuple[str, str]:
     if index:
-        if int(index) in indices_of(status.get("completedIndexes")):
+        if int(index) in kube.indices_of(status.get("completedIndexes")):
             return "Complete", ""
-        if int(index) in indices_of(status.get("failedIndexes")):
+        if int(index) in kube.indices_of(status.get("failedIndexes")):
             return "Failed", "FailedIndexes"
     for condition in status.get("conditions") or []:
         if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
-            return condition["type"], joined(condition.get("reason"), condition.get("message"))
+            return condition["type"], api.joined(condition.get("reason"), condition.get("message"))
     return "", ""
 
 
@@ -320,10 +296,10 @@ def _failure(name: str, pods: Sequence[Mapping[str, Any]], reason: str) -> tuple
         return JobState.TIMEOUT, text
     if not pods:
         return JobState.FAILED, text
-    code, word = how_it_ended(pods[-1])
+    code, word = api.how_it_ended(pods[-1])
     ended = f"{text}: its last pod ended with status {code} ({word})"
     if "OOMKilled" in word:
         return JobState.OUT_OF_MEMORY, ended
-    if is_disrupted(pods[-1]):
+    if api.is_disrupted(pods[-1]):
         return JobState.PREEMPTED, ended
-    return (JobState.UNFINISHED if code == AGAIN else JobState.FAILED), ended
+    return (JobState.UNFINISHED if code == kube.AGAIN else JobState.FAILED), ended

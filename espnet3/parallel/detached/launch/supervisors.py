@@ -12,20 +12,19 @@ import shlex
 import signal
 import subprocess
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.loading import require_package
 from espnet3.parallel.backends.machine import chosen_gpus
-from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, worker_hosts
+from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, unreachable, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervising import READY, SUPERVISING
-from espnet3.parallel.detached.job_spec import export_path, in_folder, interpreter, job_environment
+from espnet3.parallel.detached.job_spec import in_folder, interpreter, job_environment
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Note, Plan, tail
 from espnet3.parallel.detached.states import JobState, holder_lives, living_pid
 from espnet3.parallel.errors import NoWorkersError, ParallelError
-from espnet3.parallel.jobs.script import in_sh
+from espnet3.parallel.jobs.script import export_path, in_sh
 from espnet3.parallel.ledger.files import make_folder, open_to_write
 from espnet3.parallel.ledger.lease import disk_now
 
@@ -75,7 +74,7 @@ def _command(layout: Layout, python: list[str]) -> list[str]:
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
     """Return the state of jobs without a sign of life: pending while a supervisor may start them, else lost."""
     now = disk_now(layout.folder)
-    supervised = any(holder_lives(folder, now) for folder in _supervisors(layout))
+    supervised = any(holder_lives(folder, now) for folder in layout.folder.glob(f"{SUPERVISOR}*"))
     return {int(shard): (JobState.PENDING if supervised else JobState.LOST, "") for shard in jobs}
 
 
@@ -84,7 +83,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
 
     Jobs of other hosts find stop.json.
     """
-    folders = [*_supervisors(layout), *(layout.shard(shard) for shard in range(plan.n_shards))]
+    folders = [*layout.folder.glob(f"{SUPERVISOR}*"), *map(layout.shard, range(plan.n_shards))]
 
     def living() -> list[psutil.Process]:
         pids = [pid for pid in map(living_pid, folders) if pid is not None]
@@ -99,10 +98,6 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
                 _kill(process)
             end = time.monotonic() + grace
         time.sleep(_LOOK)
-
-
-def _supervisors(layout: Layout) -> list[Path]:
-    return [*layout.folder.glob(f"{SUPERVISOR}*")]
 
 
 def _of_run(layout: Layout, pid: int) -> psutil.Process | None:
@@ -141,9 +136,6 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
             process.send_signal(number)
         elif process.is_running():
             os.killpg(process.pid, number)
-
-
-# --- over SSH ---
 
 
 def check_hosts(config: ParallelConfig) -> None:
@@ -189,11 +181,12 @@ def _line(layout: Layout, plan: Plan, host: SshHost, place: tuple[str, ...]) -> 
 async def _start_one(host: SshHost, line: str) -> str:
     import asyncssh
 
+    options = {"connect_timeout": _SECONDS, **host.connect_options}
     try:
-        async with asyncssh.connect(host.name, **host.connect_options) as connection:
+        async with asyncssh.connect(host.name, **options) as connection:
             done = await asyncio.wait_for(connection.run(line, check=False), _SECONDS)
     except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
-        return f"cannot be reached: {type(error).__name__}: {error}"
+        return f"cannot be reached: {unreachable(error, options)}"
     said = str(done.stdout or "").strip()
     if said.splitlines()[-1:] == [READY]:
         return READY

@@ -219,7 +219,7 @@ class ForkedWorker(ProcessInterface):
         """SIGKILL the process without replacing it; callable from any thread."""
         self.status = Status.closing
         if self.supervised is not None:
-            self._supervisor.stop(self.supervised, kill=True)
+            self._supervisor.stop(self.supervised, grace=0)
 
 
 class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, SupervisedCluster):
@@ -268,7 +268,7 @@ def drop(cluster: LocalCluster) -> None:
     """Give up a cluster that is half started or half closed, so that Dask does not wait for it at exit."""
     give_up_cluster(cluster, _STOPPING)
     if isinstance(cluster, ForkedCluster):
-        cluster.supervisor.close(kill=True)
+        cluster.supervisor.close(grace=0)
 
 
 def local_cluster(

@@ -23,6 +23,7 @@ from espnet3.parallel.pilots.pool import BACKLOG, Pool, SlotClaim, SlotSource, p
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import Slots
 from espnet3.parallel.pilots.worker_cluster import cluster_of
+from espnet3.parallel.surroundings import give, portable
 
 _ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
 _UNREACHED = 5.0  # seconds after which workers that are there and do not connect are taken to be unable to
@@ -39,6 +40,7 @@ class PilotHost(WorkerPlugin):
         self.name = name
         self.driver = (socket.gethostname(), os.getpid())
         self._replaced = replaced
+        self._surroundings = portable()
 
     def setup(self, worker: Any) -> None:
         """Open one slot per worker thread."""
@@ -47,6 +49,8 @@ class PilotHost(WorkerPlugin):
         hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
         encrypted = worker.address.startswith("tls")
         tls = worker.security.get_connection_args("worker")["ssl_context"] if encrypted else None
+        if hello.process != self.driver and (refusal := give(self._surroundings)):
+            raise NoWorkersError(f"worker {worker.name} cannot be used: {refusal}")
         self._slots = Slots(self.address, self.key, self.driver, self._replaced, hello, tls)
         self._slots.open()
 

@@ -16,8 +16,8 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack
+from concurrent.futures import Future, InvalidStateError
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,7 +105,8 @@ def submit_to_workers(
     text = call_text(func, args, kwargs)
     key = setup_key(setup)
     try:
-        blob = pickling.dumps((func, args, kwargs, key, setup, config.setup_timeout))
+        call = func, args, kwargs, key, setup, config.setup_timeout
+        blob = pickling.dumps((*call, pickling.MainNames()))
     except ANYTHING as error:
         say_where(error, f"the call {text} cannot be sent to a worker")
         raise
@@ -123,7 +124,7 @@ class Raised:
 def run_call(blob: bytes) -> Any:
     """Run a submitted call in this process, and return its result, or what it raised."""
     try:
-        func, args, kwargs, key, setup, timeout = pickle.loads(blob)
+        func, args, kwargs, key, setup, timeout, _ = pickle.loads(blob)
         env = ENVS.borrow(key, setup, timeout) if key is not None else {}
         result = bind(func, env, kwargs, len(args))(*args)
         if inspect.iscoroutinefunction(func):
@@ -140,14 +141,15 @@ def run_call(blob: bytes) -> Any:
 
 
 class _Calls(Work):
-    def __init__(self) -> None:
+    def __init__(self, begins: Callable[[int], bool]) -> None:
         super().__init__(())
         self.total = None
-        self._waiting: deque[bytes] = deque()
+        self._begins = begins  # whether a call is still wanted, which cannot be cancelled from then on
+        self._waiting: deque[tuple[int, bytes]] = deque()
         self._closed = False
 
-    def put(self, blob: bytes) -> None:
-        self._waiting.append(blob)
+    def put(self, place: int, blob: bytes) -> None:
+        self._waiting.append((place, blob))
 
     def close(self) -> None:
         self._closed = True
@@ -163,13 +165,11 @@ class _Calls(Work):
     def take(self, units: float, most: int, slots: int = 1) -> Chunk | None:
         if self._returned:
             return heapq.heappop(self._returned)
-        try:
-            blob = self._waiting.popleft()
-        except IndexError:
-            return None
-        chunk = Chunk(self._next, [blob])
-        self._next += 1
-        return chunk
+        while self._waiting:
+            place, blob = self._waiting.popleft()
+            if self._begins(place):
+                return Chunk(place, [blob])
+        return None
 
 
 class _Host:
@@ -178,7 +178,7 @@ class _Host:
         self.wanted = _wanted(config)
         self.lock = threading.Lock()
         self.ended = False
-        self._calls = _Calls()
+        self._calls = _Calls(self._begins)
         self._futures: dict[int, tuple[Future[Any], str]] = {}
         self._n = 0
         self._last: tuple[Future[Any], str, Any, str] | None = None
@@ -196,12 +196,29 @@ class _Host:
 
     def submit(self, blob: bytes, text: str) -> Future[Any]:
         future: Future[Any] = OwnFuture()
-        future.set_running_or_notify_cancel()
-        self._futures[self._n] = future, text
-        self._n += 1
-        self._calls.put(blob)
+        place, self._n = self._n, self._n + 1
+        self._futures[place] = future, text
+        future.add_done_callback(lambda _: self._cancelled(place))
+        self._calls.put(place, blob)
         self._wake()
         return future
+
+    def _begins(self, place: int) -> bool:
+        with self.lock:
+            if place in self._futures and self._futures[place][0].set_running_or_notify_cancel():
+                return True
+            self._drop(place)
+            return False
+
+    def _cancelled(self, place: int) -> None:
+        with self.lock:
+            if place in self._futures:  # else it is answered, or was just about to begin
+                self._futures[place][0].set_running_or_notify_cancel()  # for those that wait for it
+                self._drop(place)
+
+    def _drop(self, place: int) -> None:
+        if self._futures.pop(place, None) is not None and not self._futures:
+            self._linger()
 
     def _wake(self) -> None:
         if self._slots is not None:  # else the run has not begun, and will see it
@@ -220,7 +237,8 @@ class _Host:
             self.ended = True
             left, self._futures = list(self._futures.values()), {}
         for future, _ in left:
-            future.set_exception(failed or RuntimeError("the workers of this call have ended"))
+            with suppress(InvalidStateError):  # it is cancelled at this moment
+                future.set_exception(failed or RuntimeError("the workers of this call have ended"))
         if self._last is not None:
             _answer(*self._last)
         atexit.unregister(self.end_with_program)
@@ -251,10 +269,13 @@ class _Host:
                 self._last = future, text, value, worker
                 return
         if last:
-            timer = threading.Timer(_LINGER, self._end_if_idle)
-            timer.daemon = True
-            timer.start()
+            self._linger()
         _answer(future, text, value, worker)
+
+    def _linger(self) -> None:
+        timer = threading.Timer(_LINGER, self._end_if_idle)
+        timer.daemon = True
+        timer.start()
 
     def _end_if_idle(self) -> None:
         with self.lock:
@@ -273,7 +294,7 @@ class _Host:
 
             abort(self._client)
         elif self._slots is not None and not self.ended:
-            self._slots.close(kill=True)
+            self._slots.close(grace=0)
 
 
 def _wanted(config: ParallelConfig) -> Any:

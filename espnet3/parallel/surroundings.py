@@ -1,0 +1,160 @@
+"""A process's surroundings, read in the caller's process and given to one that works for it: a row of `PARTS` each.
+
+A worker of this machine is given all of them, a worker of a node and a detached job those that mean the same anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+
+class Part(NamedTuple):
+    """One part of a process's surroundings; its value is plain data."""
+
+    read: Callable[[], Any]
+    give: Callable[[Any], object]
+    anywhere: bool = True  # it means the same on another machine
+    imported: bool = False  # modules change it when they are imported
+
+
+def search_path() -> list[str]:
+    """Return `sys.path` for another process: relative entries spelled out, and without those that Python skips.
+
+    It skips entries that are not text, and a relative entry where the working directory is deleted.
+    """
+    here = working_folder()
+    entries = [entry for entry in sys.path if isinstance(entry, str)]
+    return [
+        os.path.normpath(os.path.join(here or "", entry)) for entry in entries if here or os.path.isabs(entry)
+    ]
+
+
+def working_folder() -> str | None:
+    """Return the working directory; None where it has been deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def _enter(folder: str | None) -> None:
+    if folder is not None:  # else it is deleted, and this process is in it already
+        os.chdir(folder)
+
+
+def _set_path(path: list[str]) -> None:
+    sys.path[:] = path
+
+
+def _set_arguments(words: list[str]) -> None:
+    sys.argv[:] = words
+
+
+def _umask() -> int:
+    with open("/proc/self/status") as status:  # `os.umask` would change it meanwhile, for every thread
+        return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
+
+
+_LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+
+
+def _limits() -> dict[str, int]:
+    return {name: resource.getrlimit(which)[0] for name, which in _LIMITS.items()}
+
+
+def _set_limits(soft: Mapping[str, int]) -> None:
+    for name, most in soft.items():
+        now, hard = resource.getrlimit(_LIMITS[name])
+        if most != now:
+            resource.setrlimit(_LIMITS[name], (most, hard))
+
+
+class _Named(type):
+    """A class of warnings known by name: the module that defines it may not be loaded, and need not be."""
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        # a detached job has the caller's script under the name that multiprocessing gives it
+        modules = {cls.__module__, "__mp_main__" if cls.__module__ == "__main__" else cls.__module__}
+        return any(
+            each.__qualname__ == cls.__qualname__ and each.__module__ in modules for each in other.__mro__
+        )
+
+
+def _filters() -> list[Any]:
+    def plain(text: Any) -> Any:
+        return [text.pattern, text.flags] if isinstance(text, re.Pattern) else text
+
+    return [
+        [action, plain(message), f"{kind.__module__}:{kind.__qualname__}", plain(module), line]
+        for action, message, kind, module, line in warnings.filters
+        if isinstance(kind, type)
+    ]
+
+
+def _set_filters(filters: list[Any]) -> None:
+    def pattern(text: Any) -> Any:
+        return re.compile(*text) if isinstance(text, (list, tuple)) else text
+
+    def kind(name: str) -> type:
+        module, _, path = name.partition(":")
+        found = vars(sys.modules[module]).get(path) if module in sys.modules else None
+        body = {"__module__": module, "__qualname__": path}
+        return found if isinstance(found, type) else _Named(path, (Warning,), body)
+
+    warnings.resetwarnings()
+    warnings.filters.extend(  # type: ignore[attr-defined]  # a list, which typeshed shows as a sequence
+        (action, pattern(message), kind(name), pattern(module), line)
+        for action, message, name, module, line in filters
+    )
+
+
+# in the order in which they are given
+PARTS = {
+    "variables": Part(lambda: dict(os.environ), os.environ.update, anywhere=False),
+    "search path": Part(search_path, _set_path, anywhere=False),
+    "working folder": Part(working_folder, _enter, anywhere=False),
+    "limits": Part(_limits, _set_limits, anywhere=False),
+    "processors": Part(
+        lambda: sorted(os.sched_getaffinity(0)),
+        lambda processors: os.sched_setaffinity(0, processors),
+        anywhere=False,
+    ),
+    "arguments": Part(lambda: list(map(str, sys.argv)), _set_arguments),
+    "umask": Part(_umask, os.umask),
+    "stack size": Part(threading.stack_size, threading.stack_size),
+    "recursion limit": Part(sys.getrecursionlimit, sys.setrecursionlimit),
+    "limit of digits": Part(sys.get_int_max_str_digits, sys.set_int_max_str_digits),
+    "warning filters": Part(_filters, _set_filters, imported=True),
+}
+
+
+def surroundings(chosen: Callable[[Part], bool] = lambda part: True) -> dict[str, Any]:
+    """Return this process's surroundings as plain data: every part, or those that are chosen."""
+    return {name: part.read() for name, part in PARTS.items() if chosen(part)}
+
+
+def changeable() -> dict[str, Any]:
+    """Return those parts that nothing but a caller or an item changes: to see a change."""
+    return surroundings(lambda part: not part.imported)
+
+
+def portable() -> dict[str, Any]:
+    """Return those parts that mean the same on another machine."""
+    return surroundings(lambda part: part.anywhere)
+
+
+def give(values: Mapping[str, Any]) -> str:
+    """Give this process the surroundings of another; return what could not be given, "" where all was."""
+    for name, value in values.items():
+        try:
+            PARTS[name].give(value)
+        except (OSError, RuntimeError, ValueError) as error:
+            return f"it cannot have the caller's {name}, {value!r:.200}: {error}"
+    return ""

@@ -68,10 +68,8 @@ def overlay(tree: Path, away: bool) -> None:
     """Use the installed layer in TREE, a checkout of ESPnet: links beside its files, none of which changes."""
     try:
         links = remove(tree) if away else lay(tree)
-    except (
-        click.ClickException,
-        OSError,
-    ) as error:  # click's own words are not escaped for a terminal of ASCII
+    except (click.ClickException, OSError) as error:
+        # click's own words are not escaped for a terminal of ASCII
         print(error, file=sys.stderr)
         sys.exit(1)
     if away:

@@ -133,6 +133,8 @@ PARTS = {
     "limit of digits": Part(sys.get_int_max_str_digits, sys.set_int_max_str_digits),
     "warning filters": Part(_filters, _set_filters, imported=True),
 }
+if sys.platform != "linux":  # elsewhere neither can be read without a change of it, or at all
+    del PARTS["processors"], PARTS["umask"]
 
 
 def surroundings(chosen: Callable[[Part], bool] = lambda part: True) -> dict[str, Any]:

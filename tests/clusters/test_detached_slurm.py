@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from espnet3.parallel import FolderInUseError, set_parallel
-from espnet3.parallel.detached.launch import asking, job_arrays
+from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from tests.clusters.chaos_slurm.queue import SOON, waits_long
@@ -32,8 +32,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(command[0])
         return ask(command, *rest, **more)
 
-    for module in (job_arrays, asking):
-        monkeypatch.setattr(module, "ask", spy)
+    monkeypatch.setattr(asking, "ask", spy)
     return names
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from espnet3.systems.base.system import BaseSystem
 from espnet3.systems.stages import StageSpec, chosen, roles_of, stage_names
+from tests.components.needed import needed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -254,6 +255,8 @@ def test_a_mistake_ends_with_one_message(
     recipe: Path, conf: dict[str, str | None], words: list[str], said: str
 ) -> None:
     """Whatever is wrong on the command line or in a config ends with status 2, the place, and no traceback."""
+    if "torch." in said:
+        needed("lightning")
     for name, text in conf.items():
         path = recipe / f"conf/{name}.yaml"
         if text is None:

@@ -90,9 +90,9 @@ class CollectStatsRunner(BaseRunner):
         for name, shape in result.shapes.items():
             writers["lines"][name].append(f"{result.uid} {shape}\n")
         for name, stats in result.sums.items():
-            sums = ExactSums()
-            sums.add([*stats.sum.flat, *stats.sum_square.flat])
-            writers["totals"].add(name, stats.sum.shape, stats.count, sums, f"item {result.uid!r}")
+            total = writers["totals"].of(name, stats.sum.shape, f"item {result.uid!r}")
+            total["count"] += stats.count
+            total["sums"].add((stats.sum, stats.sum_square))
 
     @staticmethod
     def close_writers(writers: Any, state: Any, **env: Any) -> None:
@@ -109,13 +109,14 @@ class CollectStatsRunner(BaseRunner):
     def merge(self, shard_dirs: list[Path]) -> dict[str, FeatureStats]:
         """Put the shards' files together, in the order of the shards, and return the statistics."""
         folder = shard_dirs[0].parent if shard_dirs else Path(self.output_dir or ".") / self.shard_subdir
-        totals = _Totals()
-        inputs: set[str] = set()
+        totals, inputs = _Totals(), set[str]()
         for shard in shard_dirs:
             content = json.loads((shard / _SUMS).read_text(encoding="utf-8"))
             inputs.update(content["inputs"])
             for name, one in content["features"].items():
-                totals.add(name, one["shape"], one["count"], ExactSums(one["sums"]), str(shard))
+                total = totals.of(name, one["shape"], str(shard))
+                total["count"] += one["count"]
+                total["sums"].merge(ExactSums(one["sums"]))
         names = sorted(inputs - set(totals))
         for name in (*names, *sorted(totals)):
             _concatenate([shard / f"{name}_shape" for shard in shard_dirs], folder / f"{name}_shape")
@@ -268,15 +269,14 @@ class ItemStats:
 class _Totals(dict[str, dict[str, Any]]):
     # feature -> the shape of its frames, their number, and exact sums: of the values, then of their squares
 
-    def add(self, name: str, shape: Sequence[int], count: int, sums: ExactSums, where: str) -> None:
+    def of(self, name: str, shape: Sequence[int], where: str) -> dict[str, Any]:
         known = self.setdefault(name, {"shape": tuple(shape), "count": 0, "sums": ExactSums()})
         if known["shape"] != tuple(shape):
             raise ValueError(
                 f"{where}: a frame of the feature {name!r} has the shape {tuple(shape)}, and had {known['shape']} "
                 "before: features are summed frame by frame, so that all frames must be alike"
             )
-        known["count"] += count
-        known["sums"].merge(sums)
+        return known
 
 
 def _write_sums(path: Path, shape: tuple[int, ...], count: int, sums: ExactSums) -> FeatureStats:

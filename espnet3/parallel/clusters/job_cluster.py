@@ -152,7 +152,7 @@ def watched_cluster(row: Backend) -> Any:
     job_class = watched_job(base.job_cls, row.scheduler)
 
     # one class for each scheduler, made when needed
-    class JobCluster(ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]
+    class JobCluster(ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]  # loaded here
         job_cls = job_class
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:

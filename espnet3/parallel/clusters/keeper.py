@@ -27,7 +27,7 @@ from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.dask_compat.clusters import add_specs, start_missing
 from espnet3.parallel.errors import SubmissionError
-from espnet3.parallel.jobs.commands import AT_END, answers, end_task, in_thread, outputs, reasons, run
+from espnet3.parallel.jobs.commands import AT_END, Outputs, answers, end_task, in_thread, reasons, run
 from espnet3.parallel.jobs.script import avoiding
 from espnet3.parallel.pilots.worker_cluster import listed, not_there
 
@@ -160,7 +160,7 @@ class JobKeeper:
 
     def _log_tail(self, number: str) -> str:
         texts = []
-        for path in outputs(self._scheduler, [self._logs], number):
+        for path in Outputs(self._scheduler, [self._logs]).of(number):
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - _BYTES))
                 tail = file.read().decode(errors="replace").strip().splitlines()[-_LINES:]

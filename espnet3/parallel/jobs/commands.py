@@ -19,6 +19,7 @@ import signal
 import subprocess
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -122,9 +123,6 @@ def run(
     return Said(shown, process.returncode, out, err)
 
 
-# --- submission ---
-
-
 def refuse_elsewhere(env: str, scheduler: Scheduler, command: str, script: str) -> None:
     """Refuse jobs that would go to another cluster or server than the one that every other command asks."""
     if sent := scheduler.sent_elsewhere(command, script):
@@ -179,9 +177,6 @@ def submitted_ids(scheduler: Scheduler, said: Said, count: int | None, otherwise
         return scheduler.ids_in(said.succeeded().out, count, otherwise)
     except ValueError as error:
         raise SubmissionError(said.command, said.status, f"{said.all.strip()}\n({error})") from error
-
-
-# --- what a scheduler says about jobs ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,20 +243,32 @@ def answers(
     return listing, {**found, **inquire(scheduler.questions, left, scheduler.words, asked)}
 
 
-def outputs(scheduler: Scheduler, folders: Sequence[Path], element: str) -> list[Path]:
-    """Return the output files of an element that are there and not empty; some schedulers deliver them late.
+class Outputs:
+    """The output files in some folders by the elements that wrote them; the folders are listed once."""
 
-    A name has the element's id, or ends with that of its array, which some write a file for.
-    """
-    job, index = scheduler.parts_of(element)
-    own = rf"(?<!\d){re.escape(job)}"
-    own = rf"{own}\D{{1,2}}{index}(?!\d)|(?<!\d[-._\[]){own}\D*$" if index else rf"{own}\D*$"
-    told = [fnmatch.translate(one.format(job=job, index=index)) for one in scheduler.printed]
-    name = re.compile("|".join([own, *told]))
-    files = [file for folder in folders for file in folder.glob("*") if name.search(file.name)]
-    return sorted(
-        file for file in files if not _NO_OUTPUT.search(file.name) and file.is_file() and file.stat().st_size
-    )
+    def __init__(self, scheduler: Scheduler, folders: Sequence[Path]) -> None:
+        self._scheduler = scheduler
+        # by each number in a name, and "7$" by the last one: a pattern for each of many elements looks at few files
+        self._files: dict[str, list[Path]] = defaultdict(list)
+        for file in (file for folder in folders for file in folder.glob("*")):
+            numbers = re.findall(r"\d+", file.name)
+            for key in {"", *numbers, *(f"{number}$" for number in numbers[-1:])}:
+                self._files[key].append(file)
+
+    def of(self, element: str) -> list[Path]:
+        """Return the files of an element that are there and not empty; some schedulers deliver them late.
+
+        A name has the element's id, or ends with that of its array, which some write a file for.
+        """
+        job, index = self._scheduler.parts_of(element)
+        own = rf"(?<!\d){re.escape(job)}"
+        own = rf"{own}\D{{1,2}}{index}(?!\d)|(?<!\d[-._\[]){own}\D*$" if index else rf"{own}\D*$"
+        told = [fnmatch.translate(one.format(job=job, index=index)) for one in self._scheduler.printed]
+        name, numbers = re.compile("|".join([own, *told])), re.findall(r"\d+", job)
+        keys = [""] if told or not numbers else [*filter(None, [index]), f"{numbers[-1]}$"]
+        near = {file for key in keys for file in self._files.get(key, [])}
+        own_files = [file for file in near if name.search(file.name) and not _NO_OUTPUT.search(file.name)]
+        return sorted(file for file in own_files if file.is_file() and file.stat().st_size)
 
 
 def reasons(scheduler: Scheduler, ask: Ask, jobs: Sequence[str]) -> dict[str, str]:
@@ -286,9 +293,6 @@ def _comment(scheduler: Scheduler, ask: Ask, job: str) -> str:
     except SubmissionError as error:  # it may have ended just now
         logger.debug("%s", error)
         return ""
-
-
-# --- cancelling ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,9 +343,6 @@ def _refused(ask: Ask, command: Sequence[str], jobs: list[str]) -> tuple[dict[st
         said = f"{error.command} {how}: {error.stderr.strip() or '(it printed nothing)'}"
         return dict.fromkeys(jobs, said), error.exit_code is not None
     return {}, True
-
-
-# --- from an event loop ---
 
 
 async def end_task(task: asyncio.Task[Any]) -> None:

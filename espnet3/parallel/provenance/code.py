@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import cache, cached_property
 from itertools import pairwise
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 DIGITS = 16
 BODY = "<module>"  # what a module's own statements are called among its functions
@@ -26,8 +26,6 @@ _IS_FUNCTION = 0x02  # its locals are its own: no class body, and no module
 _UNSAID = frozenset({"__doc__", "__firstlineno__", "__static_attributes__"})  # of class bodies and modules
 _LAST = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _OTHERWISE = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE"}
-
-# --- how this version of Python writes instructions ---
 
 _VERSION = sys.version_info[:2]
 _WITH_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))  # a list since Python 3.12
@@ -116,9 +114,6 @@ def _target(raw: bytes, at: int, arg: int) -> int:
     return after + (-2 if "BACKWARD" in dis.opname[raw[at]] else 2) * arg
 
 
-# --- the hash ---
-
-
 def _hash(code: CodeType, steps: list[_Step], body: bool = False) -> str:
     counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags & _FLAGS)
     parts = (counts, code.co_varnames, code.co_freevars, code.co_cellvars, _flow(code, steps, body))
@@ -149,9 +144,10 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
             at = always[at]
         return at
 
+    entries = cast("Any", dis.Bytecode(code)).exception_entries if table else ()
     caught = {
         at: (bisect_left(offsets, one.target), one.depth)
-        for one in (dis.Bytecode(code).exception_entries if table else ())  # type: ignore[attr-defined]
+        for one in entries
         for at in range(bisect_left(offsets, one.start), bisect_left(offsets, one.end))
     }
     kept = [at for at in range(len(steps)) if at not in always]
@@ -185,9 +181,6 @@ def code_hash(code: CodeType) -> str:
 def body_hash(code: CodeType) -> str:
     """Return the hash of a module's code without its functions and its lines for the program."""
     return _hash(code, steps_of(code), True)
-
-
-# --- what code says of the world around it ---
 
 
 class Facts:
@@ -277,19 +270,14 @@ def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | No
     return known.get(name) if is_local else _part(steps, at - 1, known) if op in _PARTS else None
 
 
-# --- the parts of a module's code ---
-
-
 @cache
 def functions_in(code: CodeType) -> dict[str, list[CodeType]]:
     """Return the functions that code defines, by qualified name."""
     found: dict[str, list[CodeType]] = {}
     for one in code.co_consts:
         if isinstance(one, CodeType):
-            is_function, is_generic = (
-                one.co_flags & _IS_FUNCTION,
-                one.co_name.startswith("<generic parameters"),
-            )
+            is_function = one.co_flags & _IS_FUNCTION
+            is_generic = one.co_name.startswith("<generic parameters")
             if is_function and not is_generic:
                 found.setdefault(one.co_name, []).append(one)
             inside = "" if is_generic else f"{one.co_name}.<locals>." if is_function else f"{one.co_name}."

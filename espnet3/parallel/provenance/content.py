@@ -130,9 +130,8 @@ class Content:
     """Hashes values; `reach.Reach` also takes in the code in them."""
 
     lenient = False  # whether any value without content drops out
-    come_later: Set[str] = (
-        frozenset()
-    )  # modules whose functions and classes are missing yet when a run begins
+    # modules whose functions and classes are missing yet when a run begins
+    come_later: Set[str] = frozenset()
 
     def __init__(
         self,

@@ -91,6 +91,11 @@ def name_of_file(file: str) -> str:
     return ".".join(parts)
 
 
+def is_same_file(one: str | None, other: str) -> bool:
+    """Tell whether two paths lead to one file: another folder may have a module of that name."""
+    return one is not None and os.path.realpath(one) == os.path.realpath(other)
+
+
 class _Reader(SourceFileLoader):
     def set_data(self, *_: Any, **__: Any) -> None:
         """Write no compiled file."""

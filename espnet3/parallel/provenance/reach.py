@@ -45,6 +45,7 @@ from espnet3.parallel.provenance.modules import (
     file_of,
     forget_places,
     is_own,
+    is_same_file,
     is_users,
     locate,
     module_of,
@@ -170,7 +171,8 @@ class Reach(Content):
     def _compare(self, module: str, file: str, held: dict[str, Any], names: set[str]) -> None:
         """Add the file's code of functions that are not as the file has them, and note constants that are."""
         entry = self._entries.get(name_of_file(file), {})
-        known = {} if "unloaded" in entry else entry.get("code", {})
+        is_its = "unloaded" not in entry and is_same_file(entry.get("file"), file)
+        known = entry.get("code", {}) if is_its else {}
         code = compiled(module, file) if known or not names.isdisjoint(held) else None
         functions, constants = (functions_in(code), constants_in(code)) if code is not None else ({}, {})
         for name in known.keys() & functions:
@@ -372,9 +374,8 @@ def _began() -> float:
     import psutil  # rarely asked
 
     then = psutil.Process().create_time() + 0.02  # it is rounded down to hundredths
-    if hasattr(
-        time, "CLOCK_BOOTTIME"
-    ):  # Linux: `then` is counted from the boot, whose time is in whole seconds
+    # on Linux `then` is counted from the boot, whose time is in whole seconds
+    if hasattr(time, "CLOCK_BOOTTIME"):
         then += time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - psutil.boot_time()
     return then
 

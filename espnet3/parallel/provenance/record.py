@@ -12,7 +12,7 @@ from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.provenance.code import BODY, code_hash, constant_hash, constants_in, hashes_in
 from espnet3.parallel.provenance.content import WRAPPERS, given_to
-from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, module_of, name_of_file
+from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_same_file, module_of, name_of_file
 from espnet3.parallel.provenance.reach import INSTALLED, PUT_THERE, Code
 
 
@@ -87,7 +87,7 @@ class LoadedCode:
             entry = self._left.get(called)
             names = {name, entry["module"]} if entry is not None else set()
             is_meant = len(names) == 1 or names <= {*MAIN}
-            if entry is not None and (is_meant or os.path.realpath(file) == os.path.realpath(entry["file"])):
+            if entry is not None and (is_meant or is_same_file(entry["file"], file)):
                 del self._left[called]
                 now = _functions_of(module, os.path.basename(file))
                 if entry.get("unloaded") and (code := compiled(name, file)) is not None:

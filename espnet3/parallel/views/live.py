@@ -234,8 +234,9 @@ def memory_of(pid: int | None) -> int:
     import psutil  # here: nothing else needs it
 
     total = 0
-    with suppress(psutil.Error):  # a process has ended since
+    with suppress(psutil.Error):
         process = psutil.Process(pid)
         for one in [process, *process.children(recursive=True)]:
-            total += one.memory_info().rss
+            with suppress(psutil.Error):  # it has ended since: the others count
+                total += one.memory_info().rss
     return total

@@ -285,9 +285,8 @@ def outcome_of(run: Path, index: Any) -> Then | None:
         wanted = index_json(index)
     except Exception:  # not an index that JSON can hold: the run cannot have it
         return None
-    whole = (
-        run / RESULTS
-    ).exists()  # an item has one outcome; before, a later result counts more than a failure
+    # merged, an item has one outcome; before, a later result counts more than a failure
+    whole = (run / RESULTS).exists()
     for name in (ERRORS, RESULTS) if whole else (RESULTS, ERRORS):
         last = None
         for _, line in _lines(run, name):

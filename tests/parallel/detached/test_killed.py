@@ -1,5 +1,6 @@
 """What is left when something is killed, and what completes it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -136,13 +137,21 @@ def test_a_job_that_is_asked_to_end_finishes_its_item(tmp_path: Path) -> None:
 
 
 def test_a_shard_of_writers_starts_over(tmp_path: Path) -> None:
-    """A shard with writers that had failed begins again in an emptied folder, and gives the same files."""
+    """A shard with writers that had failed begins again in an emptied folder; a finished one is left alone."""
     run = run_of(tmp_path / "a", n=6, runner=Files, workers=1, config={"bad": [2, "raise"]})
     assert not run.wait(600).done
     (run.path / "split.2/text").write_text("half a li")
     (tmp_path / "a/repaired").touch()
     run.retry()
     assert run.wait(600).done
+    tasks = tmp_path / "tasks.json"
+    tasks.write_text(json.dumps({"first": 0, "specs": [str(job.spec) for job in run]}))
+    files = [run.path / f"split.{shard}/text" for shard in range(3)]
+    before = [file.stat() for file in files]
+    # as a scheduler's requeue does
+    for words in ([run[1].spec], ["--tasks", tasks, "0"]):
+        subprocess.run([sys.executable, "-m", "espnet3.parallel.worker", *words], check=True)
+    assert [file.stat() for file in files] == before
     assert run.merge() == "0 0\n1 1\n2 4\n3 9\n4 16\n5 25\n"
 
 

@@ -203,7 +203,7 @@ def test_the_output_of_a_job_is_found_by_its_id(line: str, tmp_path: Path) -> No
         (tmp_path / file).write_text("text")
     scheduler = BACKENDS[name].scheduler
     assert scheduler is not None
-    found = commands.outputs(scheduler, [tmp_path], job)
+    found = commands.Outputs(scheduler, [tmp_path]).of(job)
     assert sorted(file.name for file in found) == sorted(files[: files.index("!=")])
 
 

@@ -137,24 +137,29 @@ class Job:
         yield from (number for number in numbers[at:] + numbers[:at] if number != self.spec.shard)
 
     def _take(self, shard: int) -> Lease | None:
-        folder, own = self.layout.shard(shard), shard == self.spec.shard
+        folder, own, job = self.layout.shard(shard), shard == self.spec.shard, self.spec.shard
+        if not own and (folder / DONE).exists():  # most are, for a job that begins late
+            return None
         before = job_of(folder)
-        # an earlier start of this job had it; on a host that is dead that one counts as alive for a while
-        again = own if before is None else before == self.spec.shard and (own or living_pid(folder) is None)
-        failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
-        if (folder / DONE).exists() or not (again or is_free(folder) or (own and not failed)):
+        again = before == job or (own and before is None)  # an earlier start of this job had it, or none had
+        if own:
+            wanted = again or (said_its_end(folder) or {}).get("state") != JobState.FAILED
+        else:
+            wanted = living_pid(folder) is None if again else is_free(folder)
+        if not wanted:
             return None
         make_folder(folder)
         lease = Lease(folder, BEAT, STALE)
         try:
-            acquire(lease, f"shard {self.spec.shard}", _PATIENCE if again else 0.0, 0.5, self.stopping.now)
+            # on a host that is dead an earlier start counts as alive for a while
+            acquire(lease, f"shard {job}", _PATIENCE if again else 0.0, 0.5, self.stopping.now)
         except FolderInUseError:
             if own and again:
                 raise
             return None  # another job has it
         if not (folder / DONE).exists():
             return lease
-        lease.release()  # another job has done it meanwhile
+        lease.release()  # an earlier job was alive, and has finished the shard meanwhile; or it is queued again
         return None
 
     def _go_to(self, shard: int) -> JobSpec:

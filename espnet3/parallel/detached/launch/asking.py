@@ -31,7 +31,7 @@ from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
-from espnet3.parallel.jobs.commands import Said, answers, outputs, reasons, run
+from espnet3.parallel.jobs.commands import Outputs, Said, answers, reasons, run
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
 from espnet3.parallel.ledger.lease import disk_now
 
@@ -157,10 +157,10 @@ def ask(
     return run(command, folder=start or folder, environment=environment, stdin=stdin or "", seconds=seconds)
 
 
-def report(scheduler: Scheduler, folders: Sequence[Path], element: str) -> tuple[JobState, str] | None:
-    """Return the scheduler's word on an element's end from its output; the listing may have forgotten it."""
+def report(scheduler: Scheduler, files: Sequence[Path]) -> tuple[JobState, str] | None:
+    """Return the scheduler's word on an element's end from its output files; the listing may have forgotten it."""
     reports = ((scheduler.starved, JobState.OUT_OF_MEMORY), (scheduler.expired, JobState.TIMEOUT))
-    for file in outputs(scheduler, folders, element):
+    for file in files:
         text = tail(file)
         for pattern, state in reports:
             said = re.search(f".*(?:{pattern}).*", text) if pattern else None
@@ -177,7 +177,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     check_ids(jobs)
     arrays = submitted(layout, env)
     ever = ids_of(arrays)
-    printed = [folder, *dict.fromkeys(Path(array.output) for array in arrays if array.output)]
+    printed = Outputs(scheduler, [folder, *dict.fromkeys(Path(one.output) for one in arrays if one.output)])
     try:
         listing, known = answers(scheduler, lambda command: ask(command, folder), list(jobs.values()))
     except SubmissionError as error:
@@ -224,7 +224,7 @@ def _waits(view: JobView | None, state: JobState) -> bool:
 
 
 def _state(
-    scheduler: Scheduler, folders: Sequence[Path], job: str, answer: JobAnswer, silent: float, problem: str
+    scheduler: Scheduler, printed: Outputs, job: str, answer: JobAnswer, silent: float, problem: str
 ) -> tuple[JobState, str]:
     if answer.known is Known.NOT_KNOWN:
         said = f" ({problem})" if problem else ""
@@ -240,13 +240,12 @@ def _state(
         state, word = JobState(answer.view.meaning.shard), answer.view.note
     if state.alive:
         return state, word
-    reported = report(scheduler, folders, job)
+    files = printed.of(job)
+    reported = report(scheduler, files)
     if reported is not None:
         return reported
     if state is JobState.LOST:
-        lines = [
-            line.strip() for file in outputs(scheduler, folders, job) for line in tail(file).splitlines()
-        ]
+        lines = [line.strip() for file in files for line in tail(file).splitlines()]
         last = next(filter(None, reversed(lines)), "")
         word = f"{word}; its output ends with: {last}" if last else word
     return state, word

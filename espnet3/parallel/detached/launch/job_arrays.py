@@ -296,10 +296,11 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     """Return the scheduler's output files of the jobs of shards, in the order of their submission."""
     found: dict[int, list[Path]] = {shard: [] for shard in shards}
     for array in asking.submitted(layout):
+        beside = [Path(array.output)] if array.output else []
+        files = queue.Outputs(scheduler_of(array.env), [layout.folder / FOLDER, *beside])
         for shard in shards:
             if str(shard) in array.jobs:
-                folders = [layout.folder / FOLDER, *map(Path, filter(None, [array.output]))]
-                found[shard] += queue.outputs(scheduler_of(array.env), folders, array.jobs[str(shard)])
+                found[shard] += files.of(array.jobs[str(shard)])
     return {shard: list(dict.fromkeys(files)) for shard, files in found.items()}
 
 
@@ -325,9 +326,6 @@ def check(config: ParallelConfig) -> None:
     factor = DetachedSettings.of(config.detached).retry_memory_factor
     for said in job_script.misread(backend, given, make, factor):
         warnings.warn(said, stacklevel=_CALLER)
-
-
-# --- job scripts: from facts to text, by pure functions that golden files check ---
 
 
 def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[tuple[Sequence[int], int]]:

@@ -235,9 +235,6 @@ def _keep_printed(server: Server, layout: Layout, shards: Collection[int]) -> No
                     write_whole(file, f"{text}\n".encode())
 
 
-# --- from a Job and its pods to the state of a shard: pure functions, since much of it is rarely seen ---
-
-
 def shard_state(
     job: Mapping[str, Any] | None, index: str, pods: Sequence[Mapping[str, Any]], *, has_ended: bool
 ) -> tuple[JobState, str]:

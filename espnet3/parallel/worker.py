@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         except ParallelError as error:
             say(f"{type(error).__name__}: {error}")
             return EXIT_FAILED
-        return Job(spec).run()
+        return Job(spec, [spec.shard]).run()
     print(__doc__, file=sys.stderr)
     return USAGE
 
@@ -61,12 +61,12 @@ def _element(file: Path, index: int, option: str, value: str) -> int:
     except (ParallelError, OSError) as error:  # printed to the scheduler's output file
         say(f"{type(error).__name__}: {error}")
         return EXIT_FAILED if own else int(value)
-    job = Job(spec, tasks.specs, own)
+    job = Job(spec, tasks.shards, own)
     status = job.run()
     if not own:  # a stopped pod is replaced, unless the run was stopped
         goes_on = status == EXIT_UNFINISHED and layout.stopped() is None
         return status if status == EXIT_DONE or goes_on else int(value)
-    ended = read_or_none(job.place.folder / ENDED, Ended) or {}
+    ended = read_or_none(layout.shard(job.place.shard) / ENDED, Ended) or {}
     if not option or status != EXIT_UNFINISHED or not ended.get("requeue"):
         return status
     if option == "--again":

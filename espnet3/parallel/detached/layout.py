@@ -84,6 +84,11 @@ class Tasks:
     first: int
     specs: list[str]
 
+    @property
+    def shards(self) -> list[int]:
+        """Their numbers: a spec's file is called `shard.7.json`."""
+        return [int(spec.rsplit(".", 2)[1]) for spec in self.specs]
+
 
 class Done(TypedDict, total=False):
     """The contents of a shard's done: the number of items with a result, and with a failure."""
@@ -146,11 +151,6 @@ class Plan:
     def size(self, shard: int) -> int:
         """Return how many items a shard has."""
         return self.bounds[shard + 1] - self.bounds[shard]
-
-
-def shard_of(spec: Path) -> int:
-    """Return the shard of a spec's file, which is called `shard.7.json`."""
-    return int(spec.suffixes[0][1:])
 
 
 def write_quickly(path: Path, value: dict[str, Any]) -> None:

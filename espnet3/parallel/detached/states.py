@@ -108,11 +108,6 @@ class LossFile:
         found = read_or_none(self._file, _Held) or {}  # damaged: the host went down while it was written
         self.losses = [Loss.from_json(values) for values in found.get("losses", [])]
 
-    @property
-    def n_late(self) -> int:
-        """The number of processes that were killed because a call took too long."""
-        return sum(loss.seconds is not None for loss in self.losses)
-
     def add(self, loss: Loss) -> None:
         """Add a loss."""
         self._write([*self.losses, loss])
@@ -173,11 +168,8 @@ def count_failures(layout: Layout, shard: int, failed: int) -> None:
         file.unlink(missing_ok=True)
         return
     make_folder(layout.failures)
-    fd = open_to_write(file, 0)
-    try:
-        os.ftruncate(fd, failed)
-    finally:
-        os.close(fd)
+    with open(open_to_write(file, 0), "wb") as opened:
+        opened.truncate(failed)
 
 
 BEAT = 5.0  # seconds between two signs of life of a worker: a thousand of them share one disk
@@ -216,7 +208,7 @@ class JobState(str, Enum):
 
 _SENTENCES = {
     JobState.NEW: "its spec is written, and no job was submitted yet",
-    JobState.PENDING: "its job is queued and has not started",
+    JobState.PENDING: "no job has begun it: its own is queued, or another one takes it",
     JobState.RUNNING: "a worker holds its lease and gives signs of life",
     JobState.DONE: "every item has an outcome on disk",
     JobState.FAILED: "it stopped at an error; its log and `status` say which, and retry runs it again",

@@ -114,14 +114,6 @@ class Squares(BaseRunner):
         return [Squares.forward(idx, folder, bad) for idx in indices]
 
 
-class Printing(Squares):
-    @staticmethod
-    def forward(idx: int, folder: Path, bad: Any) -> dict[str, Any]:
-        """Return the square, and print the item."""
-        print("item", idx)
-        return Squares.forward(idx, folder, bad)
-
-
 class Forgets(BaseRunner):
     @staticmethod
     def forward(idx: int) -> None:

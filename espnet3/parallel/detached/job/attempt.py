@@ -8,11 +8,13 @@ With an `item_timeout`, and on GPUs, this goes on in a child of the job's proces
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import signal
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from espnet3.parallel.detached.job.stopping import (
     say,
 )
 from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider, read_spec
-from espnet3.parallel.detached.layout import DONE, ENDED, Layout, positions, shard_of, stretches
+from espnet3.parallel.detached.layout import DONE, ENDED, Layout, positions, stretches
 from espnet3.parallel.detached.states import (
     BEAT,
     STALE,
@@ -76,22 +78,24 @@ class Job:
     earlier start of it has left.
     """
 
-    def __init__(self, spec: JobSpec, specs: Sequence[str] = (), own: bool = True) -> None:
+    def __init__(self, spec: JobSpec, shards: Sequence[int], own: bool = True) -> None:
         self.began = time.monotonic()  # walltime counts from here
         self.spec = spec
-        # of the shards that it may work through
-        self.specs = {shard_of(Path(path)): Path(path) for path in specs}
-        self.own = own  # whether they must be this user's
+        at = shards.index(spec.shard)
+        self.shards = [*shards[at:], *shards[:at]]  # that it may work through: its own first
+        self.own = own  # whether their specs must be this user's
         self.layout = Layout(Path(spec.run))
-        self.place = Place(self.layout, spec.shard)
+        self.place = Place.from_buffer(mmap.mmap(-1, ctypes.sizeof(Place)))
+        self.place.shard = spec.shard
         self.n_lines = 0  # outcomes of shards that it has done
-        self.env: tuple[Any, ...] = ()  # what it was made of, the runner, and the env
+        self.built: tuple[Any, dict[str, Any]] | None = None  # the runner and its env
 
     def run(self) -> int:
         """Run what is left; return the job's exit status."""
         if not self.spec.guarded:
             return self._work()
-        return guarded(self._work, self.spec.policy.item_timeout or float("inf"), self.place)
+        limit = self.spec.policy.item_timeout or float("inf")
+        return guarded(self._work, limit, self.layout, self.place)
 
     def _work(self) -> int:
         self.stopping = Stopping(self.layout, self.spec.walltime, self.began)
@@ -104,18 +108,16 @@ class Job:
                     "jobs' hosts share"
                 )
             self.loaded = LoadedCode(self.layout.plan().code)
-            for shard in self._shards():
+            for shard in self.shards:
                 lease = self._take(shard)
                 if lease is None:
                     continue
                 if held is not None:
                     held.release()  # only now: meanwhile no job would seem to be at work
                 held = lease
-                attempt = _Attempt(self._go_to(shard), self, lease)
-                status = attempt.run()
-                self.n_lines += attempt.outcomes.n_lines
-                goes_on = status == EXIT_DONE and not self.stopping.now(at_once=True)
-                if not goes_on or not self.layout.is_there():
+                status = self._attempt(shard, lease)
+                stops = status != EXIT_DONE or self.stopping.now() or self.layout.stopped() is not None
+                if stops or not self.layout.is_there():
                     break
             if held is None:
                 say("nothing to do: the shard is done, or another job has it, and no other one is free")
@@ -129,12 +131,6 @@ class Job:
             if held is not None:
                 held.release()
         return status
-
-    def _shards(self) -> Iterator[int]:
-        yield self.spec.shard
-        numbers = list(self.specs)
-        at = numbers.index(self.spec.shard) + 1 if numbers else 0
-        yield from (number for number in numbers[at:] + numbers[:at] if number != self.spec.shard)
 
     def _take(self, shard: int) -> Lease | None:
         folder, own, job = self.layout.shard(shard), shard == self.spec.shard, self.spec.shard
@@ -162,14 +158,17 @@ class Job:
         lease.release()  # an earlier job was alive, and has finished the shard meanwhile; or it is queued again
         return None
 
-    def _go_to(self, shard: int) -> JobSpec:
-        if shard == self.spec.shard:
-            return self.spec
-        spec = read_spec(self.specs[shard], self.own)
-        say(f"going on with shard {shard}")
-        log_to(self.layout.shard(shard))
-        say(f"the job of shard {self.spec.shard} goes on here")
-        return spec
+    def _attempt(self, shard: int, lease: Lease) -> int:
+        spec = self.spec
+        if shard != spec.shard:
+            spec = read_spec(self.layout.spec(shard), self.own)
+            say(f"going on with shard {shard}")
+            log_to(self.layout.shard(shard))
+            say(f"the job of shard {self.spec.shard} goes on here")
+        attempt = _Attempt(spec, self, lease)
+        status = attempt.run()
+        self.n_lines += attempt.outcomes.n_lines
+        return status
 
 
 class _Attempt:
@@ -181,7 +180,7 @@ class _Attempt:
         self.folder = self.layout.shard(spec.shard)
         self.worker = f"shard {spec.shard} on {os.uname().nodename}"
         self.losses = LossFile(self.folder)
-        job.place.begin(spec.shard)
+        job.place.shard = spec.shard
         self.marks = Marks(self.folder, self.losses)
         self.stopping.begin(self.folder, self.marks)
         history = History(spec.policy, self.losses.losses)
@@ -300,26 +299,24 @@ class _Attempt:
 
     def _env(self) -> tuple[Any, dict[str, Any]]:
         spec, job = self.spec, self.job
-        made_of = spec.runner, spec.provider, spec.arguments, spec.surroundings, spec.entries, spec.given
         self.stopping.building = True  # nothing is in flight: a signal ends it at once
         if self.stopping.now():
             raise StopNow
         spec.surroundings.restore()
         begin = time.perf_counter()
-        if job.env[:1] != (made_of,):
+        if job.built is None:  # all specs of a submission describe the same
             name_worker(
                 f"shard-{spec.shard}"
             )  # one name for each process: its first shard's, which is no other's
-            job.env = ()  # the memory of another one goes before this one is built
             runner = load(spec.runner)
             provider = make_provider(load(spec.provider), spec.arguments)
             job.loaded.check("this job")
             begin = time.perf_counter()
             env = build_here(adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
             job.loaded.check("this job")  # with the modules that the env has imported
-            job.env = made_of, runner, env
+            job.built = runner, env
         self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
-        return job.env[1], job.env[2]
+        return job.built
 
     def _stretch(self, begin: int, end: int, call: Call) -> tuple[JobState, str] | None:
         unit = (self.spec.policy.batch_size or 1) if call.many is not None else 1
@@ -328,18 +325,18 @@ class _Attempt:
         while at < end:
             if self.stopping.now():
                 return self.stopping.reason()
-            if at in self.failures:
-                stop = self._give_up(at, self.failures[at])
-                at += 1
+            if (failure := self.failures.get(at)) is not None:
+                stops = self.spec.policy.on_error == "raise"
+                block = Block(stop=failure) if stops else Block([failure], [0])
             else:
                 apart = (place for place in self.suspects if place > at)
                 upto = at + 1 if at in self.suspects else min([at + most, end, *apart])
                 self._count()
                 block = self._run(at, upto, call)
-                stop = self._settle(at, block)
-                at += len(block.values)
+            stop = self._settle(at, block)
             if stop is not None:
                 return stop
+            at += len(block.values)
         return None
 
     def _run(self, begin: int, end: int, call: Call) -> Block:
@@ -365,23 +362,13 @@ class _Attempt:
         self.outcomes.append(begin, block)
         self.budget.add(len(block.failed))
         if block.stop is not None:
-            return self._fail(begin + len(block.values), block.stop)
+            why = _sentence_of(block.stop, begin + len(block.values) in self.outcomes.failed_before)
+            say(block.stop.traceback)
+            self._stop_all(why, at_item=True)
+            return JobState.FAILED, why
         if block.error is not None:  # the runner's own mistake, such as a batch of another length
             raise block.error
         return self._check_budget()
-
-    def _give_up(self, position: int, failure: ItemFailure) -> tuple[JobState, str] | None:
-        self.outcomes.append_failure(position, failure)
-        self.budget.add(1)
-        if self.spec.policy.on_error == "raise":
-            return self._fail(position, failure)
-        return self._check_budget()
-
-    def _fail(self, position: int, failure: ItemFailure) -> tuple[JobState, str]:
-        why = _sentence_of(failure, position in self.outcomes.failed_before)
-        say(failure.traceback)
-        self._stop_all(why, at_item=True)
-        return JobState.FAILED, why
 
     def _check_budget(self, last: bool = False) -> tuple[JobState, str] | None:
         why = self.budget.exceeded(last)
@@ -403,6 +390,7 @@ class _Attempt:
             killed = ProcessEnd(signal=signal.SIGKILL)
             why = late.seconds, late.stack, late.error
             self.losses.add(Loss(begin, late.items, killed, True, True, *why))
+            self.job.place.is_late = True
             self.marks.note(stopping=True)
             did = (
                 f"took {late.seconds:.1f} s" if late.error is None else f"raised {': '.join(late.error[:2])}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import os
 import signal
 import sys
@@ -125,15 +124,15 @@ class Stopping:
             self.building = False  # a second signal must not interrupt the end that this one begins
             raise StopNow
 
-    def now(self, at_once: bool = False) -> bool:
-        """Return whether to stop taking items, by a look at the run folder a second ago, or `at_once`."""
+    def now(self) -> bool:
+        """Return whether to stop taking items."""
         if self._why or self._signal is not None:
             return True
         now = time.monotonic()
         if self._deadline is not None and now + self._margin + _LONGEST * self.longest > self._deadline:
             self._why = f"its walltime is nearly over, and the longest item took {self.longest:.1f} s"
             return True
-        if at_once or now - self._looked >= _LOOK:
+        if now - self._looked >= _LOOK:
             self._looked = now
             self._look()
         return bool(self._why)
@@ -217,45 +216,25 @@ class _Signals:
             _send(self.child, number)
 
 
-class Place:
-    """The shard that a job is in, and its late items before; in memory that the job shares with its child."""
+class Place(ctypes.Structure):
+    """The shard that a job is in, and whether it is killed over a late item; in memory shared with its child."""
 
-    def __init__(self, layout: Layout, shard: int) -> None:
-        self._layout = layout
-        self._numbers = memoryview(mmap.mmap(-1, 16)).cast("q")
-        self.begin(shard)
-
-    def begin(self, shard: int) -> None:
-        """Note that a shard begins."""
-        self._numbers[0] = shard
-        self.again()
-
-    def again(self) -> None:
-        """Note that the shard begins again."""
-        self._numbers[1] = LossFile(self.folder).n_late
-
-    @property
-    def folder(self) -> Path:
-        """The shard's folder."""
-        return self._layout.shard(self._numbers[0])
-
-    @property
-    def was_late(self) -> bool:
-        """Whether an item has been late since."""
-        return LossFile(self.folder).n_late > self._numbers[1]
+    _fields_ = (("shard", ctypes.c_int64), ("is_late", ctypes.c_bool))
+    shard: int
+    is_late: bool
 
 
-def guarded(work: Callable[[], int], limit: float, place: Place) -> int:
+def guarded(work: Callable[[], int], limit: float, layout: Layout, place: Place) -> int:
     """Do a job's work in a child, and in a new one each time that one was killed over a late item."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # processes that a child leaves behind become ours, to be ended
     signals = _Signals()
     while True:
-        place.again()
+        place.is_late = False
         child = _start(work, signals)
-        status = _watch(child, place, limit)
+        status = _watch(child, layout, place, limit)
         signals.child = 0
-        if not place.was_late:
-            note_end(place.folder, job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
+        if not place.is_late:
+            note_end(layout.shard(place.shard), job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
             if status < 0:
                 _end_like(-status)
         if status >= 0:
@@ -286,7 +265,7 @@ def _child(work: Callable[[], int], parent: int) -> None:
     sys.exit(work())
 
 
-def _watch(child: BaseProcess, place: Place, limit: float) -> int:
+def _watch(child: BaseProcess, layout: Layout, place: Place, limit: float) -> int:
     assert child.pid is not None
     look = min(max(limit / 10, _OFTEN), _RARELY)
     job, seen, stuck = job_name(os.getsid(0)), None, 0.0
@@ -294,7 +273,7 @@ def _watch(child: BaseProcess, place: Place, limit: float) -> int:
         child.join(look)
         if child.exitcode is not None:
             return child.exitcode
-        folder = place.folder
+        folder = layout.shard(place.shard)
         mark = read_mark(folder)
         own = (mark.get("job"), mark.get("pid")) == (job, child.pid) and mark.get("in_flight")
         now = mark.get("since") if own else None
@@ -306,6 +285,7 @@ def _watch(child: BaseProcess, place: Place, limit: float) -> int:
             begin, end = mark["in_flight"]
             killed = ProcessEnd(signal=signal.SIGKILL)
             LossFile(folder).add(Loss(begin, end - begin, killed, seconds=stuck))
+            place.is_late = True
             excuse_dead(folder)
             return -signal.SIGKILL
 

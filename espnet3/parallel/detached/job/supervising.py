@@ -40,7 +40,6 @@ from espnet3.parallel.detached.states import (
     said_its_end,
 )
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
 from espnet3.parallel.ledger.lease import Lease, disk_now
 from espnet3.parallel.local.forking import fresh_signals
@@ -74,7 +73,6 @@ class Supervisor:
         self.stopping = threading.Event()
         self._running: dict[int, subprocess.Popen[bytes]] = {}  # by slot
         self._deaths: dict[int, tuple[int, tuple[int, int]]] = {}
-        self._started: set[int] = set()
         self._killing = False
 
     def run(self) -> None:
@@ -132,8 +130,7 @@ class Supervisor:
     def _job(self, shard: int, slot: int) -> None:
         folder = self.layout.shard(shard)
         make_folder(folder)
-        log = open_to_write(folder / LOG)
-        try:
+        with open(open_to_write(folder / LOG), "ab") as log:
             process = subprocess.Popen(
                 [*_WORKER, "--tasks", str(self.tasks), str(self.places[shard])],
                 stdin=subprocess.DEVNULL,
@@ -143,8 +140,6 @@ class Supervisor:
                 env={**job_environment(), **gpu_env(self.gpus, slot)},
                 start_new_session=True,
             )
-        finally:
-            os.close(log)
         self._running[slot] = process
         if self.stopping.is_set():
             self._signal(signal.SIGTERM)
@@ -155,9 +150,11 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # the processes that the job left behind
         job = job_name(process.pid)
-        shard = next((other for other in self.places if self._was_in(other, job)), shard)
+        left = (other for other in self.places if not (self.layout.shard(other) / DONE).exists())
+        shard = next(
+            (other for other in left if read_mark(self.layout.shard(other)).get("job") == job), shard
+        )
         folder = self.layout.shard(shard)
-        self._started.add(shard)
         say(f"shard {shard} ended with {status}")
         killed = self._killing and status == -signal.SIGKILL
         if killed:  # by this process, whatever item it was in
@@ -165,10 +162,6 @@ class Supervisor:
             self._note_stop(shard, f"killed {GRACE:g} s after it was asked to end, in the middle of an item")
         at_work = note_end(folder, job, ProcessEnd.from_returncode(status))
         self._settle(shard, status, at_work)
-
-    def _was_in(self, shard: int, job: str) -> bool:
-        folder = self.layout.shard(shard)
-        return not (folder / DONE).exists() and read_mark(folder).get("job") == job
 
     def _settle(self, shard: int, status: int, at_work: bool) -> None:
         if self.stopping.is_set() or (status in (EXIT_DONE, EXIT_FAILED) and not at_work):
@@ -198,7 +191,7 @@ class Supervisor:
         for shard in self.todo:
             if holder_lives(self.layout.shard(shard), now):
                 continue  # another host's
-            if shard in self._started:
+            if read_mark(self.layout.shard(shard)):  # it was begun
                 self._note_stop(shard, "its process had died, and was not started again")
             else:
                 self._note_stop(shard, "", JobState.NOT_STARTED)
@@ -236,27 +229,21 @@ def main() -> int:
     lease = Lease(folder)
     try:
         acquire(lease, "supervisor", _PATIENCE, _RETAKE)
-    except FolderInUseError as error:
-        print(error, flush=True)
-        return 1
-    try:
         plan = layout.plan()
         plan = replace(plan, n_workers=given.slots or plan.n_workers)
-        try:
-            gpus = chosen_gpus(plan.options, plan.n_workers) if row(plan.env).kind is Kind.GPU else []
-        except ParallelError as error:
-            print(error, flush=True)
-            return 1
+        gpus = chosen_gpus(plan.options, plan.n_workers) if row(plan.env).kind is Kind.GPU else []
         print(READY, flush=True)
         log_to(folder)
         shards = [int(shard) for shard in layout.jobs()["jobs"]]
-        own = shards[number::n_hosts]
-        # then the other hosts' shards, from the end: those that their host comes to last
-        shards = own + [shard for shard in reversed(shards) if shard not in set(own)]
+        begins_at = len(shards) * number // n_hosts
+        shards = shards[begins_at:] + shards[:begins_at]
         say(f"supervising {len(shards)} shards, {plan.n_workers} at a time")
         begin = time.monotonic()
         Supervisor(layout, plan, shards, folder / "tasks.json", gpus).run()
         say(f"ended after {time.monotonic() - begin:.1f} s")
+    except ParallelError as error:
+        print(error, flush=True)
+        return 1
     finally:
         lease.release()
     return 0

@@ -109,15 +109,15 @@ def test_the_supervisor_is_killed_and_its_jobs_go_on(tmp_path: Path) -> None:
 def test_a_run_in_this_process_takes_over_what_dead_jobs_left(tmp_path: Path) -> None:
     """After `kill -9` of job and supervisor everything counts as lost; a call in this process computes it."""
     folder = tmp_path / "a"
-    hold(folder, 4)
+    hold(folder, 8)
     run = run_of(folder, workers=1)
-    job = held(folder, 4)
+    job = held(folder, 8)
     kill(supervisor(run))
     kill(job)
     assert status_json(run.path, tmp_path)["states"] == {"done": 1, "lost": 2}
-    let_go(folder, 4, dead=True)
+    let_go(folder, 8, dead=True)
     assert len(run_of(folder, async_mode=False)) == 12
-    assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
+    assert calls(folder) == {i: 2 if i == 8 else 1 for i in range(12)}
     run.retry()
     assert run.status().done
     assert (run.path / "results.jsonl").read_bytes() == here(tmp_path / "b")

@@ -14,7 +14,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +81,8 @@ class Job:
     def __init__(self, spec: JobSpec, shards: Sequence[int], own: bool = True) -> None:
         self.began = time.monotonic()  # walltime counts from here
         self.spec = spec
-        at = shards.index(spec.shard)
-        self.shards = [*shards[at:], *shards[:at]]  # that it may work through: its own first
+        # that it may work through: its own, and the others from the end, to which their own jobs come last
+        self.shards = [spec.shard, *(shard for shard in reversed(shards) if shard != spec.shard)]
         self.own = own  # whether their specs must be this user's
         self.layout = Layout(Path(spec.run))
         self.place = Place.from_buffer(mmap.mmap(-1, ctypes.sizeof(Place)))
@@ -108,10 +108,7 @@ class Job:
                     "jobs' hosts share"
                 )
             self.loaded = LoadedCode(self.layout.plan().code)
-            for shard in self.shards:
-                lease = self._take(shard)
-                if lease is None:
-                    continue
+            for shard, lease in self._taken():
                 if held is not None:
                     held.release()  # only now: meanwhile no job would seem to be at work
                 held = lease
@@ -120,7 +117,7 @@ class Job:
                 if stops or not self.layout.is_there():
                     break
             if held is None:
-                say("nothing to do: the shard is done, or another job has it, and no other one is free")
+                say("nothing to do: the shard is done, or another job has it")
         except (FolderInUseError, LeaseLostError) as error:
             say(f"stopping: {error}")
             status = EXIT_UNFINISHED
@@ -132,9 +129,18 @@ class Job:
                 held.release()
         return status
 
+    def _taken(self) -> Iterator[tuple[int, Lease]]:
+        left_to_others = job_of(self.layout.shard(self.spec.shard)) not in (None, self.spec.shard)
+        for shard in self.shards:
+            lease = self._take(shard)
+            if lease is not None:
+                yield shard, lease
+            elif shard == self.spec.shard and left_to_others:
+                return  # they have come to it from the end: hardly another one is free
+
     def _take(self, shard: int) -> Lease | None:
         folder, own, job = self.layout.shard(shard), shard == self.spec.shard, self.spec.shard
-        if not own and (folder / DONE).exists():  # most are, for a job that begins late
+        if not own and (folder / DONE).exists():
             return None
         before = job_of(folder)
         again = before == job or (own and before is None)  # an earlier start of this job had it, or none had
@@ -305,9 +311,8 @@ class _Attempt:
         spec.surroundings.restore()
         begin = time.perf_counter()
         if job.built is None:  # all specs of a submission describe the same
-            name_worker(
-                f"shard-{spec.shard}"
-            )  # one name for each process: its first shard's, which is no other's
+            # one name for each process: its first shard's, which is no other's
+            name_worker(f"shard-{spec.shard}")
             runner = load(spec.runner)
             provider = make_provider(load(spec.provider), spec.arguments)
             job.loaded.check("this job")

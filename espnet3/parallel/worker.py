@@ -1,7 +1,7 @@
 """A detached job's process: `python -m espnet3.parallel.worker SPEC`.
 
     SPEC                   run what is left of the shard that the file describes
-    --tasks FILE INDEX     the same for an element of a job array: FILE lists the specs
+    --tasks FILE INDEX     the same for one of the specs that FILE lists, and then for others of them that are free
     --requeue COMMAND      before --tasks: the command that queues the job again when it stops at its walltime
     --again STATUS         before --tasks: the exit status that makes the scheduler queue it again
     --final STATUS         before --tasks: the exit status if another attempt would fail as well; for pods, which may
@@ -14,19 +14,17 @@ It ends with 0 when the shard is done, 1 when it failed and 75 when it stopped w
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 
-from espnet3.parallel.detached.job.attempt import run_shard, wants_requeue
-from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
+from espnet3.parallel.detached.job.attempt import Job
+from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, log_to, say
 from espnet3.parallel.detached.job_spec import CHECKED, JobSpec, load, make_provider, read_spec
-from espnet3.parallel.detached.layout import LOG, Layout
+from espnet3.parallel.detached.layout import ENDED, Ended, Layout, Tasks
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.ledger.files import make_folder, open_to_write, read_record
+from espnet3.parallel.ledger.files import make_folder, read_or_none, read_record
 
 USAGE = 2
 
@@ -46,17 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
         except ParallelError as error:
             say(f"{type(error).__name__}: {error}")
             return EXIT_FAILED
-        return run_shard(spec)
+        return Job(spec, [spec.shard]).run()
     print(__doc__, file=sys.stderr)
     return USAGE
-
-
-@dataclass(frozen=True, slots=True)
-class Tasks:
-    """The file of a job array: the specs, and the index of the first one."""
-
-    first: int
-    specs: list[str]
 
 
 def _element(file: Path, index: int, option: str, value: str) -> int:
@@ -67,18 +57,17 @@ def _element(file: Path, index: int, option: str, value: str) -> int:
         layout = Layout(Path(spec.run))
         if layout.is_there():  # else the run folder is missing, and must not be created here
             make_folder(layout.shard(spec.shard))
-        fd = open_to_write(layout.shard(spec.shard) / LOG)
+        log_to(layout.shard(spec.shard))
     except (ParallelError, OSError) as error:  # printed to the scheduler's output file
         say(f"{type(error).__name__}: {error}")
         return EXIT_FAILED if own else int(value)
-    for stream in (1, 2):
-        os.dup2(fd, stream)
-    os.close(fd)
-    status = run_shard(spec)
+    job = Job(spec, tasks.shards, own)
+    status = job.run()
     if not own:  # a stopped pod is replaced, unless the run was stopped
         goes_on = status == EXIT_UNFINISHED and layout.stopped() is None
         return status if status == EXIT_DONE or goes_on else int(value)
-    if not option or status != EXIT_UNFINISHED or not wants_requeue(spec):
+    ended = read_or_none(layout.shard(job.place.shard) / ENDED, Ended) or {}
+    if not option or status != EXIT_UNFINISHED or not ended.get("requeue"):
         return status
     if option == "--again":
         say(f"asking the scheduler to run this again, with exit status {value}")

@@ -77,6 +77,19 @@ class Stop(TypedDict, total=False):
     at_item: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The shards that one job after the other works through: the files of their specs, and the index of the first."""
+
+    first: int
+    specs: list[str]
+
+    @property
+    def shards(self) -> list[int]:
+        """Their numbers: a spec's file is called `shard.7.json`."""
+        return [int(spec.rsplit(".", 2)[1]) for spec in self.specs]
+
+
 class Done(TypedDict, total=False):
     """The contents of a shard's done: the number of items with a result, and with a failure."""
 

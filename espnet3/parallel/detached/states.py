@@ -108,11 +108,6 @@ class LossFile:
         found = read_or_none(self._file, _Held) or {}  # damaged: the host went down while it was written
         self.losses = [Loss.from_json(values) for values in found.get("losses", [])]
 
-    @property
-    def n_late(self) -> int:
-        """The number of processes that were killed because a call took too long."""
-        return sum(loss.seconds is not None for loss in self.losses)
-
     def add(self, loss: Loss) -> None:
         """Add a loss."""
         self._write([*self.losses, loss])
@@ -173,11 +168,8 @@ def count_failures(layout: Layout, shard: int, failed: int) -> None:
         file.unlink(missing_ok=True)
         return
     make_folder(layout.failures)
-    fd = open_to_write(file, 0)
-    try:
-        os.ftruncate(fd, failed)
-    finally:
-        os.close(fd)
+    with open(open_to_write(file, 0), "wb") as opened:
+        opened.truncate(failed)
 
 
 BEAT = 5.0  # seconds between two signs of life of a worker: a thousand of them share one disk
@@ -216,7 +208,7 @@ class JobState(str, Enum):
 
 _SENTENCES = {
     JobState.NEW: "its spec is written, and no job was submitted yet",
-    JobState.PENDING: "its job is queued and has not started",
+    JobState.PENDING: "no job has begun it: its own is queued, or another one takes it",
     JobState.RUNNING: "a worker holds its lease and gives signs of life",
     JobState.DONE: "every item has an outcome on disk",
     JobState.FAILED: "it stopped at an error; its log and `status` say which, and retry runs it again",
@@ -378,6 +370,19 @@ def acquire(
             if time.monotonic() > end or stop():
                 raise
         time.sleep(look)
+
+
+def job_of(folder: Path) -> int | None:
+    """Return the shard whose job has taken a shard's folder last; None where none has begun it."""
+    _, _, number = str((holder_of(folder) or {}).get("run_id", "")).rpartition("shard ")
+    return int(number) if number.isdecimal() else None
+
+
+def is_free(folder: Path) -> bool:
+    """Return whether a shard waits for any job of its submission: neither done nor ended nor begun by a job."""
+    held = holder_of(folder)
+    released = held is None or bool(held.get("released"))
+    return released and not (folder / DONE).exists() and said_its_end(folder) is None
 
 
 def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:

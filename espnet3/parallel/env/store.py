@@ -303,7 +303,7 @@ def setup_timeout_message(timeout: float, stack: str) -> str:
 
 # --- the variable by which code tells the workers apart, wherever it runs ---
 
-# in a Dask worker its id, in a detached job the shard, and a name of this process while that runs items itself
+# in a Dask worker its id, in a detached job its first shard, and a name of this process while that runs items itself
 _NAME = "DASK_WORKER_ID"
 
 

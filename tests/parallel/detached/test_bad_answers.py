@@ -13,7 +13,9 @@ import pytest
 from espnet3.parallel import DetachedRun, FolderInUseError
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import Said
+from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.ledger.files import make_folder
 from tests.habits import rows
 from tests.parallel.detached.test_standins import submit
 from tests.standins import standin
@@ -78,6 +80,8 @@ def test_no_damage_makes_a_live_shard_lost(
             for at, each in enumerate(queue.jobs()):
                 if at in ENDED:
                     store.save(replace(each, state="done", exit_code=137, started=1.0))
+                    make_folder(Layout(run.path).shard(at))  # that it had begun: no other job takes it
+                    (Layout(run.path).shard(at) / "lease.1.json").write_text(f'{{"run_id": "shard {at}"}}')
         age(run)
         monkeypatch.setattr(asking, "LATE_FILES", -1.0)  # nothing of them is late
         for seed in range(4):

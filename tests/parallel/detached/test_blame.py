@@ -58,8 +58,8 @@ def test_a_death_is_counted_once(tmp_path: Path) -> None:
 
 
 def detached(folder: Path, cls: type, bad: str, **options: Any) -> Path:
-    """Run a runner as jobs to its end; return its folder."""
-    run = run_of(folder, N, 1, 1, runner=cls, config={"bad": [BAD, bad]}, on_error="record", **options)
+    """Run a runner to its end as one job, whose second shard has the bad item; return its folder."""
+    run = run_of(folder, N, 1, 3, runner=cls, config={"bad": [BAD, bad]}, on_error="record", **options)
     status = run.wait(600)
     assert (status.done, status.ok, status.failed) == (True, N - 1, 1), (status, dict(run.logs()))
     run.merge()

@@ -26,7 +26,7 @@ def test_failures_of_all_shards_count(
     assert [shard.note for shard in failed] == [
         f"{n_failed} of {n} items failed, and max_failures is {limit:g}"
     ], (status, dict(run.logs()))
-    assert not status.done and n - 1 not in calls(folder)
+    assert not status.done and n // 4 not in calls(folder)  # of shard 1, to which the job comes last
     (folder / "repaired").touch()
     run.retry(failed_items=True)
     assert run.wait(600).done

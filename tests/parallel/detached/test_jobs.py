@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -11,15 +12,26 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import ChangedRunError, ParallelError, SubmissionError, set_parallel
-from espnet3.parallel.detached.job.attempt import EXIT_DONE, EXIT_UNFINISHED, wants_requeue
-from espnet3.parallel.detached.job_spec import read_spec
+from espnet3.parallel.detached.job.attempt import EXIT_DONE, EXIT_UNFINISHED
 from espnet3.parallel.detached.launch import job_arrays
 from espnet3.parallel.detached.launch.job_arrays import make_job
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
-from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.detached.states import JobState, living_pid
 from tests.parallel.detached.test_scripts import job_of
-from tests.parallel.detached.work import ROOT, Provider, Squares, calls, espnet3, run_of
+from tests.parallel.detached.work import (
+    ROOT,
+    Provider,
+    Squares,
+    builds,
+    calls,
+    espnet3,
+    held,
+    hold,
+    let_go,
+    run_of,
+)
+from tests.waiting import wait_until
 
 SLOW = """
 import os, time
@@ -114,7 +126,7 @@ def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
     assert worker(file) == EXIT_UNFINISHED
     ended = json.loads((layout.shard(0) / "ended.json").read_text())
     assert ended["state"] == "unfinished" and ended["why"].startswith("its walltime is nearly over")
-    assert wants_requeue(read_spec(file))
+    assert ended["requeue"]
     first = (run.path / "split.9/results.jsonl").read_text().splitlines()
     assert [json.loads(line)["n"] for line in first] == list(range(4))
     file.write_text(json.dumps({**changed, "walltime": None}))
@@ -123,25 +135,50 @@ def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
     assert [json.loads(line)["n"] for line in lines] == list(range(40))
 
 
-def test_an_element_of_an_array_runs_its_spec(tmp_path: Path) -> None:
-    """The element's index picks the spec, and what the job prints goes to the shard's log."""
-    run = run_of(tmp_path / "a", n=4, shards=2)
+def test_an_element_that_stops_in_its_second_shard_goes_on_there(tmp_path: Path) -> None:
+    """Its index picks its own spec; it asks to be queued again, and its next start finds the shard that it has left."""
+    folder = tmp_path / "a"
+    slow = {"bad": [0.2, "slow"]}  # longer than a job goes on without asking whether it was told to stop
+    run = run_of(folder, n=4, shards=2, workers=1, config=slow)
     assert run.wait(600).done
     layout = Layout(run.path)
-    (layout.shard(1) / "done").unlink()
+    wait_until(lambda: living_pid(layout.supervisor) is None)  # it would start again what is removed here
+    for file in (*run.path.glob("detached/shard.*/*"), *run.path.glob("split.*/*")):
+        file.unlink()
     tasks = tmp_path / "tasks.json"
     tasks.write_text(json.dumps({"first": 5, "specs": [str(job.spec) for job in run]}))
-    before = (layout.shard(1) / "log.txt").read_text()
-    assert worker("--requeue", "exit 1", "--tasks", tasks, 6) == EXIT_DONE
-    assert (layout.shard(1) / "log.txt").read_text().startswith(before) and "done: 2 ok" in (
-        layout.shard(1) / "log.txt"
-    ).read_text()[len(before) :]
-    assert (layout.shard(1) / "done").exists()
+    hold(folder, 2)
+    command = [sys.executable, "-m", "espnet3.parallel.worker", "--again", "99", "--tasks", str(tasks), "5"]
+    with subprocess.Popen(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        assert held(folder, 2) == process.pid
+        process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: "stopping" in (layout.shard(1) / "mark.json").read_text())
+        let_go(folder, 2)
+        assert process.wait() == 99
+    assert "unfinished: it was sent SIGUSR1" in dict(run.logs())[1]
+    assert worker(*command[3:]) == EXIT_DONE
+    assert run.status().done and builds(folder) == 3
     # `python espnet3/parallel/base_runner.py SPEC` is a job's process, too
     (layout.shard(0) / "done").unlink()
-    command = [sys.executable, ROOT / "espnet3/parallel/base_runner.py", run[0].spec]
+    command = [sys.executable, str(ROOT / "espnet3/parallel/base_runner.py"), str(run[0].spec)]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path, check=True)
     assert run.status().done
+
+
+def test_a_job_goes_on_with_shards_that_wait(tmp_path: Path) -> None:
+    """Two jobs build two envs for fourteen shards, and what is printed is in the log of the shard that is worked on."""
+    folder = tmp_path / "a"
+    for item in (0, 1):
+        hold(folder, item)
+    run = run_of(folder, n=14, shards=14)
+    for item in (0, 1):
+        held(folder, item)
+    for item in (0, 1):
+        let_go(folder, item)
+    assert run.wait(600).done and len(run.merge()) == 14
+    assert builds(folder) == 2 and set(calls(folder).values()) == {1}
+    logs = dict(run.logs())
+    assert all(logs[shard].count("done: 1 ok") == 1 for shard in range(14)), logs
 
 
 def test_a_job_is_where_the_submitter_was(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What is left when something is killed, and what completes it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,6 @@ import pytest
 
 from espnet3.parallel import set_parallel
 from espnet3.parallel.detached.launch import asking
-from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
 from tests.parallel.detached.work import (
@@ -21,7 +21,6 @@ from tests.parallel.detached.work import (
     Provider,
     calls,
     espnet3,
-    gone,
     held,
     here,
     hold,
@@ -94,17 +93,15 @@ def test_a_killed_job_is_started_again(tmp_path: Path) -> None:
 
 
 def test_the_supervisor_is_killed_and_its_jobs_go_on(tmp_path: Path) -> None:
-    """After `kill -9` of the supervisor a job finishes its shard, what waited is lost, `retry` submits that."""
+    """After `kill -9` of the supervisor a job finishes its shard, and then those that wait, which are not lost."""
     folder = tmp_path / "a"
     hold(folder, 2)
     run = run_of(folder, workers=1)
-    job = held(folder, 2)
+    held(folder, 2)
     kill(supervisor(run))
-    let_go(folder, 2)
-    gone(job)
     states = [shard.state for shard in run.status().shards]
-    assert states == [JobState.DONE, JobState.LOST, JobState.LOST]
-    espnet3("retry", run.path, cwd=tmp_path)
+    assert states == [JobState.RUNNING, JobState.PENDING, JobState.PENDING]
+    let_go(folder, 2)
     assert run.wait(600).done and len(run.merge()) == 12
     assert set(calls(folder).values()) == {1}
 
@@ -112,15 +109,15 @@ def test_the_supervisor_is_killed_and_its_jobs_go_on(tmp_path: Path) -> None:
 def test_a_run_in_this_process_takes_over_what_dead_jobs_left(tmp_path: Path) -> None:
     """After `kill -9` of job and supervisor everything counts as lost; a call in this process computes it."""
     folder = tmp_path / "a"
-    hold(folder, 4)
+    hold(folder, 8)
     run = run_of(folder, workers=1)
-    job = held(folder, 4)
+    job = held(folder, 8)
     kill(supervisor(run))
     kill(job)
     assert status_json(run.path, tmp_path)["states"] == {"done": 1, "lost": 2}
-    let_go(folder, 4, dead=True)
+    let_go(folder, 8, dead=True)
     assert len(run_of(folder, async_mode=False)) == 12
-    assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
+    assert calls(folder) == {i: 2 if i == 8 else 1 for i in range(12)}
     run.retry()
     assert run.status().done
     assert (run.path / "results.jsonl").read_bytes() == here(tmp_path / "b")
@@ -140,19 +137,22 @@ def test_a_job_that_is_asked_to_end_finishes_its_item(tmp_path: Path) -> None:
 
 
 def test_a_shard_of_writers_starts_over(tmp_path: Path) -> None:
-    """A killed shard with writers of its own begins again in an emptied folder; a finished one is left alone."""
-    run = run_of(tmp_path / "a", n=3, runner=Files, workers=1)
-    kill(supervisor(run))
+    """A shard with writers that had failed begins again in an emptied folder; a finished one is left alone."""
+    run = run_of(tmp_path / "a", n=6, runner=Files, workers=1, config={"bad": [2, "raise"]})
     assert not run.wait(600).done
-    (run.path / "split.2").mkdir(exist_ok=True)
     (run.path / "split.2/text").write_text("half a li")
+    (tmp_path / "a/repaired").touch()
     run.retry()
     assert run.wait(600).done
-    before = (run.path / "split.0/text").stat()
+    tasks = tmp_path / "tasks.json"
+    tasks.write_text(json.dumps({"first": 0, "specs": [str(job.spec) for job in run]}))
+    files = [run.path / f"split.{shard}/text" for shard in range(3)]
+    before = [file.stat() for file in files]
     # as a scheduler's requeue does
-    subprocess.run([sys.executable, "-m", "espnet3.parallel.worker", Layout(run.path).spec(0)], check=True)
-    assert (run.path / "split.0/text").stat() == before
-    assert run.merge() == "0 0\n1 1\n2 4\n"
+    for words in ([run[1].spec], ["--tasks", tasks, "0"]):
+        subprocess.run([sys.executable, "-m", "espnet3.parallel.worker", *words], check=True)
+    assert [file.stat() for file in files] == before
+    assert run.merge() == "0 0\n1 1\n2 4\n3 9\n4 16\n5 25\n"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from espnet3.parallel import ConfigError, DetachedRun, set_parallel
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
-from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go
+from tests.parallel.detached.work import Provider, Squares, builds, calls, held, here, hold, kill, let_go
 from tests.standins import standin
 from tests.standins.place import NAMES
 from tests.waiting import wait_until
@@ -69,6 +69,36 @@ def test_states_and_cancel(name: str, tmp_path: Path) -> None:
         status = run.wait(600)
         assert status.done, (status, dict(run.logs()))
     assert calls(tmp_path) == {i: 2 if i == 0 else 1 for i in range(6)}
+
+
+@pytest.mark.parametrize("name", rows([*NAMES], ("pbs",)))
+def test_elements_go_on_with_the_shards_of_others(name: str, tmp_path: Path) -> None:
+    """Two elements at a time build two envs for all shards; the others find theirs done, and end at once.
+
+    Of an element that is killed in its second shard only the item in flight runs again, in that shard's own element.
+    """
+    for item in (0, 1):
+        hold(tmp_path, item)
+    with standin(name, slots=2) as queue:
+        run = submit(name, tmp_path, 8, 8)
+        for item in (0, 1):
+            held(tmp_path, item)
+        for item in (0, 1):
+            let_go(tmp_path, item)
+        status = run.wait(600)
+        assert status.done, (status, dict(run.logs()))
+        wait_until(lambda: not queue.unfinished())
+        assert {each.exit_code for each in queue.jobs()} == {0}
+    assert builds(tmp_path) == 2 and set(calls(tmp_path).values()) == {1}
+    killed = tmp_path / "killed"
+    hold(killed, 2)
+    with standin(name, slots=1):
+        run = submit(name, killed)
+        kill(held(killed, 2))
+        let_go(killed, 2, dead=True)
+        status = run.wait(600)
+        assert status.done, (status, dict(run.logs()))
+    assert builds(killed) == 2 and calls(killed) == {i: 2 if i == 2 else 1 for i in range(6)}
 
 
 @pytest.mark.parametrize("name", rows([*NAMES], ("lsf",)))

@@ -150,9 +150,9 @@ def test_jobs_go_on_where_a_call_in_this_process_stopped(tmp_path: Path) -> None
 def test_cancel_leaves_nothing_and_retry_goes_on(tmp_path: Path) -> None:
     """`cancel` ends what runs and what waits; `retry` computes the rest, none of what was done again."""
     folder = tmp_path / "a"
-    hold(folder, 4)
+    hold(folder, 8)
     run = run_of(folder, workers=1)
-    held(folder, 4)
+    held(folder, 8)
     said = espnet3("cancel", folder / "run", "--grace", 0.2, cwd=tmp_path).stdout
     assert "cancelled" in said
     status = run.status()
@@ -160,10 +160,10 @@ def test_cancel_leaves_nothing_and_retry_goes_on(tmp_path: Path) -> None:
     states = [shard.state for shard in status.shards]
     assert states == [JobState.DONE, JobState.CANCELLED, JobState.CANCELLED]
     assert status_json(folder / "run", tmp_path)["states"] == {"done": 1, "cancelled": 2}
-    let_go(folder, 4, dead=True)
+    let_go(folder, 8, dead=True)
     run.retry()
     assert run.wait(600).done and len(run.merge()) == 12
-    assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
+    assert calls(folder) == {i: 2 if i == 8 else 1 for i in range(12)}
 
 
 def test_the_command_says_what_was_merged_where_the_runners_merge_returns_nothing(tmp_path: Path) -> None:

@@ -31,17 +31,23 @@ class Provider(EnvironmentProvider):
     def build_env_local(self) -> dict[str, Any]:
         if self.config.get("broken"):
             raise RuntimeError("the model is not there")
+        note(Path(self.config["folder"]), os.getpid(), "builds")
         return {"folder": Path(self.config["folder"]), "bad": self.config.get("bad")}
 
 
-def note(folder: Path, idx: Any) -> None:
-    fd = os.open(folder / f"calls.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def note(folder: Path, idx: Any, what: str = "calls") -> None:
+    fd = os.open(folder / f"{what}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(fd, b"%d\n" % idx)
     os.close(fd)
 
 
 def calls(folder: Path) -> Counter[int]:
     return Counter(int(line) for file in folder.glob("calls.*") for line in file.read_text().splitlines())
+
+
+def builds(folder: Path) -> int:
+    """Return how often an env was built."""
+    return sum(len(file.read_text().splitlines()) for file in folder.glob("builds.*"))
 
 
 def misbehave(idx: int, folder: Path, bad: Any) -> None:

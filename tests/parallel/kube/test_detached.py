@@ -10,7 +10,7 @@ import pytest
 
 from espnet3.parallel import ConfigError, set_parallel
 from espnet3.parallel.detached.states import JobState
-from tests.parallel.detached.work import Provider, Squares, held, hold, let_go
+from tests.parallel.detached.work import Provider, Squares, builds, held, hold, let_go
 from tests.parallel.kube.standin import Cluster, kubernetes
 
 MATRIX = pytest.mark.matrix
@@ -54,10 +54,10 @@ def submit(
 def test_a_run_is_one_indexed_job_or_a_job_for_each_shard(
     cluster: Cluster, jobs: int, tmp_path: Path
 ) -> None:
-    """By the server's version, and with the same results."""
-    run = submit(tmp_path)
+    """By the server's version, and with the same results; a pod of an Indexed Job goes on with the shards that wait."""
+    run = submit(tmp_path, n_workers=1)
     assert len(cluster.jobs) == jobs
-    assert run.wait(600).done
+    assert run.wait(600).done and builds(tmp_path) <= jobs
     assert [value["square"] for value in run.merge()] == SQUARES
 
 
@@ -147,7 +147,7 @@ def test_a_shard_whose_pods_die_at_once_uses_up_its_attempts(
         DIES_AS_FIRST.replace("{python}", sys.executable).replace("mended", str(tmp_path / "mended"))
     )
     python.chmod(0o755)
-    run = submit(tmp_path, python=str(python))
+    run = submit(tmp_path, shards=1, python=str(python))  # of two, the other one's pod would take it
     shard = run.wait(600).shards[0]
     assert shard.state is JobState.FAILED and reason in shard.note and "status 137" in shard.note
     (tmp_path / "mended").touch()

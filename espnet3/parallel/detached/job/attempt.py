@@ -1,4 +1,4 @@
-"""The work of a job: one shard, from its lease to its last outcome.
+"""The work of a job: one shard after the other, each from its lease to its last outcome.
 
 lease ──> what is there ──> classes, provider, env ──> [ mark, run_items, append ] ... ──> done, or ended
 
@@ -8,11 +8,13 @@ With an `item_timeout`, and on GPUs, this goes on in a child of the job's proces
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import signal
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,28 @@ from espnet3.parallel.detached.job.stopping import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_UNFINISHED,
+    Place,
     StopNow,
     Stopping,
     guarded,
+    log_to,
     say,
 )
-from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider
-from espnet3.parallel.detached.layout import ENDED, Ended, Layout, positions, stretches
-from espnet3.parallel.detached.states import BEAT, STALE, Budget, JobState, LossFile, Marks, acquire
+from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider, read_spec
+from espnet3.parallel.detached.layout import DONE, ENDED, Layout, positions, stretches
+from espnet3.parallel.detached.states import (
+    BEAT,
+    STALE,
+    Budget,
+    JobState,
+    LossFile,
+    Marks,
+    acquire,
+    is_free,
+    job_of,
+    living_pid,
+    said_its_end,
+)
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.settling import Block, Call, to_lines
@@ -38,11 +54,11 @@ from espnet3.parallel.env.store import adding, name_worker
 from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
-from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json
+from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted
-from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SplitWriter
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPEC, SplitWriter
 from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.records import ItemFailure, ProcessEnd
 from espnet3.parallel.runner import shards
@@ -55,52 +71,122 @@ _MOST = 1 << 14  # items of a slice
 _PATIENCE = STALE + 4 * BEAT  # seconds: a shard's earlier worker on a dead host counts as alive for so long
 
 
-def run_shard(spec: JobSpec) -> int:
-    """Run what is left of one shard; return the exit status of its job."""
-    began = time.monotonic()  # walltime counts from here
-    if not spec.guarded:
-        return _attempt(spec, began)
-    folder = Layout(Path(spec.run)).shard(spec.shard)
-    return guarded(lambda: _attempt(spec, began), spec.policy.item_timeout or float("inf"), folder)
+class Job:
+    """A job's process: it runs a shard, then one after the other those that are free, with the env that it has built.
 
+    Free is a shard that is neither done nor ended nor begun by another job. Of begun ones a job takes those that an
+    earlier start of it has left.
+    """
 
-def _attempt(spec: JobSpec, began: float) -> int:
-    layout = Layout(Path(spec.run))
-    stopping = Stopping(layout, spec.walltime, began)
-    stopping.listen()
-    folder = layout.shard(spec.shard)
-    lease = Lease(folder, BEAT, STALE)
-    try:
-        if not layout.is_there():
-            raise ConfigError(
-                f"the run folder {spec.run} is not there for this job: take an output_dir on a disk that the jobs' "
-                "hosts share"
-            )
-        make_folder(folder)
-        acquire(lease, f"shard {spec.shard}", _PATIENCE, 0.5, stopping.now)
+    def __init__(self, spec: JobSpec, shards: Sequence[int], own: bool = True) -> None:
+        self.began = time.monotonic()  # walltime counts from here
+        self.spec = spec
+        # that it may work through: its own, and the others from the end, to which their own jobs come last
+        self.shards = [spec.shard, *(shard for shard in reversed(shards) if shard != spec.shard)]
+        self.own = own  # whether their specs must be this user's
+        self.layout = Layout(Path(spec.run))
+        self.place = Place.from_buffer(mmap.mmap(-1, ctypes.sizeof(Place)))
+        self.place.shard = spec.shard
+        self.n_lines = 0  # outcomes of shards that it has done
+        self.built: tuple[Any, dict[str, Any]] | None = None  # the runner and its env
+
+    def run(self) -> int:
+        """Run what is left; return the job's exit status."""
+        if not self.spec.guarded:
+            return self._work()
+        limit = self.spec.policy.item_timeout or float("inf")
+        return guarded(self._work, limit, self.layout, self.place)
+
+    def _work(self) -> int:
+        self.stopping = Stopping(self.layout, self.spec.walltime, self.began)
+        self.stopping.listen()
+        held, status = None, EXIT_DONE
         try:
-            if (folder / DONE).exists():  # an earlier job of the shard was alive and has ended meanwhile
-                say("nothing to do: the shard is done")
-                return EXIT_DONE
-            return _Attempt(spec, layout, stopping, lease).run()
+            if not self.layout.is_there():
+                raise ConfigError(
+                    f"the run folder {self.spec.run} is not there for this job: take an output_dir on a disk that the "
+                    "jobs' hosts share"
+                )
+            self.loaded = LoadedCode(self.layout.plan().code)
+            for shard, lease in self._taken():
+                if held is not None:
+                    held.release()  # only now: meanwhile no job would seem to be at work
+                held = lease
+                status = self._attempt(shard, lease)
+                stops = status != EXIT_DONE or self.stopping.now() or self.layout.stopped() is not None
+                if stops or not self.layout.is_there():
+                    break
+            if held is None:
+                say("nothing to do: the shard is done, or another job has it")
+        except (FolderInUseError, LeaseLostError) as error:
+            say(f"stopping: {error}")
+            status = EXIT_UNFINISHED
+        except ParallelError as error:
+            say(f"{type(error).__name__}: {error}")
+            status = EXIT_FAILED
         finally:
-            lease.release()
-    except (FolderInUseError, LeaseLostError) as error:
-        say(f"stopping: {error}")
-        return EXIT_UNFINISHED
-    except ParallelError as error:
-        say(f"{type(error).__name__}: {error}")
-        return EXIT_FAILED
+            if held is not None:
+                held.release()
+        return status
+
+    def _taken(self) -> Iterator[tuple[int, Lease]]:
+        left_to_others = job_of(self.layout.shard(self.spec.shard)) not in (None, self.spec.shard)
+        for shard in self.shards:
+            lease = self._take(shard)
+            if lease is not None:
+                yield shard, lease
+            elif shard == self.spec.shard and left_to_others:
+                return  # they have come to it from the end: hardly another one is free
+
+    def _take(self, shard: int) -> Lease | None:
+        folder, own, job = self.layout.shard(shard), shard == self.spec.shard, self.spec.shard
+        if not own and (folder / DONE).exists():
+            return None
+        before = job_of(folder)
+        again = before == job or (own and before is None)  # an earlier start of this job had it, or none had
+        if own:
+            wanted = again or (said_its_end(folder) or {}).get("state") != JobState.FAILED
+        else:
+            wanted = living_pid(folder) is None if again else is_free(folder)
+        if not wanted:
+            return None
+        make_folder(folder)
+        lease = Lease(folder, BEAT, STALE)
+        try:
+            # on a host that is dead an earlier start counts as alive for a while
+            acquire(lease, f"shard {job}", _PATIENCE if again else 0.0, 0.5, self.stopping.now)
+        except FolderInUseError:
+            if own and again:
+                raise
+            return None  # another job has it
+        if not (folder / DONE).exists():
+            return lease
+        lease.release()  # an earlier job was alive, and has finished the shard meanwhile; or it is queued again
+        return None
+
+    def _attempt(self, shard: int, lease: Lease) -> int:
+        spec = self.spec
+        if shard != spec.shard:
+            spec = read_spec(self.layout.spec(shard), self.own)
+            say(f"going on with shard {shard}")
+            log_to(self.layout.shard(shard))
+            say(f"the job of shard {self.spec.shard} goes on here")
+        attempt = _Attempt(spec, self, lease)
+        status = attempt.run()
+        self.n_lines += attempt.outcomes.n_lines
+        return status
 
 
 class _Attempt:
-    def __init__(self, spec: JobSpec, layout: Layout, stopping: Stopping, lease: Lease) -> None:
+    def __init__(self, spec: JobSpec, job: Job, lease: Lease) -> None:
         self.spec = spec
-        self.layout = layout
-        self.stopping = stopping
-        self.folder = layout.shard(spec.shard)
+        self.job = job
+        self.layout = job.layout
+        self.stopping = job.stopping
+        self.folder = self.layout.shard(spec.shard)
         self.worker = f"shard {spec.shard} on {os.uname().nodename}"
         self.losses = LossFile(self.folder)
+        job.place.shard = spec.shard
         self.marks = Marks(self.folder, self.losses)
         self.stopping.begin(self.folder, self.marks)
         history = History(spec.policy, self.losses.losses)
@@ -110,11 +196,10 @@ class _Attempt:
             at: history.failure(at, spec.items[at - spec.begin], self.worker, self.worker)
             for at in history.failed
         }
-        self.budget = Budget(layout, spec.shard, spec.max_failures, spec.total)
+        self.budget = Budget(self.layout, spec.shard, spec.max_failures, spec.total)
         self.begin = spec.begin  # of the stretch that is in flight
         self.step = 1  # items that the next stretch begins with
         self.outcomes = ShardOutcomes(spec, lease, self.worker)
-        self.loaded = LoadedCode(layout.plan().code)
 
     def run(self) -> int:
         try:
@@ -142,7 +227,10 @@ class _Attempt:
             return EXIT_DONE
         if state is JobState.UNFINISHED and self.stopping.ordered and not self.outcomes.n_lines:
             state = JobState.NOT_STARTED
-        requeue = state is JobState.UNFINISHED and self.stopping.warned and self.outcomes.n_lines > 0
+        n_lines = self.job.n_lines + self.outcomes.n_lines
+        # without an outcome the next start would end the same way; after a TERM the scheduler, or the user who
+        # cancelled, decides on it
+        requeue = state is JobState.UNFINISHED and self.stopping.warned and n_lines > 0
         write_json(self.folder / ENDED, {"state": state.value, "why": why, "requeue": requeue})
         say(f"{state.value}: {why}")
         return EXIT_FAILED if state is JobState.FAILED else EXIT_UNFINISHED
@@ -216,20 +304,24 @@ class _Attempt:
         return _sentence_of(stop, position in self.outcomes.failed_before)
 
     def _env(self) -> tuple[Any, dict[str, Any]]:
-        spec = self.spec
+        spec, job = self.spec, self.job
         self.stopping.building = True  # nothing is in flight: a signal ends it at once
         if self.stopping.now():
             raise StopNow
         spec.surroundings.restore()
-        name_worker(f"shard-{spec.shard}")
-        runner = load(spec.runner)
-        provider = make_provider(load(spec.provider), spec.arguments)
-        self.loaded.check("this job")
         begin = time.perf_counter()
-        env = build_here(adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
-        self.loaded.check("this job")  # with the modules that the env has imported
+        if job.built is None:  # all specs of a submission describe the same
+            # one name for each process: its first shard's, which is no other's
+            name_worker(f"shard-{spec.shard}")
+            runner = load(spec.runner)
+            provider = make_provider(load(spec.provider), spec.arguments)
+            job.loaded.check("this job")
+            begin = time.perf_counter()
+            env = build_here(adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
+            job.loaded.check("this job")  # with the modules that the env has imported
+            job.built = runner, env
         self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
-        return runner, env
+        return job.built
 
     def _stretch(self, begin: int, end: int, call: Call) -> tuple[JobState, str] | None:
         unit = (self.spec.policy.batch_size or 1) if call.many is not None else 1
@@ -238,18 +330,18 @@ class _Attempt:
         while at < end:
             if self.stopping.now():
                 return self.stopping.reason()
-            if at in self.failures:
-                stop = self._give_up(at, self.failures[at])
-                at += 1
+            if (failure := self.failures.get(at)) is not None:
+                stops = self.spec.policy.on_error == "raise"
+                block = Block(stop=failure) if stops else Block([failure], [0])
             else:
                 apart = (place for place in self.suspects if place > at)
                 upto = at + 1 if at in self.suspects else min([at + most, end, *apart])
                 self._count()
                 block = self._run(at, upto, call)
-                stop = self._settle(at, block)
-                at += len(block.values)
+            stop = self._settle(at, block)
             if stop is not None:
                 return stop
+            at += len(block.values)
         return None
 
     def _run(self, begin: int, end: int, call: Call) -> Block:
@@ -266,7 +358,7 @@ class _Attempt:
         )
         self.step = block.step
         self.marks.note(in_flight=None)  # a slow disk is no late item
-        self.loaded.check("this job")  # with the modules that the items have imported
+        self.job.loaded.check("this job")  # with the modules that the items have imported
         self.stopping.longest = max([self.stopping.longest, *(seconds for _, seconds in block.steps)])
         to_lines(block, range(begin, end), items, spec.policy, self.worker)
         return block
@@ -275,23 +367,13 @@ class _Attempt:
         self.outcomes.append(begin, block)
         self.budget.add(len(block.failed))
         if block.stop is not None:
-            return self._fail(begin + len(block.values), block.stop)
+            why = _sentence_of(block.stop, begin + len(block.values) in self.outcomes.failed_before)
+            say(block.stop.traceback)
+            self._stop_all(why, at_item=True)
+            return JobState.FAILED, why
         if block.error is not None:  # the runner's own mistake, such as a batch of another length
             raise block.error
         return self._check_budget()
-
-    def _give_up(self, position: int, failure: ItemFailure) -> tuple[JobState, str] | None:
-        self.outcomes.append_failure(position, failure)
-        self.budget.add(1)
-        if self.spec.policy.on_error == "raise":
-            return self._fail(position, failure)
-        return self._check_budget()
-
-    def _fail(self, position: int, failure: ItemFailure) -> tuple[JobState, str]:
-        why = _sentence_of(failure, position in self.outcomes.failed_before)
-        say(failure.traceback)
-        self._stop_all(why, at_item=True)
-        return JobState.FAILED, why
 
     def _check_budget(self, last: bool = False) -> tuple[JobState, str] | None:
         why = self.budget.exceeded(last)
@@ -313,6 +395,7 @@ class _Attempt:
             killed = ProcessEnd(signal=signal.SIGKILL)
             why = late.seconds, late.stack, late.error
             self.losses.add(Loss(begin, late.items, killed, True, True, *why))
+            self.job.place.is_late = True
             self.marks.note(stopping=True)
             did = (
                 f"took {late.seconds:.1f} s" if late.error is None else f"raised {': '.join(late.error[:2])}"
@@ -324,16 +407,6 @@ class _Attempt:
 
 def _sentence_of(failure: ItemFailure, again: bool) -> str:
     return f"{failure.name} failed{' again' if again else ''}: {failure.error_type}: {failure.message}"
-
-
-def wants_requeue(spec: JobSpec) -> bool:
-    """Return whether a shard's last attempt ended at its walltime with an outcome, and is to be queued again.
-
-    Without an outcome the next attempt would end the same way; after a TERM the scheduler itself, or
-    the user who cancelled, decides on the next one.
-    """
-    ended = read_or_none(Layout(Path(spec.run)).shard(spec.shard) / ENDED, Ended) or {}
-    return bool(ended.get("requeue"))
 
 
 class ShardOutcomes(Counted):

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from espnet3.parallel.detached.layout import ENDED, Layout
+from espnet3.parallel.detached.layout import ENDED, LOG, Layout
 from espnet3.parallel.detached.states import (
     GRACE,
     JobState,
@@ -27,7 +27,7 @@ from espnet3.parallel.detached.states import (
 )
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.errors import FolderWriteError
-from espnet3.parallel.ledger.files import write_json
+from espnet3.parallel.ledger.files import open_to_write, write_json
 from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ProcessEnd
 
@@ -182,6 +182,17 @@ def say(text: str) -> None:
         print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {masked(text)}", file=sys.stderr, flush=True)
 
 
+def log_to(folder: Path) -> None:
+    """Have all that this process and its children print go to the log in a folder."""
+    fd = open_to_write(folder / LOG)
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        if stream is not None:
+            stream.flush()
+        os.dup2(fd, number)
+    os.close(fd)
+
+
+# --- items with a time limit: the work is done in a child of the job's process, and killed with an item that hangs ---
 #
 #     job's process ── forks ──> child: the shard's attempt ── a thread watches the item (watch.py)
 #       ^    │                                                          │ too late
@@ -205,17 +216,25 @@ class _Signals:
             _send(self.child, number)
 
 
-def guarded(work: Callable[[], int], limit: float, folder: Path) -> int:
+class Place(ctypes.Structure):
+    """The shard that a job is in, and whether it is killed over a late item; in memory shared with its child."""
+
+    _fields_ = (("shard", ctypes.c_int64), ("is_late", ctypes.c_bool))
+    shard: int
+    is_late: bool
+
+
+def guarded(work: Callable[[], int], limit: float, layout: Layout, place: Place) -> int:
     """Do a job's work in a child, and in a new one each time that one was killed over a late item."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # processes that a child leaves behind become ours, to be ended
     signals = _Signals()
     while True:
-        before = LossFile(folder).n_late
+        place.is_late = False
         child = _start(work, signals)
-        status = _watch(child, folder, limit)
+        status = _watch(child, layout, place, limit)
         signals.child = 0
-        if LossFile(folder).n_late == before:
-            note_end(folder, job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
+        if not place.is_late:
+            note_end(layout.shard(place.shard), job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
             if status < 0:
                 _end_like(-status)
         if status >= 0:
@@ -246,7 +265,7 @@ def _child(work: Callable[[], int], parent: int) -> None:
     sys.exit(work())
 
 
-def _watch(child: BaseProcess, folder: Path, limit: float) -> int:
+def _watch(child: BaseProcess, layout: Layout, place: Place, limit: float) -> int:
     assert child.pid is not None
     look = min(max(limit / 10, _OFTEN), _RARELY)
     job, seen, stuck = job_name(os.getsid(0)), None, 0.0
@@ -254,6 +273,7 @@ def _watch(child: BaseProcess, folder: Path, limit: float) -> int:
         child.join(look)
         if child.exitcode is not None:
             return child.exitcode
+        folder = layout.shard(place.shard)
         mark = read_mark(folder)
         own = (mark.get("job"), mark.get("pid")) == (job, child.pid) and mark.get("in_flight")
         now = mark.get("since") if own else None
@@ -265,6 +285,7 @@ def _watch(child: BaseProcess, folder: Path, limit: float) -> int:
             begin, end = mark["in_flight"]
             killed = ProcessEnd(signal=signal.SIGKILL)
             LossFile(folder).add(Loss(begin, end - begin, killed, seconds=stuck))
+            place.is_late = True
             excuse_dead(folder)
             return -signal.SIGKILL
 

@@ -18,15 +18,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.machine import chosen_gpus, gpu_env
-from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
+from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, log_to, say
 from espnet3.parallel.detached.job_spec import job_environment
-from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, Tasks, write_quickly
 from espnet3.parallel.detached.states import (
     GRACE,
     JobState,
@@ -37,9 +37,9 @@ from espnet3.parallel.detached.states import (
     note_end,
     progress,
     read_mark,
+    said_its_end,
 )
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
 from espnet3.parallel.ledger.lease import Lease, disk_now
 from espnet3.parallel.local.forking import fresh_signals
@@ -47,6 +47,8 @@ from espnet3.parallel.records import ProcessEnd
 
 READY = "ready"
 SUPERVISING = "espnet3.parallel.detached.job.supervising"  # this module
+# over SSH every host may have another interpreter than the plan's
+_WORKER = (sys.executable, "-m", "espnet3.parallel.worker")
 _DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
 _LOOK = 1.0  # seconds between two looks for stop.json
 _PATIENCE = 2 * GRACE  # seconds that the supervisor before may take to end, once none of its jobs is left
@@ -58,18 +60,19 @@ class Supervisor:
     """Runs the shards of the last submission."""
 
     def __init__(
-        self, layout: Layout, plan: Plan, shards: list[int], gpus: Sequence[str] = (), shared: bool = False
+        self, layout: Layout, plan: Plan, shards: list[int], tasks: Path, gpus: Sequence[str] = ()
     ) -> None:
         self.layout = layout
         self.plan = plan
+        self.tasks = tasks  # the file that lists the shards' specs for jobs, which go on from one to the next
+        self.places = {shard: at for at, shard in enumerate(shards)}  # of the specs in it
+        write_json(tasks, asdict(Tasks(0, [str(layout.spec(shard)) for shard in shards])))
         # shared out among the jobs that run at a time; none: they see what this process sees
         self.gpus = gpus
         self.todo = deque(shards)
-        self.shared = shared  # supervisors of other hosts run some of them
         self.stopping = threading.Event()
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._running: dict[int, subprocess.Popen[bytes]] = {}  # by slot
         self._deaths: dict[int, tuple[int, tuple[int, int]]] = {}
-        self._started: set[int] = set()
         self._killing = False
 
     def run(self) -> None:
@@ -118,18 +121,18 @@ class Supervisor:
             except IndexError:  # another slot was faster
                 return
             folder = self.layout.shard(shard)
-            is_others = self.shared and holder_lives(folder, disk_now(self.layout.folder))
-            if not is_others and not (folder / DONE).exists():
+            failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
+            # a living job has it, of this host or another one
+            taken = (folder / DONE).exists() or failed or holder_lives(folder, disk_now(self.layout.folder))
+            if not taken:
                 self._job(shard, slot)
 
     def _job(self, shard: int, slot: int) -> None:
         folder = self.layout.shard(shard)
         make_folder(folder)
-        log = open_to_write(folder / LOG)
-        try:
+        with open(open_to_write(folder / LOG), "ab") as log:
             process = subprocess.Popen(
-                # over SSH every host may have another interpreter than the plan's
-                [sys.executable, "-m", "espnet3.parallel.worker", str(self.layout.spec(shard))],
+                [*_WORKER, "--tasks", str(self.tasks), str(self.places[shard])],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -137,24 +140,27 @@ class Supervisor:
                 env={**job_environment(), **gpu_env(self.gpus, slot)},
                 start_new_session=True,
             )
-        finally:
-            os.close(log)
-        self._running[shard] = process
-        self._started.add(shard)
+        self._running[slot] = process
         if self.stopping.is_set():
             self._signal(signal.SIGTERM)
         try:
             status = process.wait()
         finally:
-            del self._running[shard]
+            del self._running[slot]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # the processes that the job left behind
+        job = job_name(process.pid)
+        left = (other for other in self.places if not (self.layout.shard(other) / DONE).exists())
+        shard = next(
+            (other for other in left if read_mark(self.layout.shard(other)).get("job") == job), shard
+        )
+        folder = self.layout.shard(shard)
         say(f"shard {shard} ended with {status}")
         killed = self._killing and status == -signal.SIGKILL
         if killed:  # by this process, whatever item it was in
             excuse_dead(folder)
             self._note_stop(shard, f"killed {GRACE:g} s after it was asked to end, in the middle of an item")
-        at_work = note_end(folder, job_name(process.pid), ProcessEnd.from_returncode(status))
+        at_work = note_end(folder, job, ProcessEnd.from_returncode(status))
         self._settle(shard, status, at_work)
 
     def _settle(self, shard: int, status: int, at_work: bool) -> None:
@@ -185,7 +191,7 @@ class Supervisor:
         for shard in self.todo:
             if holder_lives(self.layout.shard(shard), now):
                 continue  # another host's
-            if shard in self._started:
+            if read_mark(self.layout.shard(shard)):  # it was begun
                 self._note_stop(shard, "its process had died, and was not started again")
             else:
                 self._note_stop(shard, "", JobState.NOT_STARTED)
@@ -223,29 +229,21 @@ def main() -> int:
     lease = Lease(folder)
     try:
         acquire(lease, "supervisor", _PATIENCE, _RETAKE)
-    except FolderInUseError as error:
-        print(error, flush=True)
-        return 1
-    try:
         plan = layout.plan()
         plan = replace(plan, n_workers=given.slots or plan.n_workers)
-        try:
-            gpus = chosen_gpus(plan.options, plan.n_workers) if row(plan.env).kind is Kind.GPU else []
-        except ParallelError as error:
-            print(error, flush=True)
-            return 1
+        gpus = chosen_gpus(plan.options, plan.n_workers) if row(plan.env).kind is Kind.GPU else []
         print(READY, flush=True)
-        log = open_to_write(folder / LOG)
-        for fd in (1, 2):
-            os.dup2(log, fd)
+        log_to(folder)
         shards = [int(shard) for shard in layout.jobs()["jobs"]]
-        own = shards[number::n_hosts]
-        # then the other hosts' shards, from the end: those that their host comes to last
-        shards = own + [shard for shard in reversed(shards) if shard not in set(own)]
+        begins_at = len(shards) * number // n_hosts
+        shards = shards[begins_at:] + shards[:begins_at]
         say(f"supervising {len(shards)} shards, {plan.n_workers} at a time")
         begin = time.monotonic()
-        Supervisor(layout, plan, shards, gpus, shared=n_hosts > 1).run()
+        Supervisor(layout, plan, shards, folder / "tasks.json", gpus).run()
         say(f"ended after {time.monotonic() - begin:.1f} s")
+    except ParallelError as error:
+        print(error, flush=True)
+        return 1
     finally:
         lease.release()
     return 0

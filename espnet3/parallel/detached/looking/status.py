@@ -17,6 +17,8 @@ from espnet3.parallel.detached.states import (
     ShardStatus,
     holder_lives,
     holder_of,
+    is_free,
+    job_of,
     shard_status,
 )
 from espnet3.parallel.ledger.errors import FolderInUseError
@@ -25,6 +27,7 @@ from espnet3.parallel.ledger.lease import disk_now
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.provenance.record import changed_files, shortened
 
+_FREE = "its job has ended without beginning it, and another one takes it"
 _SHOWN = 5  # folders with a run that are named where there is none
 _POLL = (0.1, 10.0)  # seconds between two looks: at first, and after a while
 _SHARE = 0.05  # of the time waited so far, between those
@@ -39,11 +42,17 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
             f"changed since the submission: {'; '.join(shortened(changed))}. Jobs that start now are refused: take it "
             "back, or submit again with resume=False or 'force' (a recipe's stage: ESPNET3_RESUME=force)"
         )
-    shards = range(plan.n_shards)
-    found = [shard_status(layout, plan, n, ids.get(str(n), ""), now, None) for n in shards]
-    silent = {str(s.shard): s.job_id for s in found if s.job_id and may_be_queued(s.state)}
-    if silent:
-        _ask(layout, plan, silent, found, notes)
+    found = [shard_status(layout, plan, n, ids.get(str(n), ""), now, None) for n in range(plan.n_shards)]
+    silent = {s.shard: s.job_id for s in found if s.job_id and may_be_queued(s.state)}
+    _ask(layout, plan, silent, found, notes)
+    # the job that has gone on with a shard knows more of its end than the shard's own, which found it taken
+    folders = {shard: layout.shard(shard) for shard in silent if not found[shard].state.alive}
+    others = {shard: ids.get(str(job_of(folder)), silent[shard]) for shard, folder in folders.items()}
+    _ask(layout, plan, dict(others.items() - silent.items()), found, notes)
+    for shard, folder in folders.items() if any(one.state.alive for one in found) else ():
+        if not found[shard].state.alive and is_free(folder):
+            note = "; ".join(filter(None, [found[shard].note, _FREE]))
+            found[shard] = replace(found[shard], state=JobState.PENDING, note=note)
     if any(one.state is not JobState.DONE for one in found) and (home := layout.home()) is not None:
         what = "is a copy of" if layout.original() is not None else "was moved here from"
         notes.append(
@@ -65,8 +74,11 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
 
 
 def _ask(
-    layout: Layout, plan: Plan, silent: dict[str, str], found: list[ShardStatus], notes: list[str]
+    layout: Layout, plan: Plan, jobs: dict[int, str], found: list[ShardStatus], notes: list[str]
 ) -> None:
+    if not jobs:
+        return
+    silent = {str(shard): job for shard, job in jobs.items()}
     queue: Queue = {}
     home, original = layout.home(), layout.original()
     now = disk_now(layout.folder)
@@ -74,14 +86,14 @@ def _ask(
         if original is None:
             queue = launcher(plan.env).query(layout, silent)
         else:
-            queue = {int(shard): (JobState.LOST, "") for shard in silent}
+            queue = dict.fromkeys(jobs, (JobState.LOST, ""))
     except OSError as error:
         notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
-    for shard, job in silent.items():
-        status = shard_status(layout, plan, int(shard), job, now, queue)
+    for shard in jobs:
+        status = shard_status(layout, plan, shard, found[shard].job_id, now, queue)
         if home is not None and status.state is JobState.LOST and not status.note:
             status = replace(status, note=f"its job was submitted for {home}")
-        found[int(shard)] = status
+        found[shard] = status
 
 
 def driver_of(run: Path) -> str:

@@ -12,24 +12,24 @@ import re
 import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cache
 from itertools import pairwise
 from types import CodeType
 from typing import Any, cast
 
+from espnet3.parallel.provenance.modules import absolute
+
 DIGITS = 16
 BODY = "<module>"  # what a module's own statements are called among its functions
-WITHIN = "[]"  # at the end of a place: something in it
 _FLAGS = 0x2AF  # optimized, new locals, *args, **kwargs, and generators and coroutines of all kinds
-_IS_FUNCTION = 0x02  # its locals are its own: no class body, and no module
+IS_FUNCTION = 0x02  # its locals are its own: no class body, and no module
 _UNSAID = frozenset({"__doc__", "__firstlineno__", "__static_attributes__"})  # of class bodies and modules
 _LAST = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _OTHERWISE = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE"}
 
 _VERSION = sys.version_info[:2]
-_WITH_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))  # a list since Python 3.12
-_MORE = dis.opmap["EXTENDED_ARG"]
+WITH_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))  # a list since Python 3.12
+_MORE, _IMPORT = dis.opmap["EXTENDED_ARG"], dis.opmap["IMPORT_NAME"]
 _NO_STEPS = frozenset(dis.opmap.get(name) for name in ("EXTENDED_ARG", "NOP", "CACHE"))
 # One instruction for two
 _PAIRS = {
@@ -47,36 +47,21 @@ _MEANT = {op: (at, 0) for at, ops in enumerate(_TABLES) for op in ops} | {
     dis.opmap["COMPARE_OP"]: (4, 5 if _VERSION >= (3, 13) else 4 if _VERSION >= (3, 12) else 0),
 }
 _NAMES = [name.replace("FORWARD_", "").replace("BACKWARD_", "") for name in dis.opname]
-_OPS = {name: op for op, name in enumerate(_NAMES)}
+OPS = {name: op for op, name in enumerate(_NAMES)}
 _JUMP_NAMES = frozenset(_NAMES[op] for op in (*dis.hasjrel, *dis.hasjabs))
 _ALWAYS = frozenset(name for name in _JUMP_NAMES if name.startswith("JUMP_") and "_IF_" not in name)
 
-_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
-# How many keys stand between the owner of a part and the top of the stack
-_KEYS = {"BINARY_SUBSCR": 1, "STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "BINARY_SLICE": 2, "STORE_SLICE": 2}
-_DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 2}  # Python 3.10 has these in names, and not as arguments
-_PARTS = frozenset({*_ATTRIBUTES, "LOAD_SUPER_ATTR", "BINARY_SUBSCR", "BINARY_SLICE"})
-_SETTERS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELETE_ATTR"})
-_TAKERS = ("STORE_", "DELETE_", "POP_", "END_")  # they leave no value
-_COPIES, _TURNS = ("COPY", "DUP_"), ("SWAP", "ROT_")
-_KINDS = {"STORE_GLOBAL": "global", "DELETE_GLOBAL": "global", "STORE_DEREF": "free", "DELETE_DEREF": "free"}
-_CHANGERS = frozenset(  # methods of containers that change them
-    {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
-    | {"reverse", "setdefault", "sort", "update"}
-)
-# The place of a value: a root, which is "global", the "first" argument, another one ("argument x") or "free" (a
-# variable of the function around), then the names that lead to the value
-_Place = tuple[str, ...]
+ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 # An instruction: its name, the name or constant that it uses, or where it jumps to, or else its argument; its argument
 # as it is; its offset. `dis` has the same, and takes twenty times as long
-_Step = tuple[str, Any, int, int]
+Step = tuple[str, Any, int, int]
 
 
-def steps_of(code: CodeType) -> list[_Step]:
+def steps_of(code: CodeType) -> list[Step]:
     """Return the instructions that count; split those that do two things."""
-    steps: list[_Step] = []
-    raw, above, has_names = code.co_code, 0, not code.co_flags & _IS_FUNCTION
+    steps: list[Step] = []
+    raw, above, has_names = code.co_code, 0, not code.co_flags & IS_FUNCTION
     cells = (*code.co_cellvars, *code.co_freevars)
     if _VERSION >= (3, 11):  # cells that are arguments have one number
         cells = (*code.co_varnames, *(one for one in cells if one not in code.co_varnames))
@@ -114,13 +99,13 @@ def _target(raw: bytes, at: int, arg: int) -> int:
     return after + (-2 if "BACKWARD" in dis.opname[raw[at]] else 2) * arg
 
 
-def _hash(code: CodeType, steps: list[_Step], body: bool = False) -> str:
+def _hash(code: CodeType, steps: list[Step], body: bool = False) -> str:
     counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags & _FLAGS)
     parts = (counts, code.co_varnames, code.co_freevars, code.co_cellvars, _flow(code, steps, body))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:DIGITS]
 
 
-def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
+def _flow(code: CodeType, steps: list[Step], body: bool) -> list[Any]:
     """Return the instructions, and for those that do not go on with the next one alone, how far away their next are."""
     flow: list[Any] = [
         (op, value if type(value) is str or type(value) is int else (_steady(value, body),))
@@ -164,7 +149,7 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
 
 def _steady(value: Any, body: bool = False) -> str:
     if isinstance(value, CodeType):
-        is_left_out = body and value.co_flags & _IS_FUNCTION
+        is_left_out = body and value.co_flags & IS_FUNCTION
         return value.co_name if is_left_out else body_hash(value) if body else code_hash(value)
     if isinstance(value, (tuple, frozenset)):
         parts = [_steady(one) for one in value]
@@ -192,82 +177,26 @@ class Facts:
         texts: All texts in it.
         reads: The names of the module that it reads.
         bare: Those of them that it hands on as they are, so that other code may change them.
-        imports: Its imports: module as written, dots before it, names from it.
     """
 
     def __init__(self, code: CodeType) -> None:
         steps, inner = steps_of(code), [facts_of(one) for one in code.co_consts if isinstance(one, CodeType)]
         texts = [one for each in code.co_consts for one in (each if type(each) is tuple else (each,))]
-        self._code, self._inner, self.hash = code, inner, _hash(code, steps)
+        self.hash = _hash(code, steps)
         self.names: frozenset[str] = frozenset(code.co_names).union(*(one.names for one in inner))
         self.texts: frozenset[str] = frozenset(one for one in texts if type(one) is str)
         self.texts = self.texts.union(*(one.texts for one in inner))
         self.reads: set[str] = set().union(*(one.reads for one in inner))
         self.bare: set[str] = set().union(*(one.bare for one in inner))
-        self.imports: list[tuple[str, int, tuple[str, ...]]] = [each for one in inner for each in one.imports]
         for at, (op, value, arg, _) in enumerate(steps):
-            if op in _GLOBALS:
+            if op in GLOBALS:
                 self.reads.add(value)
                 is_called = _VERSION >= (3, 11) and op == "LOAD_GLOBAL" and arg & 1
-                if not is_called and steps[at + 1][0] not in _ATTRIBUTES:
+                if not is_called and steps[at + 1][0] not in ATTRIBUTES:
                     self.bare.add(value)
-            elif op == "IMPORT_NAME":
-                level, taken = steps[at - 2][1], steps[at - 1][1]
-                self.imports.append((value, level if type(level) is int else 0, tuple(taken or ())))
-
-    @cached_property
-    def changes(self) -> set[_Place]:
-        """Places that the code changes and has not made itself; "[]" at the end means changed in place."""
-        return {place for place in _changes(self._code) if place}.union(*(one.changes for one in self._inner))
 
 
 facts_of = cache(Facts)  # by equality, to which lines and the types of constants belong
-
-
-def _changes(code: CodeType) -> Iterator[_Place | None]:
-    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-    arguments = code.co_varnames[:count] if code.co_flags & _IS_FUNCTION else ()
-    known: dict[str, _Place | None] = {name: (f"argument {name}",) for name in arguments}
-    known |= {name: ("first",) for name in arguments[:1] if code.co_argcount}
-    known |= {name: ("free", name) for name in code.co_freevars}
-    steps = steps_of(code)
-    for at, (op, name, *_) in enumerate(steps):
-        before = steps[at - 1][0]
-        if op in _KINDS and name not in code.co_cellvars:
-            yield (_KINDS[op], name, WITHIN)
-        elif op.startswith("STORE_FAST") or op == "STORE_DEREF":
-            known[name] = _place(steps, at, 0, known)
-        elif op in _SETTERS:  # after a swap, `+=` has read the same part, of a copy of its owner
-            yield None if before.startswith(_TURNS) else _part(steps, at, known)
-        elif op in _PARTS and before.startswith(_COPIES):
-            yield _part(steps, at, known)
-        elif op in _ATTRIBUTES and name in _CHANGERS:
-            yield _part(steps, at, known, WITHIN)
-
-
-def _part(steps: list[_Step], at: int, known: dict[str, _Place | None], name: str = "") -> _Place | None:
-    op, read, *_ = steps[at]
-    owner = _place(steps, at, _KEYS.get(op, 0), known)
-    is_whole = owner is None or owner[-1] == WITHIN
-    return owner if is_whole else (*(owner or ()), name or (WITHIN if op in _KEYS else read))
-
-
-def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | None]) -> _Place | None:
-    """Return the place of the value that lies so far below the top of the stack before a step, if it is known."""
-    while at > 0 and (below or steps[at - 1][0].startswith(_TAKERS)):
-        at -= 1
-        op, _, arg, _ = steps[at]
-        below -= dis.stack_effect(_OPS[op], arg if _OPS[op] in _WITH_ARGUMENT else None, jump=False)
-        below -= op == "END_FOR"  # it also takes the value that the end of a loop would have left
-        if below < 0 or op.startswith(_TURNS):
-            return None
-    op, name, arg, _ = steps[at - 1]
-    if op.startswith(_COPIES):
-        return _place(steps, at - 1, _DEPTHS.get(op, arg) - 1, known)
-    if op in _GLOBALS:
-        return ("global", name)
-    is_local = op.startswith("LOAD_FAST") or op == "LOAD_DEREF"
-    return known.get(name) if is_local else _part(steps, at - 1, known) if op in _PARTS else None
 
 
 @cache
@@ -276,7 +205,7 @@ def functions_in(code: CodeType) -> dict[str, list[CodeType]]:
     found: dict[str, list[CodeType]] = {}
     for one in code.co_consts:
         if isinstance(one, CodeType):
-            is_function = one.co_flags & _IS_FUNCTION
+            is_function = one.co_flags & IS_FUNCTION
             is_generic = one.co_name.startswith("<generic parameters")
             if is_function and not is_generic:
                 found.setdefault(one.co_name, []).append(one)
@@ -287,25 +216,24 @@ def functions_in(code: CodeType) -> dict[str, list[CodeType]]:
 
 
 @cache
-def hashes_in(code: CodeType) -> dict[str, set[str]]:
-    """Return the hashes of a module's own statements and of its functions, by name."""
-    functions = {name: {code_hash(one) for one in found} for name, found in functions_in(code).items()}
-    return {BODY: {body_hash(code)}, **functions}
+def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[str]:
+    """Return the absolute names of what code of a package imports; `at_once`: its functions do not count."""
+    steps, found = steps_of(code) if _IMPORT in code.co_code[::2] else [], []
+    for at, (op, value, *_) in enumerate(steps):
+        if op == "IMPORT_NAME":
+            level, taken = steps[at - 2][1], steps[at - 1][1]
+            base = absolute(value, level if type(level) is int else 0, package)
+            found += [base, *(f"{base}.{one}" for one in taken or () if one != "*")]
+    for one in code.co_consts:
+        if isinstance(one, CodeType) and not (at_once and one.co_flags & IS_FUNCTION):
+            found += imports_in(one, package, at_once)
+    return found
 
 
 @cache
-def constants_in(code: CodeType) -> dict[str, str]:
-    """Return a hash of each constant that a module's code sets once, to a literal."""
+def constants_in(code: CodeType) -> dict[str, Any]:
+    """Return the constants that a module's code sets once, to a literal."""
     steps = pairwise(steps_of(code))
     stores = [(name, before) for before, (op, name, *_) in steps if op in ("STORE_NAME", "STORE_GLOBAL")]
     times = Counter(name for name, _ in stores)
-    return {
-        name: constant_hash(set_to)
-        for name, (op, set_to, *_) in stores
-        if times[name] == 1 and op == "LOAD_CONST"
-    }
-
-
-def constant_hash(value: Any) -> str:
-    """Return a hash of a plain value, since it may be a secret."""
-    return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+    return {name: set_to for name, (op, set_to, *_) in stores if times[name] == 1 and op == "LOAD_CONST"}

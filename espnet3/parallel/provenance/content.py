@@ -21,7 +21,8 @@ from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodTy
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
-from espnet3.parallel.provenance.code import WITHIN, code_hash, facts_of
+from espnet3.parallel.provenance.changed import WITHIN, changes_of, is_of_torch
+from espnet3.parallel.provenance.code import code_hash
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
@@ -127,19 +128,26 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 class Content:
-    """Hashes values; `reach.Reach` also takes in the code in them."""
+    """Hashes values; `reach.Reach` also takes in the code in them.
 
-    lenient = False  # whether any value without content drops out
-    # modules whose functions and classes are missing yet when a run begins
-    come_later: Set[str] = frozenset()
+    Args:
+        module_name: What the module of a function or class is called.
+        left_out: Returns the names of an object's attributes that do not count.
+        come_later: Modules whose functions and classes may be missing yet when a run begins.
+        lenient: Whether any value without content drops out.
+    """
 
     def __init__(
         self,
         module_name: Callable[[str], str] = name_of,
-        left_out: Callable[[Any], set[str]] = lambda _: set(),
+        left_out: Callable[[Any], Set[str]] = lambda _: frozenset(),
+        come_later: Set[str] = frozenset(),
+        lenient: bool = False,
     ) -> None:
         self._module_name = module_name
-        self.left_out = left_out  # the names of an object's attributes that do not count
+        self._left_out = left_out
+        self._come_later = come_later
+        self._lenient = lenient
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
         self._known: dict[int, tuple[str, Any]] = {}
@@ -153,7 +161,7 @@ class Content:
             try:
                 found = self._of(value, place).hex()
             except RecursionError:
-                if not self.lenient:
+                if not self._lenient:
                     raise NoContentError(place, type(value).__qualname__, "it is nested too deeply") from None
                 found = "deep"
             finally:
@@ -207,10 +215,7 @@ class Content:
         return _digest(name, *[self._of(one, f"{place}[{at}]") for at, one in enumerate(here)])
 
     def _comes_later(self, value: Any) -> bool:
-        if not is_a(value, (FunctionType, type)) or module_of(value) not in self.come_later:
-            return False
-        self.add(value)
-        return True
+        return is_a(value, (FunctionType, type)) and module_of(value) in self._come_later
 
     def _of_code(self, value: Any, place: str) -> bytes:
         self.add(value)
@@ -226,15 +231,12 @@ class Content:
         if is_named and (is_users(value) or not value.__closure__):
             return _digest("code", full)  # its name says which it is, and its code counts there
         said = code_hash(value.__code__).encode() if is_users(value) else b""
-        given = given_to(value).values()
-        for one in [one for one, is_changed in given if is_changed]:  # the code in it counts all the same
-            self._apart(one, place)
-        kept = tuple(one for one, is_changed in given if not is_changed)
+        kept = tuple(one for one, is_changed in given_to(value).values() if not is_changed)
         return _digest("code", full, said, self._of(kept, place))
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes = b"") -> bytes:
         modules = {base.__module__ for base in kind.__mro__}
-        if modules & _NOTHING or (self.lenient and modules & _ONCE):
+        if modules & _NOTHING or (self._lenient and modules & _ONCE):
             return _digest("nothing", kind.__qualname__.encode())
         attributes, is_users_own = attributes_of(value), any(map(is_users, kind.__mro__))
         is_stream = not is_users_own and (
@@ -245,17 +247,15 @@ class Content:
             return self._of(("object", kind, *taken), place)
         is_empty = not (inside or taken or attributes or kind.__flags__ & _MADE_BY_PYTHON or kind is object)
         if is_empty or is_stream:
-            if not self.lenient:
+            if not self._lenient:
                 raise NoContentError(place, kind.__qualname__)
             return _digest("nothing", self._of(kind, place))
         self._targets(attributes)
-        out = set(self.left_out(value))
+        out = {*self._left_out(value)}
         for base in kind.__mro__:  # in these cached properties keep their values
             out.update(name for name, one in vars(base).items() if type(one) is cached_property)
         parts = [("", kind), ("", taken), *(pair for pair in attributes.items() if pair[0] not in out)]
         found = [part for name, one in parts for part in (name.encode(), self._of(one, f"{place}.{name}"))]
-        for name in out & attributes.keys():  # the code in it counts all the same
-            self._apart(attributes[name], place)
         return _digest("object", b"" if WITHIN in out else inside, *found)
 
 
@@ -302,11 +302,6 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     return [list(part) if at > 2 and part is not None else part for at, part in enumerate(taken)]
 
 
-def is_of_torch(kind: type) -> bool:
-    """Tell whether a class is the base of all layers and models of torch."""
-    return kind.__module__ == "torch.nn.modules.module"
-
-
 def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, bool]]:
     """Return the defaults of a function, and the variables of the function around it that it reads.
 
@@ -320,7 +315,7 @@ def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, b
             continue
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
-    places = facts_of(code).changes if given or around else ()
+    places = changes_of(code) if given or around else ()
     changed = {" ".join(place[:2]) if place[0] == "free" else place[0] for place in places}
     changed |= {f"argument {name}" for name in code.co_varnames[:1] if "first" in changed}
     found = {

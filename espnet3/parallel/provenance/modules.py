@@ -28,14 +28,20 @@ def _installed() -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=1 << 15)
+def real(file: str) -> str:
+    """Return the path of a file without symbolic links."""
+    return os.path.realpath(file)
+
+
+@functools.lru_cache(maxsize=1 << 15)
 def is_own(file: str) -> bool:
     """Tell whether a file is the user's own: neither installed, nor of the standard library, nor of this layer."""
     if file.startswith("<"):
         return False
-    real = os.path.realpath(file)
-    above, inside, _ = real.rpartition(f"{os.sep}site-packages{os.sep}")
+    path = real(file)
+    above, inside, _ = path.rpartition(f"{os.sep}site-packages{os.sep}")
     is_packaged = inside and _has_packages(above + inside)
-    return not (is_packaged or real.startswith((*_installed(), _OURS + os.sep)))
+    return not (is_packaged or path.startswith((*_installed(), _OURS + os.sep)))
 
 
 @functools.cache
@@ -74,26 +80,30 @@ def file_of(module: str) -> str | None:
 
 
 def name_of(module: str, file: str | None = None) -> str:
-    """Return the name of a module, the same however the program was started: by its file's place in packages."""
+    """Return the name of a module, the same however the program was started: by its file's place in packages.
+
+    These have an `__init__.py`, or else the module is imported by a name that says them.
+    """
     file = file or file_of(module)
-    return name_of_file(file) if file is not None and os.path.isfile(file) else module
+    if file is None or not os.path.isfile(file):
+        return module
+    path, is_imported = _without_suffix(real(file)), module not in MAIN
+    by_file = _name_of_place(path)
+    is_longer = is_imported and len(module) > len(by_file)
+    return module if is_longer and path.endswith(os.sep + module.replace(".", os.sep)) else by_file
+
+
+def _without_suffix(file: str) -> str:
+    folder, last = os.path.split(file)
+    name = last.partition(".")[0]
+    return folder if name == "__init__" else os.path.join(folder, name)
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def name_of_file(file: str) -> str:
-    """Return the name of a module by its file: its packages, which have an `__init__.py`, and its own name."""
-    folder, last = os.path.split(os.path.realpath(file))
-    name = last.partition(".")[0]
-    parts = [] if name == "__init__" else [name]
-    while os.path.isfile(os.path.join(folder, "__init__.py")):
-        folder, last = os.path.split(folder)
-        parts.insert(0, last)
-    return ".".join(parts)
-
-
-def is_same_file(one: str | None, other: str) -> bool:
-    """Tell whether two paths lead to one file: another folder may have a module of that name."""
-    return one is not None and os.path.realpath(one) == os.path.realpath(other)
+def _name_of_place(path: str) -> str:
+    folder, name = os.path.split(path)
+    is_packaged = os.path.isfile(os.path.join(folder, "__init__.py"))
+    return f"{_name_of_place(folder)}.{name}" if is_packaged else name
 
 
 class _Reader(SourceFileLoader):

@@ -67,7 +67,7 @@ def _changes(code: CodeType) -> Iterator[Place | None]:
     known |= {name: ("first",) for name in arguments[:1] if code.co_argcount}
     known |= {name: ("free", name) for name in code.co_freevars}
     steps = steps_of(code)
-    for at, (op, name, *_) in enumerate(steps):
+    for at, (op, name, _, _) in enumerate(steps):
         before = steps[at - 1][0]
         if op in _KINDS and name not in code.co_cellvars:
             yield (_KINDS[op], name, WITHIN)
@@ -130,16 +130,16 @@ class Changed:
         self._loose: set[str] = set()  # that code sets on what it is given
         self._handed_on: set[int] = set()  # the identities of what reached code hands on
         self._names = {*called}  # in code that runs with the items; "name=" where it sets one
-        left, before = list(functions), -1
-        while len(left) != before:
-            before, waiting, left = len(left), left, []
-            for one in waiting:
-                if one.kind is None or _runs(one.called, self._names):
-                    self._take(one)
-                else:
-                    left.append(one)
+        waiting, before = list(functions), -1
+        while len(waiting) != before:
+            before, waiting = len(waiting), [one for one in waiting if not self._takes(one)]
 
-    def _take(self, met: Function) -> None:
+    def _takes(self, met: Function) -> bool:
+        in_place = met.called.startswith("__i") and met.called != "__iter__"  # as `+=` calls them
+        is_special = met.called.startswith("__") and met.called.endswith("__") and not in_place
+        runs = met.called not in _MAKERS and (is_special or met.called in self._names)
+        if met.kind is not None and not runs:
+            return False
         world, code = met.function.__globals__, met.function.__code__
         facts, changes = facts_of(code), changes_of(code)
         of_kind = set() if met.kind is None else self._by_methods[id(met.kind)]
@@ -159,6 +159,7 @@ class Changed:
                 of_kind.add((met.of_class or in_place, tuple(names)))
             elif not in_place:
                 self._loose.add(names[-1])
+        return True
 
     def _at(self, owner: Any, names: Sequence[str]) -> None:
         for name in names[:-1]:
@@ -178,12 +179,6 @@ class Changed:
                 elif on_class or not is_class:
                     found.update(names)
         return found | self._of.get(id(value), set())
-
-
-def _runs(name: str, names: set[str]) -> bool:
-    in_place = name.startswith("__i") and name != "__iter__"  # as `+=` calls them
-    special = name.startswith("__") and name.endswith("__") and not in_place
-    return name not in _MAKERS and (special or name in names)
 
 
 def is_of_torch(kind: type) -> bool:

@@ -12,7 +12,7 @@ import re
 import sys
 from bisect import bisect_left
 from collections import Counter
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from types import CodeType
 from typing import Any, cast
@@ -58,6 +58,7 @@ GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 Step = tuple[str, Any, int, int]
 
 
+@lru_cache(maxsize=64)
 def steps_of(code: CodeType) -> list[Step]:
     """Return the instructions that count; split those that do two things."""
     steps: list[Step] = []
@@ -109,9 +110,9 @@ def _flow(code: CodeType, steps: list[Step], body: bool) -> list[Any]:
     """Return the instructions, and for those that do not go on with the next one alone, how far away their next are."""
     flow: list[Any] = [
         (op, value if type(value) is str or type(value) is int else (_steady(value, body),))
-        for op, value, *_ in steps
+        for op, value, _, _ in steps
     ]
-    offsets = [at for *_, at in steps]
+    offsets = [step[3] for step in steps]
     jumps = {at: bisect_left(offsets, step[1]) for at, step in enumerate(steps) if step[0] in _JUMP_NAMES}
     table = getattr(code, "co_exceptiontable", b"")  # since Python 3.11
     if not jumps and not table:

@@ -128,14 +128,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 class Content:
-    """Hashes values; `reach.Reach` also takes in the code in them.
-
-    Args:
-        module_name: What the module of a function or class is called.
-        left_out: Returns the names of an object's attributes that do not count.
-        come_later: Modules whose functions and classes may be missing yet when a run begins.
-        lenient: Whether any value without content drops out.
-    """
+    """Hashes values; `reach.Reach` also takes in the code in them."""
 
     def __init__(
         self,
@@ -145,9 +138,9 @@ class Content:
         lenient: bool = False,
     ) -> None:
         self._module_name = module_name
-        self._left_out = left_out
-        self._come_later = come_later
-        self._lenient = lenient
+        self._left_out = left_out  # the names of an object's attributes that do not count
+        self._come_later = come_later  # modules whose functions and classes are missing yet when a run begins
+        self._lenient = lenient  # any value without content drops out
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
         self._known: dict[int, tuple[str, Any]] = {}
@@ -201,18 +194,21 @@ class Content:
     def _inside(self, name: str, inside: Any, place: str) -> bytes:
         if isinstance(inside, (bytes, str)):
             return _digest(name, inside if isinstance(inside, bytes) else inside.encode())
+        if isinstance(inside, list) and len(inside) > _LONG and all(type(one) in _SIMPLE for one in inside):
+            return _digest(f"long {name}", marshal.dumps(inside, 0))  # of this version: no references
+        if isinstance(inside, set):
+            parts = [
+                self._apart(one, f"an element of {place}") for one in inside if not self._comes_later(one)
+            ]
+            return _digest(name, *sorted(parts))
         if isinstance(inside, dict):
             self._targets(inside)
             pairs = [pair for pair in inside.items() if not self._comes_later(pair[1])]
-            parts = [each for key, one in pairs for each in ((key, place), (one, f"{place}.{key}"))]
-            return _digest(name, *[self._of(one, where) for one, where in parts])
-        if name in ("list", "tuple") and len(inside) > _LONG and all(type(one) in _SIMPLE for one in inside):
-            return _digest(f"long {name}", marshal.dumps(inside, 0))  # of this version: no references
-        if isinstance(inside, set):
-            parts = [one for one in inside if not self._comes_later(one)]
-            return _digest(name, *sorted(self._apart(one, f"an element of {place}") for one in parts))
-        here = [one for one in inside if name != "list" or not self._comes_later(one)]
-        return _digest(name, *[self._of(one, f"{place}[{at}]") for at, one in enumerate(here)])
+            placed = [each for key, one in pairs for each in ((key, place), (one, f"{place}.{key}"))]
+        else:
+            here = [one for one in inside if name != "list" or not self._comes_later(one)]
+            placed = [(one, f"{place}[{at}]") for at, one in enumerate(here)]
+        return _digest(name, *[self._of(*each) for each in placed])
 
     def _comes_later(self, value: Any) -> bool:
         return is_a(value, (FunctionType, type)) and module_of(value) in self._come_later
@@ -325,8 +321,7 @@ def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, b
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:
-    found = hashlib.sha256(kind.encode())
-    for part in parts:  # each with its length: "ab", "c" is not "a", "bc"
-        found.update(len(part).to_bytes(8, "big"))
-        found.update(part)
-    return found.digest()
+    said = [
+        each for part in parts for each in (len(part).to_bytes(8, "big"), part)
+    ]  # "ab", "c" is not "a", "bc"
+    return hashlib.sha256(b"".join([kind.encode(), *said])).digest()

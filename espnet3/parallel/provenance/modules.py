@@ -29,8 +29,10 @@ def _installed() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1 << 15)
 def real(file: str) -> str:
-    """Return the path of a file without symbolic links."""
-    return os.path.realpath(file)
+    """Return the path of a file without symbolic links; the folders of many files are the same."""
+    folder, name = os.path.split(os.path.abspath(file))
+    path = os.path.join(real(folder), name) if name else folder
+    return os.path.realpath(path) if os.path.islink(path) else path
 
 
 @functools.lru_cache(maxsize=1 << 15)
@@ -61,6 +63,16 @@ def is_users(thing: Any) -> bool:
     if module in sys.builtin_module_names or module.startswith("_cython_"):  # which has no file and no spec
         return False
     return module in MAIN or own_attribute(live, "__spec__") is None
+
+
+def own_modules() -> list[tuple[str, str, ModuleType]]:
+    """Return the modules of the user's own that are loaded, with their names and files."""
+    loaded = [(name, own_attribute(live, "__file__"), live) for name, live in list(sys.modules.items())]
+    return [
+        (name, os.path.abspath(file), live)
+        for name, file, live in loaded
+        if is_a(live, ModuleType) and isinstance(file, str) and is_own(file)
+    ]
 
 
 def module_of(thing: Any) -> str:
@@ -104,6 +116,12 @@ def _name_of_place(path: str) -> str:
     folder, name = os.path.split(path)
     is_packaged = os.path.isfile(os.path.join(folder, "__init__.py"))
     return f"{_name_of_place(folder)}.{name}" if is_packaged else name
+
+
+def are_two(one: str | None, other: str | None) -> bool:
+    """Tell whether two files are there, and are not one: cells of a notebook are in no file."""
+    files = [real(file) for file in (one, other) if file and os.path.isfile(file)]
+    return len(files) == 2 and files[0] != files[1]
 
 
 class _Reader(SourceFileLoader):

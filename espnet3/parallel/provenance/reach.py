@@ -37,6 +37,7 @@ from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to
 from espnet3.parallel.provenance.modules import (
     MAIN,
     absolute,
+    are_two,
     compiled,
     file_of,
     forget_places,
@@ -45,6 +46,7 @@ from espnet3.parallel.provenance.modules import (
     locate,
     module_of,
     name_of,
+    own_modules,
     real,
 )
 
@@ -106,16 +108,11 @@ def constant_hash(value: Any) -> str:
 
 
 class Reach(Content):
-    """Gathers all that is reached, the nearest first.
-
-    Attributes:
-        installed: Top-level names of the installed packages that were met, the standard library's included.
-        functions: The functions that were met, by identity.
-    """
+    """Gathers all that is reached, the nearest first."""
 
     def __init__(self) -> None:
         super().__init__(lenient=True)
-        self.installed: set[str] = set()
+        self.installed: set[str] = set()  # import names of packages, the standard library's included
         self.functions: dict[int, Function] = {}
         self._codes: dict[str, CodeType] = {}
         self._later: set[str] = set()  # modules that functions import: what they register is not there yet
@@ -129,12 +126,7 @@ class Reach(Content):
         # each with its entry, phrase, what has it, and its name there: None for a set of names
         self._values: dict[Any, tuple[dict[str, Any], str, Any, Any, str | None]] = {}
         self._files_of = cache(file_of)
-        loaded = [(name, own_attribute(live, "__file__"), live) for name, live in list(sys.modules.items())]
-        self._loaded = [
-            (name, file, live)
-            for name, file, live in loaded
-            if is_a(live, ModuleType) and isinstance(file, str) and is_own(file)
-        ]
+        self._loaded = own_modules()
 
     def add(self, thing: Any) -> None:
         """Take in a function, a class or a module of the user's, or the dotted name of one."""
@@ -206,7 +198,7 @@ class Reach(Content):
     def _entry(self, module: str, file: str | None) -> dict[str, Any]:
         if (module, file) not in self._places:
             name = name_of(module, file)
-            while name in self._entries and file and real(self._entries[name]["file"] or "") != real(file):
+            while are_two(self._entries.get(name, {}).get("file"), file):
                 name += "'"  # another folder has one of that name
             new: dict[str, Any] = {"file": file, "module": module, "code": {}, "values": {}}
             self._places[module, file] = self._entries.setdefault(name, new)
@@ -217,11 +209,11 @@ class Reach(Content):
         if (key := (module, phrase, id(value), id(owner))) in self._values:
             return
         file = self._files_of(module)
-        text = str(value) if file is not None and (type(value) is str or is_path(value)) else ""
+        text = str(value) if type(value) is str or is_path(value) else ""
         if file is not None and text.count(os.sep) > 1 and os.path.isabs(text):
-            near = os.path.commonpath([text, file])
-            if near in (os.path.dirname(file), text.rstrip(os.sep)):  # a checkout may be moved
-                value = (type(value), os.path.relpath(text, os.path.dirname(file)))
+            here = os.path.dirname(file)
+            if os.path.commonpath([text, file]) in (here, text.rstrip(os.sep)):  # a checkout may be moved
+                value = (type(value), os.path.relpath(text, here))
         self._values[key] = self._entry(module, file), phrase, value, owner, name
         self.hash(value, phrase)
 
@@ -232,8 +224,8 @@ class Reach(Content):
         if id(function) in self.functions:
             return
         self._seen[id(function)] = self.functions[id(function)] = met
-        module, is_text = module_of(function), code.co_filename.startswith("<")
-        # of another file than the module's, where a decorator has put a function of its own in its place
+        # not what the function says, which may be the module of another one that it stands for
+        module, is_text = str(function.__globals__.get("__name__", "")), code.co_filename.startswith("<")
         file = file_of(module) if is_text else os.path.abspath(code.co_filename)
         known = name if is_text else getattr(code, "co_qualname", function.__qualname__)
         kind = "values" if is_text and file else "code"
@@ -368,8 +360,8 @@ class Reach(Content):
             with open(file, "rb") as stream:
                 entry["code"]["its content"] = {hashlib.sha256(stream.read()).hexdigest()[:DIGITS]}
             return
-        for part, found in ({BODY: {body_hash(code)}} if is_loaded else parts_in(code)).items():
-            entry["code"].setdefault(part, set()).update(found)
+        for part, hashes in ({BODY: {body_hash(code)}} if is_loaded else parts_in(code)).items():
+            entry["code"].setdefault(part, set()).update(hashes)
         package = name if os.path.basename(file).startswith("__init__.") else name.rpartition(".")[0]
         if not is_loaded:
             entry["unloaded"] = True

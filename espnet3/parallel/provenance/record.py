@@ -12,7 +12,7 @@ from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.provenance.code import BODY, code_hash
 from espnet3.parallel.provenance.content import WRAPPERS, given_to
-from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, module_of, real
+from espnet3.parallel.provenance.modules import MAIN, compiled, module_of, own_modules, real
 from espnet3.parallel.provenance.reach import (
     INSTALLED,
     PLAIN,
@@ -88,12 +88,9 @@ class LoadedCode:
         lines: list[str] = []
         places = {entry["module"]: key for key, entry in self._left.items()}
         places |= {real(entry["file"]): key for key, entry in self._left.items()}
-        for name, module in list(sys.modules.items()):
-            file = own_attribute(module, "__file__")
-            if name == "__main__" or not isinstance(file, str) or not is_own(file := os.path.abspath(file)):
-                continue
-            key = places.get(MAIN[0] if name in MAIN else name) or places.get(real(file), "")
-            if (entry := self._left.pop(key, None)) is not None:
+        for name, file, module in own_modules():
+            key = places.get(real(file)) or places.get(MAIN[0] if name in MAIN else name, "")
+            if name != MAIN[0] and (entry := self._left.pop(key, None)) is not None:
                 now = _parts_of(module, os.path.basename(file), entry["code"].keys())
                 if entry.get("unloaded") and (code := compiled(name, file)) is not None:
                     for one, found in parts_in(code).items():  # a decorator may have compiled it anew

@@ -56,7 +56,8 @@ class Package:
     def forget(self) -> None:
         """Drop what was imported from here."""
         for name, module in list(sys.modules.items()):
-            if str(getattr(module, "__file__", None) or "").startswith(str(self.folder)):
+            places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+            if any(str(place).startswith(str(self.folder)) for place in places):
                 del sys.modules[name]
         importlib.invalidate_caches()
 

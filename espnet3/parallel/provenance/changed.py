@@ -30,7 +30,7 @@ from espnet3.parallel.provenance.code import (
 WITHIN = "[]"  # at the end of a place: something in it
 # How many keys stand between the owner of a part and the top of the stack
 _KEYS = {"BINARY_SUBSCR": 1, "STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "BINARY_SLICE": 2, "STORE_SLICE": 2}
-_DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 2}  # Python 3.10 has these in names, and not as arguments
+_DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 1}  # Python 3.10 has these in names, and not as arguments
 _PARTS = frozenset({*ATTRIBUTES, "LOAD_SUPER_ATTR", "BINARY_SUBSCR", "BINARY_SLICE"})
 _SETTERS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELETE_ATTR"})
 _TAKERS = ("STORE_", "DELETE_", "POP_", "END_")  # they leave no value
@@ -93,6 +93,8 @@ def _place(steps: list[Step], at: int, below: int, known: dict[str, Place | None
     while at > 0 and (below or steps[at - 1][0].startswith(_TAKERS)):
         at -= 1
         op, _, arg, _ = steps[at]
+        if op == "DUP_TOP_TWO" and below == 1:  # as far down in what it has copied
+            continue
         below -= dis.stack_effect(OPS[op], arg if OPS[op] in WITH_ARGUMENT else None, jump=False)
         below -= op == "END_FOR"  # it also takes the value that the end of a loop would have left
         if below < 0 or op.startswith(_TURNS):

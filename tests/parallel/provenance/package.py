@@ -56,8 +56,7 @@ class Package:
     def forget(self) -> None:
         """Drop what was imported from here."""
         for name, module in list(sys.modules.items()):
-            places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
-            if any(str(place).startswith(str(self.folder)) for place in places):
+            if str(self.folder) in f"{getattr(module, '__file__', '')} {getattr(module, '__path__', '')}":
                 del sys.modules[name]
         importlib.invalidate_caches()
 

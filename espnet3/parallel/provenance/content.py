@@ -21,8 +21,7 @@ from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodTy
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
-from espnet3.parallel.provenance.changed import WITHIN, changes_of, is_of_torch
-from espnet3.parallel.provenance.code import code_hash
+from espnet3.parallel.provenance.code import OF_LAYERS, WITHIN, changes_of, facts_of
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
@@ -226,7 +225,7 @@ class Content:
         is_named = "<" not in value.__qualname__ + known and (known or "__wrapped__" not in vars(value))
         if is_named and (is_users(value) or not value.__closure__):
             return _digest("code", full)  # its name says which it is, and its code counts there
-        said = code_hash(value.__code__).encode() if is_users(value) else b""
+        said = facts_of(value.__code__).hash.encode() if is_users(value) else b""
         kept = tuple(one for one, is_changed in given_to(value).values() if not is_changed)
         return _digest("code", full, said, self._of(kept, place))
 
@@ -280,7 +279,7 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     users = [base for base in kind.__mro__ if is_users(base)]
     if issubclass(kind, BaseException):
         return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
-    theirs = [base for base in kind.__mro__[:-1] if base not in users and not is_of_torch(base)]
+    theirs = [base for base in kind.__mro__[:-1] if base not in users and base.__module__ != OF_LAYERS]
     ways = [vars(base)[name] for base in theirs for name in _PICKLING if name in vars(base)]
     reduce: Any = copyreg.dispatch_table.get(kind) or (lambda one: one.__reduce_ex__(4))
     if users:  # nothing that calls what they override

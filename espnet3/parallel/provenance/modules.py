@@ -99,16 +99,11 @@ def name_of(module: str, file: str | None = None) -> str:
     file = file or file_of(module)
     if file is None or not os.path.isfile(file):
         return module
-    path, is_imported = _without_suffix(real(file)), module not in MAIN
+    folder, last = os.path.split(real(file))
+    path = folder if last.startswith("__init__.") else os.path.join(folder, last.partition(".")[0])
     by_file = _name_of_place(path)
-    is_longer = is_imported and len(module) > len(by_file)
+    is_longer = module not in MAIN and len(module) > len(by_file)
     return module if is_longer and path.endswith(os.sep + module.replace(".", os.sep)) else by_file
-
-
-def _without_suffix(file: str) -> str:
-    folder, last = os.path.split(file)
-    name = last.partition(".")[0]
-    return folder if name == "__init__" else os.path.join(folder, name)
 
 
 @functools.lru_cache(maxsize=1 << 12)

@@ -22,12 +22,13 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a, is_path, own_attribute
 from espnet3.parallel.provenance import FUNCTION
-from espnet3.parallel.provenance.changed import Changed, Function, changes_of
 from espnet3.parallel.provenance.code import (
     BODY,
     DIGITS,
+    Changed,
+    Function,
     body_hash,
-    code_hash,
+    changes_of,
     constants_in,
     facts_of,
     functions_in,
@@ -97,7 +98,7 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
 @cache
 def parts_in(code: CodeType) -> dict[str, set[str]]:
     """Return the hashes of a module's own statements, of its functions and of its constants, by name."""
-    functions = {name: {code_hash(one) for one in found} for name, found in functions_in(code).items()}
+    functions = {name: {facts_of(one).hash for one in found} for name, found in functions_in(code).items()}
     constants = {f"{VALUE}{name}": {constant_hash(one)} for name, one in constants_in(code).items()}
     return {BODY: {body_hash(code)}, **functions, **constants}
 
@@ -229,8 +230,8 @@ class Reach(Content):
         file = file_of(module) if is_text else os.path.abspath(code.co_filename)
         known = name if is_text else getattr(code, "co_qualname", function.__qualname__)
         kind = "values" if is_text and file else "code"
-        self._entry(module, file)[kind].setdefault(known, set()).add(code_hash(code))
-        self._codes[code_hash(code)] = code
+        self._entry(module, file)[kind].setdefault(known, set()).add(facts_of(code).hash)
+        self._codes[facts_of(code).hash] = code
         for phrase, (value, is_changed) in given_to(function, name).items():
             self.hash(value, phrase) if is_changed else self._value(module, phrase, value)
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}

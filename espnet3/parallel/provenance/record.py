@@ -10,7 +10,7 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.provenance.code import BODY, code_hash
+from espnet3.parallel.provenance.code import BODY, facts_of
 from espnet3.parallel.provenance.content import WRAPPERS, given_to
 from espnet3.parallel.provenance.modules import MAIN, compiled, module_of, own_modules, real
 from espnet3.parallel.provenance.reach import (
@@ -116,7 +116,7 @@ def _parts_of(module: ModuleType, file: str, wanted: Set[str]) -> dict[str, set[
         if type(one) is FunctionType:
             name = getattr(one.__code__, "co_qualname", one.__qualname__)
             if os.path.basename(one.__code__.co_filename) == file:
-                found.setdefault(name, set()).add(code_hash(one.__code__))
+                found.setdefault(name, set()).add(facts_of(one.__code__).hash)
             left += [*(value for value, _ in given_to(one).values()), vars(one).get("__wrapped__")]
         elif is_a(one, type) and module_of(one) == module.__name__:
             left += vars(one).values()

@@ -56,7 +56,7 @@ class Package:
     def forget(self) -> None:
         """Drop what was imported from here."""
         for name, module in list(sys.modules.items()):
-            if str(self.folder) in f"{getattr(module, '__file__', '')} {getattr(module, '__path__', '')}":
+            if str(getattr(module, "__file__", None) or "").startswith(str(self.folder)):
                 del sys.modules[name]
         importlib.invalidate_caches()
 

@@ -1,6 +1,7 @@
 """Which edits of the user's code are noticed: those of what a result depends on, and no others."""
 
 import importlib.util
+import sys
 
 import pytest
 
@@ -114,6 +115,7 @@ def test_modules_of_one_name_in_folders_without_init_are_two(package: Package) -
     before = package.code()
     LoadedCode(before).check("this process")
     package.write("b/util", text.format(1))
+    del sys.modules["a"], sys.modules["b"]  # these have no file, and would be kept
     assert changed_parts(before, package.code()) == [
         f"{package.folder}/b/util.py: the value of K has changed"
     ]

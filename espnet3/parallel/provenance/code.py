@@ -383,9 +383,8 @@ class Changed:
     def of(self, value: Any) -> set[str]:
         """Return the names of a module, or the attributes of an object or a class, that are changed."""
         is_class, found = is_a(value, type), set(self._loose if id(value) in self._handed_on else ())
-        if not self._names.isdisjoint(("eval", "train")) and any(
-            base.__module__ == OF_LAYERS for base in type(value).__mro__
-        ):
+        modules = {base.__module__ for base in type(value).__mro__}
+        if OF_LAYERS in modules and not self._names.isdisjoint(("eval", "train")):
             found.add("training")  # which these methods of torch set
         for base in value.__mro__ if is_class else type(value).__mro__:
             for on_class, names in self._by_methods.get(id(base), ()):

@@ -20,7 +20,7 @@ from functools import cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from espnet3.parallel.checks import is_a, is_path, own_attribute
+from espnet3.parallel.checks import is_a, is_path
 from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.provenance.code import (
     BODY,
@@ -187,12 +187,9 @@ class Reach(Content):
 
     def _is_set(self, name: str) -> bool:
         """Tell whether loaded code sets a variable of that name; if none does, a file with another value was edited."""
-        codes = [compiled(module, file) for module, file, _ in self._loaded]
-        return own_attribute(sys.modules["__main__"], "__file__") is None or any(
-            name in facts_of(code).texts or any(name in place for place in changes_of(code))
-            for code in codes
-            if code is not None
-        )
+        codes = [code for module, file, _ in self._loaded if (code := compiled(module, file)) is not None]
+        in_text = file_of(MAIN[0]) is None or any(name in facts_of(code).texts for code in codes)
+        return in_text or any(name in place for code in codes for place in changes_of(code))
 
     # --- notes ---
 

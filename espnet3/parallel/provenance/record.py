@@ -86,8 +86,7 @@ class LoadedCode:
             return
         self._known = len(sys.modules)
         lines: list[str] = []
-        places = {entry["module"]: key for key, entry in self._left.items()}
-        places |= {real(entry["file"]): key for key, entry in self._left.items()}
+        places = {at: key for key, one in self._left.items() for at in (one["module"], real(one["file"]))}
         for name, file, module in own_modules():
             key = places.get(real(file)) or places.get(MAIN[0] if name in MAIN else name, "")
             if name != MAIN[0] and (entry := self._left.pop(key, None)) is not None:

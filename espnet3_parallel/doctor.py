@@ -1,4 +1,4 @@
-"""`espnet3-parallel doctor`: check a configuration without submitting anything, or compare ways to run it."""
+"""`espnet3-parallel doctor`: check a configuration without submitting anything."""
 
 from __future__ import annotations
 
@@ -7,36 +7,30 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.machine import chosen_gpus
-from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.functions.running import run
 from espnet3.parallel.local.fork_server import without_dask
 from espnet3.parallel.messages import counted
-from espnet3.parallel.records import ItemFailure
-from espnet3.parallel.runner.hooks import writes_files
-from espnet3.parallel.testing.answers import first_difference, unused_batches
 from espnet3_parallel import layer
-from espnet3_parallel.configs import read_block, read_file
+from espnet3_parallel.configs import read_block
 from espnet3_parallel.importable import (
     Facts,
     arrived,
     differences,
     existing,
     look,
-    look_as_job,
     marked,
     reply,
-    runner_and_provider,
     see_current_folder,
 )
 from espnet3_parallel.layer import Finding
@@ -49,8 +43,6 @@ from espnet3_parallel.output import Tell, as_json_option, say, verb, wrapped
     click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would."),
     click.option("--folder", "folders", metavar="DIR", multiple=True, help="A folder that workers must see."),
     click.option("--start", is_flag=True, help="Start a worker, which imports the classes and sees folders."),
-    click.option("--same-answer", is_flag=True, help="Compare items run here, on workers and detached."),
-    click.option("--items", type=click.IntRange(2), default=12, show_default=True, help="Of --same-answer."),
     as_json_option,
 )
 def doctor(
@@ -59,31 +51,26 @@ def doctor(
     provider: str | None,
     folders: tuple[str, ...],
     start: bool,
-    same_answer: bool,
-    items: int,
     as_json: bool,
 ) -> None:
     """Show which espnet3.parallel is in use; check CONF without submitting anything.
 
     Exit status: 0 nothing is wrong, 1 something is.
     """
-    if conf is None and (start or folders or ((runner or provider) and not same_answer)):
+    if conf is None and (start or folders or runner or provider):
         raise click.UsageError("give a CONF: what it names is checked with its block")
     classes = {"runner": runner, "provider": provider}
     wanted = {what: name for what, name in classes.items() if name is not None}
-    options = {"--start": start, "--runner": bool(wanted) or same_answer}
+    options = {"--start": start, "--runner": bool(wanted)}
     tell = _Told({name for name, given in options.items() if given}, as_json)
     for found in layer.findings(layer.in_use()):
         tell(found.good, found.text)
     try:
-        loaded = None if conf is None else read_file(conf)
-        if loaded is not None and not (same_answer and "parallel" not in loaded and "env" not in loaded):
-            config = read_block(str(conf), loaded)
+        if conf is not None:
+            config = read_block(conf)
             workers, given = counted(config.n_workers, "worker"), counted(len(config.options), "option")
             tell(True, f"{conf}: env {config.env}, {workers}, {given}")
             _look_at_block(config, wanted, folders, tell)
-        if same_answer:
-            _try_answers(loaded, wanted, items, tell)
     except ParallelError as error:
         tell(False, str(error))
     tell.end()
@@ -198,18 +185,8 @@ def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) ->
     classes = "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS"
     tell(None, classes, "--runner")
     python = config.options.get("python") or config.options.get("remote_python")
-    if python is None or here.wrong:
-        return here
-    elsewhere = BACKENDS[config.env].kind in (Kind.SSH, Kind.KUBERNETES)
-    if elsewhere or not os.path.isabs(str(python)):
-        tell(None, f"{python}: it belongs to the machines of the workers; --start asks it there", "--start")
-        return here
-    there = look_as_job(str(python), wanted)
-    if isinstance(there, str):
-        tell(False, f"the jobs' Python: {there}")
-    else:
-        name = f"the jobs' Python {python}"
-        _compare(here, there, name, f"{name} fits: {there.python}", tell)
+    if python is not None:
+        tell(None, f"{python}, which starts the workers: --start asks it", "--start")
     return here
 
 
@@ -247,41 +224,3 @@ def _where(asked: tuple[dict[str, str], list[Path]]) -> tuple[str, Facts, list[s
 
     wanted, folders = asked
     return f"{socket.gethostname()}, process {os.getpid()}", look(wanted), [reply(each) for each in folders]
-
-
-_WORKERS = (1, 2, 3)
-_SIZES = (1, 4)
-
-
-def _try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell) -> None:
-    try:
-        runner_class, provider = runner_and_provider(whole, wanted.get("runner"), wanted.get("provider"))
-        detached = not writes_files(runner_class)
-        batches = runner_class.batch_forward is not BaseRunner.batch_forward
-        if not detached:
-            tell(None, "its writer hooks: the results of forward are compared, before files are made of them")
-            names = ("forward", "batch_forward") if batches else ("forward",)
-            body: dict[str, Any] = {name: staticmethod(getattr(runner_class, name)) for name in names}
-            place = {"__module__": runner_class.__module__, "__qualname__": runner_class.__qualname__}
-            runner_class = type(runner_class.__name__, (BaseRunner,), body | place)
-        with unused_batches():
-            runner = runner_class(provider, progress=False, on_error="record")
-        sizes = (None, *_SIZES) if batches else (None,)
-        results, difference = first_difference(runner, list(range(n_items)), _WORKERS, sizes, detached)
-    except Exception as error:  # of the user's code, or of the runner about it
-        kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
-        tell(False, f"the same answer everywhere: {kind}{error}")
-        return
-    if difference is not None:
-        tell(False, f"not the same answer everywhere: {difference}")
-        return
-    failures = [result for result in results if isinstance(result, ItemFailure)]
-    if failures:
-        first = f"item {failures[0].index!r}: {failures[0].error_type}: {failures[0].message}"
-        failed = f"{counted(len(failures), 'item')} of {n_items} failed, everywhere in the same way"
-        tell(len(failures) < n_items, f"{failed}; the first is {first}")
-    ways = ["in this process, twice and backwards", "on 2 and 3 workers"]
-    ways += [f"in batches of {' and '.join(map(str, _SIZES))}"] if batches else []
-    ways += ["as detached jobs"] if detached else []
-    if len(failures) < n_items:
-        tell(True, f"{counted(n_items, 'item')}: the same answer {', '.join(ways)}")

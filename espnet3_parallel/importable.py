@@ -1,30 +1,25 @@
-"""Are runner and provider importable here, by a job's Python, on a worker, and which folders does a worker see?"""
+"""Are runner and provider importable here and on a worker, and which folders does a worker see?"""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import secrets
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.env_provider import EnvironmentProvider
-from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance.shown import versions
-from espnet3.parallel.surroundings import search_path
 
 BASES: dict[str, type] = {"runner": BaseRunner, "provider": EnvironmentProvider}
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "cloudpickle")
-_SECONDS = 600  # importing a user's code from a busy network disk may take minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +43,6 @@ def look(wanted: dict[str, str]) -> Facts:
         else:
             facts.files[what] = str(sys.modules[reference.partition(":")[0]].__file__)
     return facts
-
-
-def look_as_job(python: str, wanted: dict[str, str]) -> Facts | str:
-    """Run `look` with another Python of this machine, in a new process; return why, where that fails."""
-    own = (sys.prefix, sys.base_prefix)
-    path = [entry for entry in search_path() if not entry.startswith(own)]
-    try:
-        done = subprocess.run(
-            [python, "-m", "espnet3_parallel.importable", json.dumps(wanted)],
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-            # a job gets the caller's folder and those entries of sys.path that are not the interpreter's own
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        )
-    except OSError as error:
-        return f"{python} cannot be started: {error.strerror}"
-    except subprocess.TimeoutExpired:
-        return f"importing took {python} more than {_SECONDS} s"
-    lines = done.stdout.splitlines()
-    if done.returncode != 0 or not lines:
-        return f"{python} cannot import espnet3.parallel:\n{done.stderr.strip()[-1000:]}"
-    return Facts(**json.loads(lines[-1]))
 
 
 def differences(here: Facts, there: Facts) -> list[str]:
@@ -113,31 +84,6 @@ def _wrong(what: str, reference: str) -> str:
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         return f"it does not define {', '.join(missing)}"
     return ""
-
-
-def runner_and_provider(whole: Any, runner: str | None, provider: str | None) -> tuple[Any, Any]:
-    """Import both, named on the command line or as `_target_` of a configuration, and make the provider."""
-    names = {"runner": runner, "provider": provider}
-    for what, name in names.items():
-        block = whole.get(what) if isinstance(whole, Mapping) else None
-        target = block.get("_target_") if isinstance(block, Mapping) else None
-        if name is None and target:
-            names[what] = ":".join(str(target).rsplit(".", 1))
-    if missing := [f"--{what} MODULE:CLASS" for what, name in names.items() if name is None]:
-        raise ConfigError(f"which classes are meant? Give {' and '.join(missing)}")
-    see_current_folder()
-    wanted = {what: str(name) for what, name in names.items()}
-    if wrong := look(wanted).wrong:
-        raise ConfigError("; ".join(wrong))
-    runner_class, provider_class = (
-        getattr(sys.modules[module], name)
-        for module, _, name in (each.partition(":") for each in wanted.values())
-    )
-    try:
-        return runner_class, provider_class() if whole is None else provider_class(whole)
-    except Exception as error:  # the user's code
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{wanted['provider']} cannot be made: {reason}") from error
 
 
 def see_current_folder() -> None:
@@ -199,7 +145,3 @@ def arrived(mark: Path) -> str:
     except OSError as error:
         return f"what a worker writes there does not arrive here: {error.strerror}"
     return ""
-
-
-if __name__ == "__main__":
-    print(json.dumps(asdict(look(json.loads(sys.argv[1])))))

@@ -10,47 +10,35 @@ from pathlib import Path
 import click
 
 from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.views import sizing
 from espnet3.parallel.views.charts import amount, duration
-from espnet3_parallel.configs import conf_argument, read_block, read_file
-from espnet3_parallel.importable import runner_and_provider
+from espnet3_parallel.configs import conf_argument, read_block
 from espnet3_parallel.output import as_json_option, say, verb, wrapped
 from espnet3_parallel.runs import a_run
-
-_SAMPLE = 8  # items
 
 
 @verb(
     conf_argument,
     click.option("--items", type=click.IntRange(1), required=True, help="How many items the job has."),
     click.option(
-        "--run", type=click.Path(exists=True, file_okay=False), help="An earlier run of a few items."
+        "--run",
+        type=click.Path(exists=True, file_okay=False),
+        callback=lambda ctx, param, run: a_run(run),
+        required=True,
+        help="An earlier run of a few items.",
     ),
-    click.option("--runner", metavar="MODULE:CLASS", help="Without an earlier run: run a few items here."),
-    click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF."),
     click.option(
         "--within", type=click.FloatRange(0, min_open=True), help="Hours for which to choose the workers."
     ),
-    click.option("--sample", type=click.IntRange(1), help=f"Items to run here without --run [{_SAMPLE}]."),
     as_json_option,
 )
-def size(
-    conf: str,
-    items: int,
-    run: str | None,
-    runner: str | None,
-    provider: str | None,
-    within: float | None,
-    sample: int | None,
-    as_json: bool,
-) -> None:
+def size(conf: str, items: int, run: str, within: float | None, as_json: bool) -> None:
     """Say how long --items take with the workers of CONF, or how many workers do them --within a time.
 
     Prints the block to paste, with walltime and memory as measured.
     """
     config = read_block(conf)
-    measured = _measured(conf, items, run, runner, provider, sample)
+    measured = sizing.measured_by(Path(os.path.abspath(run)))
     backend = BACKENDS[config.env]
     there, most = sizing.placed(measured, backend), sizing.most_workers(backend)
     if within is None:
@@ -79,21 +67,3 @@ def size(
     from omegaconf import OmegaConf
 
     say(f"\n{OmegaConf.to_yaml(OmegaConf.create({'parallel': block}))}", end="")
-
-
-def _measured(
-    conf: str, items: int, run: str | None, runner: str | None, provider: str | None, sample: int | None
-) -> sizing.Measured:
-    if run is not None:
-        if runner or provider or sample:
-            raise click.UsageError(
-                "--run is an earlier run of the runner: leave out --runner and --provider, and --sample"
-            )
-        return sizing.measured_by(Path(os.path.abspath(a_run(run))))
-    try:
-        found = runner_and_provider(read_file(conf), runner, provider)
-    except ConfigError as error:
-        if runner is None and provider is None:
-            raise ConfigError(f"{error}; or an earlier run of it: --run FOLDER") from error
-        raise
-    return sizing.measured_here(*found, min(items, sample or _SAMPLE))

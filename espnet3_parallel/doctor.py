@@ -61,8 +61,7 @@ def doctor(
         raise click.UsageError("give a CONF: what it names is checked with its block")
     classes = {"runner": runner, "provider": provider}
     wanted = {what: name for what, name in classes.items() if name is not None}
-    options = {"--start": start, "--runner": bool(wanted)}
-    tell = _Told({name for name, given in options.items() if given}, as_json)
+    tell = _Told(as_json)
     for found in layer.findings(layer.in_use()):
         tell(found.good, found.text)
     try:
@@ -70,20 +69,18 @@ def doctor(
             config = read_block(conf)
             workers, given = counted(config.n_workers, "worker"), counted(len(config.options), "option")
             tell(True, f"{conf}: env {config.env}, {workers}, {given}")
-            _look_at_block(config, wanted, folders, tell)
+            _look_at_block(config, wanted, folders, start, tell)
     except ParallelError as error:
         tell(False, str(error))
     tell.end()
 
 
 class _Told:
-    def __init__(self, given: set[str], as_json: bool) -> None:
-        self.given, self.as_json = given, as_json
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
         self.found: list[Finding] = []
 
-    def __call__(self, good: bool | None, text: str, by: str = "") -> None:
-        if by in self.given:
-            return
+    def __call__(self, good: bool | None, text: str) -> None:
         self.found.append(Finding(good, text))
         text = str(self.found[-1])
         if not self.as_json:
@@ -104,7 +101,7 @@ class _Told:
 
 
 def _look_at_block(
-    config: ParallelConfig, wanted: dict[str, str], folders: Sequence[str], tell: _Told
+    config: ParallelConfig, wanted: dict[str, str], folders: Sequence[str], start: bool, tell: _Told
 ) -> None:
     row, begin = BACKENDS[config.env], len(tell.found)
     try:
@@ -122,18 +119,24 @@ def _look_at_block(
             look_at_kubernetes(config, tell)
     except ParallelError as error:
         tell(False, str(error))
-    here = _look_at_code(config, wanted, tell)
+    here = _look_at_code(wanted, tell)
     # jobs start in the current folder, write their logs there and import what is there; a pod has its image
     paths = _look_at_folders([*([] if row.kind is Kind.KUBERNETES else [os.getcwd()]), *folders], tell)
-    if not row.is_local:
-        places = " and ".join([*paths, sys.executable])
-        tell(None, f"that workers see {places}: --start asks one", "--start")
-    starts = "a worker that starts and runs an item"
-    tell(None, f"{starts}: --start does it", "--start")
-    if tell.wrong(begin) and "--start" in tell.given:
-        tell(None, f"{starts}: what is wrong above comes first")
-    elif "--start" in tell.given:
+    asked = "a worker that starts and runs an item"
+    if start and tell.wrong(begin):
+        tell(None, f"{asked}: what is wrong above comes first")
+    elif start:
         _start_one(config, wanted, paths, here, tell)
+    else:
+        if not row.is_local:
+            python = config.options.get("python") or config.options.get("remote_python") or sys.executable
+            tell(None, f"that workers see {' and '.join([*paths, str(python)])}: --start asks one")
+        if row.kind is Kind.KUBERNETES:
+            image = config.options.get("image")
+            tell(
+                None, f"that nodes can pull {image}, and that it has this package: --start starts a pod of it"
+            )
+        tell(None, f"{asked}: --start does it")
 
 
 def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None:
@@ -175,18 +178,15 @@ def _look_at_folders(folders: Sequence[str], tell: Tell) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) -> Facts:
+def _look_at_code(wanted: dict[str, str], tell: Tell) -> Facts:
     see_current_folder()
     here = look(wanted)
     for what, file in here.files.items():
         tell(True, f"the {what} {wanted[what]} can be imported: {file}")
     for wrong in here.wrong:
         tell(False, wrong)
-    classes = "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS"
-    tell(None, classes, "--runner")
-    python = config.options.get("python") or config.options.get("remote_python")
-    if python is not None:
-        tell(None, f"{python}, which starts the workers: --start asks it", "--start")
+    if not wanted:
+        tell(None, "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS")
     return here
 
 

@@ -18,7 +18,6 @@ from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance.shown import versions
 
-BASES: dict[str, type] = {"runner": BaseRunner, "provider": EnvironmentProvider}
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "cloudpickle")
 
 
@@ -76,7 +75,7 @@ def _wrong(what: str, reference: str) -> str:
     except (Exception, SystemExit) as error:  # argparse in a user's module ends the process
         return f"{module} cannot be imported: {type(error).__name__}: {error}"
     found = getattr(loaded, name, None)
-    base = BASES[what]
+    base: type = BaseRunner if what == "runner" else EnvironmentProvider
     if found is None:
         return f"{module} has no {name}.{did_you_mean(name, vars(loaded))}"
     if not (isinstance(found, type) and issubclass(found, base)):

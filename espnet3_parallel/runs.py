@@ -30,16 +30,22 @@ _SHOWN = 10  # shards that need attention and are listed one by one
 _FINE = (JobState.DONE, JobState.PENDING, JobState.RUNNING, JobState.NEW, JobState.NOT_STARTED)
 
 
-def a_run(run: str) -> str:
-    """Refuse a folder without a run as a mistake of usage: its exit status is not that of an incomplete run."""
+def _a_run(ctx: click.Context, param: click.Parameter, run: str) -> str:
+    # a mistake of usage: its exit status is not that of an incomplete run
     with suppress(OSError):  # of a folder that may not be read, the verb says why
         if not any(Path(run, name).exists() for name in (RUN, FOLDER)):
             raise click.BadParameter(no_run(Path(os.path.abspath(run))))
     return run
 
 
-_folder = click.Path(exists=True)
-run_argument = click.argument("run", type=_folder, callback=lambda ctx, param, run: a_run(run))
+run_argument = click.argument("run", type=click.Path(exists=True), callback=_a_run)
+run_option = click.option(
+    "--run",
+    type=click.Path(exists=True),
+    callback=_a_run,
+    required=True,
+    help="An earlier run of a few items.",
+)
 trusting = click.option("--trust", is_flag=True, help="Act on RUN even if others own it or may write to it.")
 
 
@@ -49,26 +55,14 @@ def submit(run: str, trust: bool, as_json: bool) -> None:
     print_status(DetachedRun.open(run, trust=trust).submit(), as_json)
 
 
-@verb(
-    run_argument,
-    as_json_option,
-    click.option(
-        "--watch", "watched", is_flag=True, help="Show it again when it changes, until RUN has stopped."
-    ),
-)
-def status(run: str, as_json: bool, watched: bool) -> None:
+@verb(run_argument, as_json_option)
+def status(run: str, as_json: bool) -> None:
     """Show the progress of RUN, and the state of its jobs or its driver.
 
     Exit status: 0 all done, 75 still queued or at work, 1 ended with something missing, 2 not a run.
     """
-    if as_json and watched:
-        raise click.UsageError("--watch is for people, --json for programs: call `status --json` again")
-    look = _look_of(run)
-    found = watch(look, seen=_redraw) if watched else look()
-    if watched:
-        _redraw(found)
-    else:
-        print_status(found, as_json)
+    found = _look_of(run)()
+    print_status(found, as_json)
     sys.exit(exit_status(found))
 
 
@@ -92,13 +86,6 @@ def _look_of(run: str) -> Callable[[], RunStatus | FolderStatus]:
     if is_detached(path):
         return DetachedRun.open(path).status
     return functools.partial(folder_status, path)
-
-
-def _redraw(found: RunStatus | FolderStatus) -> None:
-    begin = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
-    end = "" if sys.stdout.isatty() or not found.alive else "\n"
-    print(begin, end="")
-    say(f"{status_text(found)}{end}", flush=True)
 
 
 @verb(
@@ -169,13 +156,11 @@ def exit_status(found: RunStatus | FolderStatus) -> int:
 # --- the status of a run as text for people, and a live line while it goes on ---
 
 
-def print_status(found: RunStatus | FolderStatus, as_json: bool = False) -> None:
+def print_status(found: RunStatus | FolderStatus, as_json: bool) -> None:
     """Print a status, wrapped at 80 columns, or as JSON."""
-    say(json.dumps(found.to_json(), indent=2) if as_json else status_text(found))
-
-
-def status_text(found: RunStatus | FolderStatus) -> str:
-    """Return a status as text of 80 columns."""
+    if as_json:
+        say(json.dumps(found.to_json(), indent=2))
+        return
     if isinstance(found, RunStatus):
         lines = _of_jobs(found)
     else:
@@ -188,7 +173,7 @@ def status_text(found: RunStatus | FolderStatus) -> str:
             rest = f"computes the {left:,} that are left" if left else "merges it"
             end = f"no driver is at work: the same call of the runner {rest}"
         lines = [wrapped(f"{found.run}: {counts_of(found)}"), wrapped(end)]
-    return "\n".join([*lines, *(wrapped(f"note: {note}") for note in found.notes)])
+    say("\n".join([*lines, *(wrapped(f"note: {note}") for note in found.notes)]))
 
 
 def _of_jobs(found: RunStatus) -> list[str]:

@@ -14,19 +14,13 @@ from espnet3.parallel.views import sizing
 from espnet3.parallel.views.charts import amount, duration
 from espnet3_parallel.configs import conf_argument, read_block
 from espnet3_parallel.output import as_json_option, say, verb, wrapped
-from espnet3_parallel.runs import a_run
+from espnet3_parallel.runs import run_option
 
 
 @verb(
     conf_argument,
     click.option("--items", type=click.IntRange(1), required=True, help="How many items the job has."),
-    click.option(
-        "--run",
-        type=click.Path(exists=True, file_okay=False),
-        callback=lambda ctx, param, run: a_run(run),
-        required=True,
-        help="An earlier run of a few items.",
-    ),
+    run_option,
     click.option(
         "--within", type=click.FloatRange(0, min_open=True), help="Hours for which to choose the workers."
     ),

@@ -237,9 +237,13 @@ def not_indented(config: Any) -> str:
             if not deeper and row[0] not in own:
                 break
             parts[deeper].append(row)
+        place = f"line {line}: " if line else ""
+        if block == "parallel" and not parts[0] and any(row[0] == "env" for row in rows[:at]):
+            return (
+                f"{place}parallel is empty, and env stands above it: move env below it, indented by 2 spaces"
+            )
         if parts[0]:
             steps = [f"{_named(part)} by {n} spaces" for part, n in zip(parts, (2, 4), strict=True) if part]
-            place = f"line {line}: " if line else ""
             return (
                 f"{place}{block} is empty, and what belongs to it stands beside it: YAML has blocks by their "
                 f"indentation. Indent {' and '.join(steps)}"

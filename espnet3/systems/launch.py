@@ -14,9 +14,10 @@ from espnet3.parallel import ChangedRunError, DetachedRun, FolderInUseError, Par
 from espnet3.parallel.errors import ConfigError, MissingPackageError, SubmissionError
 from espnet3.parallel.messages import printable, shown
 from espnet3.systems.base.inference import InferResult
-from espnet3.systems.base.system import trains_by_lightning
+from espnet3.systems.base.scp import OutputsError
+from espnet3.systems.base.system import is_ours
 from espnet3.systems.configs.loading import StageConfigs, load_configs
-from espnet3.systems.configs.mistakes import StageConfigError
+from espnet3.systems.configs.mistakes import NEEDED, StageConfigError, require
 from espnet3.systems.configs.places import place_of
 from espnet3.systems.configs.roles import ROLES, role_of
 from espnet3.systems.logs import show_logs
@@ -26,6 +27,7 @@ _ANEW = (
     "On this command line that is runner.resume=false or runner.resume=force for infer, +collect_stats.resume=false "
     "or =force for collect_stats; without its folder every stage begins anew."
 )
+_UNTRAINED = "neither 'optimizer' nor 'trainer', so nothing is trained"
 
 
 def launch(
@@ -73,7 +75,7 @@ def launch(
     except SourceError as error:
         print(f"create_dataset: {printable(str(error))}", file=sys.stderr)
         return 1
-    except (ConfigError, MissingPackageError) as error:
+    except (ConfigError, MissingPackageError, OutputsError) as error:
         parser.error(_with_place(error, configs) if isinstance(error, StageConfigError) else str(error))
     except (ChangedRunError, FolderInUseError, SubmissionError) as error:
         print(f"{error}\n{_ANEW}" if isinstance(error, ChangedRunError) else error, file=sys.stderr)
@@ -143,7 +145,13 @@ def _configs(
     for each in sorted(stages, key=lambda each: each.name != "train"):  # which looks at most of its config
         role = each.role(configs.plain())
         if role is not None:
-            configs.check(role, trains=each.name == "train" and trains_by_lightning(system))
+            configs.check(role, trains=each.name == "train" and is_ours(system, "train"))
+            nothing = each.name == "train" and _trainer(configs[role]) == _UNTRAINED
+            try:
+                if is_ours(system, each.name) and not nothing:
+                    require(configs[role], role, NEEDED.get(each.name, ()))
+            except StageConfigError as error:
+                raise ConfigError(_with_place(error, configs)) from error
         elif each.roles:
             names = " or ".join(role_of(each.roles[0]).files)
             raise ConfigError(
@@ -162,7 +170,7 @@ def _plan(system: type, stages: Sequence[StageSpec], configs: StageConfigs) -> l
         if role is None:
             lines.append(f"{each.name}: reads no config of its own")
             continue
-        how = _trainer if each.name == "train" and trains_by_lightning(system) else _workers
+        how = _trainer if each.name == "train" and is_ours(system, "train") else _workers
         lines.append(f"{each.name}: {configs.by_role[role].file}; {how(configs[role])}")
     return lines
 
@@ -176,7 +184,7 @@ def _workers(config: Any) -> str:
 
 def _trainer(config: Any) -> str:
     if config.get("trainer") is None and config.get("optimizer") is None:
-        return "neither 'optimizer' nor 'trainer', so nothing is trained"
+        return _UNTRAINED
     block = {
         "accelerator": "auto",
         "devices": "auto",

@@ -148,9 +148,9 @@ def test_doctor_says_why_a_class_cannot_be_used(words, said, conf, code):
 
 
 def test_doctor_leaves_the_jobs_python_to_a_worker(conf):
-    """The Python of `options.python` belongs to the nodes: that it was not tried is said, with what tries it."""
+    """The Python of `options.python` belongs to the nodes: a worker is asked for it, as for the folder."""
     done = CliRunner().invoke(doctor, [conf("slurm", f"{OPTIONS['slurm']}, python: /no/such/python")])
-    assert "not checked  /no/such/python, which starts the workers: --start asks it" in done.output
+    assert " and /no/such/python: --start asks one\n" in done.output
 
 
 def test_what_keeps_two_processes_apart_is_named():

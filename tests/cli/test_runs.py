@@ -87,22 +87,6 @@ def test_other_verbs_say_that_an_ordinary_run_has_no_jobs(tmp_path: Path) -> Non
     assert done.exit_code == 2 and "holds no run (there are runs in run)" in done.stderr
 
 
-def test_watch_shows_every_change_until_the_end(tmp_path: Path) -> None:
-    """`status --watch` prints until no job is left, and its exit status is that of the end."""
-    hold(tmp_path, 0)
-    run = run_of(tmp_path, n=2, shards=2)
-    held(tmp_path, 0)
-    command = [sys.executable, "-m", "espnet3_parallel", "status", str(run.path)]
-    with subprocess.Popen([*command, "--watch"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout is not None
-        assert watching.stdout.readline().startswith(str(run.path))  # the rest may stand on the next line
-        let_go(tmp_path, 0)
-        assert "2 of 2 items, 0 failed" in " ".join(watching.stdout.read().split())
-    assert watching.returncode == 0
-    done = CliRunner().invoke(status, [str(run.path), "--watch", "--json"])
-    assert done.exit_code == 2 and "--json for programs" in done.stderr
-
-
 def test_the_version_is_that_of_the_distribution() -> None:
     """`espnet3-parallel --version` names the distribution, its version and the Python."""
     done = CliRunner().invoke(main, ["--version"])
@@ -115,12 +99,3 @@ def test_a_file_that_cannot_be_read_is_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "detached").write_text("")
     done = CliRunner().invoke(merge, [str(tmp_path)])
     assert done.exit_code == 1 and done.stderr.startswith("NotADirectoryError: [Errno 20]"), done.stderr
-
-
-def test_a_report_that_cannot_be_written_says_where_else(tmp_path: Path) -> None:
-    """`espnet3-parallel report -o` into a folder that is not there is one line with what to do."""
-    folder = tmp_path / "run"
-    Squares(Provider({"folder": str(tmp_path)}), output_dir=folder, batch_size=2, progress=False)(range(2))
-    done = CliRunner().invoke(main, ["report", str(folder), "-o", str(tmp_path / "nope" / "r.html")])
-    assert done.exit_code == 1
-    assert "r.html cannot be written (No such file or directory): take another file with -o" in done.output

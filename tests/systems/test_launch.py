@@ -235,6 +235,12 @@ MISTAKES: list[tuple[dict[str, str | None], list[str], str]] = [
         ["--stages", "infer"],
         "conf/inference.yaml, line 10: test_sets names 'fewer', which is not in dataset.test; that has few, more",
     ),
+    (
+        {"inference": CONF["inference"].replace("input_key", "input_keys")},
+        ["--stages", "infer", "--dry_run"],
+        "the inference config has no 'input_key' (it has",
+    ),
+    ({}, ["--stages", "measure"], "run the infer stage first"),
     ({"publication": None}, ["--stages", "publish"], "stage publish reads publication.yaml"),
     ({"training": "exp_tag: [1\n"}, ["--stages", "infer"], "conf/training.yaml, line 2: this is not YAML"),
     (

@@ -72,7 +72,7 @@ class BaseSystem:
         """
         wanted = chosen(type(self), stages)
         configs = {each.name: _config_of(self, each) for each in wanted}
-        if "train" in configs and trains_by_lightning(type(self)):
+        if "train" in configs and is_ours(type(self), "train"):
             check_blocks(configs["train"], trains=True)
         for config in configs.values():
             check_blocks(config)
@@ -173,9 +173,9 @@ class BaseSystem:
 # functions, not methods: a subclass may name its own as it likes
 
 
-def trains_by_lightning(system: type) -> bool:
-    """Return whether a system's stage train is that of `BaseSystem`, which gives Lightning the block `trainer`."""
-    return getattr(system, "train", None) is BaseSystem.train
+def is_ours(system: type, stage: str) -> bool:
+    """Return whether a system's stage is that of `BaseSystem`, whose train gives Lightning the block `trainer`."""
+    return hasattr(BaseSystem, stage) and getattr(system, stage, None) is getattr(BaseSystem, stage)
 
 
 def _config_of(system: BaseSystem, stage: StageSpec) -> Any:

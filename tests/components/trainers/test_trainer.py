@@ -102,6 +102,8 @@ def test_a_wrong_criterion_is_said(criterion, tmp_path) -> None:
             {"ddp": True},
             "conf/training.yaml, line 2: trainer.ddp = True: there is no such key: write strategy: ddp",
         ),
+        ({"gpus": 2}, "trainer.gpus = 2: there is no such key: write their number as devices"),
+        ({"max_epochs": "many"}, "conf/training.yaml, line 2: trainer.max_epochs = 'many': is a text"),
         ({"batch_size": 8}, "a training has dataloader: {train: {batch_size: ...}}"),
         (
             {"accelerator": "gpu"},

@@ -31,7 +31,6 @@ from espnet3_parallel.importable import (
     look,
     marked,
     reply,
-    see_current_folder,
 )
 from espnet3_parallel.layer import Finding
 from espnet3_parallel.output import Tell, as_json_option, say, verb, wrapped
@@ -59,8 +58,7 @@ def doctor(
     """
     if conf is None and (start or folders or runner or provider):
         raise click.UsageError("give a CONF: what it names is checked with its block")
-    classes = {"runner": runner, "provider": provider}
-    wanted = {what: name for what, name in classes.items() if name is not None}
+    wanted = {what: name for what, name in (("runner", runner), ("provider", provider)) if name is not None}
     tell = _Told(as_json)
     for found in layer.findings(layer.in_use()):
         tell(found.good, found.text)
@@ -179,7 +177,8 @@ def _look_at_folders(folders: Sequence[str], tell: Tell) -> list[str]:
 
 
 def _look_at_code(wanted: dict[str, str], tell: Tell) -> Facts:
-    see_current_folder()
+    if os.getcwd() not in sys.path:  # which begins with this command's folder, and a script's with its own
+        sys.path.insert(0, os.getcwd())
     here = look(wanted)
     for what, file in here.files.items():
         tell(True, f"the {what} {wanted[what]} can be imported: {file}")

@@ -85,12 +85,6 @@ def _wrong(what: str, reference: str) -> str:
     return ""
 
 
-def see_current_folder() -> None:
-    """Import from the current folder too, as a user's script would: sys.path begins with this command's folder."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-
-
 # --- does a worker see a folder as this process does? Each looks for a file that the other has written ---
 
 

@@ -141,7 +141,8 @@ def test_a_dry_run_shows_what_train_works_with(tmp_path, capsys) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/training.yaml").write_text(
         'n: 2\ntrainer: {accelerator: cpu, devices: "${n}", num_nodes: 1, strategy: ddp}\n'
-        "parallel: {env: local, n_workers: 3}\n"
+        "parallel: {env: local, n_workers: 3}\ndataset: {train: []}\n"
+        "model: {_target_: builtins.dict}\noptimizer: {_target_: builtins.dict}\n"
     )
     assert not launch(
         BaseSystem, recipe_dir=tmp_path, argv=["--stages", "collect_stats", "train", "--dry_run"]

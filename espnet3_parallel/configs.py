@@ -22,10 +22,9 @@ from espnet3_parallel.output import as_json_option, say, verb
 conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
 
 
-def read_block(path: str) -> ParallelConfig:
-    """Return the `parallel` block of a YAML file, or the whole file if it is one."""
+def read_file(path: str) -> Any:
+    """Return a YAML file as OmegaConf's mapping."""
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     if flat := not_indented(Path(path).read_text(encoding="utf-8", errors="replace")):
         raise ConfigError(f"{path}, {flat}")
@@ -35,6 +34,14 @@ def read_block(path: str) -> ParallelConfig:
         raise ConfigError(f"{path} cannot be read, or is not YAML: {error}") from error
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{path} holds no mapping; it should have a block named parallel")
+    return loaded
+
+
+def read_block(path: str, loaded: Any = None) -> ParallelConfig:
+    """Return the `parallel` block of a YAML file, or the whole file if it is one."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    loaded = read_file(path) if loaded is None else loaded
     try:
         block = loaded.get("parallel", loaded if "env" in loaded else None)
     except OmegaConfBaseException as error:  # an interpolation of something that is not there

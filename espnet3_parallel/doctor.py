@@ -1,4 +1,4 @@
-"""`espnet3-parallel doctor`: check a configuration without submitting anything."""
+"""`espnet3-parallel doctor`: check a configuration without submitting anything, or compare ways to run it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,35 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.machine import chosen_gpus
+from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.functions.running import run
 from espnet3.parallel.local.fork_server import without_dask
 from espnet3.parallel.messages import counted
+from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.runner.hooks import writes_files
+from espnet3.parallel.testing import same_answer as compare_answers
 from espnet3_parallel import layer
-from espnet3_parallel.configs import read_block
+from espnet3_parallel.configs import read_block, read_file
 from espnet3_parallel.importable import (
     Facts,
     arrived,
     differences,
     existing,
+    loaded,
     look,
+    look_as_job,
     marked,
+    meant,
     reply,
+    see_current_folder,
 )
 from espnet3_parallel.layer import Finding
 from espnet3_parallel.output import Tell, as_json_option, say, verb, wrapped
@@ -42,6 +50,8 @@ from espnet3_parallel.output import Tell, as_json_option, say, verb, wrapped
     click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would."),
     click.option("--folder", "folders", metavar="DIR", multiple=True, help="A folder that workers must see."),
     click.option("--start", is_flag=True, help="Start a worker, which imports the classes and sees folders."),
+    click.option("--same-answer", is_flag=True, help="Compare items run here, on workers and detached."),
+    click.option("--items", type=click.IntRange(2), default=12, show_default=True, help="Of --same-answer."),
     as_json_option,
 )
 def doctor(
@@ -50,24 +60,31 @@ def doctor(
     provider: str | None,
     folders: tuple[str, ...],
     start: bool,
+    same_answer: bool,
+    items: int,
     as_json: bool,
 ) -> None:
     """Show which espnet3.parallel is in use; check CONF without submitting anything.
 
     Exit status: 0 nothing is wrong, 1 something is.
     """
-    if conf is None and (start or folders or runner or provider):
+    if conf is None and (start or folders or ((runner or provider) and not same_answer)):
         raise click.UsageError("give a CONF: what it names is checked with its block")
     wanted = {what: name for what, name in (("runner", runner), ("provider", provider)) if name is not None}
     tell = _Told(as_json)
     for found in layer.findings(layer.in_use()):
         tell(found.good, found.text)
     try:
-        if conf is not None:
-            config = read_block(conf)
+        whole: Any = None if conf is None else read_file(conf)
+        if same_answer:
+            wanted = meant(whole, wanted)
+        if conf is not None and not (same_answer and "parallel" not in whole and "env" not in whole):
+            config = read_block(conf, whole)
             workers, given = counted(config.n_workers, "worker"), counted(len(config.options), "option")
             tell(True, f"{conf}: env {config.env}, {workers}, {given}")
             _look_at_block(config, wanted, folders, start, tell)
+        if same_answer:
+            _try_answers(whole, wanted, items, tell)
     except ParallelError as error:
         tell(False, str(error))
     tell.end()
@@ -117,7 +134,7 @@ def _look_at_block(
             look_at_kubernetes(config, tell)
     except ParallelError as error:
         tell(False, str(error))
-    here = _look_at_code(wanted, tell)
+    here = _look_at_code(config, wanted, tell)
     # jobs start in the current folder, write their logs there and import what is there; a pod has its image
     paths = _look_at_folders([*([] if row.kind is Kind.KUBERNETES else [os.getcwd()]), *folders], tell)
     asked = "a worker that starts and runs an item"
@@ -176,9 +193,8 @@ def _look_at_folders(folders: Sequence[str], tell: Tell) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def _look_at_code(wanted: dict[str, str], tell: Tell) -> Facts:
-    if os.getcwd() not in sys.path:  # which begins with this command's folder, and a script's with its own
-        sys.path.insert(0, os.getcwd())
+def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) -> Facts:
+    see_current_folder()
     here = look(wanted)
     for what, file in here.files.items():
         tell(True, f"the {what} {wanted[what]} can be imported: {file}")
@@ -186,6 +202,15 @@ def _look_at_code(wanted: dict[str, str], tell: Tell) -> Facts:
         tell(False, wrong)
     if not wanted:
         tell(None, "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS")
+    python = str(config.options.get("python"))
+    # a name would be looked up on the PATH of a job
+    if BACKENDS[config.env].scheduler and os.path.isabs(python) and not here.wrong:
+        name = f"the jobs' Python {python}"
+        try:
+            there = look_as_job(python, wanted)
+            _compare(here, there, name, f"{name} fits: {there.python}", tell)
+        except ParallelError as error:
+            tell(False, f"the jobs' Python: {error}")
     return here
 
 
@@ -223,3 +248,29 @@ def _where(asked: tuple[dict[str, str], list[Path]]) -> tuple[str, Facts, list[s
 
     wanted, folders = asked
     return f"{socket.gethostname()}, process {os.getpid()}", look(wanted), [reply(each) for each in folders]
+
+
+def _try_answers(whole: Any, wanted: dict[str, str], n_items: int, tell: Tell) -> None:
+    runner_class, provider = loaded(whole, wanted)
+    detached = not writes_files(runner_class)
+    batches = runner_class.batch_forward is not BaseRunner.batch_forward
+    if not detached:
+        tell(None, "its writer hooks: the results of forward are compared, before files are made of them")
+        body = {name: getattr(runner_class, name) for name in ("forward", "batch_forward")}
+        runner_class = type(runner_class.__name__, (BaseRunner,), body)
+    sizes = (None, 1, 4) if batches else (None,)
+    try:
+        runner = runner_class(provider, progress=False, on_error="record", batch_size=1 if batches else None)
+        results = compare_answers(runner, range(n_items), batch_sizes=sizes, detached=detached)
+    except Exception as error:  # of the user's code, or of the runner about it
+        differ = "not the same answer everywhere" if isinstance(error, AssertionError) else ""
+        tell(False, f"{differ or type(error).__name__}: {error}")
+        return
+    ways = f"in this process, twice and backwards, on 2 and 3 workers{', in batches of 1 and 4' * batches}"
+    said = f"{counted(n_items, 'item')}: the same answer {ways}{', as detached jobs' * detached}"
+    failures = [result for result in results if isinstance(result, ItemFailure)]
+    if failures:
+        first = f"item {failures[0].index!r}: {failures[0].error_type}: {failures[0].message}"
+        failed = f"{counted(len(failures), 'item')} of {n_items} failed, everywhere in the same way"
+        said = f"{said}; {failed}; the first is {first}"
+    tell(len(failures) < n_items, said)

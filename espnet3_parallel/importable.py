@@ -1,24 +1,29 @@
-"""Are runner and provider importable here and on a worker, and which folders does a worker see?"""
+"""Are runner and provider importable here, by a job's Python, on a worker, and which folders does a worker see?"""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import secrets
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.env_provider import EnvironmentProvider
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance.shown import versions
+from espnet3.parallel.surroundings import search_path
 
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "cloudpickle")
+_SECONDS = 600  # importing a user's code from a busy network disk may take minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,24 @@ def look(wanted: dict[str, str]) -> Facts:
         else:
             facts.files[what] = str(sys.modules[reference.partition(":")[0]].__file__)
     return facts
+
+
+def look_as_job(python: str, wanted: dict[str, str]) -> Facts:
+    """Run `look` with another Python of this machine, in a new process; a ConfigError says why that fails."""
+    own = (sys.prefix, sys.base_prefix)
+    # a job gets the caller's folder and those entries of sys.path that are not the interpreter's own
+    path = os.pathsep.join(entry for entry in search_path() if not entry.startswith(own))
+    command = [python, "-m", "espnet3_parallel.importable", json.dumps(wanted)]
+    env = {**os.environ, "PYTHONPATH": path}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, env=env)
+    except OSError as error:
+        raise ConfigError(f"{python} cannot be started: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"importing took {python} more than {_SECONDS} s") from error
+    if done.returncode != 0 or not done.stdout:
+        raise ConfigError(f"{python} cannot import espnet3.parallel:\n{done.stderr.strip()[-1000:]}")
+    return Facts(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def differences(here: Facts, there: Facts) -> list[str]:
@@ -83,6 +106,40 @@ def _wrong(what: str, reference: str) -> str:
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         return f"it does not define {', '.join(missing)}"
     return ""
+
+
+def meant(whole: Any, wanted: dict[str, str], otherwise: str = "") -> dict[str, str]:
+    """Return runner and provider as named on the command line, or else as `_target_` of a configuration."""
+    names = dict(wanted)
+    for what in ("runner", "provider"):
+        block = whole.get(what) if whole is not None else None
+        if isinstance(block, Mapping) and "_target_" in block:
+            names.setdefault(what, ":".join(str(block["_target_"]).rsplit(".", 1)))
+    if missing := [f"--{what} MODULE:CLASS" for what in ("runner", "provider") if what not in names]:
+        raise ConfigError(f"which classes are meant? Give {' and '.join(missing)}{otherwise}")
+    return names
+
+
+def loaded(whole: Any, wanted: dict[str, str]) -> tuple[Any, Any]:
+    """Import the runner's class, and make its provider with a configuration."""
+    see_current_folder()
+    if wrong := look(wanted).wrong:
+        raise ConfigError("; ".join(wrong))
+    runner, provider = (
+        getattr(sys.modules[module], name)
+        for module, _, name in (wanted[what].partition(":") for what in ("runner", "provider"))
+    )
+    try:
+        return runner, provider() if whole is None else provider(whole)
+    except Exception as error:  # the user's code
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{wanted['provider']} cannot be made: {reason}") from error
+
+
+def see_current_folder() -> None:
+    """Import from the current folder too, as a user's script would: sys.path begins with this command's folder."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 # --- does a worker see a folder as this process does? Each looks for a file that the other has written ---
@@ -138,3 +195,7 @@ def arrived(mark: Path) -> str:
     except OSError as error:
         return f"what a worker writes there does not arrive here: {error.strerror}"
     return ""
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(look(json.loads(sys.argv[1])))))

@@ -30,22 +30,16 @@ _SHOWN = 10  # shards that need attention and are listed one by one
 _FINE = (JobState.DONE, JobState.PENDING, JobState.RUNNING, JobState.NEW, JobState.NOT_STARTED)
 
 
-def _a_run(ctx: click.Context, param: click.Parameter, run: str) -> str:
-    # a mistake of usage: its exit status is not that of an incomplete run
+def a_run(run: str) -> str:
+    """Refuse a folder without a run as a mistake of usage: its exit status is not that of an incomplete run."""
     with suppress(OSError):  # of a folder that may not be read, the verb says why
         if not any(Path(run, name).exists() for name in (RUN, FOLDER)):
             raise click.BadParameter(no_run(Path(os.path.abspath(run))))
     return run
 
 
-run_argument = click.argument("run", type=click.Path(exists=True), callback=_a_run)
-run_option = click.option(
-    "--run",
-    type=click.Path(exists=True),
-    callback=_a_run,
-    required=True,
-    help="An earlier run of a few items.",
-)
+_folder = click.Path(exists=True)
+run_argument = click.argument("run", type=_folder, callback=lambda ctx, param, run: a_run(run))
 trusting = click.option("--trust", is_flag=True, help="Act on RUN even if others own it or may write to it.")
 
 
@@ -55,14 +49,26 @@ def submit(run: str, trust: bool, as_json: bool) -> None:
     print_status(DetachedRun.open(run, trust=trust).submit(), as_json)
 
 
-@verb(run_argument, as_json_option)
-def status(run: str, as_json: bool) -> None:
+@verb(
+    run_argument,
+    as_json_option,
+    click.option(
+        "--watch", "watched", is_flag=True, help="Show it again when it changes, until RUN has stopped."
+    ),
+)
+def status(run: str, as_json: bool, watched: bool) -> None:
     """Show the progress of RUN, and the state of its jobs or its driver.
 
     Exit status: 0 all done, 75 still queued or at work, 1 ended with something missing, 2 not a run.
     """
-    found = _look_of(run)()
-    print_status(found, as_json)
+    if as_json and watched:
+        raise click.UsageError("--watch is for people, --json for programs: call `status --json` again")
+    look = _look_of(run)
+    found = watch(look, seen=_redraw) if watched else look()
+    if watched:
+        _redraw(found)
+    else:
+        print_status(found, as_json)
     sys.exit(exit_status(found))
 
 
@@ -86,6 +92,13 @@ def _look_of(run: str) -> Callable[[], RunStatus | FolderStatus]:
     if is_detached(path):
         return DetachedRun.open(path).status
     return functools.partial(folder_status, path)
+
+
+def _redraw(found: RunStatus | FolderStatus) -> None:
+    terminal = sys.stdout.isatty()
+    print("\x1b[H\x1b[2J" if terminal else "", end="")
+    print_status(found, as_json=False)
+    print("" if terminal or not found.alive else "\n", end="", flush=True)
 
 
 @verb(

@@ -12,27 +12,49 @@ import click
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.views import sizing
 from espnet3.parallel.views.charts import amount, duration
-from espnet3_parallel.configs import conf_argument, read_block
+from espnet3_parallel.configs import conf_argument, read_block, read_file
+from espnet3_parallel.importable import loaded, meant
 from espnet3_parallel.output import as_json_option, say, verb, wrapped
-from espnet3_parallel.runs import run_option
+from espnet3_parallel.runs import a_run
+
+_SAMPLE = 8  # items
 
 
 @verb(
     conf_argument,
     click.option("--items", type=click.IntRange(1), required=True, help="How many items the job has."),
-    run_option,
+    click.option("--run", type=click.Path(exists=True), help="An earlier run of a few items."),
+    click.option("--runner", metavar="MODULE:CLASS", help="Without an earlier run: run a few items here."),
+    click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF."),
     click.option(
         "--within", type=click.FloatRange(0, min_open=True), help="Hours for which to choose the workers."
     ),
+    click.option("--sample", type=click.IntRange(1), help=f"Items to run here without --run [{_SAMPLE}]."),
     as_json_option,
 )
-def size(conf: str, items: int, run: str, within: float | None, as_json: bool) -> None:
+def size(
+    conf: str,
+    items: int,
+    run: str | None,
+    within: float | None,
+    sample: int | None,
+    as_json: bool,
+    **classes: str | None,
+) -> None:
     """Say how long --items take with the workers of CONF, or how many workers do them --within a time.
 
     Prints the block to paste, with walltime and memory as measured.
     """
     config = read_block(conf)
-    measured = sizing.measured_by(Path(os.path.abspath(run)))
+    wanted = {what: name for what, name in classes.items() if name is not None}
+    if run is None:
+        whole = read_file(conf)
+        names = meant(whole, wanted, "; or an earlier run of it: --run FOLDER")
+        measured = sizing.measured_here(*loaded(whole, names), min(items, sample or _SAMPLE))
+    elif wanted or sample:
+        raise click.UsageError("--run is an earlier run: leave out --runner and --provider, and --sample")
+    else:
+        measured = sizing.measured_by(Path(os.path.abspath(a_run(run))))
     backend = BACKENDS[config.env]
     there, most = sizing.placed(measured, backend), sizing.most_workers(backend)
     if within is None:

@@ -21,6 +21,7 @@ _COMMANDS = {"inference": ("decode_cmd", "train_cmd", "cmd"), "data": ("train_cm
 _ON_GPU = ("cuda_cmd", *_COMMANDS["inference"])
 _NUMBERS = {"inference": ("inference_nj", "nj"), "data": ("nj",)}
 _NJ = Entry(32, "what asr.sh takes where nothing is said; --nj sets it")
+_MACHINES = ".queue/machines"  # the hosts of ssh.pl
 _PATH_SH = (
     "path.sh, which each job sourced first: workers use the Python that starts them; what else path.sh sets up "
     "(modules, variables) goes to options.job_script_prologue, a list of shell lines"
@@ -74,12 +75,10 @@ def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> s
     call = _choose_call(script, stage)
     env = Entry(call.env, f'{call.said.why}, {call.variable}="{call.said.value}"')
     block = Block(env, _choose_jobs(script, stage), script.notes, call.options.get("max_jobs_run"))
-    if call.env == "ssh":
-        raise ConfigError(
-            f"{call.said.why}: write env: ssh by hand, with the hosts of {call.script} as options.hosts"
-        )
     if call.env == "local":
         _fill_local(block, call)
+    elif call.env == "ssh":
+        _fill_ssh(block, call, files, scripts[0])
     else:
         _fill_scheduler(block, call, _choose_options(call, files, scripts[0], block.notes))
     if block.at_once is not None:
@@ -141,14 +140,19 @@ def _positive(said: Entry, name: str) -> int:
     return int(said.value)
 
 
+def _found(wanted: str, files: Sequence[str], script: str) -> str | None:
+    """Return the path of a file: a given one of its name, or else the one beside cmd.sh."""
+    given = [path for path in files if os.path.basename(path) == os.path.basename(wanted)]
+    beside = os.path.join(os.path.dirname(script), wanted)
+    return given[0] if given else beside if os.path.isfile(beside) else None
+
+
 def _choose_options(call: Call, files: Sequence[str], script: str, notes: list[str]) -> OptionsFile:
     usual, own = kaldi.OPTIONS_FILES[call.env]
     named = call.options.get("config")
     wanted = usual if named is None else os.path.expandvars(named.value)
-    given = [path for path in files if os.path.basename(path) == os.path.basename(wanted)]
-    for path in (*given, os.path.join(os.path.dirname(script), wanted)):  # the one beside cmd.sh
-        if os.path.isfile(path):
-            return kaldi.read_options(path, _text(path))
+    if path := _found(wanted, files, script):
+        return kaldi.read_options(path, _text(path))
     if named is not None:
         raise ConfigError(f"{named.why}: --config {named.value}: no such file; name the file here too")
     notes.append(f"{wanted} is not there: {call.script}'s own defaults are taken for it")
@@ -173,6 +177,22 @@ def _fill_local(block: Block, call: Call) -> None:
         block.options["threads_per_worker"] = Entry(_positive(threads, "--num-threads"), threads.why)
     elif block.env.value == "local":
         block.options["threads_per_worker"] = Entry(1, f"a job of {call.script} works on one item at a time")
+    _note_ignored(block, call)
+
+
+def _fill_ssh(block: Block, call: Call, files: Sequence[str], script: str) -> None:
+    path = _found(_MACHINES, files, script)
+    if path is None:
+        raise ConfigError(f"{call.said.why}: ssh.pl reads its hosts from {_MACHINES}: name that file too")
+    hosts = [Entry("localhost", "where the scheduler of the workers runs; ssh must reach it too")]
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        if host := line.partition("#")[0].strip():
+            hosts.append(Entry(host, f"{path}:{number}"))
+    block.lists["hosts"] = hosts
+    _note_ignored(block, call)
+
+
+def _note_ignored(block: Block, call: Call) -> None:
     for name, each in call.options.items():
         if name not in ("config", "max_jobs_run"):
             block.leave_out(kaldi.dashed(name, each.value), each.why, f"{call.script} ignored it")

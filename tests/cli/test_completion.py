@@ -16,7 +16,7 @@ HERE = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 @pytest.mark.parametrize(
     ("typed", "wanted"),
-    [(["st"], ["status"]), (["w"], ["wait", "watch"]), (["doctor", "--st"], ["--start"])],
+    [(["st"], ["status"]), (["w"], ["wait", "watch"]), (["doctor", "--same"], ["--same-answer"])],
 )
 def test_bash_completes_verbs_and_options(typed: list[str], wanted: list[str]) -> None:
     """As in an interactive shell whose start-up file has the line of the documentation."""

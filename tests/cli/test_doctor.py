@@ -147,10 +147,28 @@ def test_doctor_says_why_a_class_cannot_be_used(words, said, conf, code):
     assert "Traceback" not in done.output
 
 
-def test_doctor_leaves_the_jobs_python_to_a_worker(conf):
-    """The Python of `options.python` belongs to the nodes: a worker is asked for it, as for the folder."""
-    done = CliRunner().invoke(doctor, [conf("slurm", f"{OPTIONS['slurm']}, python: /no/such/python")])
-    assert " and /no/such/python: --start asks one\n" in done.output
+def test_doctor_asks_the_jobs_own_python(conf, code, monkeypatch):
+    """The Python of `options.python` imports the classes too, and its versions are compared with ours."""
+    monkeypatch.setenv("PATH", "")
+    words = ["--runner", "doctored:Runner"]
+    options = f"{OPTIONS['slurm']}, python: {sys.executable}"
+    done = CliRunner().invoke(doctor, [conf("slurm", options), *words])
+    assert done.exit_code == 0, done.output
+    assert f"ok  the jobs' Python {sys.executable} fits: {platform.python_version()}, " in done.output
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("/no/such/python", "cannot be started: No such file"),
+        ("/bin/false", "cannot import espnet3.parallel"),
+    ],
+)
+def test_doctor_says_what_is_wrong_with_the_jobs_python(python, said, conf):
+    """An interpreter that is missing, or lacks the package, is found before a job is queued."""
+    done = CliRunner().invoke(doctor, [conf("slurm", f"{OPTIONS['slurm']}, python: {python}")])
+    assert done.exit_code == 1
+    assert f"WRONG  the jobs' Python: {python} {said}" in done.output
 
 
 def test_what_keeps_two_processes_apart_is_named():

@@ -87,6 +87,22 @@ def test_other_verbs_say_that_an_ordinary_run_has_no_jobs(tmp_path: Path) -> Non
     assert done.exit_code == 2 and "holds no run (there are runs in run)" in done.stderr
 
 
+def test_watch_shows_every_change_until_the_end(tmp_path: Path) -> None:
+    """`status --watch` prints until no job is left, and its exit status is that of the end."""
+    hold(tmp_path, 0)
+    run = run_of(tmp_path, n=2, shards=2)
+    held(tmp_path, 0)
+    command = [sys.executable, "-m", "espnet3_parallel", "status", str(run.path)]
+    with subprocess.Popen([*command, "--watch"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline().startswith(str(run.path))  # the rest may stand on the next line
+        let_go(tmp_path, 0)
+        assert "2 of 2 items, 0 failed" in " ".join(watching.stdout.read().split())
+    assert watching.returncode == 0
+    done = CliRunner().invoke(status, [str(run.path), "--watch", "--json"])
+    assert done.exit_code == 2 and "--json for programs" in done.stderr
+
+
 def test_the_version_is_that_of_the_distribution() -> None:
     """`espnet3-parallel --version` names the distribution, its version and the Python."""
     done = CliRunner().invoke(main, ["--version"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS
@@ -13,6 +14,7 @@ from espnet3.parallel.backends.machine import processors
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted
+from espnet3.parallel.parallel import get_parallel_config, set_parallel
 from espnet3.parallel.timing.reading import shard_of
 from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.facts import read_facts
@@ -67,8 +69,23 @@ def measured_by(run: Path) -> Measured:
         )
         start = max([*(one.imports + one.env for one in times.arrivals), env, *begun])
     else:
-        raise ConfigError(f"no item of the run in {run} has been timed yet: let it go on")
+        raise ConfigError(
+            f"no item of the run in {run} has been timed yet: let it go on, or have some of its items run here with "
+            "--runner and --provider"
+        )
     return Measured(seconds, max(start, env), env, items, times.memory)
+
+
+def measured_here(runner: Any, provider: Any, sample: int) -> Measured:
+    """Run the items 0 to `sample - 1` in one worker process of this machine and return their cost."""
+    before = get_parallel_config()
+    set_parallel({"env": "local", "n_workers": 1, "options": {"processes": True}, "idle_timeout": 0})
+    try:
+        with TemporaryDirectory(prefix="espnet3-size-") as folder:
+            runner(provider, output_dir=folder, progress=False)(range(sample))
+            return measured_by(Path(folder))
+    finally:
+        set_parallel(before)
 
 
 def placed(measured: Measured, backend: Backend) -> Measured:

@@ -134,7 +134,7 @@ def _write_weights(trainer: ESPnet3LightningTrainer, model: Any, exp_dir: Path) 
             write(f"{name}.ave_{len(states)}best.pth", mean_of(states))
     best = trainer.best.best_model_path if trainer.best is not None else ""
     if best:
-        logger.info("the best checkpoint is %s", best)
+        logger.info("%s has the weights of %s", MODEL_FILE, best)
     return write(MODEL_FILE, read_checkpoint(best)["state_dict"] if best else model.state_dict())
 
 

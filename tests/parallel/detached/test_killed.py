@@ -11,6 +11,7 @@ import pytest
 
 from espnet3.parallel import set_parallel
 from espnet3.parallel.detached.launch import asking
+from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
 from tests.parallel.detached.work import (
@@ -139,15 +140,18 @@ def test_a_job_that_is_asked_to_end_finishes_its_item(tmp_path: Path) -> None:
 
 
 def test_a_shard_of_writers_starts_over(tmp_path: Path) -> None:
-    """A killed shard with writers of its own begins again in an emptied folder, and gives the same files."""
+    """A killed shard with writers of its own begins again in an emptied folder; a finished one is left alone."""
     run = run_of(tmp_path / "a", n=3, runner=Files, workers=1)
     kill(supervisor(run))
-    status = run.wait(600)
-    assert not status.done
+    assert not run.wait(600).done
     (run.path / "split.2").mkdir(exist_ok=True)
     (run.path / "split.2/text").write_text("half a li")
     run.retry()
     assert run.wait(600).done
+    before = (run.path / "split.0/text").stat()
+    # as a scheduler's requeue does
+    subprocess.run([sys.executable, "-m", "espnet3.parallel.worker", Layout(run.path).spec(0)], check=True)
+    assert (run.path / "split.0/text").stat() == before
     assert run.merge() == "0 0\n1 1\n2 4\n"
 
 

@@ -260,12 +260,8 @@ def gone(pid: int, seconds: float = 600.0) -> None:
 
 
 def kill(pid: int) -> None:
-    fd = os.pidfd_open(pid)
-    try:
-        signal.pidfd_send_signal(fd, signal.SIGKILL)
-        assert select.select([fd], [], [], 600)[0]
-    finally:
-        os.close(fd)
+    os.kill(pid, signal.SIGKILL)
+    gone(pid)
 
 
 def supervisor(run: DetachedRun) -> int:

@@ -79,13 +79,13 @@ def _attempt(spec: JobSpec, began: float) -> int:
         make_folder(folder)
         acquire(lease, f"shard {spec.shard}", _PATIENCE, 0.5, stopping.now)
         try:
+            if (folder / DONE).exists():  # an earlier job of the shard was alive and has ended meanwhile
+                say("nothing to do: the shard is done")
+                return EXIT_DONE
             return _Attempt(spec, layout, stopping, lease).run()
         finally:
             lease.release()
-    except FolderInUseError as error:
-        say(f"nothing to do: {error}")
-        return EXIT_UNFINISHED
-    except LeaseLostError as error:
+    except (FolderInUseError, LeaseLostError) as error:
         say(f"stopping: {error}")
         return EXIT_UNFINISHED
     except ParallelError as error:

@@ -112,11 +112,8 @@ def dataset_of(config: Any, name: str) -> Any:
     config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
     known = _test_sets(config)
     if name not in known:
-        raise StageConfigError(
-            "inference",
-            "dataset",
-            f"the inference config has no test set {name!r} (it has {', '.join(known)})",
-        )
+        said = f"the inference config has no test set {name!r} (it has {', '.join(known)})"
+        raise StageConfigError("inference", "dataset", said)
     return _one_set(config, name, known[name])[2]
 
 

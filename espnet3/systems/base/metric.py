@@ -59,10 +59,8 @@ def measure(config: Any, inference_config: Any = None) -> dict[str, dict[str, An
             name = f"{type(metric).__module__}.{type(metric).__qualname__}"
             if name in results:
                 raise ValueError(f"metrics: {name} is listed twice; make one with all its arguments")
+            fields = {each.removeprefix(_DATASET) for each in inputs.values() if each.startswith(_DATASET)}
             for test_set in test_sets:
-                fields = {
-                    source.removeprefix(_DATASET) for source in inputs.values() if source.startswith(_DATASET)
-                }
                 if odd := sorted(fields - written[test_set]):
                     _write_fields(inference_config, test_set, odd, folder / test_set, artifacts)
                     written[test_set].update(odd)

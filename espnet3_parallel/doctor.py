@@ -25,21 +25,8 @@ from espnet3.parallel.messages import counted
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.hooks import writes_files
 from espnet3.parallel.testing import same_answer as compare_answers
-from espnet3_parallel import layer
+from espnet3_parallel import importable, layer
 from espnet3_parallel.configs import read_block, read_file
-from espnet3_parallel.importable import (
-    Facts,
-    arrived,
-    differences,
-    existing,
-    loaded,
-    look,
-    look_as_job,
-    marked,
-    meant,
-    reply,
-    see_current_folder,
-)
 from espnet3_parallel.layer import Finding
 from espnet3_parallel.output import Tell, as_json_option, say, verb, wrapped
 
@@ -77,7 +64,7 @@ def doctor(
     try:
         whole: Any = None if conf is None else read_file(conf)
         if same_answer:
-            wanted = meant(whole, wanted)
+            wanted = importable.meant(whole, wanted)
         if conf is not None and not (same_answer and "parallel" not in whole and "env" not in whole):
             config = read_block(conf, whole)
             workers, given = counted(config.n_workers, "worker"), counted(len(config.options), "option")
@@ -182,10 +169,10 @@ def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None
 def _look_at_folders(folders: Sequence[str], tell: Tell) -> list[str]:
     paths = []
     for folder in folders:
-        path = existing(folder)
+        path = importable.existing(folder)
         missing = "" if os.path.isdir(folder) else f"; {folder} is not there yet"
         try:
-            with marked([path]):
+            with importable.marked([path]):
                 tell(True, f"{path} can be written to{missing}")
         except OSError as error:  # os.access would say yes to root, and on a full disk
             tell(False, f"{path} cannot be written to: {error.strerror}{missing}")
@@ -193,9 +180,9 @@ def _look_at_folders(folders: Sequence[str], tell: Tell) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) -> Facts:
-    see_current_folder()
-    here = look(wanted)
+def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) -> importable.Facts:
+    importable.see_current_folder()
+    here = importable.look(wanted)
     for what, file in here.files.items():
         tell(True, f"the {what} {wanted[what]} can be imported: {file}")
     for wrong in here.wrong:
@@ -207,7 +194,7 @@ def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) ->
     if BACKENDS[config.env].scheduler and os.path.isabs(python) and not here.wrong:
         name = f"the jobs' Python {python}"
         try:
-            there = look_as_job(python, wanted)
+            there = importable.look_as_job(python, wanted)
             _compare(here, there, name, f"{name} fits: {there.python}", tell)
         except ParallelError as error:
             tell(False, f"the jobs' Python: {error}")
@@ -215,15 +202,15 @@ def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) ->
 
 
 def _start_one(
-    config: ParallelConfig, wanted: dict[str, str], paths: list[str], here: Facts, tell: Tell
+    config: ParallelConfig, wanted: dict[str, str], paths: list[str], here: importable.Facts, tell: Tell
 ) -> None:
     own = {"processes": True} if BACKENDS[config.env].kind is Kind.LOCAL else {}
     one = {"n_workers": 1, "adapt": None, "options": {**config.options, **own}}
     try:
-        with marked(paths) as folders:
+        with importable.marked(paths) as folders:
             block = {**dict(config), **one, "idle_timeout": 0}
             where, there, replies = run(_where, [(wanted, folders)], parallel=block, progress=False)[0]
-            seen = [said or arrived(folder) for folder, said in zip(folders, replies, strict=True)]
+            seen = [said or importable.arrived(folder) for folder, said in zip(folders, replies, strict=True)]
     except (ParallelError, OSError) as error:
         tell(False, f"no item could be run: {error}")
         return
@@ -235,23 +222,27 @@ def _start_one(
         tell(not wrong, lost if wrong else f"the worker sees {path}")
 
 
-def _compare(here: Facts, there: Facts, name: str, fits: str, tell: Tell) -> None:
-    wrongs = [*there.wrong, *differences(here, there)]
+def _compare(here: importable.Facts, there: importable.Facts, name: str, fits: str, tell: Tell) -> None:
+    wrongs = [*there.wrong, *importable.differences(here, there)]
     for wrong in wrongs:
         tell(False, f"{name}: {wrong}")
     if not wrongs:
         tell(True, ", ".join([fits, *(f"{package} {number}" for package, number in there.versions.items())]))
 
 
-def _where(asked: tuple[dict[str, str], list[Path]]) -> tuple[str, Facts, list[str]]:
+def _where(asked: tuple[dict[str, str], list[Path]]) -> tuple[str, importable.Facts, list[str]]:
     import socket
 
     wanted, folders = asked
-    return f"{socket.gethostname()}, process {os.getpid()}", look(wanted), [reply(each) for each in folders]
+    return (
+        f"{socket.gethostname()}, process {os.getpid()}",
+        importable.look(wanted),
+        [importable.reply(each) for each in folders],
+    )
 
 
 def _try_answers(whole: Any, wanted: dict[str, str], n_items: int, tell: Tell) -> None:
-    runner_class, provider = loaded(whole, wanted)
+    runner_class, provider = importable.loaded(whole, wanted)
     detached = not writes_files(runner_class)
     batches = runner_class.batch_forward is not BaseRunner.batch_forward
     if not detached:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
@@ -125,10 +126,7 @@ def loaded(whole: Any, wanted: dict[str, str]) -> tuple[Any, Any]:
     see_current_folder()
     if wrong := look(wanted).wrong:
         raise ConfigError("; ".join(wrong))
-    runner, provider = (
-        getattr(sys.modules[module], name)
-        for module, _, name in (wanted[what].partition(":") for what in ("runner", "provider"))
-    )
+    runner, provider = (resolve_name(wanted[what]) for what in ("runner", "provider"))
     try:
         return runner, provider() if whole is None else provider(whole)
     except Exception as error:  # the user's code

@@ -108,6 +108,9 @@ def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
                 defaults[rule.partition("=")[0]] = Entry(rule.partition("=")[2], where)
             case ["option", rule, *flags] if all(rule.partition("=")):
                 option, _, value = rule.partition("=")
+                if value == "*" and flags and "$0" not in " ".join(flags):
+                    fix = f"write $0 in its place, or {option}=1"
+                    raise ConfigError(f"{where}: {line.strip()!r} loses the value: {fix}")
                 rules[option, value] = Entry(flags, where)
             case _:
                 form = "option name=value flags; put no spaces around the ="

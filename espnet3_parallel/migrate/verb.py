@@ -161,6 +161,13 @@ def _choose_options(call: Call, files: Sequence[str], script: str, notes: list[s
 
 def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
     flags = kaldi.flags_of(call, file, block.notes)
+    program = os.path.basename(file.command.value[0])
+    needed = "sbatch" if call.env == "slurm" else "qsub"
+    if program != needed:
+        raise ConfigError(
+            f"{file.command.why}: the submit command is {program}, and {call.script} ({call.said.why}) needs {needed}: "
+            f"name {kaldi.OPTIONS_FILES[call.env][0]}, or change the command"
+        )
     block.read(flags)
     block.complete()
     block.notes.append(_PATH_SH)

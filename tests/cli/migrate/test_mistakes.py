@@ -28,6 +28,8 @@ MISTAKES = [  # what cmd.sh and the file of options say; the place, and a word o
     ('decode_cmd="slrum.pl"', SLURM, "cmd.sh:1", "'slurm.pl'"),
     ('decode_cmd="queue.pl ram_free=4G"', "command qsub", "cmd.sh:1", "ram_free=4G"),
     ('decode_cmd="slurm.pl --mem lots"', SLURM, "conf/slurm.conf:2", "4G"),
+    ('decode_cmd="slurm.pl"', "command qsub -V\n", "conf/slurm.conf:1", "sbatch"),
+    ('decode_cmd="slurm.pl"', "command sbatch\noption mem=* --mem 4G\n", "conf/slurm.conf:2", "$0"),
     ('decode_cmd="ssh.pl"', SLURM, "cmd.sh:1", ".queue/machines"),
     ('\n\ndecode_cmd="slurm.pl', SLURM, "cmd.sh:3", "never closed"),
     ("mkgraph_cmd=run.pl", SLURM, "decode_cmd, train_cmd, cmd", "mkgraph_cmd"),

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import secrets
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +56,7 @@ def look_as_job(python: str, wanted: dict[str, str]) -> Facts:
     own = (sys.prefix, sys.base_prefix)
     # a job gets the caller's folder and those entries of sys.path that are not the interpreter's own
     path = os.pathsep.join(entry for entry in search_path() if not entry.startswith(own))
-    command = [python, "-m", "espnet3_parallel.importable", json.dumps(wanted)]
+    command = [*shlex.split(python), "-m", "espnet3_parallel.importable", json.dumps(wanted)]
     env = {**os.environ, "PYTHONPATH": path}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, env=env)

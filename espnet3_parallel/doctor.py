@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,27 +18,15 @@ from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_clas
 from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.functions.running import run
 from espnet3.parallel.local.fork_server import without_dask
 from espnet3.parallel.messages import counted
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.hooks import writes_files
-from espnet3.parallel.testing.answers import first_difference, unused_batches
-from espnet3_parallel import layer
+from espnet3.parallel.testing import same_answer as compare_answers
+from espnet3_parallel import importable, layer
 from espnet3_parallel.configs import read_block, read_file
-from espnet3_parallel.importable import (
-    Facts,
-    arrived,
-    differences,
-    existing,
-    look,
-    look_as_job,
-    marked,
-    reply,
-    runner_and_provider,
-    see_current_folder,
-)
 from espnet3_parallel.layer import Finding
 from espnet3_parallel.output import Tell, as_json_option, say, verb, wrapped
 
@@ -69,34 +57,32 @@ def doctor(
     """
     if conf is None and (start or folders or ((runner or provider) and not same_answer)):
         raise click.UsageError("give a CONF: what it names is checked with its block")
-    classes = {"runner": runner, "provider": provider}
-    wanted = {what: name for what, name in classes.items() if name is not None}
-    options = {"--start": start, "--runner": bool(wanted) or same_answer}
-    tell = _Told({name for name, given in options.items() if given}, as_json)
+    wanted = {what: name for what, name in (("runner", runner), ("provider", provider)) if name is not None}
+    tell = _Told(as_json)
     for found in layer.findings(layer.in_use()):
         tell(found.good, found.text)
     try:
-        loaded = None if conf is None else read_file(conf)
-        if loaded is not None and not (same_answer and "parallel" not in loaded and "env" not in loaded):
-            config = read_block(str(conf), loaded)
+        whole: Any = None if conf is None else read_file(conf)
+        if same_answer:
+            wanted = importable.meant(whole, wanted)
+        if conf is not None and not (same_answer and "parallel" not in whole and "env" not in whole):
+            config = read_block(conf, whole)
             workers, given = counted(config.n_workers, "worker"), counted(len(config.options), "option")
             tell(True, f"{conf}: env {config.env}, {workers}, {given}")
-            _look_at_block(config, wanted, folders, tell)
+            _look_at_block(config, wanted, folders, start, tell)
         if same_answer:
-            _try_answers(loaded, wanted, items, tell)
+            _try_answers(whole, wanted, items, tell)
     except ParallelError as error:
         tell(False, str(error))
     tell.end()
 
 
 class _Told:
-    def __init__(self, given: set[str], as_json: bool) -> None:
-        self.given, self.as_json = given, as_json
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
         self.found: list[Finding] = []
 
-    def __call__(self, good: bool | None, text: str, by: str = "") -> None:
-        if by in self.given:
-            return
+    def __call__(self, good: bool | None, text: str) -> None:
         self.found.append(Finding(good, text))
         text = str(self.found[-1])
         if not self.as_json:
@@ -117,7 +103,7 @@ class _Told:
 
 
 def _look_at_block(
-    config: ParallelConfig, wanted: dict[str, str], folders: Sequence[str], tell: _Told
+    config: ParallelConfig, wanted: dict[str, str], folders: Sequence[str], start: bool, tell: _Told
 ) -> None:
     row, begin = BACKENDS[config.env], len(tell.found)
     try:
@@ -138,15 +124,21 @@ def _look_at_block(
     here = _look_at_code(config, wanted, tell)
     # jobs start in the current folder, write their logs there and import what is there; a pod has its image
     paths = _look_at_folders([*([] if row.kind is Kind.KUBERNETES else [os.getcwd()]), *folders], tell)
-    if not row.is_local:
-        places = " and ".join([*paths, sys.executable])
-        tell(None, f"that workers see {places}: --start asks one", "--start")
-    starts = "a worker that starts and runs an item"
-    tell(None, f"{starts}: --start does it", "--start")
-    if tell.wrong(begin) and "--start" in tell.given:
-        tell(None, f"{starts}: what is wrong above comes first")
-    elif "--start" in tell.given:
+    asked = "a worker that starts and runs an item"
+    if start and tell.wrong(begin):
+        tell(None, f"{asked}: what is wrong above comes first")
+    elif start:
         _start_one(config, wanted, paths, here, tell)
+    else:
+        if not row.is_local:
+            python = config.options.get("python") or config.options.get("remote_python") or sys.executable
+            tell(None, f"that workers see {' and '.join([*paths, str(python)])}: --start asks one")
+        if row.kind is Kind.KUBERNETES:
+            image = config.options.get("image")
+            tell(
+                None, f"that nodes can pull {image}, and that it has this package: --start starts a pod of it"
+            )
+        tell(None, f"{asked}: --start does it")
 
 
 def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None:
@@ -177,10 +169,10 @@ def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None
 def _look_at_folders(folders: Sequence[str], tell: Tell) -> list[str]:
     paths = []
     for folder in folders:
-        path = existing(folder)
+        path = importable.existing(folder)
         missing = "" if os.path.isdir(folder) else f"; {folder} is not there yet"
         try:
-            with marked([path]):
+            with importable.marked([path]):
                 tell(True, f"{path} can be written to{missing}")
         except OSError as error:  # os.access would say yes to root, and on a full disk
             tell(False, f"{path} cannot be written to: {error.strerror}{missing}")
@@ -188,41 +180,37 @@ def _look_at_folders(folders: Sequence[str], tell: Tell) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) -> Facts:
-    see_current_folder()
-    here = look(wanted)
+def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) -> importable.Facts:
+    importable.see_current_folder()
+    here = importable.look(wanted)
     for what, file in here.files.items():
         tell(True, f"the {what} {wanted[what]} can be imported: {file}")
     for wrong in here.wrong:
         tell(False, wrong)
-    classes = "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS"
-    tell(None, classes, "--runner")
-    python = config.options.get("python") or config.options.get("remote_python")
-    if python is None or here.wrong:
-        return here
-    elsewhere = BACKENDS[config.env].kind in (Kind.SSH, Kind.KUBERNETES)
-    if elsewhere or not os.path.isabs(str(python)):
-        tell(None, f"{python}: it belongs to the machines of the workers; --start asks it there", "--start")
-        return here
-    there = look_as_job(str(python), wanted)
-    if isinstance(there, str):
-        tell(False, f"the jobs' Python: {there}")
-    else:
+    if not wanted:
+        tell(None, "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS")
+    python = str(config.options.get("python"))
+    # a name would be looked up on the PATH of a job
+    if BACKENDS[config.env].scheduler and os.path.isabs(python) and not here.wrong:
         name = f"the jobs' Python {python}"
-        _compare(here, there, name, f"{name} fits: {there.python}", tell)
+        try:
+            there = importable.look_as_job(python, wanted)
+            _compare(here, there, name, f"{name} fits: {there.python}", tell)
+        except ParallelError as error:
+            tell(False, f"the jobs' Python: {error}")
     return here
 
 
 def _start_one(
-    config: ParallelConfig, wanted: dict[str, str], paths: list[str], here: Facts, tell: Tell
+    config: ParallelConfig, wanted: dict[str, str], paths: list[str], here: importable.Facts, tell: Tell
 ) -> None:
     own = {"processes": True} if BACKENDS[config.env].kind is Kind.LOCAL else {}
     one = {"n_workers": 1, "adapt": None, "options": {**config.options, **own}}
     try:
-        with marked(paths) as folders:
+        with importable.marked(paths) as folders:
             block = {**dict(config), **one, "idle_timeout": 0}
             where, there, replies = run(_where, [(wanted, folders)], parallel=block, progress=False)[0]
-            seen = [said or arrived(folder) for folder, said in zip(folders, replies, strict=True)]
+            seen = [said or importable.arrived(folder) for folder, said in zip(folders, replies, strict=True)]
     except (ParallelError, OSError) as error:
         tell(False, f"no item could be run: {error}")
         return
@@ -234,54 +222,46 @@ def _start_one(
         tell(not wrong, lost if wrong else f"the worker sees {path}")
 
 
-def _compare(here: Facts, there: Facts, name: str, fits: str, tell: Tell) -> None:
-    wrongs = [*there.wrong, *differences(here, there)]
+def _compare(here: importable.Facts, there: importable.Facts, name: str, fits: str, tell: Tell) -> None:
+    wrongs = [*there.wrong, *importable.differences(here, there)]
     for wrong in wrongs:
         tell(False, f"{name}: {wrong}")
     if not wrongs:
         tell(True, ", ".join([fits, *(f"{package} {number}" for package, number in there.versions.items())]))
 
 
-def _where(asked: tuple[dict[str, str], list[Path]]) -> tuple[str, Facts, list[str]]:
+def _where(asked: tuple[dict[str, str], list[Path]]) -> tuple[str, importable.Facts, list[str]]:
     import socket
 
     wanted, folders = asked
-    return f"{socket.gethostname()}, process {os.getpid()}", look(wanted), [reply(each) for each in folders]
+    return (
+        f"{socket.gethostname()}, process {os.getpid()}",
+        importable.look(wanted),
+        [importable.reply(each) for each in folders],
+    )
 
 
-_WORKERS = (1, 2, 3)
-_SIZES = (1, 4)
-
-
-def _try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell) -> None:
+def _try_answers(whole: Any, wanted: dict[str, str], n_items: int, tell: Tell) -> None:
+    runner_class, provider = importable.loaded(whole, wanted)
+    detached = not writes_files(runner_class)
+    batches = runner_class.batch_forward is not BaseRunner.batch_forward
+    if not detached:
+        tell(None, "its writer hooks: the results of forward are compared, before files are made of them")
+        body = {name: getattr(runner_class, name) for name in ("forward", "batch_forward")}
+        runner_class = type(runner_class.__name__, (BaseRunner,), body)
+    sizes = (None, 1, 4) if batches else (None,)
     try:
-        runner_class, provider = runner_and_provider(whole, wanted.get("runner"), wanted.get("provider"))
-        detached = not writes_files(runner_class)
-        batches = runner_class.batch_forward is not BaseRunner.batch_forward
-        if not detached:
-            tell(None, "its writer hooks: the results of forward are compared, before files are made of them")
-            names = ("forward", "batch_forward") if batches else ("forward",)
-            body: dict[str, Any] = {name: staticmethod(getattr(runner_class, name)) for name in names}
-            place = {"__module__": runner_class.__module__, "__qualname__": runner_class.__qualname__}
-            runner_class = type(runner_class.__name__, (BaseRunner,), body | place)
-        with unused_batches():
-            runner = runner_class(provider, progress=False, on_error="record")
-        sizes = (None, *_SIZES) if batches else (None,)
-        results, difference = first_difference(runner, list(range(n_items)), _WORKERS, sizes, detached)
+        runner = runner_class(provider, progress=False, on_error="record", batch_size=1 if batches else None)
+        results = compare_answers(runner, range(n_items), batch_sizes=sizes, detached=detached)
     except Exception as error:  # of the user's code, or of the runner about it
-        kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
-        tell(False, f"the same answer everywhere: {kind}{error}")
+        differ = "not the same answer everywhere" if isinstance(error, AssertionError) else ""
+        tell(False, f"{differ or type(error).__name__}: {error}")
         return
-    if difference is not None:
-        tell(False, f"not the same answer everywhere: {difference}")
-        return
+    ways = f"in this process, twice and backwards, on 2 and 3 workers{', in batches of 1 and 4' * batches}"
+    said = f"{counted(n_items, 'item')}: the same answer {ways}{', as detached jobs' * detached}"
     failures = [result for result in results if isinstance(result, ItemFailure)]
     if failures:
         first = f"item {failures[0].index!r}: {failures[0].error_type}: {failures[0].message}"
         failed = f"{counted(len(failures), 'item')} of {n_items} failed, everywhere in the same way"
-        tell(len(failures) < n_items, f"{failed}; the first is {first}")
-    ways = ["in this process, twice and backwards", "on 2 and 3 workers"]
-    ways += [f"in batches of {' and '.join(map(str, _SIZES))}"] if batches else []
-    ways += ["as detached jobs"] if detached else []
-    if len(failures) < n_items:
-        tell(True, f"{counted(n_items, 'item')}: the same answer {', '.join(ways)}")
+        said = f"{said}; {failed}; the first is {first}"
+    tell(len(failures) < n_items, said)

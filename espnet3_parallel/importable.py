@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import secrets
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
@@ -22,7 +24,6 @@ from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance.shown import versions
 from espnet3.parallel.surroundings import search_path
 
-BASES: dict[str, type] = {"runner": BaseRunner, "provider": EnvironmentProvider}
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "cloudpickle")
 _SECONDS = 600  # importing a user's code from a busy network disk may take minutes
 
@@ -50,28 +51,22 @@ def look(wanted: dict[str, str]) -> Facts:
     return facts
 
 
-def look_as_job(python: str, wanted: dict[str, str]) -> Facts | str:
-    """Run `look` with another Python of this machine, in a new process; return why, where that fails."""
+def look_as_job(python: str, wanted: dict[str, str]) -> Facts:
+    """Run `look` with another Python of this machine, in a new process; a ConfigError says why that fails."""
     own = (sys.prefix, sys.base_prefix)
-    path = [entry for entry in search_path() if not entry.startswith(own)]
+    # a job gets the caller's folder and those entries of sys.path that are not the interpreter's own
+    path = os.pathsep.join(entry for entry in search_path() if not entry.startswith(own))
+    command = [*shlex.split(python), "-m", "espnet3_parallel.importable", json.dumps(wanted)]
+    env = {**os.environ, "PYTHONPATH": path}
     try:
-        done = subprocess.run(
-            [python, "-m", "espnet3_parallel.importable", json.dumps(wanted)],
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-            # a job gets the caller's folder and those entries of sys.path that are not the interpreter's own
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, env=env)
     except OSError as error:
-        return f"{python} cannot be started: {error.strerror}"
-    except subprocess.TimeoutExpired:
-        return f"importing took {python} more than {_SECONDS} s"
-    lines = done.stdout.splitlines()
-    if done.returncode != 0 or not lines:
-        return f"{python} cannot import espnet3.parallel:\n{done.stderr.strip()[-1000:]}"
-    return Facts(**json.loads(lines[-1]))
+        raise ConfigError(f"{python} cannot be started: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"importing took {python} more than {_SECONDS} s") from error
+    if done.returncode != 0 or not done.stdout:
+        raise ConfigError(f"{python} cannot import espnet3.parallel:\n{done.stderr.strip()[-1000:]}")
+    return Facts(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def differences(here: Facts, there: Facts) -> list[str]:
@@ -105,7 +100,7 @@ def _wrong(what: str, reference: str) -> str:
     except (Exception, SystemExit) as error:  # argparse in a user's module ends the process
         return f"{module} cannot be imported: {type(error).__name__}: {error}"
     found = getattr(loaded, name, None)
-    base = BASES[what]
+    base: type = BaseRunner if what == "runner" else EnvironmentProvider
     if found is None:
         return f"{module} has no {name}.{did_you_mean(name, vars(loaded))}"
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -115,26 +110,26 @@ def _wrong(what: str, reference: str) -> str:
     return ""
 
 
-def runner_and_provider(whole: Any, runner: str | None, provider: str | None) -> tuple[Any, Any]:
-    """Import both, named on the command line or as `_target_` of a configuration, and make the provider."""
-    names = {"runner": runner, "provider": provider}
-    for what, name in names.items():
-        block = whole.get(what) if isinstance(whole, Mapping) else None
-        target = block.get("_target_") if isinstance(block, Mapping) else None
-        if name is None and target:
-            names[what] = ":".join(str(target).rsplit(".", 1))
-    if missing := [f"--{what} MODULE:CLASS" for what, name in names.items() if name is None]:
-        raise ConfigError(f"which classes are meant? Give {' and '.join(missing)}")
+def meant(whole: Any, wanted: dict[str, str], otherwise: str = "") -> dict[str, str]:
+    """Return runner and provider as named on the command line, or else as `_target_` of a configuration."""
+    names = dict(wanted)
+    for what in ("runner", "provider"):
+        block = whole.get(what) if whole is not None else None
+        if isinstance(block, Mapping) and "_target_" in block:
+            names.setdefault(what, ":".join(str(block["_target_"]).rsplit(".", 1)))
+    if missing := [f"--{what} MODULE:CLASS" for what in ("runner", "provider") if what not in names]:
+        raise ConfigError(f"which classes are meant? Give {' and '.join(missing)}{otherwise}")
+    return names
+
+
+def loaded(whole: Any, wanted: dict[str, str]) -> tuple[Any, Any]:
+    """Import the runner's class, and make its provider with a configuration."""
     see_current_folder()
-    wanted = {what: str(name) for what, name in names.items()}
     if wrong := look(wanted).wrong:
         raise ConfigError("; ".join(wrong))
-    runner_class, provider_class = (
-        getattr(sys.modules[module], name)
-        for module, _, name in (each.partition(":") for each in wanted.values())
-    )
+    runner, provider = (resolve_name(wanted[what]) for what in ("runner", "provider"))
     try:
-        return runner_class, provider_class() if whole is None else provider_class(whole)
+        return runner, provider() if whole is None else provider(whole)
     except Exception as error:  # the user's code
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(f"{wanted['provider']} cannot be made: {reason}") from error

@@ -158,16 +158,15 @@ def _why_there(entry: Path) -> str:
     named = [Path(part).resolve() for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     if entry.resolve() in named:
         return f"PYTHONPATH names {entry}, which comes before what is installed"
-    if entry.resolve() == ROOT and (entry / "espnet3" / "parallel" / "base_runner.py").exists():
-        if (entry / "espnet3" / "parallel" / "base_runner").is_dir():
-            return (
-                f"{ESPNET} {_version(ESPNET)} has modules of the same names there, and Python finds a package before "
-                "a module, whichever was installed last"
-            )
-        return f"{entry} is a checkout of it, and comes first on the path"
-    if entry.resolve() == ROOT:
-        return "there is no other"
-    return f"{entry} comes first on the path"
+    package = entry / "espnet3" / "parallel" / "base_runner"
+    if entry.resolve() != ROOT or not package.is_dir():  # a checkout, of ours or of ESPnet
+        return f"{entry} comes first on the path"
+    if package.with_suffix(".py").exists():
+        return (
+            f"{ESPNET} {_version(ESPNET)} has modules of the same names there, and Python finds a package before "
+            "a module, whichever was installed last"
+        )
+    return "there is no other"
 
 
 def _espnet(layer: Layer) -> str:

@@ -87,10 +87,8 @@ class _Verbs(click.Group):
             return None
         if cmd_name != "overlay":  # which is for a tree that hides our layer
             used = layer.in_use()
-            for finding in [] if used.ours else layer.findings(used):
-                print(f"{layer.COMMAND}: {finding.text}", file=sys.stderr)
             if not used.ours:
-                sys.exit(1)
+                sys.exit("\n".join(f"{layer.COMMAND}: {finding.text}" for finding in layer.findings(used)))
         found: Any = getattr(import_module(f"espnet3_parallel.{VERBS[cmd_name][0]}"), cmd_name)
         return found if isinstance(found, click.Command) else None
 

@@ -14,8 +14,8 @@ import click
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.messages import printable
 
-# Takes a finding of `doctor`; None: it could not be checked, and the option that does so is not told where it was given
-Tell = Callable[..., None]
+# Takes a finding of `doctor`; None: it could not be checked
+Tell = Callable[[bool | None, str], None]
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

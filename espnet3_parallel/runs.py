@@ -95,10 +95,10 @@ def _look_of(run: str) -> Callable[[], RunStatus | FolderStatus]:
 
 
 def _redraw(found: RunStatus | FolderStatus) -> None:
-    begin = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
-    end = "" if sys.stdout.isatty() or not found.alive else "\n"
-    print(begin, end="")
-    say(f"{status_text(found)}{end}", flush=True)
+    terminal = sys.stdout.isatty()
+    print("\x1b[H\x1b[2J" if terminal else "", end="")
+    print_status(found, as_json=False)
+    print("" if terminal or not found.alive else "\n", end="", flush=True)
 
 
 @verb(
@@ -169,13 +169,11 @@ def exit_status(found: RunStatus | FolderStatus) -> int:
 # --- the status of a run as text for people, and a live line while it goes on ---
 
 
-def print_status(found: RunStatus | FolderStatus, as_json: bool = False) -> None:
+def print_status(found: RunStatus | FolderStatus, as_json: bool) -> None:
     """Print a status, wrapped at 80 columns, or as JSON."""
-    say(json.dumps(found.to_json(), indent=2) if as_json else status_text(found))
-
-
-def status_text(found: RunStatus | FolderStatus) -> str:
-    """Return a status as text of 80 columns."""
+    if as_json:
+        say(json.dumps(found.to_json(), indent=2))
+        return
     if isinstance(found, RunStatus):
         lines = _of_jobs(found)
     else:
@@ -188,7 +186,7 @@ def status_text(found: RunStatus | FolderStatus) -> str:
             rest = f"computes the {left:,} that are left" if left else "merges it"
             end = f"no driver is at work: the same call of the runner {rest}"
         lines = [wrapped(f"{found.run}: {counts_of(found)}"), wrapped(end)]
-    return "\n".join([*lines, *(wrapped(f"note: {note}") for note in found.notes)])
+    say("\n".join([*lines, *(wrapped(f"note: {note}") for note in found.notes)]))
 
 
 def _of_jobs(found: RunStatus) -> list[str]:

@@ -10,11 +10,10 @@ from pathlib import Path
 import click
 
 from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.views import sizing
 from espnet3.parallel.views.charts import amount, duration
 from espnet3_parallel.configs import conf_argument, read_block, read_file
-from espnet3_parallel.importable import runner_and_provider
+from espnet3_parallel.importable import loaded, meant
 from espnet3_parallel.output import as_json_option, say, verb, wrapped
 from espnet3_parallel.runs import a_run
 
@@ -24,9 +23,7 @@ _SAMPLE = 8  # items
 @verb(
     conf_argument,
     click.option("--items", type=click.IntRange(1), required=True, help="How many items the job has."),
-    click.option(
-        "--run", type=click.Path(exists=True, file_okay=False), help="An earlier run of a few items."
-    ),
+    click.option("--run", type=click.Path(exists=True), help="An earlier run of a few items."),
     click.option("--runner", metavar="MODULE:CLASS", help="Without an earlier run: run a few items here."),
     click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF."),
     click.option(
@@ -39,18 +36,25 @@ def size(
     conf: str,
     items: int,
     run: str | None,
-    runner: str | None,
-    provider: str | None,
     within: float | None,
     sample: int | None,
     as_json: bool,
+    **classes: str | None,
 ) -> None:
     """Say how long --items take with the workers of CONF, or how many workers do them --within a time.
 
     Prints the block to paste, with walltime and memory as measured.
     """
     config = read_block(conf)
-    measured = _measured(conf, items, run, runner, provider, sample)
+    wanted = {what: name for what, name in classes.items() if name is not None}
+    if run is None:
+        whole = read_file(conf)
+        names = meant(whole, wanted, "; or an earlier run of it: --run FOLDER")
+        measured = sizing.measured_here(*loaded(whole, names), min(items, sample or _SAMPLE))
+    elif wanted or sample:
+        raise click.UsageError("--run is an earlier run: leave out --runner and --provider, and --sample")
+    else:
+        measured = sizing.measured_by(Path(os.path.abspath(a_run(run))))
     backend = BACKENDS[config.env]
     there, most = sizing.placed(measured, backend), sizing.most_workers(backend)
     if within is None:
@@ -79,21 +83,3 @@ def size(
     from omegaconf import OmegaConf
 
     say(f"\n{OmegaConf.to_yaml(OmegaConf.create({'parallel': block}))}", end="")
-
-
-def _measured(
-    conf: str, items: int, run: str | None, runner: str | None, provider: str | None, sample: int | None
-) -> sizing.Measured:
-    if run is not None:
-        if runner or provider or sample:
-            raise click.UsageError(
-                "--run is an earlier run of the runner: leave out --runner and --provider, and --sample"
-            )
-        return sizing.measured_by(Path(os.path.abspath(a_run(run))))
-    try:
-        found = runner_and_provider(read_file(conf), runner, provider)
-    except ConfigError as error:
-        if runner is None and provider is None:
-            raise ConfigError(f"{error}; or an earlier run of it: --run FOLDER") from error
-        raise
-    return sizing.measured_here(*found, min(items, sample or _SAMPLE))

@@ -232,14 +232,15 @@ def not_indented(config: Any) -> str:
         own = _names() if block == "parallel" else OF_TRAINER - {"num_device", "trainer"}
         parts: list[list[_Row]] = [[], []]  # what the block holds, and its options
         for row in rows[at + 1 :]:
-            inside = parts[0]
-            deeper = bool(inside) and inside[-1][:2] == ("options", True) and is_option(row[0])
+            deeper = [each[:2] for each in parts[0][-1:]] == [("options", True)] and is_option(row[0])
             if not deeper and row[0] not in own:
                 break
             parts[deeper].append(row)
+        place = f"line {line}: " if line else ""
+        if block == "parallel" and not parts[0] and any(row[0] == "env" for row in rows[:at]):
+            return f"{place}parallel is empty, and env stands above it: move env below, indented by 2 spaces"
         if parts[0]:
             steps = [f"{_named(part)} by {n} spaces" for part, n in zip(parts, (2, 4), strict=True) if part]
-            place = f"line {line}: " if line else ""
             return (
                 f"{place}{block} is empty, and what belongs to it stands beside it: YAML has blocks by their "
                 f"indentation. Indent {' and '.join(steps)}"
@@ -376,12 +377,11 @@ class DetachedSettings:
 def _detached_problems(block: Any) -> list[str]:
     if not isinstance(block, dict):
         return [f"detached = {shown(block)}: must be a mapping, such as {{shards: 100}}"]
-    known = [each.name for each in fields(DetachedSettings)]
     problems = []
     for name, value in block.items():
-        if name not in known:
-            guess = did_you_mean(name, known)
-            problems.append(f"detached.{name}: unknown key.{guess} Known: {', '.join(known)}")
+        if name not in _DETACHED_KINDS:
+            guess = did_you_mean(name, _DETACHED_KINDS)
+            problems.append(f"detached.{name}: unknown key.{guess} Known: {', '.join(_DETACHED_KINDS)}")
         elif refusal := _DETACHED_KINDS[name].refusal(value):
             problems.append(problem(f"detached.{name}", value, refusal))
     return problems

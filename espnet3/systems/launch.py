@@ -14,9 +14,10 @@ from espnet3.parallel import ChangedRunError, DetachedRun, FolderInUseError, Par
 from espnet3.parallel.errors import ConfigError, MissingPackageError, SubmissionError
 from espnet3.parallel.messages import printable, shown
 from espnet3.systems.base.inference import InferResult
-from espnet3.systems.base.system import trains_by_lightning
+from espnet3.systems.base.scp import OutputsError
+from espnet3.systems.base.system import is_ours
 from espnet3.systems.configs.loading import StageConfigs, load_configs
-from espnet3.systems.configs.mistakes import StageConfigError
+from espnet3.systems.configs.mistakes import NEEDED, StageConfigError, require
 from espnet3.systems.configs.places import place_of
 from espnet3.systems.configs.roles import ROLES, role_of
 from espnet3.systems.logs import show_logs
@@ -26,6 +27,7 @@ _ANEW = (
     "On this command line that is runner.resume=false or runner.resume=force for infer, +collect_stats.resume=false "
     "or =force for collect_stats; without its folder every stage begins anew."
 )
+_UNTRAINED = "neither 'optimizer' nor 'trainer', so nothing is trained"
 
 
 def launch(
@@ -58,13 +60,23 @@ def launch(
     args.overrides += [word for word in args.stages if "=" in word]  # they may stand anywhere
     args.stages = [word for word in args.stages if "=" not in word]
     show_logs()
+    configs = StageConfigs({})
     try:
         stages = chosen(system, args.stages)
-        configs = _configs(system, stages, recipe, args)
+        configs = load_configs(
+            recipe,
+            {role: getattr(args, f"{role}_config") for role in _roles(system)},
+            parallel=args.parallel_config,
+            overrides=args.overrides,
+            check=(),
+        )
+        _check(system, stages, configs, recipe)
+        if args.limit is not None and "inference" in configs:
+            configs["inference"]["limit"] = args.limit
         made = system(**configs.arguments())
         made.check_jobs([each.name for each in stages])
     except (FileNotFoundError, MissingPackageError, TypeError, ValueError) as error:
-        parser.error(str(error))
+        parser.error(_with_place(error, configs))
     if args.dry_run:
         print("\n".join(_plan(system, stages, configs)))
         return 0
@@ -73,8 +85,8 @@ def launch(
     except SourceError as error:
         print(f"create_dataset: {printable(str(error))}", file=sys.stderr)
         return 1
-    except (ConfigError, MissingPackageError) as error:
-        parser.error(_with_place(error, configs) if isinstance(error, StageConfigError) else str(error))
+    except (ConfigError, MissingPackageError, OutputsError) as error:
+        parser.error(_with_place(error, configs))
     except (ChangedRunError, FolderInUseError, SubmissionError) as error:
         print(f"{error}\n{_ANEW}" if isinstance(error, ChangedRunError) else error, file=sys.stderr)
         return 1
@@ -130,29 +142,20 @@ def _roles(system: type) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*ROLES, *roles_of(system))))
 
 
-def _configs(
-    system: type, stages: Sequence[StageSpec], recipe: Path, args: argparse.Namespace
-) -> StageConfigs:
-    configs = load_configs(
-        recipe,
-        {role: getattr(args, f"{role}_config") for role in _roles(system)},
-        parallel=args.parallel_config,
-        overrides=args.overrides,
-        check=(),
-    )
+def _check(system: type, stages: Sequence[StageSpec], configs: StageConfigs, recipe: Path) -> None:
     for each in sorted(stages, key=lambda each: each.name != "train"):  # which looks at most of its config
         role = each.role(configs.plain())
         if role is not None:
-            configs.check(role, trains=each.name == "train" and trains_by_lightning(system))
+            configs.check(role, trains=each.name == "train" and is_ours(system, "train"))
+            nothing = each.name == "train" and _trainer(configs[role]) == _UNTRAINED
+            if is_ours(system, each.name) and not nothing:
+                require(configs[role], role, NEEDED.get(each.name, ()))
         elif each.roles:
             names = " or ".join(role_of(each.roles[0]).files)
             raise ConfigError(
                 f"stage {each.name} reads {names}, and {recipe / 'conf'} has none: give one by "
                 f"--{each.roles[0]}_config"
             )
-    if args.limit is not None and "inference" in configs:
-        configs["inference"]["limit"] = args.limit
-    return configs
 
 
 def _plan(system: type, stages: Sequence[StageSpec], configs: StageConfigs) -> list[str]:
@@ -162,7 +165,7 @@ def _plan(system: type, stages: Sequence[StageSpec], configs: StageConfigs) -> l
         if role is None:
             lines.append(f"{each.name}: reads no config of its own")
             continue
-        how = _trainer if each.name == "train" and trains_by_lightning(system) else _workers
+        how = _trainer if each.name == "train" and is_ours(system, "train") else _workers
         lines.append(f"{each.name}: {configs.by_role[role].file}; {how(configs[role])}")
     return lines
 
@@ -176,7 +179,7 @@ def _workers(config: Any) -> str:
 
 def _trainer(config: Any) -> str:
     if config.get("trainer") is None and config.get("optimizer") is None:
-        return "neither 'optimizer' nor 'trainer', so nothing is trained"
+        return _UNTRAINED
     block = {
         "accelerator": "auto",
         "devices": "auto",
@@ -187,8 +190,8 @@ def _trainer(config: Any) -> str:
     return "trainer: " + ", ".join(f"{key} {shown(block[key], key).strip(chr(39))}" for key in keys)
 
 
-def _with_place(error: StageConfigError, configs: StageConfigs) -> str:
-    if error.role not in configs:
+def _with_place(error: Exception, configs: StageConfigs) -> str:
+    if not isinstance(error, StageConfigError) or error.role not in configs:
         return str(error)
     places = configs.by_role[error.role].places
     return f"{place_of(places, error.key) or configs.by_role[error.role].file}: {error}"

@@ -151,10 +151,10 @@ def test_doctor_asks_the_jobs_own_python(conf, code, monkeypatch):
     """The Python of `options.python` imports the classes too, and its versions are compared with ours."""
     monkeypatch.setenv("PATH", "")
     words = ["--runner", "doctored:Runner"]
-    options = f"{OPTIONS['slurm']}, python: {sys.executable}"
+    options = f"{OPTIONS['slurm']}, python: {sys.executable} -B"
     done = CliRunner().invoke(doctor, [conf("slurm", options), *words])
     assert done.exit_code == 0, done.output
-    assert f"ok  the jobs' Python {sys.executable} fits: {platform.python_version()}, " in done.output
+    assert f"ok  the jobs' Python {sys.executable} -B fits: {platform.python_version()}, " in done.output
 
 
 @pytest.mark.parametrize(

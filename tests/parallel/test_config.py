@@ -180,6 +180,11 @@ def test_what_is_no_mapping_is_refused_with_its_type(config):
             {"parallel": None, "env": "local", "n_workers": 4},
             "parallel is empty, and what belongs to it stands",
         ),
+        (
+            {"env": "htcondor", "account": "a", "options": JOB},
+            "under options of slurm, pbs, moab, not of htcondor\n",
+        ),
+        ({"env": "local", "parallel": None}, "parallel is empty, and env stands above it: move env below"),
         ({"gpu_inference": True}, "env: local_gpu"),
         ({"options": {"cuda_cmd": "x"}}, "options.cuda_cmd = 'x': there is no such key: env chooses"),
         ({"thread_per_worker": 1}, "Did you mean 'threads_per_worker', under options?"),

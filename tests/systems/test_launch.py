@@ -156,7 +156,7 @@ def test_all_stages_run_each_with_its_own_config(recipe: Path) -> None:
     assert (recipe / "data/workers").read_text() == "3"
     assert '"workers": 5' in (recipe / "exp/upper/inference/metrics.json").read_text()
     assert (recipe / "exp/upper/inference/few/hyp.scp").read_text() == "u0 WORD 0\nu1 WORD 1\n"
-    every = run(recipe, "--stages", "all", "--dry_run")
+    every = run(recipe, "--stages", "all", "--dry_run", "+dataset.train=[]")
     assert [line.split(":")[0] for line in every.stdout.splitlines()] == [
         *("create_dataset", "train_tokenizer", "collect_stats", "train", "infer", "measure", "publish"),
         *("count", "report"),
@@ -235,6 +235,12 @@ MISTAKES: list[tuple[dict[str, str | None], list[str], str]] = [
         ["--stages", "infer"],
         "conf/inference.yaml, line 10: test_sets names 'fewer', which is not in dataset.test; that has few, more",
     ),
+    (
+        {"inference": CONF["inference"].replace("input_key: text\n", "")},
+        ["--stages", "infer", "--dry_run"],
+        "the inference config has no 'input_key' (it has",
+    ),
+    ({}, ["--stages", "measure"], "run the infer stage first"),
     ({"publication": None}, ["--stages", "publish"], "stage publish reads publication.yaml"),
     ({"training": "exp_tag: [1\n"}, ["--stages", "infer"], "conf/training.yaml, line 2: this is not YAML"),
     (

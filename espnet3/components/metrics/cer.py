@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from espnet3.components.instantiate import require
-from espnet3.components.metrics.error_rate import Edits, ErrorRate
+from espnet3.components.metrics.error_rate import ErrorRate
 
 
 class CER(ErrorRate):
@@ -14,8 +13,3 @@ class CER(ErrorRate):
 
     name = "cer"
     units = "characters"
-
-    def count(self, references: list[str], hypotheses: list[str]) -> Edits:
-        """Count character edits with jiwer."""
-        out = require("jiwer", "recipe", "an error rate").process_characters(references, hypotheses)
-        return Edits(out.substitutions, out.deletions, out.insertions, out.hits)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from espnet3.components.instantiate import require
 from espnet3.components.metrics.abs_metric import AbsMetric
 from espnet3.parallel import parallel_map
 
@@ -48,7 +48,7 @@ class ErrorRate(AbsMetric):
     name: str
     """Key of the rate in the result, such as "wer"."""
     units: str
-    """Key of the number of reference units, such as "words"."""
+    """Key of the number of reference units, "words" or "characters"."""
 
     def __init__(
         self,
@@ -67,9 +67,11 @@ class ErrorRate(AbsMetric):
             if not isinstance(least, int) or least < 1:
                 raise ValueError(f"min_words: {least!r} is not a positive number of words")
 
-    @abstractmethod
     def count(self, references: list[str], hypotheses: list[str]) -> Edits:
-        """Count the edits that turn the references into the hypotheses."""
+        """Count the edits that turn the references into the hypotheses, with jiwer."""
+        process = getattr(require("jiwer", "recipe", "an error rate"), f"process_{self.units}")
+        out = process(references, hypotheses)
+        return Edits(out.substitutions, out.deletions, out.insertions, out.hits)
 
     def __call__(
         self, data: Mapping[str, Sequence[str]], test_name: str, inference_dir: Path

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from espnet3.components.instantiate import require
-from espnet3.components.metrics.error_rate import Edits, ErrorRate
+from espnet3.components.metrics.error_rate import ErrorRate
 
 
 class WER(ErrorRate):
@@ -11,8 +10,3 @@ class WER(ErrorRate):
 
     name = "wer"
     units = "words"
-
-    def count(self, references: list[str], hypotheses: list[str]) -> Edits:
-        """Count word edits with jiwer."""
-        out = require("jiwer", "recipe", "an error rate").process_words(references, hypotheses)
-        return Edits(out.substitutions, out.deletions, out.insertions, out.hits)

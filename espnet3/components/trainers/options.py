@@ -7,7 +7,7 @@ import re
 import warnings
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from espnet3.components.instantiate import as_plain, check_targets, instantiate_block, require
 from espnet3.parallel.backends.loading import parameters
@@ -16,6 +16,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import shown
 
 _TRAINER = "lightning.pytorch.trainer.trainer:Trainer.__init__"
+_NUMBERS = {int, float, bool, type(None)}
 _GPUS = {"gpu": ("cuda", "mps")}
 # made when the training begins: they write files, or change how torch computes from then on
 _NOT_TRIED = (
@@ -57,8 +58,12 @@ def _checked(block: Any) -> dict[str, Any]:
         )
     known = parameters(_TRAINER)
     check_trainer(plain, known)
-    if known is None:
-        import_lightning()  # which says what is missing
+    hints = get_type_hints(import_lightning().Trainer.__init__)
+    for name, value in plain.items():
+        if isinstance(value, str) and _NUMBERS.issuperset(get_args(hints[name]) or [hints[name]]):
+            raise _refused(
+                f"{name} = {shown(value)}: is a text, and lightning.Trainer takes a number or true, false"
+            )
     return dict(plain)
 
 

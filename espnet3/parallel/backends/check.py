@@ -122,7 +122,11 @@ def is_option(name: str) -> bool:
 
 
 def _instead(row: Backend | None, name: str) -> str:
-    return f"; under {row.name} {row.instead[name]}" if row is not None and name in row.instead else ""
+    said = "" if row is None else row.instead.get(name, "")
+    _, called, other = said.partition("it is called ")
+    if row is None or not said or (called and has_option(row, other) is False):  # htcondor has neither name
+        return ""
+    return f"; under {row.name} {said}"
 
 
 def _owners(name: str) -> str:
@@ -163,6 +167,8 @@ def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
         return "is a block of its own: move it out of the trainer block"
     if name in _STRATEGIES:
         return f"there is no such key: write strategy: {name}"
+    if name == "gpus":
+        return "there is no such key: write their number as devices, with accelerator: gpu"
     if name == "batch_size":
         return _BATCHES
     meant = _RENAMED.get(name, name)

@@ -91,10 +91,8 @@ def clock(seconds: float, *, writes_seconds: bool = True) -> str:
 
 def is_size(value: Any) -> bool:
     """Return whether it is a size in bytes, such as "32GB" or 34359738368."""
-    if isinstance(value, bool):
-        return False
-    if isinstance(value, (int, float)):
-        return value >= 1 << 20  # "memory: 32" means 32 bytes to Dask alone
+    if is_number(value):
+        return bool(value >= 1 << 20)  # "memory: 32" means 32 bytes to Dask alone
     return (
         isinstance(value, str) and _SIZE.fullmatch(value.strip()) is not None and not value.strip().isdigit()
     )

@@ -234,14 +234,9 @@ def row(env: str) -> Backend:
 def unknown_env(env: object) -> str:
     """Return the message for a value of `env` that no row has."""
     script = os.path.basename(env.split()[0]) if isinstance(env, str) and env.split() else ""
-    if instead := _COMMANDS.get(script.lower()):
-        return f"Unknown env {shown(env)}: write env: {instead} in place of {script}. Known: {', '.join(BACKENDS)}"
-    if script in KALDI_SCRIPTS:
-        instead = KALDI_SCRIPTS[script]
-        return (
-            f"Unknown env {shown(env)}: write env: {instead} in place of {script} (espnet3-parallel migrate cmd.sh "
-            f"makes the whole block). Known: {', '.join(BACKENDS)}"
-        )
-    # 0.5 rather than the usual 0.6: "gpu" and "kubernetes" should find local_gpu and kube.
-    guess = did_you_mean(env, BACKENDS, cutoff=0.5)
-    return f"Unknown env {shown(env)}.{guess} Known: {', '.join(BACKENDS)}"
+    whole = " (espnet3-parallel migrate cmd.sh makes the whole block)" if script in KALDI_SCRIPTS else ""
+    if instead := KALDI_SCRIPTS.get(script) or _COMMANDS.get(script.lower()):
+        fix = f": write env: {instead} in place of {script}{whole}."
+    else:  # 0.5 rather than the usual 0.6: "gpu" and "kubernetes" should find local_gpu and kube
+        fix = f".{did_you_mean(env, BACKENDS, cutoff=0.5)}"
+    return f"Unknown env {shown(env)}{fix} Known: {', '.join(BACKENDS)}"

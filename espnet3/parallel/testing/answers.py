@@ -48,20 +48,6 @@ def same_answer(
         AssertionError: Names the first index whose result differs, both results, where, and the likely reason.
     """
     items = list(indices)
-    results, difference = first_difference(runner, items, n_workers, batch_sizes, detached)
-    if difference is not None:
-        raise AssertionError(difference)
-    return results
-
-
-def first_difference(
-    runner: Any,
-    items: list[Any],
-    n_workers: Sequence[int],
-    batch_sizes: Sequence[int | None],
-    detached: bool,
-) -> tuple[list[Any], str | None]:
-    """Return the results of the first way of running, and a sentence about the first that another way has not."""
     with _Trials(runner) as trials:
         ways = _ways(trials, items, n_workers, batch_sizes, detached)
         where, reference, _ = next(ways)
@@ -69,10 +55,10 @@ def first_difference(
             for at, (one, other) in enumerate(zip(reference, results, strict=True)):
                 if not equal(one, other):
                     reason = _why(trials, items, at, one, other, reference if batched else None)
-                    return reference, (
+                    raise AssertionError(
                         f"item {items[at]!r} differs: {one!r:.300} with {where}, {other!r:.300} with {here}; {reason}"
                     )
-    return reference, None
+    return reference
 
 
 def _ways(
@@ -119,7 +105,9 @@ class _Trials:
         alone = type(self.runner).forward is not BaseRunner.forward
         self.runner.batch_size = batch_size or (None if alone else 1)
         self.runner.seed = self._before["seed"] if seed is None else seed
-        with self._folder(), unused_batches():
+        with self._folder(), warnings.catch_warnings():
+            # that batches are not used is meant here
+            warnings.filterwarnings("ignore", ".*batch_forward", UserWarning)
             if n_workers > 1:
                 with get_client({"env": "local", "n_workers": n_workers}):
                     return list(self.runner(items))
@@ -155,14 +143,6 @@ class _Trials:
                 yield
             finally:
                 self.runner.output_dir = self._before["output_dir"]
-
-
-@contextmanager
-def unused_batches() -> Iterator[None]:
-    """Do not warn of a `batch_forward` that is there and not used: that is meant here."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*batch_forward", UserWarning)
-        yield
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from espnet3.components.data.collect_stats import CollectStatsProvider, CollectS
 from espnet3.components.data.data_organizer import SPLITS, fingerprint_of, indices_of
 from espnet3.components.instantiate import as_dict
 from espnet3.systems.base.blocks import stage_parallel
-from espnet3.systems.configs.mistakes import StageConfigError, require
+from espnet3.systems.configs.mistakes import NEEDED, StageConfigError, require
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def collect_stats(config: Any) -> dict[str, Any]:
     key is a ConfigError, a failed item an ItemError.
     """
     whole = as_dict(config)
-    require(whole, "training", ("dataset", "stats_dir"))
+    require(whole, "training", NEEDED["collect_stats"])
     splits = [split for split in _OF_A_SPLIT if whole["dataset"].get(split)]
     if not splits:
         raise StageConfigError(

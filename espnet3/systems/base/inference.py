@@ -27,7 +27,7 @@ from espnet3.parallel.records import ItemFailure
 from espnet3.systems.base.artifacts import check_artifacts
 from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.scp import IDX_KEY, key_list, output_keys_of
-from espnet3.systems.configs.mistakes import StageConfigError, require
+from espnet3.systems.configs.mistakes import NEEDED, StageConfigError, require
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def infer(config: Any) -> dict[str, InferResult]:
     Return what was done, by the name of the test set. A wrong block or a missing key is a ConfigError.
     """
     config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
-    require(config, "inference", ("dataset", "model", "inference_dir", "input_key"))
+    require(config, "inference", NEEDED["infer"])
     check_artifacts(config.get("output_artifacts"), "inference", "output_artifacts")
     with stage_parallel(config):
         return {name: _infer_one(config, name, changes) for name, changes in _test_sets(config).items()}
@@ -112,11 +112,8 @@ def dataset_of(config: Any, name: str) -> Any:
     config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
     known = _test_sets(config)
     if name not in known:
-        raise StageConfigError(
-            "inference",
-            "dataset",
-            f"the inference config has no test set {name!r} (it has {', '.join(known)})",
-        )
+        said = f"the inference config has no test set {name!r} (it has {', '.join(known)})"
+        raise StageConfigError("inference", "dataset", said)
     return _one_set(config, name, known[name])[2]
 
 

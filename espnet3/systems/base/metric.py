@@ -16,8 +16,8 @@ from espnet3.components.metrics.abs_metric import AbsMetric
 from espnet3.systems.base.artifacts import check_artifacts, kept
 from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.inference import dataset_of
-from espnet3.systems.base.scp import IDX_KEY, read_aligned, scp_id, scp_value, write_scp
-from espnet3.systems.configs.mistakes import StageConfigError, require
+from espnet3.systems.base.scp import IDX_KEY, OutputsError, read_aligned, scp_id, scp_value, write_scp
+from espnet3.systems.configs.mistakes import NEEDED, StageConfigError, require
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def measure(config: Any, inference_config: Any = None) -> dict[str, dict[str, An
     ConfigError, no file to measure a FileNotFoundError, and a metric that is no `AbsMetric` a TypeError.
     """
     whole = as_dict(config)
-    require(whole, "metrics", ("inference_dir", "metrics"))
+    require(whole, "metrics", NEEDED["measure"])
     folder = Path(whole["inference_dir"])
     artifacts = check_artifacts(whole.get("dataset_artifacts"), "metrics", "dataset_artifacts")
     results: dict[str, dict[str, Any]] = {}
@@ -59,10 +59,8 @@ def measure(config: Any, inference_config: Any = None) -> dict[str, dict[str, An
             name = f"{type(metric).__module__}.{type(metric).__qualname__}"
             if name in results:
                 raise ValueError(f"metrics: {name} is listed twice; make one with all its arguments")
+            fields = {each.removeprefix(_DATASET) for each in inputs.values() if each.startswith(_DATASET)}
             for test_set in test_sets:
-                fields = {
-                    source.removeprefix(_DATASET) for source in inputs.values() if source.startswith(_DATASET)
-                }
                 if odd := sorted(fields - written[test_set]):
                     _write_fields(inference_config, test_set, odd, folder / test_set, artifacts)
                     written[test_set].update(odd)
@@ -81,7 +79,7 @@ def _test_sets(config: Mapping[str, Any], folder: Path) -> list[str]:
         return [folder_name(str(name), "test_sets") for name in names]
     found = sorted({path.parent.name for path in folder.glob("*/*.scp")})
     if not found:
-        raise FileNotFoundError(f"no folder in {folder} holds an .scp file; run the infer stage first")
+        raise OutputsError(f"no folder in {folder} holds an .scp file; run the infer stage first")
     return found
 
 

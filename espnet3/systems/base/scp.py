@@ -18,6 +18,10 @@ from espnet3.parallel.records import ItemFailure
 IDX_KEY = "utt_id"
 
 
+class OutputsError(FileNotFoundError):
+    """The outputs of the stage infer are not there."""
+
+
 def scp_id(value: Any) -> str:
     """Return an utterance id, a string or an integer, as text."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
@@ -85,7 +89,7 @@ def read_aligned(folder: Path, inputs: Mapping[str, str]) -> dict[str, list[str]
         path = folder / f"{name}.scp"
         if not path.is_file():
             there = ", ".join(sorted(p.name for p in folder.glob("*.scp"))) or "no .scp file"
-            raise FileNotFoundError(f"{path} is not there ({folder} has {there}); run the infer stage first")
+            raise OutputsError(f"{path} is not there ({folder} has {there}); run the infer stage first")
         tables[column] = read_scp(path)
     outputs = [column for column, name in inputs.items() if not name.startswith("dataset/")] or list(tables)
     ids: list[str] = list(tables[outputs[0]]) if outputs else []

@@ -17,7 +17,7 @@ from espnet3.systems.base.tokenizer import TOKENIZER_KEYS, train_tokenizer
 from espnet3.systems.base.training import is_first_process, started_together, train
 from espnet3.systems.demo.page import demo
 from espnet3.systems.logs import stage_log
-from espnet3.systems.stages import StageSpec, chosen
+from espnet3.systems.stages import StageSpec, chosen, specs_of
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class BaseSystem:
         """
         wanted = chosen(type(self), stages)
         configs = {each.name: _config_of(self, each) for each in wanted}
-        if "train" in configs and trains_by_lightning(type(self)):
+        if "train" in configs and is_ours(type(self), "train"):
             check_blocks(configs["train"], trains=True)
         for config in configs.values():
             check_blocks(config)
@@ -122,19 +122,14 @@ class BaseSystem:
 
         The training config is read if it says anything about data, else the inference config.
         """
-        config = _config_of(self, StageSpec("create_dataset", ("training", "inference")))
-        if config is None:
-            raise ValueError(
-                "stage create_dataset needs training_config or inference_config, and there is neither"
-            )
-        return create_dataset(config)
+        return create_dataset(_needed(self, "create_dataset"))
 
     def train_tokenizer(self) -> Path | None:
         """Train a tokenizer; see `espnet3.systems.base.tokenizer.train_tokenizer`.
 
         A training config without such a block `tokenizer` needs none: that is logged, and None returned.
         """
-        config = _needed(self, "training_config", "train_tokenizer")
+        config = _needed(self, "train_tokenizer")
         if not TOKENIZER_KEYS & set(config.get("tokenizer") or ()):
             logger.info("stage train_tokenizer: the training config has no 'tokenizer' to train")
             return None
@@ -142,14 +137,14 @@ class BaseSystem:
 
     def collect_stats(self) -> dict[str, Any]:
         """Collect statistics; see `espnet3.systems.base.collect_stats.collect_stats`."""
-        return collect_stats(_needed(self, "training_config", "collect_stats"))
+        return collect_stats(_needed(self, "collect_stats"))
 
     def train(self) -> Path | None:
         """Train a model; see `espnet3.systems.base.training.train`.
 
         A training config without `optimizer` and `trainer` has nothing to train: that is logged, and None returned.
         """
-        config = _needed(self, "training_config", "train")
+        config = _needed(self, "train")
         if config.get("optimizer") is None and config.get("trainer") is None:
             logger.info(
                 "stage train: the training config has neither 'optimizer' nor 'trainer', so nothing is trained"
@@ -159,23 +154,23 @@ class BaseSystem:
 
     def infer(self) -> dict[str, InferResult]:
         """Decode the test sets; see `espnet3.systems.base.inference.infer`."""
-        return infer(_needed(self, "inference_config", "infer"))
+        return infer(_needed(self, "infer"))
 
     def measure(self) -> dict[str, dict[str, Any]]:
         """Compute the metrics; see `espnet3.systems.base.metric.measure`."""
-        return measure(_needed(self, "metrics_config", "measure"), self.inference_config)
+        return measure(_needed(self, "measure"), self.inference_config)
 
     def demo(self) -> str:
         """Show a page that recognises recordings, until Ctrl-C; see `espnet3.systems.demo.page.demo`."""
-        return demo(_needed(self, "demo_config", "demo"))
+        return demo(_needed(self, "demo"))
 
 
 # functions, not methods: a subclass may name its own as it likes
 
 
-def trains_by_lightning(system: type) -> bool:
-    """Return whether a system's stage train is that of `BaseSystem`, which gives Lightning the block `trainer`."""
-    return getattr(system, "train", None) is BaseSystem.train
+def is_ours(system: type, stage: str) -> bool:
+    """Return whether a system's stage is that of `BaseSystem`, whose train gives Lightning the block `trainer`."""
+    return hasattr(BaseSystem, stage) and getattr(system, stage, None) is getattr(BaseSystem, stage)
 
 
 def _config_of(system: BaseSystem, stage: StageSpec) -> Any:
@@ -183,8 +178,10 @@ def _config_of(system: BaseSystem, stage: StageSpec) -> Any:
     return configs.get(stage.role(configs) or "")
 
 
-def _needed(system: BaseSystem, name: str, stage: str) -> Any:
-    config = getattr(system, name)
+def _needed(system: BaseSystem, stage: str) -> Any:
+    spec = next(each for each in specs_of(BaseSystem) if each.name == stage)
+    config = _config_of(system, spec)
     if config is None:
-        raise ValueError(f"stage {stage} needs {name}, and {type(system).__name__} was made without it")
+        names = " or ".join(f"{role}_config" for role in spec.roles)
+        raise ValueError(f"stage {stage} needs {names}, and {type(system).__name__} was made without it")
     return config

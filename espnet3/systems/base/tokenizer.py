@@ -48,11 +48,7 @@ def train_tokenizer(config: Any) -> Path:
             raise _wrong(key, f"is not known; tokenizer has {', '.join(_KEYS)}")
     if refusal := _SIZE.refusal(block["vocab_size"]):
         raise _wrong("vocab_size", f"= {block['vocab_size']!r}: {refusal}")
-    settings = {
-        "vocab_size": block["vocab_size"],
-        **_OPTIONS,
-        **{k: block[k] for k in _OPTIONS if k in block},
-    }
+    settings = {**_OPTIONS, **{key: block[key] for key in ("vocab_size", *_OPTIONS) if key in block}}
     texts = _texts(dict(block["text_builder"]))
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     made_of = {**settings, "texts": digest}

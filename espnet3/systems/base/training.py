@@ -20,7 +20,7 @@ from espnet3.components.trainers.trainer import ESPnet3LightningTrainer
 from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.base.blocks import check_blocks
-from espnet3.systems.configs.mistakes import StageConfigError, require
+from espnet3.systems.configs.mistakes import NEEDED, StageConfigError, require
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def train(config: Any) -> Path:
     training of another config, is a ConfigError.
     """
     config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
-    require(config, "training", ("model", "dataset", "exp_dir", "optimizer"))
+    require(config, "training", NEEDED["train"])
     check_blocks(config)
     lightning = import_lightning()
     with _threads(config.get("threads")):

@@ -8,6 +8,15 @@ from typing import Any
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
 
+NEEDED = {
+    "collect_stats": ("dataset", "stats_dir"),
+    "train": ("model", "dataset", "exp_dir", "optimizer"),
+    "infer": ("dataset", "model", "inference_dir", "input_key"),
+    "measure": ("inference_dir", "metrics"),
+    "demo": ("model",),
+}
+"""The keys that a stage cannot do without, by its name."""
+
 
 class StageConfigError(ConfigError):
     """A stage's config, that of a `role` such as "training", lacks a dotted `key`, or holds something wrong there."""

@@ -14,7 +14,7 @@ from espnet3.components.data.audio import NoSamplesError, read_audio
 from espnet3.components.instantiate import as_plain, instantiate_block
 from espnet3.parallel import get_client
 from espnet3.systems.base.blocks import stage_parallel
-from espnet3.systems.configs.mistakes import StageConfigError, require
+from espnet3.systems.configs.mistakes import NEEDED, StageConfigError, require
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def warm_recognition(config: Any) -> Iterator[Recognition]:
     See `espnet3.systems.demo.page.demo` for its blocks. Yield the function behind the page. A wrong block or a missing
     model is a ConfigError, a model that cannot be loaded a WorkerSetupError.
     """
-    require(config, "demo", ("model",))
+    require(config, "demo", NEEDED["demo"])
     # these keys alone: others may refer to a training config that is not there
     plain = {key: as_plain(config.get(key)) for key in ("model", "model_kwargs", "input")}
     kwargs = plain.get("model_kwargs") or {}

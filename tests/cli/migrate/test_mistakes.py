@@ -30,6 +30,7 @@ MISTAKES = [  # what cmd.sh and the file of options say; the place, and a word o
     ('decode_cmd="slurm.pl --mem lots"', SLURM, "conf/slurm.conf:2", "4G"),
     ('decode_cmd="slurm.pl"', "command qsub -V\n", "conf/slurm.conf:1", "sbatch"),
     ('decode_cmd="slurm.pl"', "command sbatch\noption mem=* --mem 4G\n", "conf/slurm.conf:2", "$0"),
+    ('decode_cmd="ssh.pl"', SLURM, "cmd.sh:1", ".queue/machines"),
     ('\n\ndecode_cmd="slurm.pl', SLURM, "cmd.sh:3", "never closed"),
     ("mkgraph_cmd=run.pl", SLURM, "decode_cmd, train_cmd, cmd", "mkgraph_cmd"),
     ('case $x in\na) decode_cmd="slurm.pl";;\nesac', SLURM, "cmd.sh:2", "only a shell can decide"),
@@ -134,14 +135,6 @@ def test_a_file_of_options_alone_is_not_enough(run) -> None:
     done = run({"conf/slurm.conf": SLURM})
     assert done.exit_code == 1
     assert "none of the files is a shell script: name cmd.sh too" in done.stderr
-
-
-def test_a_file_that_is_no_text(run) -> None:
-    """A binary file is refused by its name, without a traceback."""
-    Path("cmd.sh").write_bytes(b"\xff\xfe\x00")
-    done = CliRunner().invoke(migrate, ["cmd.sh"])
-    assert done.exit_code == 1
-    assert "cmd.sh is not text in UTF-8" in done.stderr
 
 
 def test_a_file_is_never_overwritten(run, tmp_path) -> None:

@@ -102,6 +102,8 @@ def test_a_wrong_criterion_is_said(criterion, tmp_path) -> None:
             {"ddp": True},
             "conf/training.yaml, line 2: trainer.ddp = True: there is no such key: write strategy: ddp",
         ),
+        ({"gpus": 2}, "trainer.gpus = 2: there is no such key: write their number as devices"),
+        ({"max_epochs": "many"}, "conf/training.yaml, line 2: trainer.max_epochs = 'many': is a text"),
         ({"batch_size": 8}, "a training has dataloader: {train: {batch_size: ...}}"),
         (
             {"accelerator": "gpu"},
@@ -139,7 +141,8 @@ def test_a_dry_run_shows_what_train_works_with(tmp_path, capsys) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/training.yaml").write_text(
         'n: 2\ntrainer: {accelerator: cpu, devices: "${n}", num_nodes: 1, strategy: ddp}\n'
-        "parallel: {env: local, n_workers: 3}\n"
+        "parallel: {env: local, n_workers: 3}\ndataset: {train: []}\n"
+        "model: {_target_: builtins.dict}\noptimizer: {_target_: builtins.dict}\n"
     )
     assert not launch(
         BaseSystem, recipe_dir=tmp_path, argv=["--stages", "collect_stats", "train", "--dry_run"]

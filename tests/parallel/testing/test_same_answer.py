@@ -1,7 +1,9 @@
 """`same_answer`, for users' own runners."""
 
 import itertools
+import os
 import random
+import time
 
 import numpy
 import pytest
@@ -48,10 +50,65 @@ def test_an_honest_runner_passes_and_its_results_are_returned():
     assert [r["idx"] for r in results] == list(range(30)) and runner.batch_size == 5
 
 
-def test_state_kept_between_items_is_found_out():
-    """A result that depends on what ran before differs with the order, and is named."""
-    with pytest.raises(AssertionError, match=r"item \d+ differs: .* with 1 worker.*, \d+ with .*backwards"):
-        same_answer(Stateful(Provider()), range(50), n_workers=(1, 2), batch_sizes=(None,))
+class Pads(BaseRunner):
+    @staticmethod
+    def forward(idx):
+        return float(idx)
+
+    @staticmethod
+    def batch_forward(indices):
+        return [float(idx) + 0.1 * (max(indices) - idx) for idx in indices]
+
+
+class Turns(BaseRunner):
+    @staticmethod
+    def forward(idx):
+        return idx
+
+    @staticmethod
+    def batch_forward(indices):
+        return list(indices)[::-1]
+
+
+class Sums(BaseRunner):
+    @staticmethod
+    def forward(idx):
+        return {"scores": numpy.ones(3, "float32")}
+
+    @staticmethod
+    def batch_forward(indices):
+        return [{"scores": numpy.ones(3, "float32") * numpy.float32(1 + 1e-6)} for _ in indices]
+
+
+class Clock(BaseRunner):
+    @staticmethod
+    def forward(idx):
+        return time.time_ns()
+
+
+class Process(BaseRunner):
+    @staticmethod
+    def forward(idx):
+        return os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("runner", "said"),
+    [
+        (Stateful, "backwards; state is kept between items: item 0 gives 0 alone and 1 after itself"),
+        (Drawing, "it draws random numbers: two runs of item 0 alone, each in a fresh env, differ as well"),
+        (Clock, "it depends on something that changes by itself: two runs of item 0 alone"),
+        (Pads, "the items of a batch change each other: alone in a batch it is the same."),
+        (Turns, "batch_forward returns results in another order: this is another item's"),
+        (Sums, "summed in another order (they differ by 1e-06 of the largest)"),
+        (Process, "it depends on the process: an environment variable"),
+    ],
+)
+def test_what_differs_is_named_with_its_reason(runner, said):
+    """The index, both results, how each was run, and why."""
+    with pytest.raises(AssertionError, match=r"item \d+ differs: .* with 1 worker, .*; ") as found:
+        same_answer(runner(Provider()), range(12), n_workers=(1, 2), batch_sizes=(None, 4))
+    assert said in str(found.value)
 
 
 def test_runs_that_go_to_a_folder_are_not_resumed(tmp_path):

@@ -60,6 +60,30 @@ def spread(values: Sequence[float]) -> str:
     return f"{min(values):.2f} .. {max(values):.2f}"
 
 
+def plot(path: Path, axis: str, titles: Sequence[str], lines: Mapping[str, Sequence[Sequence[float]]]) -> int:
+    """Draw a panel for each title: lines of points (x, a value for each panel) by name; 1 without matplotlib."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError as error:
+        print(f"no plot: {error}; pip install -r benchmarks/requirements.txt", file=sys.stderr)
+        return 1
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(titles), figsize=(5 * len(titles), 4), squeeze=False)
+    for k, (axes, title) in enumerate(zip(panels[0], titles, strict=True)):
+        for name, points in lines.items():
+            ordered = sorted(points)
+            axes.plot([p[0] for p in ordered], [p[k + 1] for p in ordered], marker="o", label=name)
+        axes.set(title=title, xlabel=axis, xscale="log")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    panels[0][0].legend()
+    figure.tight_layout()
+    figure.savefig(path)
+    return 0
+
+
 def watched(job: Callable[[], Any]) -> dict[str, float]:
     """Do something; return its seconds, and this process's bytes before and at most."""
     before, over, most = memory.resident(), threading.Event(), [0]

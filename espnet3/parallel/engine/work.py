@@ -269,6 +269,7 @@ class Sizer:
         self._pace = 0.0  # seconds per item
         self._long = False  # whether items longer than the budget were seen
         self._trip = 0.0  # seconds of the shortest round trip
+        self.most_ahead = MAX_ITEMS  # chunks that may wait in a slot, if they are as large as those so far
 
     def seen(self, units: float, items: int, seconds: float, n_bytes: int, away: float | None = None) -> None:
         """Learn from one finished chunk; `away`: seconds until it was back, where it was sent to an idle slot."""
@@ -294,16 +295,14 @@ class Sizer:
             return 0.0, most, BUDGET
         cuts = _CUTS[1] + (_CUTS[0] - _CUTS[1]) * min(1.0, self._off / _VARIES)
         share = max(left / (cuts * max(1, self._slots())), self._rate * max(_FLOOR, self._trip))
-        budget = self._budget
-        units = min(self._most, self._rate * (KEEP if budget == KEEP else self._longest(left, window)), share)
-        return units, most, max(budget, units / self._rate)
-
-    @property
-    def _budget(self) -> float:
-        return KEEP if self._keeps and self._pace > KEEP else BUDGET
+        longest = self._longest(left, window)
+        units = min(self._most, self._rate * longest, share)
+        return units, most, max(min(longest, BUDGET), units / self._rate)
 
     def _longest(self, left: float, window: int) -> float:
-        if left == float("inf") or self._pace > _QUICK:
+        if self._keeps and self._pace > KEEP:
+            return KEEP
+        if not self._rate or left == float("inf") or self._pace > _QUICK:
             return BUDGET
         if window == 1:  # what is left, divided, is less
             return _LONGEST
@@ -314,15 +313,11 @@ class Sizer:
 
         A chunk that waits behind a long item is out of reach for other slots: it waits only where they are far, too.
         """
-        if not self._chunks:
+        seconds = max(self._pace, self._longest(left, 2))
+        far = self._trip > _FAR * seconds
+        if not self._chunks or (self._long and not far):
             return 1
-        seconds = max(self._budget, self._pace)
-        if self._trip > _FAR * seconds:
-            return (
-                1 + math.ceil(self._trip / seconds)
-                if left > 2 * self._trip * self._rate * self._slots()
-                else 1
-            )
-        if self._long:
+        plenty = 2 * self._rate * self._trip if far else 8 * min(self._most, self._rate * BUDGET)
+        if left <= plenty * max(1, self._slots()):
             return 1
-        return 2 if left > 8 * max(1, self._slots()) * min(self._most, self._rate * BUDGET) else 1
+        return 1 + min(max(1, math.ceil(self._trip / seconds)), self.most_ahead)

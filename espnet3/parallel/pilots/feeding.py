@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +37,6 @@ class Feeder:
         self.sizer = Sizer(lambda: len(self.ready), keeps=self.as_lines)
         self._quarantined: set[tuple[str, int]] = set()
         self._draining: tuple[str, int] | None = None
-        self._most_ahead = sys.maxsize  # chunks of the size that they had so far
 
     def leave(self, slot: Slot) -> None:
         """Hand out nothing more to a slot; what it holds may still come back."""
@@ -67,11 +65,8 @@ class Feeder:
             for slot in [slot for slot in self.ready if ahead or not slot.flying]:
                 if slot in self.ready and not self._fill(slot, ahead):
                     return
-            if self._window(self.work.left) == 1:
+            if self.sizer.window(self.work.left) == 1:
                 return
-
-    def _window(self, left: float) -> int:
-        return min(self.sizer.window(left), 1 + self._most_ahead)
 
     def _fill(self, slot: Slot, ahead: bool) -> bool:
         process = slot.hello.process
@@ -85,7 +80,7 @@ class Feeder:
                 self._draining = process
                 return True
         left = self.work.left
-        window = self._window(left)
+        window = self.sizer.window(left)
         while len(slot.flying) < (window if ahead else 1) and process not in self._quarantined:
             # what was handed out before must come back: a stream in order may wait for nothing else
             if not (self.work.returned or self.may_take()):
@@ -114,7 +109,7 @@ class Feeder:
         chunk.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
         ahead = itertools.islice(slot.flying, 1, None)
         if slot.flying and sum(c.n_bytes for c in ahead) + chunk.n_bytes > _AHEAD:
-            self._most_ahead = len(slot.flying) - 1
+            self.sizer.most_ahead = len(slot.flying) - 1
             self.work.put_back(chunk)
             return False
         try:

@@ -35,7 +35,7 @@ _CLIENT = """#!{python} -IS
 import os, socket, sys
 with socket.socket(socket.AF_UNIX) as line:
     line.connect({address!r})
-    line.sendall("\\0".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]).encode())
+    line.sendall("\\0".join([os.path.basename(sys.argv[0]), os.getcwd(), *sys.argv[1:]]).encode())
     line.shutdown(socket.SHUT_WR)
     sys.stdout.write(line.makefile().read())
 """
@@ -78,7 +78,7 @@ class Server:
         self.door.bind(address)
         self.door.listen(512)
         self.running: dict[str, int] = {}  # pid by id
-        self.waiting: dict[str, str] = {}  # script by id
+        self.waiting: dict[str, tuple[str, str]] = {}  # script and folder by id
         self.most = sys.maxsize  # of the last array: so many run at once
         self.last = 0
 
@@ -92,7 +92,7 @@ class Server:
             if self.door in readable:
                 line, _ = self.door.accept()
                 with line:
-                    verb, *words = line.makefile().read().split("\0")
+                    verb, self.folder, *words = line.makefile().read().split("\0")
                     line.sendall(getattr(self, "_" + verb)(words).encode())
         for pid in self.running.values():
             os.kill(pid, signal.SIGKILL)
@@ -103,25 +103,28 @@ class Server:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 del self.running[job]
         for job in list(itertools.islice(self.waiting, max(0, self.most - len(self.running)))):
-            self.running[job] = self._fork(job, self.waiting.pop(job))
+            self.running[job] = self._fork(job, *self.waiting.pop(job))
 
     def _sbatch(self, words: list[str]) -> str:
         script = Path(words[-1]).read_text()
         self.last += 1
         array = re.search(r"^#SBATCH --array=(\d+)-(\d+)(?:%(\d+))?", script, re.MULTILINE)
         if array:
-            self.waiting |= {f"{self.last}_{k}": script for k in range(int(array[1]), int(array[2]) + 1)}
+            self.waiting |= {
+                f"{self.last}_{k}": (script, self.folder) for k in range(int(array[1]), int(array[2]) + 1)
+            }
         else:
-            self.waiting[str(self.last)] = script
+            self.waiting[str(self.last)] = script, self.folder
         self.most = int(array[3]) if array and array[3] else sys.maxsize
         return f"Submitted batch job {self.last}\n"
 
-    def _fork(self, job: str, script: str) -> int:
-        """Fork a job, or an element of an array."""
+    def _fork(self, job: str, script: str, folder: str) -> int:
+        """Fork a job, or an element of an array, in the folder that it was submitted from."""
         pid = os.fork()
         if pid:
             return pid
         self.door.close()
+        os.chdir(folder)
         number, _, index = job.partition("_")
         os.environ.update(SLURM_JOB_ID=job, SLURM_ARRAY_JOB_ID=number, SLURM_ARRAY_TASK_ID=index)
         command = script.strip().splitlines()[-1].removeprefix("exec ")

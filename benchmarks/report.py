@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,20 +85,28 @@ def plot(path: Path, axis: str, titles: Sequence[str], lines: Mapping[str, Seque
     return 0
 
 
-def watched(job: Callable[[], Any]) -> dict[str, float]:
-    """Do something; return its seconds, and this process's bytes before and at most."""
-    before, over, most = memory.resident(), threading.Event(), [0]
+@contextmanager
+def sampled(look: Callable[[], float], pause: float) -> Iterator[list[float]]:
+    """Collect a function's values during a block of code, with a pause of so many seconds between them."""
+    seen, over = list[float](), threading.Event()
 
-    def look() -> None:
-        while not over.wait(0.02):
-            most[0] = max(most[0], memory.resident())
+    def watch() -> None:
+        while not over.wait(pause):
+            seen.append(look())
 
-    thread, begin = threading.Thread(target=look), time.perf_counter()
+    thread = threading.Thread(target=watch)
     thread.start()
     try:
-        job()
+        yield seen
     finally:
-        seconds = time.perf_counter() - begin
         over.set()
         thread.join()
-    return {"seconds": seconds, "before_bytes": before, "peak_bytes": max(most[0], memory.resident())}
+
+
+def watched(job: Callable[[], Any]) -> dict[str, float]:
+    """Do something; return its seconds, and this process's bytes before and at most."""
+    before, begin = memory.resident(), time.perf_counter()
+    with sampled(memory.resident, 0.02) as seen:
+        job()
+        seconds = time.perf_counter() - begin
+    return {"seconds": seconds, "before_bytes": before, "peak_bytes": max([*seen, memory.resident()])}

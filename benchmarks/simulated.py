@@ -64,23 +64,6 @@ class Case:
         return lives + [(begin, pace, float("inf")) for begin, pace in zip(since, paces, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """The figures of one case."""
-
-    case: Case
-    wall_s: float  # from the first worker's connection used to the last result
-    cpu_s: float  # processor time of the driver meanwhile
-    efficiency: float  # the seconds of the best schedule, as a share of `wall_s`
-    resident: int  # bytes resident in the driver afterwards
-    connect_s: float  # from the workers' start until all were connected
-
-    @property
-    def driver(self) -> float:
-        """The share of one core that the driver took."""
-        return self.cpu_s / self.wall_s
-
-
 def nap(x: int, seconds: float) -> int:
     """Take time."""
     time.sleep(seconds)
@@ -90,8 +73,8 @@ def nap(x: int, seconds: float) -> int:
 # --- the driver ---
 
 
-def measure(case: Case) -> Point:
-    """Run the items of a case."""
+def measure(case: Case) -> dict[str, Any]:
+    """Run the items of a case; return the figures of the driver."""
     from espnet3.parallel.engine.work import Work
     from espnet3.parallel.pilots.driver import PilotRun
     from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots, SlotClaim
@@ -109,9 +92,9 @@ def measure(case: Case) -> Point:
     pool = Pool(listener, None)
     begin = time.perf_counter()
     facts = {"address": pool.address, "key": pool.key.hex()}
-    with other("--relay", {"address": pool.address, "trip": case.trip}) as relay:
+    with other("relay", {"address": pool.address, "trip": case.trip}) as relay:
         facts["address"] = json.loads(relay)
-        with other("--work" if case.trip else "--serve", facts, case):
+        with other("work" if case.trip else "simulate", facts, case):
             connected = time.perf_counter() - begin
             spec = RunSpec(functools.partial(nap, seconds=case.item_s))
             run = PilotRun(Slots(), Work(range(case.items)), spec, PlainCluster(), 60.0, None)
@@ -122,15 +105,21 @@ def measure(case: Case) -> Point:
             pool.close()
     if done != case.items:
         raise RuntimeError(f"{done} results of {case.items} items")
-    ideal = mixed.schedule([case.item_s] * case.items, case.lives())
-    return Point(case, wall, cpu, ideal / wall, memory.resident(), connected)
+    return {
+        "case": asdict(case),
+        "wall_s": wall,  # from the first worker's connection used to the last result
+        "cpu_s": cpu,  # of the driver meanwhile
+        "efficiency": mixed.schedule([case.item_s] * case.items, case.lives()) / wall,
+        "resident": memory.resident(),
+        "connect_s": connected,
+    }
 
 
 @contextmanager
 def other(*words: object) -> Iterator[str]:
     """Run this module in another process for a block of code; yield the first line that it prints."""
     texts = [json.dumps(asdict(word) if isinstance(word, Case) else word) for word in words[1:]]
-    command = [sys.executable, "-m", "benchmarks.simulated", str(words[0]), *texts]
+    command = [sys.executable, "-m", "benchmarks.simulated", "--role", str(words[0]), *texts]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -223,12 +212,12 @@ class Workers:
                     do(*words)
 
 
-def work(address: Any, key: str, case: Case) -> None:
+def work(address: Any, key: str, workers: int) -> None:
     """Be real workers, threads of this process, whose items sleep."""
     from espnet3.parallel.pilots.protocol import Hello
     from espnet3.parallel.pilots.worker import Slots
 
-    hello = Hello("worker", "here", os.getpid(), "another host", threads=case.workers)
+    hello = Hello("worker", "here", os.getpid(), "another host", threads=workers)
     Slots(tuple(address), bytes.fromhex(key), ("driver", 0), False, hello).open()
     print("connecting", flush=True)
     time.sleep(3600)
@@ -247,7 +236,10 @@ def relay(address: Any, trip: float) -> None:
     while True:
         for key, _ in selector.select(max(0.0, under_way[0][0] - time.perf_counter()) if under_way else None):
             if key.fileobj is door:
-                pair = door.accept()[0], socket.create_connection(tuple(address))
+                try:
+                    pair = door.accept()[0], socket.create_connection(tuple(address))
+                except ConnectionRefusedError:  # the driver has closed its door
+                    return
                 for one, two in (pair, pair[::-1]):
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     selector.register(one, selectors.EVENT_READ)
@@ -274,50 +266,52 @@ def more_files(n: int) -> None:
 
 # --- the report ---
 
-HEAD = ["workers", "slow", "lost a minute", "round trip, ms", "item, s", "items", "s", "of the best schedule"]
-DRIVER = ["driver, of a core", "µs per item", "driver, MiB"]
+
+def _row(p: dict[str, Any]) -> dict[str, str]:
+    case = Case(**p["case"])
+    return {
+        "workers": str(case.workers),
+        "slow": str(case.slow or ""),
+        "lost a minute": f"{case.lost:g}" if case.lost else "",
+        "round trip, ms": f"{1000 * case.trip:g}" if case.trip else "",
+        "item, s": f"{case.item_s:g}",
+        "items": f"{case.items:,}",
+        "s": number(p["wall_s"]),
+        "of the best schedule": f"{p['efficiency']:.1%}",
+        "driver, of a core": f"{p['cpu_s'] / p['wall_s']:.0%}",
+        "µs per item": number(p["cpu_s"] / case.items * 1e6),
+        "driver, MiB": f"{p['resident'] / 2**20:.0f}",
+    }
 
 
-def _row(p: Point) -> list[str]:
-    case = p.case
-    workers = [str(case.workers), str(case.slow or ""), f"{case.lost:g}" if case.lost else ""]
-    items = [f"{1000 * case.trip:g}" if case.trip else "", f"{case.item_s:g}", f"{case.items:,}"]
-    driver = [f"{p.driver:.0%}", number(p.cpu_s / case.items * 1e6), f"{p.resident / 2**20:.0f}"]
-    return [*workers, *items, number(p.wall_s), f"{p.efficiency:.1%}", *driver]
+ROLES: dict[str, Callable[..., object]] = {
+    "drive": lambda case: print(json.dumps(measure(Case(**case)))),
+    "simulate": lambda door, case: Workers(**door, case=Case(**case)).serve(),
+    "work": lambda door, case: work(**door, workers=case["workers"]),
+    "relay": lambda way: relay(**way),
+}
 
 
 def main() -> int:
     """Measure each pair in a process of its own, print the table, write figures and plot."""
     numbers = {"workers": WORKERS, "seconds": SECONDS, "trip": [0.0]}
     parser = report.arguments("simulated", __doc__, **numbers, length=5.0, slow=0, lost=0.0)
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)  # simulated workers
-    parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)  # real ones
-    parser.add_argument("--relay", help=argparse.SUPPRESS)  # to real ones
-    parser.add_argument("--one", help=argparse.SUPPRESS)  # one driver: prints its figures
+    parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)  # another process of a case
     args = parser.parse_args()
-    if args.relay:
-        relay(**json.loads(args.relay))
-        return 0
-    if args.serve or args.work:
-        facts, case = map(json.loads, args.serve or args.work)
-        if args.serve:
-            Workers(**facts, case=Case(**case)).serve()
-        else:
-            work(**facts, case=Case(**case))
-        return 0
-    if args.one:
-        print(json.dumps(asdict(measure(Case(**json.loads(args.one))))))
+    if args.role:
+        name, *words = args.role
+        ROLES[name](*map(json.loads, words))
         return 0
     found = itertools.product(args.seconds, args.trip, args.workers)
     cases = [Case(n, item_s, args.length, args.slow, args.lost, trip) for item_s, trip, n in found]
-    figures = [report.child("simulated", "--one", json.dumps(asdict(case))) for case in cases]
-    points = [Point(**{**one, "case": Case(**one["case"])}) for one in figures]
-    print(grid([*HEAD, *DRIVER], [_row(p) for p in points]))
-    report.write(args.out, ["numpy"], points=[asdict(p) for p in points])
+    points = [report.child("simulated", "--role", "drive", json.dumps(asdict(case))) for case in cases]
+    rows = [_row(point) for point in points]
+    print(grid(list(rows[0]), [list(row.values()) for row in rows]))
+    report.write(args.out, ["numpy"], points=points)
     lines: dict[str, list[tuple[float, float, float]]] = {}
-    for p in points:
-        where = lines.setdefault(f"items of {p.case.item_s:g} s", [])
-        where.append((p.case.workers, 100 * p.driver, 100 * p.efficiency))
+    for case, p in zip(cases, points, strict=True):
+        figures = case.workers, 100 * p["cpu_s"] / p["wall_s"], 100 * p["efficiency"]
+        lines.setdefault(f"items of {case.item_s:g} s", []).append(figures)
     titles = ("driver, % of one core", "of the best schedule, %")
     return report.plot(args.out.with_suffix(".svg"), "workers", titles, lines)
 

@@ -9,18 +9,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 
-def load() -> float:
-    """Return the load average of the last minute."""
-    return os.getloadavg()[0]
-
-
 def describe(packages: Iterable[str]) -> dict[str, Any]:
     """Return the machine, the interpreter and the versions of the packages that are installed."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": len(os.sched_getaffinity(0)),
-        "load_average": load(),
+        "load_average": os.getloadavg()[0],
         "versions": {name: v for name in sorted(set(packages)) if (v := _version(name))},
     }
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks import ROOT, machine
+from benchmarks import ROOT
 from benchmarks.cases import CLOSE, EXIT, Case
 from benchmarks.launch import Ended, contained
 from benchmarks.systems import load
@@ -66,7 +66,7 @@ def measure(case: Case, name: str, number: int, quick: bool) -> Measurement:
         return Measurement(number, case.name, name, "not installed", detail=", ".join(missing))
     if reason := system.left_out(case):
         return Measurement(number, case.name, name, "left out", detail=reason)
-    pace = machine.load()
+    pace = os.getloadavg()[0]
     with TemporaryDirectory(prefix="espnet3-bench-") as folder:
         scratch = Path(folder)
         argv = [sys.executable, "-m", "benchmarks.child", "--case", case.name, "--system", name]

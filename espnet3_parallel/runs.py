@@ -214,7 +214,7 @@ def _word(state: JobState) -> str:
 
 
 def counts_of(found: RunStatus | FolderStatus) -> str:
-    """Return how far a run is."""
+    """Return the progress of a run."""
     return f"{found.ok + found.failed:,} of {found.items:,} items, {found.failed:,} failed"
 
 

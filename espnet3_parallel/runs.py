@@ -247,7 +247,7 @@ def plain_line(facts: LiveFacts) -> str:
 
 def cause_of(group: FailureGroup) -> str:
     """Return a kind of failure in one line."""
-    return f"{group.count:,} x {group.error_type}: {' '.join(group.message.split())}"
+    return f"{group.count:,} x {group.text}"
 
 
 def state_of(facts: LiveFacts) -> str:

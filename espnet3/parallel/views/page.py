@@ -96,7 +96,7 @@ def _tiles(facts: RunFacts) -> str:
         (duration(facts.ended - facts.began), f"it took, in {sessions}"),
         (f"{facts.ok + facts.failed:,}", f"of {facts.items:,} items"),
         (f"{facts.failed:,}", "failed"),
-        (facts.state, "the run is"),
+        (facts.state, "state"),
     ]
     if last is not None:
         work = max(1e-9, last.figure("seconds") - last.figure("start_seconds"))
@@ -366,10 +366,9 @@ def _trouble(facts: RunFacts) -> str:
         first = facts.failures[0]
         replay = shlex.join(["espnet3-parallel", "replay", facts.run, first.indices[0]])
         share = first.count / max(1, facts.failed)
-        like = "such as " if len(set(first.messages)) > 1 else ""
         return (
-            f"{first.count:,} of {counted(facts.failed, 'failure')} ({share:.0%}) are {first.error_type}: {like}"
-            f"{' '.join(first.message.split()):.120}. `{replay}` runs the first one here."
+            f"{first.count:,} of {counted(facts.failed, 'failure')} ({share:.0%}) are {first.text:.160}. "
+            f"`{replay}` runs the first one here."
         )
     if facts.deaths:
         return (

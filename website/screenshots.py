@@ -39,8 +39,8 @@ SIZES = {"": (1280, 1100), "-narrow": (390, 1400)}  # in pixels; a report and RE
 README = """<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <base href="{base}/"><title>README</title>
 <style>body {{ max-width: 830px; margin: 16px auto; padding: 0 16px; font: 16px/1.5 sans-serif }}
-table, pre {{ display: block; overflow: auto }} pre {{ background: #f6f8fa; padding: 16px }} img {{ max-width: 100% }}
-td, th {{ border: 1px solid #d1d9e0; padding: 6px 13px }}</style>{body}"""
+table, pre {{ display: block; overflow: auto }} pre {{ background: #f6f8fa; padding: 16px; font-size: 85% }}
+img {{ max-width: 100% }} td, th {{ border: 1px solid #d1d9e0; padding: 6px 13px }}</style>{body}"""
 RUN = """
 import time
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
@@ -165,7 +165,8 @@ def main() -> None:
             (ROOT / "README.md").read_text(encoding="utf-8"), extensions=["tables", "fenced_code"]
         )
         readme.write_text(README.format(base=ROOT.as_uri(), body=body), encoding="utf-8")
-        pictures(browser, folder, TARGET, DOCS / "notebook.png")
+        (folder / "notebook").mkdir()  # its run folder is another one
+        pictures(browser, folder / "notebook", TARGET, DOCS / "notebook.png")
         built = [page for name in PAGES if (page := ROOT / f"build/site/{name}.html").exists()]
         for page in (readme, report, *built):
             for kind, size in SIZES.items():

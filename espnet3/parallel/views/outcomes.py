@@ -46,8 +46,8 @@ class FailureGroup:
     @property
     def text(self) -> str:
         """The type and the first message, in one line: one of several, where the others said something else."""
-        one_of = ", such as" if len(set(self.messages)) > 1 else ""
-        return f"{self.error_type}{one_of}: {' '.join(self.message.split())}"
+        said = ", such as" if len(set(self.messages)) > 1 else ":"
+        return f"{self.error_type}{said} {' '.join(self.message.split())}"
 
 
 class Failures:

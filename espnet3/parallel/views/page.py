@@ -15,6 +15,7 @@ from typing import Any
 
 from espnet3.parallel.ledger.split import ERRORS
 from espnet3.parallel.messages import counted
+from espnet3.parallel.records import place_of
 from espnet3.parallel.timing.reading import RunTimes, Stint, shard_of, worker_name
 from espnet3.parallel.timing.recorder import PER_OCTAVE, edge_of
 from espnet3.parallel.views import charts
@@ -227,7 +228,7 @@ def _failures(facts: RunFacts) -> str:
             parts.append(
                 f"<p><strong>{group.count:,} x</strong> {escape(group.message[:300])}{escape(how)}; {most}</p>"
                 + _table(("item", "message"), rows)
-                + _folded(f"Traceback of the first, on {group.worker}", f"<pre>{escape(trace)}</pre>")
+                + _folded(f"Traceback of the first, {place_of(group.worker)}", f"<pre>{escape(trace)}</pre>")
             )
     kinds = len(facts.failures) - _MOST_GROUPS
     parts.append(f"<p>{kinds:,} more kinds are left out.</p>" if kinds > 0 else "")

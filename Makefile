@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE # tests start thousands of processes, each of w
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-light test-security test-clusters test-kube test-gpu test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs pages site recording screenshots clean
+.PHONY: help demo test test-light test-security test-clusters test-kube test-gpu test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench dist docs pages site recording screenshots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -89,6 +89,11 @@ types: $(VENV)/dev.stamp ## check the package with mypy --strict
 
 bench: $(VENV)/bench.stamp ## compare with other libraries: half an hour; ARGS=--quick: two minutes
 	$(RUN) -m benchmarks $(ARGS)
+
+dist: $(VENV)/dist.stamp ## build wheel and sdist of both distributions into dist/, and check them as an index would
+	rm -rf dist
+	for each in . systems; do $(RUN) -m build --outdir dist $$each || exit; done
+	$(RUN) -m twine check --strict dist/*
 
 docs: $(VENV)/dev.stamp ## run the code of every page, check links and the table of backends
 	$(RUN) -m pytest tests/docs $(ARGS)
@@ -162,6 +167,10 @@ $(VENV)/screenshots.stamp: pyproject.toml | $(RUN)
 	@echo "installing mkdocs, JupyterLab and playwright into $(VENV)"
 	@$(PIP) --editable '.[docs,report]' jupyterlab ipywidgets playwright
 	@touch $(VENV)/site.stamp $@
+
+$(VENV)/dist.stamp: | $(RUN)
+	@$(PIP) build twine
+	@touch $@
 
 $(VENV)/bench.stamp: pyproject.toml benchmarks/requirements.txt | $(RUN)
 	@echo "installing the libraries to compare with into $(VENV)"

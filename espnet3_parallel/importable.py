@@ -40,7 +40,7 @@ class Facts:
 
 
 def look(wanted: dict[str, str]) -> Facts:
-    """Import the classes in this process and describe it."""
+    """Import the classes in this process, and describe the process."""
     facts = Facts(platform.python_version(), versions(_PACKAGES), os.getcwd())
     for what, reference in wanted.items():
         wrong = _wrong(what, reference)
@@ -171,7 +171,7 @@ def _answer(mark: Path) -> Path:
 
 
 def reply(mark: Path) -> str:
-    """On a worker: read a mark and write the answer; return the problem, or ""."""
+    """Read a mark on a worker and write the answer; return the problem, or ""."""
     try:
         mark.read_text()
     except FileNotFoundError:

@@ -212,7 +212,7 @@ def _word(state: JobState) -> str:
 
 
 def counts_of(found: RunStatus | FolderStatus) -> str:
-    """Return how far a run is."""
+    """Return the progress of a run."""
     return f"{found.ok + found.failed:,} of {found.items:,} items, {found.failed:,} failed"
 
 
@@ -245,7 +245,7 @@ def plain_line(facts: LiveFacts) -> str:
 
 def cause_of(group: FailureGroup) -> str:
     """Return a kind of failure in one line."""
-    return f"{group.count:,} x {group.error_type}: {' '.join(group.message.split())}"
+    return f"{group.count:,} x {group.text}"
 
 
 def state_of(facts: LiveFacts) -> str:

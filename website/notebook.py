@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import nbformat
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 CELLS = (
     """
@@ -42,19 +42,18 @@ PART = {
 PATIENCE = 60_000  # milliseconds
 
 
-def pictures(chromium: str, folder: Path, target: Path, part: Path) -> None:
+def pictures(browser: Browser, folder: Path, target: Path, part: Path) -> None:
     """Run the cells in a browser, and take a picture while the first one runs and one when all have.
 
     Args:
-        chromium: The browser's command.
+        browser: An open Chromium.
         folder: Where the notebook is made and run.
         target: Where the pictures go.
         part: The file for a part of the last one.
     """
     cells = [nbformat.v4.new_code_cell(cell.strip()) for cell in CELLS]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "run.ipynb")
-    with _server(folder) as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+    with _server(folder) as address:
         page = browser.new_page(viewport=SIZE)
         page.set_default_timeout(PATIENCE)
         page.goto(address)
@@ -69,7 +68,7 @@ def pictures(chromium: str, folder: Path, target: Path, part: Path) -> None:
         page.locator(".dataframe").wait_for()
         page.screenshot(path=target / "notebook.png")
         page.screenshot(path=part, clip=PART)
-        browser.close()
+        page.close()
 
 
 def _choose_kernel(page: Page) -> None:

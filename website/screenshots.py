@@ -1,33 +1,46 @@
 """Pictures of all that people see: `make screenshots` writes them into build/screenshots, three of them into docs/ too.
 
-The terminal views run on a pseudo-terminal of 80 and of 120 columns, a notebook in JupyterLab; the report and the
-pages of the site are opened in a headless Chromium, light and dark, which must be installed. An error on a page's
-console ends this.
+The terminal views run on a pseudo-terminal of 80 and of 120 columns, a notebook in JupyterLab; README, the report and
+pages of the site are opened in a headless Chromium, which must be installed: wide and narrow, light and dark. An
+error on a page's console ends this, and so does a page that is wider than its window.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from markdown import markdown
 from notebook import pictures
+from playwright.sync_api import Browser, sync_playwright
 from recording import Recorder, svg
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "build/screenshots"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DOCS = ROOT / "docs"
+# Of the site, where it is built
 PAGES = (
     "index",
     "quickstart",
     "api/base_runner",
     "errors/itemerror",
     "performance",
-)  # of the site, where it is built
+    "configuration",
+    "generated/cli",
+)
+SIZES = {"": (1280, 1100), "-narrow": (390, 1400)}  # in pixels; a report and README are as high as they are
+# As GitHub shows a README: tables, code and pictures are never wider than the text
+README = """<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<base href="{base}/"><title>README</title>
+<style>body {{ max-width: 830px; margin: 16px auto; padding: 0 16px; font: 16px/1.5 sans-serif }}
+table, pre {{ display: block; overflow: auto }} pre {{ background: #f6f8fa; padding: 16px; font-size: 85% }}
+img {{ max-width: 100% }} td, th {{ border: 1px solid #d1d9e0; padding: 6px 13px }}</style>{body}"""
 RUN = """
 import time
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
@@ -66,16 +79,18 @@ VIEWS = {
 }
 
 
-def browser() -> str:
-    """Return the command of a Chromium.
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Open a Chromium.
 
     Raises:
         SystemExit: There is none.
     """
-    for name in BROWSERS:
-        if found := shutil.which(name):
-            return found
-    raise SystemExit(f"none of {', '.join(BROWSERS)} is installed, and one of them takes the pictures")
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        raise SystemExit(f"none of {', '.join(BROWSERS)} is installed, and one of them takes the pictures")
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
 
 
 def terminal(name: str, columns: int, folder: Path) -> Path:
@@ -100,29 +115,36 @@ def watched(folder: Path) -> None:
     (DOCS / "watch.svg").write_text(text.replace(str(folder), "~/runs"), encoding="utf-8")
 
 
-def picture(chromium: str, page: Path, dark: bool, size: str, target: Path | None = None) -> None:
+def picture(
+    browser: Browser, page: Path, size: tuple[int, int], target: Path, dark: bool = False, whole: bool = False
+) -> None:
     """Take the picture of a page.
 
     Raises:
-        SystemExit: The page has written an error to its console.
+        SystemExit: The page has written an error to its console, or is wider than its window.
     """
-    name = page.stem + ("-dark" if dark else "")
-    command = [chromium, "--headless", "--disable-gpu", "--hide-scrollbars", f"--window-size={size}"]
-    command += ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to run as root otherwise
-    command += ["--blink-settings=preferredColorScheme=0"] if dark else []
-    command += ["--enable-logging=stderr", f"--screenshot={target or TARGET / f'{name}.png'}", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    wrong = [line for line in done.stderr.splitlines() if "CONSOLE" in line and "rror" in line]
+    wrong = []
+    with browser.new_context(
+        viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"
+    ) as context:
+        shown = context.new_page()
+        shown.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+        shown.goto(page.as_uri())
+        shown.screenshot(path=target, full_page=whole)
+        if (
+            page.suffix == ".html"
+            and (wide := shown.evaluate("document.documentElement.scrollWidth")) > size[0]
+        ):
+            wrong.append(f"{wide} pixels wide in a window of {size[0]}")
     if wrong:
         raise SystemExit(f"{page}: {wrong}")
 
 
 def main() -> None:
     """Take all pictures."""
-    chromium = browser()
     shutil.rmtree(TARGET, ignore_errors=True)
     TARGET.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as made:
+    with chromium() as browser, tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         (folder / "run.py").write_text(RUN)
         (folder / "conf.yaml").write_text("parallel:\n  env: local\n  n_workers: 2\n")
@@ -130,27 +152,27 @@ def main() -> None:
             for name in VIEWS:
                 if old := {"bar": "out", "watch": "out", "watch-jobs": "jobs"}.get(name):
                     shutil.rmtree(folder / old, ignore_errors=True)
-                picture(chromium, terminal(name, columns, folder), False, "1100,640")
+                shown = terminal(name, columns, folder)
+                picture(browser, shown, (1100, 640), shown.with_suffix(".png"))
         watched(folder)
         subprocess.run([sys.executable, "run.py"], cwd=folder, check=True, capture_output=True)
-        report = [
-            str(Path(sys.executable).parent / "espnet3-parallel"),
-            "report",
-            "out",
-            "-o",
-            str(TARGET / "report.html"),
-        ]
-        subprocess.run(report, cwd=folder, check=True, capture_output=True)
-        shown = TARGET / "report.html"
-        shown.write_text(shown.read_text(encoding="utf-8").replace(str(folder), "~/runs"), encoding="utf-8")
-        picture(chromium, shown, False, "900,1010", DOCS / "report.png")
-    with tempfile.TemporaryDirectory() as made:
-        pictures(chromium, Path(made), TARGET, DOCS / "notebook.png")
-    pages = [TARGET / "report.html"]
-    pages += [page for name in PAGES if (page := ROOT / f"build/site/{name}.html").exists()]
-    for page in pages:
-        for dark in (False, True):
-            picture(chromium, page, dark, "1300,2600" if page.stem == "report" else "1300,1100")
+        report, readme = TARGET / "report.html", TARGET / "readme.html"
+        command = [Path(sys.executable).parent / "espnet3-parallel", "report", "out", "-o", report]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        report.write_text(report.read_text(encoding="utf-8").replace(str(folder), "~/runs"), encoding="utf-8")
+        picture(browser, report, (900, 1010), DOCS / "report.png")
+        body = markdown(
+            (ROOT / "README.md").read_text(encoding="utf-8"), extensions=["tables", "fenced_code"]
+        )
+        readme.write_text(README.format(base=ROOT.as_uri(), body=body), encoding="utf-8")
+        (folder / "notebook").mkdir()  # its run folder is another one
+        pictures(browser, folder / "notebook", TARGET, DOCS / "notebook.png")
+        built = [page for name in PAGES if (page := ROOT / f"build/site/{name}.html").exists()]
+        for page in (readme, report, *built):
+            for kind, size in SIZES.items():
+                for dark in (False, True):
+                    name = f"{page.stem}{kind}{'-dark' if dark else ''}.png"
+                    picture(browser, page, size, TARGET / name, dark, whole=page in (readme, report))
     print(f"wrote {len(list(TARGET.glob('*.png')))} pictures into {TARGET}")
 
 

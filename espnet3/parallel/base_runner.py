@@ -208,7 +208,7 @@ class BaseRunner(ABC):
 
     @classmethod
     def is_shard_done(cls, shard_dir: str | Path) -> bool:
-        """Whether a shard is finished, by its folder: one of those that `merge` gets."""
+        """Return whether a shard is finished, by its folder: one of those that `merge` gets."""
         from espnet3.parallel.ledger.split import DONE
 
         return os.path.exists(os.path.join(shard_dir, DONE))

@@ -352,7 +352,7 @@ def _others(trace: TracebackType | None, *, ours: bool = False) -> TracebackType
 
 
 def is_ours(module: str) -> bool:
-    """Whether a module is of this package, except for `testing`, which users' tests run."""
+    """Return whether a module is of this package, except for `testing`, which users' tests run."""
     inside = module == "espnet3.parallel" or module.startswith("espnet3.parallel.")
     return inside and not module.startswith("espnet3.parallel.testing.")
 

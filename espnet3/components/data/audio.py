@@ -49,7 +49,7 @@ def read_audio(
             for announced, there in _SIZES.findall(file.extra_info):
                 if int(there) + _SLACK < int(announced) < _STREAMED:
                     raise ValueError(
-                        f"{named} is cut short: its header announces {announced} bytes, and {there} are there"
+                        f"{named} is cut short: its header announces {announced} bytes, and the file holds {there}"
                     )
             if first >= file.frames:
                 raise ValueError(f"{named} is {length:g} s long, and the utterance begins at {begin:g} s")

@@ -166,8 +166,8 @@ def make_features(config: Any) -> Features:
 
     Without that block, the block `model` makes an object with the method `collect_feats`, called with the arrays of a
     batch of one item and their lengths (`speech`, `speech_lengths`, ...), which returns arrays and lengths likewise; a
-    torch module is given tensors, on its own device. One item, because padding beside a longer one may change the last
-    bits of its features.
+    torch module is given tensors, on its own device. A batch has one item, because padding
+    beside a longer one may change the last bits of its features.
     """
     if config.get("features") is not None:
         keys = config.get("input_key") or "speech"

@@ -137,19 +137,19 @@ class EnvClient(ClosesAtCtrlC, Client):
             self.close()
 
     def sync(self, *args: Any, **kwargs: Any) -> Any:
-        """As `Client.sync`, which all that asks the scheduler goes through; a forked child would wait for ever."""
+        """Do as `Client.sync`, through which all requests to the scheduler go; a forked child would wait for ever."""
         if os.getpid() != self._espnet3_pid:
             raise pools.of_the_parent()
         return super().sync(*args, **kwargs)
 
     @explained
     def map(self, func: Callable[..., Any], *iterables: Any, **kwargs: Any) -> Any:
-        """As `Client.map`, with the worker env."""
+        """Do as `Client.map`, with the worker env."""
         return super().map(self._with_env(func), *iterables, **kwargs)
 
     @explained
     def submit(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """As `Client.submit`, with the worker env."""
+        """Do as `Client.submit`, with the worker env."""
         return super().submit(self._with_env(func), *args, **kwargs)
 
     def _with_env(self, func: Callable[..., Any]) -> Callable[..., Any]:

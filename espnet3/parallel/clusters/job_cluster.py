@@ -128,7 +128,7 @@ class KeptCluster(WorkerCluster):
         return None if self.keeper is None else self.keeper.broken
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Whether a lost worker went because its job ended; None: not known yet."""
+        """Return whether a lost worker went because its job ended; None: not known yet."""
         if came_back(self, worker, address):
             return False  # the job goes on
         return None if self.keeper is None else self.keeper.has_left(worker)

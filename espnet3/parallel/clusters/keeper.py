@@ -169,7 +169,7 @@ class JobKeeper:
         return "\n".join(texts)
 
     def has_left(self, worker: str) -> bool | None:
-        """Whether the job of a lost worker is over, or waits again; None: it seems to run."""
+        """Return whether the job of a lost worker is over, or waits again; None: it seems to run."""
         each = self._jobs.get(self._job_of(worker))
         if each is None:
             return True  # no longer among ours: it ended, and was replaced

@@ -133,7 +133,7 @@ class Pods(WorkerCluster):
         return listed(shown, len(waiting) - len(shown))
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Whether the pod of a worker is gone or going, rather than its process alone."""
+        """Return whether the pod of a worker is gone or going, rather than its process alone."""
         host = urlsplit(address).hostname
         try:
             there = [pod for pod in self.pods() if pod.get("status", {}).get("podIP") == host]
@@ -142,7 +142,7 @@ class Pods(WorkerCluster):
         return all(is_going(pod) for pod in there)
 
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
-        """With `adapt`, have as many workers as there is work for."""
+        """Have as many workers as there is work for, with `adapt`."""
         if self.config.adapt is not None:
             self.loop.add_callback(follow, self, self.scale, wanted, **self.config.adapt)
 

@@ -104,7 +104,7 @@ _OWN = ("protocol", "security", "enable_tcp_over_ucx", "enable_infiniband", "ena
 
 
 def is_encrypted(options: Mapping[str, Any]) -> bool:
-    """Whether options of a cluster, or the user's Dask configuration, ask for TLS with the user's own certificate."""
+    """Return whether options of a cluster, or the Dask configuration, ask for TLS with the user's own certificate."""
     from distributed import Security
 
     given = options.get("security") or Security()

@@ -44,7 +44,7 @@ def pickled_as_by_dask(error: BaseException) -> bytes:
 
 
 def is_lost_connection(error: Exception) -> bool:
-    """Whether an error of a scheduler that speaks to all workers says that one of them has gone.
+    """Return whether an error of a scheduler that speaks to all workers says that one of them has gone.
 
     One that goes between the connection and its handshake is a ValueError of tornado's `IOStream.start_tls`.
     """
@@ -52,7 +52,7 @@ def is_lost_connection(error: Exception) -> bool:
 
 
 def loop_runs_here(client: Any) -> bool:
-    """Whether a client's event loop runs in this process: a forked child has only the thread that forked."""
+    """Return whether a client's event loop runs in this process: a forked child has only the thread that forked."""
     ident = getattr(client.loop.asyncio_loop, "_thread_id", None)
     return ident is None or any(thread.ident == ident for thread in threading.enumerate())
 
@@ -63,7 +63,7 @@ def sockets_of(client: Any) -> list[int]:
 
 
 def has_tasks(client: Any) -> bool:
-    """Whether a client's scheduler holds any task; of one that runs elsewhere, whether this client waits for any."""
+    """Return whether a client's scheduler holds a task; where it runs elsewhere, whether this client waits for one."""
     scheduler = getattr(client.cluster, "scheduler", None)
     if scheduler is not None:
         return bool(scheduler.tasks)
@@ -76,7 +76,7 @@ def import_dashboard() -> None:
 
 
 def interrupted_before_start(error: BaseException | None) -> bool:
-    """Whether an exception is that of Ctrl-C in `distributed.utils.sync` before it had begun to wait.
+    """Return whether an exception is that of Ctrl-C in `distributed.utils.sync` before it had begun to wait.
 
     Its clean-up reads its local variable `future`, which is not set then.
     """
@@ -138,7 +138,7 @@ def mark_awaited(call: Any, awaited: bool) -> None:
 
 
 def is_awaited(call: Any) -> bool:
-    """Whether `mark_awaited` was called so for a callable."""
+    """Return whether `mark_awaited` was called so for a callable."""
     awaited: bool = call.__tornado_coroutine__
     return awaited
 

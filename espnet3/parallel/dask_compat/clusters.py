@@ -206,7 +206,7 @@ def guard_listeners() -> None:
 
 
 def accept_patiently(sock: Any, callback: Callable[[Any, Any], None]) -> Callable[[], None]:
-    """As `tornado.netutil.add_accept_handler`, but wait while this process has no descriptor free."""
+    """Do as `tornado.netutil.add_accept_handler`, but wait while this process has no descriptor free."""
     from tornado.netutil import add_accept_handler
 
     patient: Any = _Patient(sock)

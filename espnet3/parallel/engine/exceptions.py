@@ -96,7 +96,7 @@ def stack_text(frame: FrameType, below: tuple[str, ...]) -> str:
 
 
 def may_be_cudas(error: BaseException) -> bool:
-    """Whether an exception may be CUDA's own: torch.AcceleratorError, cupy's and XLA's, or numba's."""
+    """Return whether an exception may be CUDA's own: torch.AcceleratorError, cupy's and XLA's, or numba's."""
     return isinstance(error, RuntimeError) or type(error).__name__.startswith(("Cuda", "CUDA"))
 
 

@@ -36,7 +36,7 @@ SCRIPTS = set[str]()  # names of the modules that are scripts, loaded for their 
 
 
 def inside_item() -> bool:
-    """Whether this thread runs items for a driver: runs within them happen right here."""
+    """Return whether this thread runs items for a driver: runs within them happen right here."""
     return THREAD.depth > 0
 
 

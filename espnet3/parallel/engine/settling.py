@@ -133,7 +133,7 @@ class Block:
 
 
 def is_the_runners(error: BaseException, block: Block) -> bool:
-    """Whether an exception is the runner's own mistake or the user's Ctrl-C, and not its item's.
+    """Return whether an exception is the runner's own mistake or the user's Ctrl-C, and not its item's.
 
     Ctrl-C reaches main threads alone; in any other thread a KeyboardInterrupt is the item's.
     """
@@ -190,7 +190,7 @@ def one_by_one(
 
 
 def is_too_large(error: BaseException, policy: Policy) -> bool:
-    """Whether a batch ran out of memory, and may be halved; with a seed, batches are of one item."""
+    """Return whether a batch ran out of memory, and may be halved; with a seed, batches are of one item."""
     if not policy.split_batches or policy.seed is not None:
         return False
     if isinstance(error, MemoryError) or _NO_MEMORY & {kind.__name__ for kind in type(error).__mro__}:

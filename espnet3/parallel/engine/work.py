@@ -72,7 +72,7 @@ def as_items(data: Iterable[Any], name: str) -> Sequence[Any]:
 
 
 def as_stream(data: Iterable[Any], name: str) -> Sequence[Any] | Iterator[Any]:
-    """As `as_items` for lists, tuples and ranges; an iterator for anything else, which may never end."""
+    """Return lists, tuples and ranges as `as_items` does; an iterator for anything else, which may never end."""
     if type(data) in _UNCHANGING or isinstance(data, MutableSequence):
         return as_items(data, name)
     return _iterated(data, name)

@@ -83,7 +83,7 @@ class EnvStore:
             return entry.value
 
     def get_in_time(self, key: str | None) -> dict[str, Any]:
-        """As `get`, within the timeout the env was registered with.
+        """Do as `get`, within the timeout the env was registered with.
 
         For plain Dask tasks, which can only answer by returning: the env is built in a thread of
         its own, and given up with its stack when the time is over.

@@ -46,6 +46,7 @@ from espnet3.parallel.ledger.split import (
     SplitWriter,
     split_folders,
 )
+from espnet3.parallel.ledger.values import decode
 from espnet3.parallel.messages import masked
 from espnet3.parallel.provenance.shown import origin
 from espnet3.parallel.records import ItemFailure
@@ -413,6 +414,14 @@ def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
     if not 0 <= count <= _MOST_ITEMS:
         raise DamagedFolderError(f"{path / RUN} is damaged: no run has {count} indices")
     return run
+
+
+def planned_items(path: Path) -> Sequence[Any]:
+    """Read the index list of a folder's run."""
+    said = read_run(path).get("indices") or {}
+    if "range" in said:
+        return range(*said["range"])
+    return [decode(json.loads(text)) for text in read_json(path / INDICES)["list"]]
 
 
 def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:

@@ -49,7 +49,7 @@ class Span:
     checksum: int  # of all lines: CRC-32
 
     def fits(self, data: bytes) -> bool:
-        """Whether these are the lines it was noted for."""
+        """Return whether these are the lines it was noted for."""
         return (
             len(data) == self.size
             and crc32(data) == self.checksum
@@ -80,7 +80,7 @@ def read_spans(split: Path) -> list[Span]:
 
 
 def is_of(split: Path, indices_sha256: Any) -> bool:
-    """Whether a split's positions are those of an index list; False where its spec cannot be read."""
+    """Return whether a split's positions are those of an index list; False where its spec cannot be read."""
     try:
         return bool(read_json(split / SPEC).get("indices") == indices_sha256)
     except (OSError, DamagedFolderError):

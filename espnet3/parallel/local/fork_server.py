@@ -45,14 +45,14 @@ _KEPT: dict[str, Callable[[Any], bool]] = {
 
 
 def alone(config: ParallelConfig) -> bool:
-    """Whether a block means the calling process: local, one worker, no option that needs a process."""
+    """Return whether a block means the calling process: local, one worker, no option that needs a process."""
     if config.env != "local" or config.n_workers != 1:
         return False
     return all(name in _KEPT and _KEPT[name](value) for name, value in config.options.items())
 
 
 def own_processes(config: ParallelConfig) -> bool:
-    """Whether a block's workers are our own: `local`, and `local_gpu` without options that only dask-cuda takes."""
+    """Return whether a block's workers are our own: `local`, and `local_gpu` without options of dask-cuda alone."""
     kind = BACKENDS[config.env].kind
     if kind is not Kind.GPU:
         return kind is Kind.LOCAL
@@ -62,7 +62,7 @@ def own_processes(config: ParallelConfig) -> bool:
 
 
 def without_dask(config: ParallelConfig) -> bool:
-    """Whether a block's workers can be processes without Dask: on this machine, without options of Dask's own."""
+    """Return whether a block's workers can do without Dask: on this machine, without options of Dask's own."""
     options = config.options
     return (
         own_processes(config)
@@ -188,7 +188,7 @@ class ForkServer:
             self.kill()
 
     def kill(self) -> None:
-        """End the server at once, which has no workers yet."""
+        """End the server at once, before it has workers."""
         self.sock.close()
         self.process.kill()
         self.process.wait()

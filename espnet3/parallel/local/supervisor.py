@@ -141,7 +141,7 @@ class Supervisor:
         self._call(lambda: self._stop(worker, grace))
 
     def is_whole(self) -> bool:
-        """Whether processes can be replaced, and none is given up."""
+        """Return whether processes can be replaced, and none is given up."""
         return not self._without_server and not any(worker.given_up for worker in self.workers)
 
     def close(self, grace: float = GRACE) -> None:

@@ -84,11 +84,11 @@ class Channel:
         self.close()
 
     def readable(self) -> bool:
-        """Whether `recv` would find a message or the end without waiting."""
+        """Return whether `recv` would find a message or the end without waiting."""
         return bool(self._poll.poll(0))
 
     def writable(self) -> bool:
-        """Whether a short message can be sent without waiting for the other end to read."""
+        """Return whether a short message can be sent without waiting for the other end to read."""
         poll = select.poll()
         poll.register(self.sock, select.POLLOUT)
         return bool(poll.poll(0))
@@ -98,7 +98,7 @@ class Channel:
         return False
 
     def at_end(self) -> bool:
-        """Whether the other end is gone and nothing of it is left to read."""
+        """Return whether the other end is gone and nothing of it is left to read."""
         try:
             return self.readable() and not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except OSError:  # closed here, or broken
@@ -207,7 +207,7 @@ class TlsChannel(Channel):
         self._gone.register(sock, select.POLLRDHUP)
 
     def readable(self) -> bool:
-        """As the base, what is decrypted already included."""
+        """Return what the base does, with what is decrypted already."""
         return self.buffered() or super().readable()
 
     def buffered(self) -> bool:
@@ -215,7 +215,7 @@ class TlsChannel(Channel):
         return self.sock.pending() > 0
 
     def at_end(self) -> bool:
-        """Whether the other end is gone; what is left to read is known only once it is decrypted."""
+        """Return whether the other end is gone; what is left to read is known only once it is decrypted."""
         return self.sock.fileno() < 0 or bool(self._gone.poll(0))
 
     def _write(self, parts: list[Any]) -> int:
@@ -262,7 +262,7 @@ def _handshake(sock: socket.socket, key: bytes, me: bytes, peer: bytes) -> None:
 
 
 def greet_worker(sock: socket.socket, key: bytes) -> Channel:
-    """Driver side of the handshake; returns the channel or raises."""
+    """Make the driver's side of the handshake; return the channel or raise."""
     if _is_encrypted(sock):
         sock.do_handshake()
     _handshake(sock, key, b"driver", b"worker")

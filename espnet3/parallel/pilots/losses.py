@@ -64,7 +64,7 @@ class PendingLosses:
         self._open.append((held, alone, time.monotonic()))
 
     def next_look(self, otherwise: float) -> float:
-        """Return in how many seconds to look again; `otherwise` where nothing is about to be known."""
+        """Return the seconds until the next look; `otherwise` where no answer is due."""
         due = any(self._may_hear(slots, since) for slots, _, since in self._open)
         return min(_LOOK, otherwise) if due else otherwise
 

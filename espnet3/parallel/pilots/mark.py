@@ -97,7 +97,7 @@ class Window:
         return InFlight(*_PAGE.unpack_from(self._memory))
 
     def in_setup(self, run: int | None = None) -> bool:
-        """Whether the slot is building the env of a run, or of any."""
+        """Return whether the slot is building the env of a run, or of any."""
         seen = self.read()
         return run in (None, seen.run) and seen.start == SETUP and seen.items != 0
 

@@ -96,7 +96,7 @@ class SlotClaim:
         return fresh
 
     def shared(self, process: tuple[str, int]) -> bool:
-        """Whether a process may be inside an item of another run."""
+        """Return whether a process may be inside an item of another run."""
         return bool(self.source.shared(self, process))
 
     def lost(self, slot: Slot) -> None:
@@ -319,7 +319,7 @@ class Pool:
         self.wake()
 
     def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
-        """Whether a process is inside an item of another claim, or was when it died."""
+        """Return whether a process is inside an item of another claim, or was when it died."""
         with self._lock:
             if any(process == ended and other is not claim for other, ended in self._ends):
                 return True  # the other claim noticed the death first

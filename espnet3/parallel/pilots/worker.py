@@ -98,7 +98,7 @@ class Slots:
             pilot.leaving = True
 
     def is_needed(self) -> bool:
-        """Whether the driver waits for a chunk that was in hand when `leave` was called."""
+        """Return whether the driver waits for a chunk that was in hand when `leave` was called."""
         return any(pilot.is_needed() for pilot in self._last)
 
     def end(self, seconds: float) -> None:
@@ -232,7 +232,7 @@ class Pilot:
         self.channel.close()
 
     def is_needed(self) -> bool:
-        """Whether the driver waits for this slot's chunk."""
+        """Return whether the driver waits for this slot's chunk."""
         return self.busy and not self.channel.at_end()
 
     def _send(self, message: Any) -> None:

@@ -53,7 +53,7 @@ class WorkerCluster(Protocol):
         return ""
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Whether a lost worker went with its job or session, not by its item; None: not known yet."""
+        """Return whether a lost worker went with its job or session, not by its item; None: not known yet."""
         return False  # a worker is nothing but its process
 
     def kill_worker(self, host: str, pid: int) -> None:

@@ -193,7 +193,7 @@ def body_hash(code: CodeType) -> str:
 
 
 class Facts:
-    """Names that code and its inner functions use of the world around them.
+    """The names outside of a piece of code that it and its inner functions use.
 
     Attributes:
         hash: The hash of the code.

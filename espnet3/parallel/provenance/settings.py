@@ -38,7 +38,7 @@ def containers(value: Any) -> Set[int]:
 
 
 def is_data(value: Any) -> bool:
-    """Whether a value is numbers, texts, paths, and not very many of them in lists, dicts, configs and records."""
+    """Return whether a value is numbers, texts, paths, or a few of them in lists, dicts, configs and records."""
     return not _found(value)[1]
 
 

@@ -45,7 +45,7 @@ Pairs = Generator[tuple[Chunk, Block], None, None]
 
 
 def runs_here(config: ParallelConfig) -> bool:
-    """Whether a configuration means this process: one local worker, no further options; or a run inside an item."""
+    """Return whether a configuration means this process: one local worker, no more options; or a run inside an item."""
     return alone(config) or inside_item()
 
 

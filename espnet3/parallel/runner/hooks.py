@@ -52,19 +52,19 @@ def default(hook: F) -> F:
 
 
 def is_default(runner: type, name: str) -> bool:
-    """Whether a runner's hook is that of the base."""
+    """Return whether a runner's hook is that of the base."""
     hook = inspect.getattr_static(runner, name)
     return own_attribute(getattr(hook, "__func__", hook), _DEFAULT) is True
 
 
 def keeps_results(runner: type) -> bool:
-    """Whether a run folder holds a runner's results; those of one with a `write_record` go where that writes them."""
+    """Return whether a run folder holds a runner's results; a `write_record` of its own puts them elsewhere."""
     own = {name for name in _TAKING_RESULTS if not is_default(runner, name)}
     return not own or ("write_outputs" in own and "merge" not in own)
 
 
 def writes_files(runner: type) -> bool:
-    """Whether a runner writes files of its own, by a writer hook, a state hook or `merge`."""
+    """Return whether a runner writes files of its own, by a writer hook, a state hook or `merge`."""
     return not all(is_default(runner, name) for name in (*WRITER_HOOKS, *STATE_HOOKS, "merge"))
 
 
@@ -129,7 +129,7 @@ def in_batches_of_one(runner: Any) -> Callable[..., Any]:
 
 
 def takes_lists(runner: type, batch_size: int | None) -> bool:
-    """Whether a runner's `forward` takes lists of indices; the module's docstring has the rule."""
+    """Return whether a runner's `forward` takes lists of indices; the module's docstring has the rule."""
     if batch_size is None or not is_default(runner, "batch_forward"):
         return False
     systems = find_spec("espnet3.systems")

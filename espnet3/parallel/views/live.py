@@ -215,7 +215,7 @@ def _peaks(said: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def is_detached(run: Path) -> bool:
-    """Whether a run has jobs of its own."""
+    """Return whether a run has jobs of its own."""
     return (run / FOLDER / PLAN).exists()
 
 

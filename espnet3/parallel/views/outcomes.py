@@ -43,6 +43,12 @@ class FailureGroup:
     worker: str
     attempts: int  # the most that one of them had
 
+    @property
+    def text(self) -> str:
+        """The type and the first message, in one line: one of several, where the others said something else."""
+        said = ", such as" if len(set(self.messages)) > 1 else ":"
+        return f"{self.error_type}{said} {' '.join(self.message.split())}"
+
 
 class Failures:
     """Failed items, grouped as they are read."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from espnet3.parallel.ledger.split import ERRORS
 from espnet3.parallel.messages import counted
+from espnet3.parallel.records import place_of
 from espnet3.parallel.timing.reading import RunTimes, Stint, shard_of, worker_name
 from espnet3.parallel.timing.recorder import PER_OCTAVE, edge_of
 from espnet3.parallel.views import charts
@@ -96,7 +97,7 @@ def _tiles(facts: RunFacts) -> str:
         (duration(facts.ended - facts.began), f"it took, in {sessions}"),
         (f"{facts.ok + facts.failed:,}", f"of {facts.items:,} items"),
         (f"{facts.failed:,}", "failed"),
-        (facts.state, "the run is"),
+        (facts.state, "state"),
     ]
     if last is not None:
         work = max(1e-9, last.figure("seconds") - last.figure("start_seconds"))
@@ -227,7 +228,7 @@ def _failures(facts: RunFacts) -> str:
             parts.append(
                 f"<p><strong>{group.count:,} x</strong> {escape(group.message[:300])}{escape(how)}; {most}</p>"
                 + _table(("item", "message"), rows)
-                + _folded(f"Traceback of the first, on {group.worker}", f"<pre>{escape(trace)}</pre>")
+                + _folded(f"Traceback of the first, {place_of(group.worker)}", f"<pre>{escape(trace)}</pre>")
             )
     kinds = len(facts.failures) - _MOST_GROUPS
     parts.append(f"<p>{kinds:,} more kinds are left out.</p>" if kinds > 0 else "")
@@ -366,10 +367,9 @@ def _trouble(facts: RunFacts) -> str:
         first = facts.failures[0]
         replay = shlex.join(["espnet3-parallel", "replay", facts.run, first.indices[0]])
         share = first.count / max(1, facts.failed)
-        like = "such as " if len(set(first.messages)) > 1 else ""
         return (
-            f"{first.count:,} of {counted(facts.failed, 'failure')} ({share:.0%}) are {first.error_type}: {like}"
-            f"{' '.join(first.message.split()):.120}. `{replay}` runs the first one here."
+            f"{first.count:,} of {counted(facts.failed, 'failure')} ({share:.0%}) are {first.text:.160}. "
+            f"`{replay}` runs the first one here."
         )
     if facts.deaths:
         return (

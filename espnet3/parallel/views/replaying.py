@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.functions.running import runner_of
 from espnet3.parallel.ledger.files import open_plain, refuse_others
-from espnet3.parallel.ledger.folder import read_run
+from espnet3.parallel.ledger.folder import planned_items, read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
 from espnet3.parallel.ledger.lines import DAMAGED, check_line, index_json, read_merged
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
@@ -253,20 +253,12 @@ def index_of(run: Path, text: str) -> Any:
     for read in (lambda one: decode(json.loads(one)), ast.literal_eval):
         with suppress(ValueError, SyntaxError):
             candidates.insert(0, read(text))
-    if not (run / FOLDER / INDICES).exists():
-        known = next((one for one in candidates if outcome_of(run, one) is not None), None)
-        if known is None and (run / RESULTS).exists():  # the run is whole: each of its indices has an outcome
-            said = read_run(run)["indices"]
-            shown = [str(decode(json.loads(one))) for one in (*said["shown"][:1], *said["shown"][-1:])]
-            ends = " to ".join(dict.fromkeys(shown)) or "none"
-            raise ConfigError(f"{text} is not among the run's {said['count']:,} indices ({ends})")
-        return candidates[0] if known is None else known
-    items: Sequence[Any] = Layout(run).items()
+    items = Layout(run).items() if (run / FOLDER / INDICES).exists() else planned_items(run)
     for one in candidates:
         if one in items:
             return one
     near = did_you_mean(text, map(str, items[:_PLANNED]))
-    ends = f"{items[0]!r:.80} to {items[-1]!r:.80}" if items else "none"
+    ends = f"{items[0]!s:.80} to {items[-1]!s:.80}" if items else "none"
     raise ConfigError(f"{text} is not among the run's {len(items):,} indices ({ends}).{near}")
 
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class InferenceRunner(BaseRunner):
     """Runs a model over a dataset and writes one `.scp` file per output key.
 
-    The env, that is the provider, supplies `dataset`, `model` and these settings:
+    The provider supplies `dataset`, `model` and these settings:
 
     - `input_key`: the field, or the fields, of a dataset item that the model is given by name;
     - `output_fn`, or `output_fn_path` ("package.module.function"): called as

@@ -185,12 +185,16 @@ def test_a_folder_is_that_of_the_same_function_and_env(tmp_path: Path) -> None:
 
 
 def test_an_item_that_is_a_path_is_replayed_by_it(tmp_path: Path) -> None:
-    """The path as it is typed will do, and so will the text that the run folder has."""
+    """The path as it is typed will do, and so will the text that the run folder has; no other item is taken."""
     quietly(drawn, [tmp_path / "a", tmp_path / "b"], seed=1, output_dir=tmp_path / "run")
     for text in (str(tmp_path / "b"), json.dumps({"__type__": "path", "value": str(tmp_path / "b")})):
         assert index_of(tmp_path / "run", text) == tmp_path / "b"
     with pytest.raises(ConfigError, match=f"not among the run's 2 indices .{tmp_path}/a to"):
         index_of(tmp_path / "run", str(tmp_path / "c"))
+    with pytest.raises(ItemError):
+        quietly(int, ["1", "one"], output_dir=tmp_path / "stopped")
+    with pytest.raises(ConfigError, match="two is not among the run's 2 indices .1 to one"):
+        index_of(tmp_path / "stopped", "two")
     assert Replay(tmp_path / "run")(tmp_path / "b").same
 
 

@@ -92,7 +92,7 @@ class ThreadCluster(LocalCluster, PrivatePages):
 
     @property
     def dashboard_link(self) -> str:
-        """As the base, on loopback where we chose the address: Dask names this host for an `inproc` scheduler."""
+        """The base's link, on loopback where we chose the address: Dask names this host for an `inproc` scheduler."""
         link: str = super().dashboard_link
         host = urlsplit(self.scheduler_address).hostname
         return link.replace(f"//{host}:", "//127.0.0.1:", 1) if self._dashboard_here else link
@@ -155,12 +155,12 @@ class ForkedWorker(ProcessInterface):
     # --- called by the supervisor, in its thread ---
 
     def started(self, answer: Mapping[str, Any]) -> None:
-        """Its process is up: a worker of the scheduler's."""
+        """Take note that its process is up: a worker of the scheduler's."""
         self._directory = answer["directory"]
         self._in_loop(self._has_started, answer["address"])
 
     def ended(self, was_up: bool, refused: bool, failure: str) -> None:
-        """Its process has ended, or it is stopped."""
+        """Take note that its process has ended, or is stopped."""
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
         self._in_loop(self._has_ended, was_up, refused, failure)

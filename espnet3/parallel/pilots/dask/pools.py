@@ -173,7 +173,7 @@ def register(client: Any, plugin: Any, name: str) -> None:
 
 
 def has_work(client: Any) -> bool:
-    """Whether a run of ours uses a client's workers."""
+    """Return whether a run of ours uses a client's workers."""
     pool = _POOLS.get(client)
     return pool is not None and pool.busy
 

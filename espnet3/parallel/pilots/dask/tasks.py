@@ -78,7 +78,7 @@ class _Inside:
         self.answers.put((kind, Answer(self._address, *_joined(out, buffers))))
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: there is nothing open."""
 
 
 _lock = threading.Lock()
@@ -144,7 +144,7 @@ class TaskChannel:
         return self._ready_r.fileno()
 
     def buffered(self) -> bool:
-        """Never: each answer is announced."""
+        """Return False: each answer is announced."""
         return False
 
     def close(self) -> None:
@@ -243,11 +243,11 @@ class TaskPool:
         return Slot(channel, hello)
 
     def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
-        """Never: a process is not known by its tasks."""
+        """Return False: a process is not known by its tasks."""
         return False
 
     def ask_for_more(self) -> None:
-        """Nothing to do: a task waits at the scheduler."""
+        """Do nothing: a task waits at the scheduler."""
 
     def forget(self, claim: SlotClaim, slot: Slot) -> None:
         """Close a slot; another takes its place."""
@@ -270,4 +270,4 @@ class TaskPool:
         self.client.run(forget_run, self.name, run_id, wait=False, on_error="ignore")
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: there is nothing open."""

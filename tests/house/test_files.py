@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (818, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_674, ["espnet3_parallel/"]),
     (5_221, ["espnet3/components/", "espnet3/systems/"]),
-    (40_967, ["tests/"]),
+    (40_970, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
+from typing import Any
 
 from benchmarks.cases import COMPLETE, FAULT_SECONDS, Case, Figure
 from benchmarks.rounds import Measurement
@@ -31,6 +32,10 @@ class Row:
     outcome: str  # W6: what became of the run; for a run that hangs, where
     named: bool | None  # W6: whether the error named the poison item in every round
     note: str  # what else needs to be said
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a plain dict."""
+        return asdict(self)
 
 
 _BAD_FIRST = ("failed", "hangs", "not installed", "left out", "ok")

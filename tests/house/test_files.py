@@ -22,10 +22,10 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (1_690, ["espnet3/parallel/provenance/"]),
+    (1_693, ["espnet3/parallel/provenance/"]),
     (3_016, ["espnet3/parallel/ledger/"]),
-    (3_052, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_747, ["espnet3/parallel/pilots/"]),
+    (3_039, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
+    (2_743, ["espnet3/parallel/pilots/"]),
     (1_194, ["espnet3/parallel/local/"]),
     (
         4_416,
@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (818, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_674, ["espnet3_parallel/"]),
     (5_221, ["espnet3/components/", "espnet3/systems/"]),
-    (40_970, ["tests/"]),
+    (40_954, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

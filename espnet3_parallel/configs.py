@@ -31,10 +31,19 @@ def read_file(path: str) -> Any:
     try:
         loaded: Any = OmegaConf.load(path)
     except Exception as error:  # PyYAML's errors have no base that can be named without importing it
-        raise ConfigError(f"{path} cannot be read, or is not YAML: {error}") from error
+        raise ConfigError(f"{path} cannot be read, or is not YAML: {_tab(path, error) or error}") from error
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{path} holds no mapping; it should have a block named parallel")
     return loaded
+
+
+def _tab(path: str, error: Any) -> str:
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return ""
+    line = [*Path(path).read_text(encoding="utf-8").splitlines(), ""][mark.line]
+    held = "\t" in line[: len(line) - len(line.lstrip())]
+    return f"line {mark.line + 1} begins with a tab: indent it with spaces" if held else ""
 
 
 def read_block(path: str, loaded: Any = None) -> ParallelConfig:

@@ -70,7 +70,9 @@ def look_at_kubernetes(config: ParallelConfig, tell: Tell) -> None:
     with Server(config.options.get("namespace")) as server:
         place, version = server.place.removeprefix("env: kube: "), ".".join(map(str, server.version))
         tell(True, f"{place} answers: Kubernetes {version}, namespace {server.namespace}")
-        for ask in (_operator, _rights, _claims_and_secrets):
+        kind = "an Indexed Job" if server.version >= INDEXED else "a Job for each shard"
+        tell(None, f"a detached run would be {kind}")
+        for ask in (_operator, _rights, _quotas, _claims_and_secrets):
             try:
                 ask(server, config.options, tell)
             except RefusedError as error:
@@ -97,6 +99,15 @@ def _rights(server: Server, options: Any, tell: Tell) -> None:
         missing = ", ".join(right for right, given in asked.items() if not given)
         lacking = f"runs {what}: this user may not {missing}"
         tell(not missing, lacking if missing else f"rights for runs {what}")
+
+
+def _quotas(server: Server, options: Any, tell: Tell) -> None:
+    for quota in server.items(server.path("v1", "resourcequotas")):
+        status, name = quota.get("status", {}), quota["metadata"]["name"]
+        hard, used = status.get("hard", {}), status.get("used", {})
+        full = ", ".join(f"{kind} ({used[kind]})" for kind in hard if used.get(kind) == hard[kind])
+        shown = ", ".join(f"{kind} {used.get(kind, 0)} of {most}" for kind, most in hard.items())
+        tell(not full, f"quota {name} is used up: {full}" if full else f"quota {name}: {shown}")
 
 
 def _claims_and_secrets(server: Server, options: Any, tell: Tell) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path, PurePosixPath
 
@@ -27,15 +28,21 @@ def lay(tree: Path) -> list[Path]:
         raise click.ClickException(
             f"{tree} has files of its own where a link would go, and nothing was changed: {', '.join(map(str, taken))}"
         )
-    remove(tree)  # those of an older version, or into another environment
+    remove(tree)  # those of an older version may have other names
     for part in parts:
-        (tree / part).symlink_to(ROOT / part)
+        link = tree / part
+        link.unlink(missing_ok=True)  # one into another environment
+        link.symlink_to(ROOT / part)
     return [tree / part for part in parts]
 
 
 def remove(tree: Path) -> list[Path]:
     """Take away the links that `lay` made, and return them."""
-    links = [path for path in (tree / "espnet3" / "parallel").iterdir() if path.is_symlink()]
+    links = [
+        path
+        for path in sorted((tree / "espnet3" / "parallel").iterdir())
+        if path.is_symlink() and ROOT in Path(os.readlink(path)).parents
+    ]
     for link in links:
         link.unlink()
     return links

@@ -40,5 +40,11 @@ def report(run: str, output: str | None, kind: str, as_json: bool) -> None:
         encoding = sys.stdout.encoding or "utf-8"  # what a terminal of ASCII cannot show, a page can name
         say(text.encode(encoding, "xmlcharrefreplace").decode(encoding), end="")
         return
-    Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
+    try:
+        Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        reason = f"{output} cannot be written ({error.strerror})"
+        raise click.ClickException(
+            f"{reason}: take another file with -o, or -o - for standard output"
+        ) from error
     say(f"wrote {output} ({len(text.encode('utf-8', 'backslashreplace')) / 1e3:,.0f} kB)")

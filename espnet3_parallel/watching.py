@@ -44,8 +44,7 @@ def watch(run: str, as_json: bool) -> None:
         facts = [one.to_json() for one in look(folder, watchers)]
         say(json.dumps(facts[0] if list(watchers) == [folder] else facts, indent=2))
         return
-    terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    last = _on_terminal(folder, watchers) if terminal else _in_lines(folder, watchers)
+    last = _on_terminal(folder, watchers) if sys.stdout.isatty() else _in_lines(folder, watchers)
     sys.exit(max((exit_status(facts.status) for facts in last), default=0))
 
 
@@ -101,6 +100,9 @@ def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFa
 
 @contextmanager
 def _keys() -> Iterator[Callable[[], bool]]:
+    if not sys.stdin.isatty():
+        yield lambda: bool(select.select([], [], [], _KEYS)[0])
+        return
     import termios
     import tty
 

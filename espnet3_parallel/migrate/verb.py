@@ -21,6 +21,7 @@ _COMMANDS = {"inference": ("decode_cmd", "train_cmd", "cmd"), "data": ("train_cm
 _ON_GPU = ("cuda_cmd", *_COMMANDS["inference"])
 _NUMBERS = {"inference": ("inference_nj", "nj"), "data": ("nj",)}
 _NJ = Entry(32, "what asr.sh takes where nothing is said; --nj sets it")
+_YES = {"true": True, "false": False, "1": True, "0": False}
 _MACHINES = ".queue/machines"  # the hosts of ssh.pl
 _PATH_SH = (
     "path.sh, which each job sourced first: workers use the Python that starts them; what else path.sh sets up "
@@ -66,21 +67,23 @@ def migrate(
 def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> str:
     from omegaconf import OmegaConf
 
-    scripts = [path for path in files if path.endswith(".sh")]
+    texts = {path: _text(path) for path in files}
+    scripts = [path for path in texts if path.endswith(".sh")]
     if not scripts:
         raise ConfigError("none of the files is a shell script: name cmd.sh too")
     script = Script(fixed)
     for path in scripts:
-        script.read(path, _text(path))
+        script.read(path, texts.pop(path))
     call = _choose_call(script, stage)
     env = Entry(call.env, f'{call.said.why}, {call.variable}="{call.said.value}"')
     block = Block(env, _choose_jobs(script, stage), script.notes, call.options.get("max_jobs_run"))
+    folder = os.path.dirname(scripts[0])
     if call.env == "local":
         _fill_local(block, call)
     elif call.env == "ssh":
-        _fill_ssh(block, call, files, scripts[0])
+        _fill_ssh(block, call, texts, folder)
     else:
-        _fill_scheduler(block, call, _choose_options(call, files, scripts[0], block.notes))
+        _fill_scheduler(block, call, _choose_options(call, texts, folder, block.notes))
     if block.at_once is not None:
         jobs, most = block.n_workers, _positive(block.at_once, "--max-jobs-run")
         if most < jobs.value:
@@ -95,13 +98,18 @@ def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> s
 
 
 def _text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8", errors="replace")
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not text in UTF-8: {error}") from error
 
 
 def _choose_call(script: Script, stage: str) -> Call:
     variables = script.variables
     on_gpu = variables.get("gpu_inference") if stage == "inference" else None
-    if on_gpu is not None and on_gpu.value.lower() not in ("true", "1"):
+    if on_gpu is not None and on_gpu.value.lower() not in _YES:
+        raise ConfigError(f"{on_gpu.why}: gpu_inference = {on_gpu.value!r}: must be true or false")
+    if on_gpu is not None and not _YES[on_gpu.value.lower()]:
         on_gpu = None
     wanted = _COMMANDS[stage] if on_gpu is None else _ON_GPU
     found = [name for name in wanted if name in variables]
@@ -140,21 +148,27 @@ def _positive(said: Entry, name: str) -> int:
     return int(said.value)
 
 
-def _found(wanted: str, files: Sequence[str], script: str) -> str | None:
-    """Return the path of a file: a given one of its name, or else the one beside cmd.sh."""
-    given = [path for path in files if os.path.basename(path) == os.path.basename(wanted)]
-    beside = os.path.join(os.path.dirname(script), wanted)
-    return given[0] if given else beside if os.path.isfile(beside) else None
+def _found(wanted: str, texts: Mapping[str, str], folder: str) -> tuple[str, str] | None:
+    """Return path and text of a file: a given one of its name, or else the one beside cmd.sh."""
+    wanted = os.path.expandvars(wanted)
+    beside = os.path.normpath(os.path.join(folder, wanted))
+    named = [path for path in texts if os.path.basename(path) == os.path.basename(wanted)]
+    for path in sorted(named, key=lambda path: os.path.normpath(path) != beside):
+        return path, texts[path]
+    return (os.path.join(folder, wanted), _text(beside)) if os.path.isfile(beside) else None
 
 
-def _choose_options(call: Call, files: Sequence[str], script: str, notes: list[str]) -> OptionsFile:
-    usual, own = kaldi.OPTIONS_FILES[call.env]
+def _choose_options(call: Call, texts: Mapping[str, str], folder: str, notes: list[str]) -> OptionsFile:
+    wanted, own = kaldi.OPTIONS_FILES[call.env]
     named = call.options.get("config")
-    wanted = usual if named is None else os.path.expandvars(named.value)
-    if path := _found(wanted, files, script):
-        return kaldi.read_options(path, _text(path))
-    if named is not None:
+    found = _found(wanted if named is None else named.value, texts, folder)
+    if found is None and named is not None:
         raise ConfigError(f"{named.why}: --config {named.value}: no such file; name the file here too")
+    if found is None and len(texts) == 1:
+        (found,) = texts.items()
+        notes.append(f"{found[0]}: read in place of {wanted} of {call.script}")
+    if found is not None:
+        return kaldi.read_options(*found)
     notes.append(f"{wanted} is not there: {call.script}'s own defaults are taken for it")
     return kaldi.read_options(f"{call.script}'s own defaults", own, numbered=False)
 
@@ -187,14 +201,14 @@ def _fill_local(block: Block, call: Call) -> None:
     _note_ignored(block, call)
 
 
-def _fill_ssh(block: Block, call: Call, files: Sequence[str], script: str) -> None:
-    path = _found(_MACHINES, files, script)
-    if path is None:
+def _fill_ssh(block: Block, call: Call, texts: Mapping[str, str], folder: str) -> None:
+    found = _found(_MACHINES, texts, folder)
+    if found is None:
         raise ConfigError(f"{call.said.why}: ssh.pl reads its hosts from {_MACHINES}: name that file too")
     hosts = [Entry("localhost", "where the scheduler of the workers runs; ssh must reach it too")]
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    for number, line in enumerate(found[1].splitlines(), 1):
         if host := line.partition("#")[0].strip():
-            hosts.append(Entry(host, f"{path}:{number}"))
+            hosts.append(Entry(host, f"{found[0]}:{number}"))
     block.lists["hosts"] = hosts
     _note_ignored(block, call)
 

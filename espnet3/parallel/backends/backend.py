@@ -105,8 +105,6 @@ def batch_backend(
             "threads_per_worker": "use cores and processes: a worker has cores / processes threads",
             "nthreads": "use cores and processes: a worker has cores / processes threads",
             "memory_limit": "use memory, which is per job and shared by its processes",
-            "account": "it is called project",
-            "project": "it is called account",
         },
         scheduler=scheduler,
     )

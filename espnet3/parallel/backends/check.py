@@ -45,6 +45,7 @@ _RENAMED = {
     "mem": "memory",
     "cpus_per_task": "cores",
 }
+_TWINS = {"account": "project", "project": "account"}  # one option of two names, by the scheduler
 _COMMAND = (
     "there is no such key: env chooses what starts the work (local for run.pl, sge for queue.pl, slurm for "
     "slurm.pl), and options hold what a job asks for"
@@ -122,11 +123,12 @@ def is_option(name: str) -> bool:
 
 
 def _instead(row: Backend | None, name: str) -> str:
-    said = "" if row is None else row.instead.get(name, "")
-    _, called, other = said.partition("it is called ")
-    if row is None or not said or (called and has_option(row, other) is False):  # htcondor has neither name
+    if row is None:
         return ""
-    return f"; under {row.name} {said}"
+    said, other = row.instead.get(name, ""), _TWINS.get(name)
+    if other and row.scheduler and has_option(row, other) is not False:  # htcondor has neither
+        said = f"it is called {other}"
+    return f"; under {row.name} {said}" if said else ""
 
 
 def _owners(name: str) -> str:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_E = TypeVar("_E", bound=BaseException)
 _MOST_CAUSES = 10
 _NO_ANSWER = re.compile(
     r"did not answer|tim(?:ed|e) ?out|no response|connection (?:reset|closed|lost)|broken pipe", re.IGNORECASE
@@ -281,9 +280,8 @@ def explained(call: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             return call(*args, **kwargs)
         except (Exception, KeyboardInterrupt) as error:
-            if not _says_enough(error):
-                raise
-            raise without_our_frames(error)  # noqa: B904  the same error
+            _remove_our_frames(error)
+            raise
 
     return called
 
@@ -293,20 +291,19 @@ def explained_items(results: Iterator[_T]) -> Generator[_T, None, None]:
     try:
         yield from results
     except (Exception, KeyboardInterrupt) as error:
-        if not _says_enough(error):
-            raise
-        raise without_our_frames(error)  # noqa: B904  the same error
+        _remove_our_frames(error)
+        raise
 
 
-def without_our_frames(error: _E) -> _E:
-    """Remove the frames of this package from an error and its causes.
+def _remove_our_frames(error: BaseException) -> None:
+    """Remove the frames of this package from an error that says enough, and from its causes.
 
     Frames of other code stay, such as those of a provider that raised it. An error about workers loses a cause without
     frames whose words it repeats. With `ESPNET3_TRACEBACK=full` everything stays.
     """
-    if os.environ.get("ESPNET3_TRACEBACK") == "full":
-        return error
-    one: BaseException = error
+    if os.environ.get("ESPNET3_TRACEBACK") == "full" or not _says_enough(error):
+        return
+    one = error
     one.__traceback__ = _others(one.__traceback__)
     for _ in range(_MOST_CAUSES):
         cause = one.__cause__
@@ -318,7 +315,8 @@ def without_our_frames(error: _E) -> _E:
             one.__cause__ = cause.__cause__
         else:
             one = cause
-    return error
+    if sys.version_info < (3, 11):  # whose bare `raise` brings the removed frames back
+        raise error
 
 
 def say_where(error: BaseException, note: str) -> None:

@@ -326,7 +326,7 @@ class ClassRef:
 
 def refer(cls: type, what: str) -> ClassRef:
     """Name a class for another process."""
-    begin = f"the {what} {cls.__qualname__} cannot be found by a detached job: "
+    begin = f"no job can find the {'function' if hasattr(cls, FUNCTION) else what} {cls.__qualname__}: "
     if "<locals>" in cls.__qualname__:
         raise ConfigError(f"{begin}it is defined inside a function; {_FIX}")
     module = sys.modules.get(cls.__module__)
@@ -334,16 +334,15 @@ def refer(cls: type, what: str) -> ClassRef:
     if module is None or not isinstance(file, str) or not os.path.isfile(file):
         where = "a terminal, a notebook or on standard input" if cls.__module__ == "__main__" else "no file"
         raise ConfigError(f"{begin}it is defined in {where}, which no job can read; {_FIX}")
+    if not any(_find(module, cls.__qualname__) is one for one in (cls, getattr(cls, FUNCTION, cls))):
+        has = f"{cls.__module__} has another object, or none, under this name"
+        raise ConfigError(f"{begin}{has}; {_FIX} under its own name")
     file = os.path.abspath(file)
     if cls.__module__ in ("__main__", SCRIPT):
         spec = own_attribute(module, "__spec__")
         if spec is None:
             return ClassRef(Path(file).stem, cls.__qualname__, file, script=True)
         return ClassRef(spec.name, cls.__qualname__, file)  # started with `python -m`: importable by name
-    if not any(_find(module, cls.__qualname__) is one for one in (cls, getattr(cls, FUNCTION, cls))):
-        raise ConfigError(
-            f"{begin}{cls.__module__} has another object, or none, under this name; {_FIX} under its own name"
-        )
     return ClassRef(cls.__module__, cls.__qualname__, file)
 
 
@@ -367,7 +366,7 @@ def load(ref: ClassRef) -> type:
                 "; where the script has no `if __name__ == '__main__':` guard, a job runs it only up to the "
                 "first run or submission in it: put these under a guard"
             )
-        raise ConfigError(f"{ref.file} does not define the class {ref.name}{end}")
+        raise ConfigError(f"{ref.file} does not define {ref.name}{end}")
     return found
 
 

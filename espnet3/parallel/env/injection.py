@@ -108,7 +108,7 @@ def _check_complete(
         has = ", ".join(repr(k) for k in env) or "nothing"
         raise SignatureError(
             f"{name_of(func)} needs {names}, which the env does not hold (it holds: {has}); "
-            "return it from the provider or setup_fn, pass it as a keyword, or give it a default"
+            "return it from the provider or the setup function, pass it as a keyword, or give it a default"
         )
 
 

@@ -103,8 +103,19 @@ def test_what_a_script_runs_before_its_submission_runs_once(tmp_path: Path, befo
 def test_a_runner_typed_into_an_interpreter_is_refused(tmp_path: Path) -> None:
     """Classes of a terminal are in no file: the message says what to do, and nothing is written."""
     done = python(textwrap.dedent(DEFINED) + SUBMITTED, tmp_path, as_file=False)
-    assert re.search(r"ConfigError: the runner Times cannot .* terminal, a notebook .*\.py file", done.stderr)
+    assert re.search(
+        r"ConfigError: no job can find the runner Times: .* terminal, a noteb.*\.py file", done.stderr
+    )
     assert not list(tmp_path.iterdir())
+
+
+def test_a_lambda_of_a_script_is_refused(tmp_path: Path) -> None:
+    """A function without a name at the top level is refused before a job is submitted."""
+    main = "from espnet3.parallel import run\nif __name__ == '__main__':\n    run(lambda x: x, [1], async_mode=True)"
+    assert re.search(
+        r"no job can find the function <lambda>: .*put it at the top", python(main, tmp_path).stderr
+    )
+    assert written(tmp_path) == ["script.py"]
 
 
 def test_a_class_of_a_function_is_refused(tmp_path: Path) -> None:
@@ -113,7 +124,7 @@ def test_a_class_of_a_function_is_refused(tmp_path: Path) -> None:
     class Local(Squares):
         pass
 
-    with pytest.raises(ConfigError, match="Local cannot be found.* inside a function; put it at the top"):
+    with pytest.raises(ConfigError, match="no job can find .*Local: .* inside a function; put it at the top"):
         run_of(tmp_path / "a", runner=Local)
     assert not (tmp_path / "a/run").exists()
 

@@ -1,6 +1,7 @@
 """Verbs that change a run: one at a time, and `cancel` reaches every job that the run ever had."""
 
 import json
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -42,12 +43,9 @@ def test_verbs_exclude_each_other_and_say_who_is_at_work(
 
 
 def frames_of(error: BaseException) -> list[str]:
-    """Return the files of an error's traceback, but for the line that raises it without the others."""
-    return [
-        frame.filename
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "errors.py" not in frame.filename
-    ]
+    """Return the files of an error's traceback; on 3.10 two frames of ours are always there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [at.filename for at in frames if sys.version_info >= (3, 11) or "errors.py" not in at.filename]
 
 
 def test_a_merge_before_the_end_is_one_error_with_one_advice(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from espnet3.parallel.backends.ssh_hosts import ssh_hosts, worker_hosts
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.engine.inside import SCRIPTS, RunReachedError
 from espnet3.parallel.env_provider import state_now
-from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.errors import ConfigError, is_ours
 from espnet3.parallel.jobs.script import import_path, python_words
 from espnet3.parallel.ledger.errors import ValueTypeError, damaged
 from espnet3.parallel.ledger.files import read_json
@@ -388,7 +388,7 @@ def _import(ref: ClassRef) -> ModuleType:
     except Exception as error:  # a user's module may raise anything while it is imported
         raise _cannot(ref, error) from error
     file = own_attribute(module, "__file__")
-    if not isinstance(file, str) or not _same_file(file, ref.file):
+    if not is_ours(ref.module) and not (isinstance(file, str) and _same_file(file, ref.file)):
         raise ConfigError(
             f"a detached job that imports {ref.module} gets {file}, and the one meant is {ref.file}: "
             "rename one of them, or change sys.path"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,16 @@ def test_an_item_gives_the_same_result_again(ran: Path, tmp_path: Path) -> None:
     assert sum(line.startswith("not as it was") for line in lines) == 1 and "masked" in lines[0]
     assert "(forward)" in done.stdout and "flame graph" in done.stdout
     assert (ran / "ends").read_text() == ends == "x" and len((ran / "calls").read_text()) >= 2
+
+
+def test_a_run_beside_a_checkout_is_replayed(tmp_path: Path) -> None:
+    """A script in a checkout runs that copy of this package, and its items are replayed by the installed one."""
+    shutil.copytree(ROOT / "espnet3", tmp_path / "espnet3", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "script.py").write_text(
+        "from espnet3.parallel import run\ndef one(x): return x\nrun(one, [3], output_dir='run')"
+    )
+    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=True, timeout=600)
+    assert "the same as then" in espnet3("replay", tmp_path / "run", "3", cwd=ROOT).stdout
 
 
 def test_failed_items_are_listed_with_their_errors(ran: Path, tmp_path: Path) -> None:

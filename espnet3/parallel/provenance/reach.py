@@ -160,16 +160,18 @@ class Reach(Content):
                 entry["values"].setdefault(phrase, set()).add(content.hash(counts, phrase)[:DIGITS])
         self._entry(INSTALLED, None)["values"][PUT_THERE] = self._put
         by_file = {real(entry["file"]): entry for entry in self._entries.values() if entry["file"]}
+        plain = {(name, id(value)) for *_, value, _, name in self._values.values() if type(value) in PLAIN}
         for module, file, live in self._loaded:
-            entry = by_file.get(real(file), {"unloaded": True})
-            if "unloaded" not in entry and (code := compiled(module, file)) is not None:
-                self._compare(entry, code, vars(live))
+            there, held = by_file.get(real(file)), vars(live)
+            taken = {name for name, value in held.items() if (name, id(value)) in plain} - changed.of(held)
+            if (taken or there) and "unloaded" not in (there or ()) and (code := compiled(module, file)):
+                self._compare(there or self._entry(module, file), code, held, taken)
         for entry in self._entries.values():
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
 
-    def _compare(self, entry: dict[str, Any], code: CodeType, held: dict[str, Any]) -> None:
+    def _compare(self, entry: dict[str, Any], code: CodeType, held: dict[str, Any], taken: Set[str]) -> None:
         """Note which constants all processes have, and what the file says of functions that were compiled anew."""
         for name, found in functions_in(code).items():
             known, written = entry["code"].get(name, set()), {one.hash: one for one in map(facts_of, found)}
@@ -179,11 +181,12 @@ class Reach(Content):
                 if any(said.names < facts_of(self._codes[one]).names for one in known & self._codes.keys()):
                     known.update(written)
         for name, written_value in constants_in(code).items():
-            if (phrase := f"{VALUE}{name}") in entry["values"] and type(held.get(name)) in PLAIN:
+            phrase = f"{VALUE}{name}"
+            if (name in taken or phrase in entry["values"]) and type(held.get(name)) in PLAIN:
                 mine = constant_hash(held[name])
                 if mine == constant_hash(written_value) or not self._is_set(name):
                     entry["code"][phrase] = {mine}
-                    del entry["values"][phrase]
+                    entry["values"].pop(phrase, None)
 
     def _is_set(self, name: str) -> bool:
         """Tell whether loaded code sets a variable of that name; if none does, a file with another value was edited."""

@@ -33,6 +33,7 @@ GROW = 8  # a chunk may be this many times as long as the last one
 MAX_BYTES = 8 << 20  # of results per chunk
 MAX_ITEMS = 1 << 16  # per chunk; the list of its results is memory of the driver and of the worker
 _FAR = 0.1  # of a chunk's seconds, or an item's: a slot is far if a round trip takes more
+_SURE = 16  # round trips: on a busy machine the shortest of a few is not as short as the way
 _FLOOR = 0.0005  # seconds: chunks near the end get no shorter than this, the trip would cost more
 _WARM = 8.0  # an average over so many chunks
 
@@ -269,11 +270,13 @@ class Sizer:
         self._pace = 0.0  # seconds per item
         self._long = False  # whether items longer than the budget were seen
         self._trip = 0.0  # seconds of the shortest round trip
+        self._trips = 0
         self.most_ahead = MAX_ITEMS  # chunks that may wait in a slot, if they are as large as those so far
 
     def seen(self, units: float, items: int, seconds: float, n_bytes: int, away: float | None = None) -> None:
         """Learn from one finished chunk; `away`: seconds until it was back, where it was sent to an idle slot."""
         if away is not None:
+            self._trips += 1
             self._trip = min(self._trip or away, max(1e-6, away - seconds))
         rate = units / max(seconds, 1e-6)
         weight = 1.0 / min(self._chunks + 1.0, _WARM)
@@ -315,7 +318,7 @@ class Sizer:
         """
         seconds = max(self._pace, self._longest(left, 2))
         far = self._trip > _FAR * seconds
-        if not self._chunks or (self._long and not far):
+        if not self._chunks or (self._long and not (far and self._trips >= _SURE)):
             return 1
         plenty = 2 * self._rate * self._trip if far else 8 * min(self._most, self._rate * BUDGET)
         if left <= plenty * max(1, self._slots()):

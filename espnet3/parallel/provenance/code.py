@@ -205,10 +205,13 @@ class Facts:
 
     def __init__(self, code: CodeType) -> None:
         steps, inner = steps_of(code), [facts_of(one) for one in code.co_consts if isinstance(one, CodeType)]
-        texts = [one for each in code.co_consts for one in (each if type(each) is tuple else (each,))]
+        taken = [
+            before[1] for before, step in pairwise(steps) if step[0] == "IMPORT_NAME"
+        ]  # names, not texts
+        parts = [each if type(each) is tuple else (each,) for each in code.co_consts if each not in taken]
         self.hash = _hash(code, steps)
         self.names: frozenset[str] = frozenset(code.co_names).union(*(one.names for one in inner))
-        self.texts: frozenset[str] = frozenset(one for one in texts if type(one) is str)
+        self.texts: frozenset[str] = frozenset(one for each in parts for one in each if type(one) is str)
         self.texts = self.texts.union(*(one.texts for one in inner))
         self.reads: set[str] = set().union(*(one.reads for one in inner))
         self.bare: set[str] = set().union(*(one.bare for one in inner))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import compileall
-import json
 import shlex
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
-from benchmarks import OUT, ROOT, WORKERS, cases, machine, memory, rounds, summary, tables
+from benchmarks import OUT, ROOT, WORKERS, cases, machine, report, rounds, summary, tables
 from benchmarks.rounds import Measurement
 from benchmarks.systems import SYSTEMS, load
 
@@ -25,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in SYSTEMS:
         if name not in systems and not args.systems:
             _say(f"{name} is not in --quick (it starts in seconds); name it with --systems")
-    about = machine.describe([package for name in systems for package in load(name).needs])
+    packages = [package for name in systems for package in load(name).needs]
+    about = machine.describe(packages)
     if about["load_average"] > 0.25 * about["cpus"]:
         _say(f"the machine is not quiet (load {about['load_average']:.1f}): take no figure from this run")
     # pip has compiled the peers; where Python writes no byte code, a checkout is compiled in each process
@@ -43,31 +44,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say("interrupted: what was taken until now is reported")
 
     rows = summary.summarise(picked, systems, taken)
+    seconds = round(time.monotonic() - begin, 1)
     result = {
-        "schema": 1,
         "command": shlex.join(["python", "-m", "benchmarks", *(sys.argv[1:] if argv is None else argv)]),
         "started": started.isoformat(timespec="seconds"),
-        "seconds": round(time.monotonic() - begin, 1),
+        "seconds": seconds,
         "complete": complete,
         "quick": args.quick,
         "rounds": args.rounds,
         "workers": WORKERS,
-        "memory_method": memory.METHOD,
-        "machine": {**about, "load_average_after": machine.load()},
+        "load_average_before": about["load_average"],
         "systems": {name: {"title": load(name).title, "missing": load(name).missing()} for name in systems},
         "cases": {case.name: case.title for case in picked},
-        "measurements": [m.to_json() for m in taken],
-        "summary": [row.to_json() for row in rows],
+        "measurements": [asdict(m) for m in taken],
+        "summary": [asdict(row) for row in rows],
     }
     print(tables.details(picked, rows))
     print(
-        f"\n{args.rounds} round{'s' * (args.rounds != 1)}, {result['seconds']} s, Python {about['python']},"
+        f"\n{args.rounds} round{'s' * (args.rounds != 1)}, {seconds} s, Python {about['python']},"
         f" {about['cpus']} CPUs, load {about['load_average']:.2f} before."
         + (" Sizes of --quick: the shape, not the figures." if args.quick else "")
     )
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
-    _say(f"written: {args.out}")
+    report.write(args.out, packages, **result)
     bad = any(m.system == summary.OURS and m.status in ("failed", "hangs") for m in taken)
     return int(bad or not complete)
 

@@ -24,11 +24,6 @@ class Runner:
     """Stands for a user's."""
 
 
-def scratch(where: Path | None) -> tempfile.TemporaryDirectory[str]:
-    """Make a folder, which is removed."""
-    return tempfile.TemporaryDirectory(prefix="espnet3-bench-", dir=where)
-
-
 def cost(workers: int, items: int, rounds: int, where: Path | None) -> dict[str, list[float]]:
     """Run an empty function without a folder, with one, and in the finished one again; return µs an item."""
     from benchmarks.systems.ours_runners import Empty, Provider
@@ -47,7 +42,7 @@ def cost(workers: int, items: int, rounds: int, where: Path | None) -> dict[str,
     with get_client({"env": "local", "n_workers": workers}) if workers > 1 else nullcontext():
         timed(None)
         for _ in range(rounds):
-            with scratch(where) as folder:
+            with tempfile.TemporaryDirectory(prefix="espnet3-bench-", dir=where) as folder:
                 for name, place in (("plain", None), ("kept", folder), ("resumed", folder)):
                     found[name].append(timed(place))
     return found
@@ -125,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     large, rows = dict[int, Any](), []
     for done in args.done:
-        with scratch(args.folder) as name:
+        with tempfile.TemporaryDirectory(prefix="espnet3-bench-", dir=args.folder) as name:
             folder = Path(name, "run")
             write(done, folder)
             words = ("--done", done, "--folder", folder, "--step")

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,41 +26,21 @@ LOADERS = 4
 LOOK = 0.1  # seconds between looks at the GPUs
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One way to decode."""
-
-    way: str  # which
-    seconds: list[float]  # of each round, without the start of processes that load a model
-    start: list[float]  # seconds of that start, of each round
-    # share of that time for which the GPUs computed, of each round; None where there is no GPU
-    busy: list[float | None]
-
-
 @contextmanager
 def watched(device: str) -> Iterator[list[float]]:
     """Note how busy the GPUs are meanwhile, as NVML says: percent, a mean over all of them for each look."""
-    seen, over = list[float](), threading.Event()
     if device == "cpu":
-        yield seen
+        yield []
         return
     import pynvml
 
     pynvml.nvmlInit()
     gpus = [pynvml.nvmlDeviceGetHandleByIndex(k) for k in range(pynvml.nvmlDeviceGetCount())]
-
-    def look() -> None:
-        while not over.wait(LOOK):
-            seen.append(statistics.mean(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu for gpu in gpus))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
+    with report.sampled(
+        lambda: statistics.mean(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu for gpu in gpus), LOOK
+    ) as seen:
         yield seen
-    finally:
-        over.set()
-        thread.join()
-        pynvml.nvmlShutdown()
+    pynvml.nvmlShutdown()
 
 
 class Features:
@@ -129,8 +107,13 @@ def ways(weights: str, n: int, device: str, workers: int) -> dict[str, Way]:
     }
 
 
-def measure(n: int, rounds: int, device: str) -> list[Figure]:
-    """Time each way in turn; all must write the same."""
+def measure(n: int, rounds: int, device: str) -> dict[str, dict[str, list[float]]]:
+    """Time each way in turn; all must write the same.
+
+    Returns:
+        By the way a value for each round: `seconds` without the start of processes that load a model, `start` of these,
+        and `busy`, the share of that time for which the GPUs computed; nothing where there is no GPU.
+    """
     import torch
 
     workers = 2 if device == "cpu" else torch.cuda.device_count()
@@ -141,7 +124,9 @@ def measure(n: int, rounds: int, device: str) -> list[Figure]:
             write_weights(Path(folder, "model.pth")), n, "cpu" if device == "cpu" else "cuda:0", workers
         )
         expected, _ = next(iter([call() for call in found.values()]))  # each once: kernels are chosen
-        figures = {way: Figure(way, [], [], []) for way in found}
+        figures: dict[str, dict[str, list[float]]] = {
+            way: {"seconds": [], "start": [], "busy": []} for way in found
+        }
         for _ in range(rounds):
             for way, call in found.items():
                 with watched(device) as busy:
@@ -150,11 +135,11 @@ def measure(n: int, rounds: int, device: str) -> list[Figure]:
                     seconds = time.perf_counter() - begin - start
                 if texts != expected:
                     raise RuntimeError(f"{way} writes something else")
-                figures[way].seconds.append(seconds)
-                figures[way].start.append(start)
-                at_work = busy[int(start / LOOK) :]
-                figures[way].busy.append(statistics.mean(at_work) / 100 if at_work else None)
-    return list(figures.values())
+                figures[way]["seconds"].append(seconds)
+                figures[way]["start"].append(start)
+                if at_work := busy[int(start / LOOK) :]:
+                    figures[way]["busy"].append(statistics.mean(at_work) / 100)
+    return figures
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -164,19 +149,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     figures = measure(args.recordings, args.rounds, args.device)
     rows = []
-    for each in figures:
-        busy = [share for share in each.busy if share is not None]
-        rows.append(
-            [
-                each.way,
-                number(args.recordings / statistics.median(each.seconds)),
-                f"{statistics.median(busy):.0%}" if busy else "",
-                number(statistics.median(each.start)),
-            ]
-        )
+    for way, each in figures.items():
+        middle = {name: statistics.median(values) for name, values in each.items() if values}
+        busy = f"{middle['busy']:.0%}" if "busy" in middle else ""
+        rows.append([way, number(args.recordings / middle["seconds"]), busy, number(middle["start"])])
     print(grid(["way", "recordings a second", "GPUs busy", "start, s"], rows))
     content = {"device": args.device, "recordings": args.recordings}
-    report.write(args.out, ["torch", "distributed"], **content, figures=[asdict(each) for each in figures])
+    report.write(args.out, ["torch", "distributed"], **content, figures=figures)
     return 0
 
 

@@ -1,16 +1,18 @@
-"""A batch scheduler whose jobs are light: real Dask workers, forked from one process that has imported all.
+"""A batch scheduler whose jobs are light: Dask workers or detached shards, forked from a process that has imported all.
 
-It has SLURM's commands (sbatch, squeue, scancel) as far as `env: slurm` uses them, and runs every job at
-once. A worker costs some ten megabytes and no import, so two cores hold hundreds of them.
+It has SLURM's commands as far as `env: slurm` uses them, and runs every job at once, of an array as many as it may. A
+worker costs some ten megabytes and no import, so two cores hold hundreds of them.
 
-    sbatch, squeue, scancel ──unix socket──> the server ──fork──> distributed's own worker command
+    sbatch, squeue, scancel ──unix socket──> the server ──fork──> the worker's own command
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import io
+import itertools
 import os
 import re
 import select
@@ -27,13 +29,13 @@ from pathlib import Path
 
 from benchmarks import ROOT
 
-COMMANDS = ("sbatch", "squeue", "scancel")
+COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 
 _CLIENT = """#!{python} -IS
 import os, socket, sys
 with socket.socket(socket.AF_UNIX) as line:
     line.connect({address!r})
-    line.sendall("\\0".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]).encode())
+    line.sendall("\\0".join([os.path.basename(sys.argv[0]), os.getcwd(), *sys.argv[1:]]).encode())
     line.shutdown(socket.SHUT_WR)
     sys.stdout.write(line.makefile().read())
 """
@@ -75,70 +77,86 @@ class Server:
         self.door = socket.socket(socket.AF_UNIX)
         self.door.bind(address)
         self.door.listen(512)
-        self.jobs: dict[str, int] = {}  # pid by id
+        self.running: dict[str, int] = {}  # pid by id
+        self.waiting: dict[str, tuple[str, str]] = {}  # script and folder by id
+        self.most = sys.maxsize  # of the last array: so many run at once
         self.last = 0
 
     def serve(self) -> None:
         """Answer until standard input ends."""
         while True:
-            readable, _, _ = select.select([self.door, sys.stdin], [], [], 0.2)
+            readable, _, _ = select.select([self.door, sys.stdin], [], [], 0.005 if self.waiting else 0.2)
             self._reap()
             if sys.stdin in readable:
                 break
             if self.door in readable:
                 line, _ = self.door.accept()
                 with line:
-                    verb, *words = line.makefile().read().split("\0")
-                    line.sendall(getattr(self, "_" + verb)(words, line).encode())
-        for pid in self.jobs.values():
+                    verb, self.folder, *words = line.makefile().read().split("\0")
+                    line.sendall(getattr(self, "_" + verb)(words).encode())
+        for pid in self.running.values():
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
     def _reap(self) -> None:
-        for job, pid in list(self.jobs.items()):
+        for job, pid in list(self.running.items()):
             if os.waitpid(pid, os.WNOHANG)[0]:
-                del self.jobs[job]
+                del self.running[job]
+        for job in list(itertools.islice(self.waiting, max(0, self.most - len(self.running)))):
+            self.running[job] = self._fork(job, *self.waiting.pop(job))
 
-    def _sbatch(self, words: list[str], line: socket.socket) -> str:
+    def _sbatch(self, words: list[str]) -> str:
         script = Path(words[-1]).read_text()
         self.last += 1
-        array = re.search(r"^#SBATCH --array=(\d+)-(\d+)", script, re.MULTILINE)
-        for index in range(int(array[1]), int(array[2]) + 1) if array else [None]:
-            self._fork(script, index, line)
+        array = re.search(r"^#SBATCH --array=(\d+)-(\d+)(?:%(\d+))?", script, re.MULTILINE)
+        if array:
+            self.waiting |= {
+                f"{self.last}_{k}": (script, self.folder) for k in range(int(array[1]), int(array[2]) + 1)
+            }
+        else:
+            self.waiting[str(self.last)] = script, self.folder
+        self.most = int(array[3]) if array and array[3] else sys.maxsize
         return f"Submitted batch job {self.last}\n"
 
-    def _fork(self, script: str, index: int | None, line: socket.socket) -> None:
-        """Fork a job, or an element of an array."""
-        job = str(self.last) if index is None else f"{self.last}_{index}"
-        command = script.strip().splitlines()[-1]
-        if index is not None:  # what a shell would do with the worker's name
-            counted = re.search(r"\$\(\(\$SLURM_ARRAY_TASK_ID \+ (-?\d+)\)\)", command)
-            assert counted is not None, command
-            command = command.replace(counted[0], str(index + int(counted[1])))
+    def _fork(self, job: str, script: str, folder: str) -> int:
+        """Fork a job, or an element of an array, in the folder that it was submitted from."""
         pid = os.fork()
-        if pid == 0:
-            line.close()
-            self.door.close()
-            log = re.search(r"^#SBATCH -e (.+)$", script, re.MULTILINE)
-            assert log is not None, script
-            name = re.sub("%J|%A_%a", job, log[1])
-            _work(shlex.split(command), name)
-        self.jobs[job] = pid
+        if pid:
+            return pid
+        self.door.close()
+        os.chdir(folder)
+        number, _, index = job.partition("_")
+        os.environ.update(SLURM_JOB_ID=job, SLURM_ARRAY_JOB_ID=number, SLURM_ARRAY_TASK_ID=index)
+        command = script.strip().splitlines()[-1].removeprefix("exec ")
+        counted = re.search(r"\$\(\(\$SLURM_ARRAY_TASK_ID \+ (-?\d+)\)\)", command)
+        if counted:  # what a shell would do with the worker's name
+            command = command.replace(counted[0], str(int(index) + int(counted[1])))
+        log = re.search(r"^#SBATCH -[eo] (.+)$", script, re.MULTILINE)
+        assert log is not None, script
+        words = shlex.split(command.replace("$SLURM_ARRAY_TASK_ID", index))
+        _work(words, re.sub("%J|%A_%a", job, log[1]))
+        return 0
 
-    def _squeue(self, words: list[str], line: socket.socket) -> str:
-        return "".join(f"{job}|RUNNING|None|light\n" for job in self.jobs)
+    def _squeue(self, words: list[str]) -> str:
+        listed = itertools.chain(self.running, self.waiting)
+        return "".join(
+            f"{job}|{'PENDING' if job in self.waiting else 'RUNNING'}|None|light\n" for job in listed
+        )
 
-    def _scancel(self, words: list[str], line: socket.socket) -> str:
+    def _scontrol(self, words: list[str]) -> str:
+        return "MaxArraySize = 1000001\n" if words == ["show", "config"] else "Invalid job id specified\n"
+
+    def _scancel(self, words: list[str]) -> str:
         for word in words:
+            for job in [job for job in self.waiting if job in (word, f"{word}_{job.partition('_')[2]}")]:
+                del self.waiting[job]
             with contextlib.suppress(KeyError, ProcessLookupError):
-                os.kill(self.jobs[word], signal.SIGTERM)
+                os.kill(self.running[word], signal.SIGTERM)
         return ""
 
 
 def _work(command: list[str], log: str) -> None:
     """Be a job: run `python -m module arguments` in this process, write to a log, and end with it."""
-    from distributed.cli.dask_worker import main
-
     code = 1
     try:
         os.setsid()
@@ -146,9 +164,12 @@ def _work(command: list[str], log: str) -> None:
         for stream in (1, 2):
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
         module = command.index("-m")
-        assert command[module + 1] == "distributed.cli.dask_worker", command
-        main(command[module + 2 :], standalone_mode=False)
-        code = 0
+        main = importlib.import_module(command[module + 1]).main
+        if command[module + 1] == "distributed.cli.dask_worker":
+            main(command[module + 2 :], standalone_mode=False)
+            code = 0
+        else:
+            code = main(command[module + 2 :])
     except BaseException:
         traceback.print_exc()
     finally:
@@ -166,9 +187,6 @@ def _prepare() -> None:
     from distributed.http.utils import get_handlers
     from distributed.versions import get_versions
     from tornado import netutil
-
-    import espnet3.parallel.clusters.preload
-    import espnet3.parallel.pilots.dask.pools  # noqa: F401
 
     get_versions()  # reads files
     get_handlers(None, dask.config.get("distributed.worker.http.routes"))  # imports them

@@ -9,23 +9,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 
-def cpus() -> int:
-    """Return how many CPUs this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def load() -> float:
-    """Return the load average of the last minute."""
-    return os.getloadavg()[0]
-
-
 def describe(packages: Iterable[str]) -> dict[str, Any]:
     """Return the machine, the interpreter and the versions of the packages that are installed."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpus": cpus(),
-        "load_average": load(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "load_average": os.getloadavg()[0],
         "versions": {name: v for name in sorted(set(packages)) if (v := _version(name))},
     }
 

@@ -10,12 +10,6 @@ from pathlib import Path
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
 
-METHOD = (
-    "peak resident memory of the driver process during the run, less its resident memory before, divided by"
-    " the number of items; includes the list of results (8 bytes an item) and, for dask, the scheduler, which"
-    " lives in the driver; worker processes are not counted"
-)
-
 
 def _field(name: str) -> int:
     for line in _STATUS.read_text().splitlines():

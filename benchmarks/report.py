@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +61,52 @@ def spread(values: Sequence[float]) -> str:
     return f"{min(values):.2f} .. {max(values):.2f}"
 
 
-def watched(job: Callable[[], Any]) -> dict[str, float]:
-    """Do something; return its seconds, and this process's bytes before and at most."""
-    before, over, most = memory.resident(), threading.Event(), [0]
+def plot(path: Path, axis: str, titles: Sequence[str], lines: Mapping[str, Sequence[Sequence[float]]]) -> int:
+    """Draw a panel for each title: lines of points (x, a value for each panel) by name; 1 without matplotlib."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError as error:
+        print(f"no plot: {error}; pip install -r benchmarks/requirements.txt", file=sys.stderr)
+        return 1
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
 
-    def look() -> None:
-        while not over.wait(0.02):
-            most[0] = max(most[0], memory.resident())
+    figure, panels = pyplot.subplots(1, len(titles), figsize=(5 * len(titles), 4), squeeze=False)
+    for k, (axes, title) in enumerate(zip(panels[0], titles, strict=True)):
+        for name, points in lines.items():
+            ordered = sorted(points)
+            axes.plot([p[0] for p in ordered], [p[k + 1] for p in ordered], marker="o", label=name)
+        axes.set(title=title, xlabel=axis, xscale="log")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    panels[0][0].legend()
+    figure.tight_layout()
+    figure.savefig(path)
+    return 0
 
-    thread, begin = threading.Thread(target=look), time.perf_counter()
+
+@contextmanager
+def sampled(look: Callable[[], float], pause: float) -> Iterator[list[float]]:
+    """Collect a function's values during a block of code, with a pause of so many seconds between them."""
+    seen, over = list[float](), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(pause):
+            seen.append(look())
+
+    thread = threading.Thread(target=watch)
     thread.start()
     try:
-        job()
+        yield seen
     finally:
-        seconds = time.perf_counter() - begin
         over.set()
         thread.join()
-    return {"seconds": seconds, "before_bytes": before, "peak_bytes": max(most[0], memory.resident())}
+
+
+def watched(job: Callable[[], Any]) -> dict[str, float]:
+    """Do something; return its seconds, and this process's bytes before and at most."""
+    before, begin = memory.resident(), time.perf_counter()
+    with sampled(memory.resident, 0.02) as seen:
+        job()
+        seconds = time.perf_counter() - begin
+    return {"seconds": seconds, "before_bytes": before, "peak_bytes": max([*seen, memory.resident()])}

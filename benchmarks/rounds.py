@@ -7,12 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from benchmarks import ROOT, machine
+from benchmarks import ROOT
 from benchmarks.cases import CLOSE, EXIT, Case
 from benchmarks.launch import Ended, contained
 from benchmarks.systems import load
@@ -34,10 +33,6 @@ class Measurement:
     detail: str = ""  # why there is no figure, or the error a W6 run ended with
     left_behind: int = 0  # processes that outlived the measurement and were killed
     load_average: float = 0.0  # of the machine, just before
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dict."""
-        return asdict(self)
 
 
 def run(
@@ -71,23 +66,20 @@ def measure(case: Case, name: str, number: int, quick: bool) -> Measurement:
         return Measurement(number, case.name, name, "not installed", detail=", ".join(missing))
     if reason := system.left_out(case):
         return Measurement(number, case.name, name, "left out", detail=reason)
-    pace = machine.load()
+    pace = os.getloadavg()[0]
     with TemporaryDirectory(prefix="espnet3-bench-") as folder:
         scratch = Path(folder)
         argv = [sys.executable, "-m", "benchmarks.child", "--case", case.name, "--system", name]
         argv += ["--quick"] * quick + ["--scratch", folder, "--started", repr(time.monotonic())]
         log = scratch / "log"
-        ended = contained(argv, timeout=case.timeout, cwd=ROOT, log=log, env={"PYTHONPATH": _import_path()})
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        ended = contained(argv, timeout=case.timeout, cwd=ROOT, log=log, env={"PYTHONPATH": path})
         m = _read(scratch, ended, Measurement(number, case.name, name, "ok", load_average=pace))
         wanted = {figure.key for figure in case.figures}
         m.figures = {key: value for key, value in m.figures.items() if key in wanted}
         if m.status in ("hangs", "failed") and (tail := log.read_text(errors="replace").strip()[-1500:]):
             m.detail += f"\n{tail}"
     return m
-
-
-def _import_path() -> str:
-    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def _read(scratch: Path, ended: Ended, m: Measurement) -> Measurement:

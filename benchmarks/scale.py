@@ -11,7 +11,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks import light_jobs, memory, report, tables
@@ -19,24 +18,6 @@ from benchmarks import light_jobs, memory, report, tables
 WORKERS = [10, 50, 100, 200]
 ITEMS = 100_000
 SECONDS = 0.005  # of an item that sleeps
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """The figures of one number of workers; times in seconds, memory in bytes."""
-
-    workers: int  # how many
-    first_s: float  # from the start to the first result
-    start_s: float  # from the start until every worker has had an item
-    start_cpu_s: float  # processor time of the driver meanwhile
-    empty_us: float  # processor time of the driver per item of an empty function, in microseconds
-    empty_s: float  # wall time of these items
-    sleep_us: float  # as `empty_us`, of items that sleep
-    sleep_s: float  # their wall time
-    resident: int  # driver memory after both
-    files: int  # open files of the driver
-    idle_cpu: float  # share of one processor the driver takes while nothing runs
-    end_s: float  # closing the client: workers and jobs gone
 
 
 def double(x: int) -> int:
@@ -57,8 +38,8 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
     return value, time.perf_counter() - wall, time.process_time() - cpu
 
 
-def measure(workers: int, items: int) -> Point:
-    """Start the workers, run the items, end."""
+def measure(workers: int, items: int) -> dict[str, float]:
+    """Start the workers, run the items, end; return the driver's figures."""
     import psutil
 
     from espnet3.parallel import get_client, parallel_map
@@ -81,7 +62,7 @@ def measure(workers: int, items: int) -> Point:
             while len(set(parallel_map(nap, range(20 * workers)))) < workers:
                 pass
             start, start_cpu = time.perf_counter() - begin, time.process_time() - cpu
-            right, empty, empty_cpu = timed(lambda: parallel_map(double, range(items)))
+            right, _, empty_cpu = timed(lambda: parallel_map(double, range(items)))
             assert right == [2 * x for x in range(items)]
             pids, sleep, sleep_cpu = timed(lambda: parallel_map(nap, range(items)))
             assert len(set(pids)) == workers
@@ -89,22 +70,20 @@ def measure(workers: int, items: int) -> Point:
             _, second, idle = timed(lambda: time.sleep(2))
             closing = time.perf_counter()
         end = time.perf_counter() - closing
-    per_item, rest = 1e6 / items, (idle / second, end)
-    empties, sleeps = (empty_cpu * per_item, empty), (sleep_cpu * per_item, sleep)
-    return Point(workers, first, start, start_cpu, *empties, *sleeps, resident, files, *rest)
-
-
-def row(p: Point) -> list[str]:
-    """Return a line of the table."""
-    before = (p.first_s, p.start_s, p.start_cpu_s, p.empty_us, p.sleep_us, p.sleep_s, p.resident / 2**20)
-    after = (100 * p.idle_cpu, p.end_s)
-    return [str(p.workers), *map(tables.number, before), str(p.files), *map(tables.number, after)]
-
-
-HEAD = [
-    *("workers", "first result, s", "all at work, s", "driver CPU, s", "µs per empty item"),
-    *("µs per item of 5 ms", "its wall, s", "driver, MiB", "files", "idle, % of a core", "end, s"),
-]
+    per_item = 1e6 / items
+    return {
+        "workers": workers,
+        "first result, s": first,
+        "all at work, s": start,
+        "driver CPU, s": start_cpu,
+        "µs per empty item": empty_cpu * per_item,
+        "µs per item of 5 ms": sleep_cpu * per_item,
+        "its wall, s": sleep,
+        "driver, MiB": resident / 2**20,
+        "files": files,
+        "idle, % of a core": 100 * idle / second,
+        "end, s": end,
+    }
 
 
 def main() -> int:
@@ -113,13 +92,12 @@ def main() -> int:
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # the child: prints its figures
     args = parser.parse_args()
     if args.one:
-        print(json.dumps(asdict(measure(args.workers[0], args.items))))
+        print(json.dumps(measure(args.workers[0], args.items)))
         return 0
     words = ("--items", args.items, "--one", "--workers")
-    points = [Point(**report.child("scale", *words, n)) for n in args.workers]
-    print(tables.grid(HEAD, [row(p) for p in points]))
-    packages = ["dask-jobqueue", "distributed"]
-    report.write(args.out, packages, items=args.items, points=[asdict(p) for p in points])
+    points = [report.child("scale", *words, n) for n in args.workers]
+    print(tables.grid(list(points[0]), [list(map(tables.number, point.values())) for point in points]))
+    report.write(args.out, ["dask-jobqueue", "distributed"], items=args.items, points=points)
     return 0
 
 

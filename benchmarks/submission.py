@@ -1,9 +1,7 @@
-"""`python -m benchmarks.submission`: what a detached run of many shards costs its submitter.
+"""`python -m benchmarks.submission`: what a detached run of many shards costs, from its submission to its merge.
 
-It is one job array of a SLURM, held there so that nothing runs meanwhile. The first round pays the imports, and is
-shown apart. `--lab` starts the SLURM of the cluster tests:
-
-    tests/clusters/run.sh "$PWD/.venv/bin/python" -m benchmarks.submission --lab
+Its jobs are forked by a scheduler of our own (`light_jobs`), with SLURM's commands; `--slurm`: the SLURM on the PATH.
+A hundredth of the shards has an item that fails, and goes again in a retry.
 """
 
 from __future__ import annotations
@@ -11,159 +9,107 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import report, tables
+from benchmarks import light_jobs, report, tables
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sacct")
-PATIENCE = 120.0  # seconds for a cancelled array to leave the queue
 
 
-@dataclass(slots=True)
-class Taken:
-    """What one action took, a value for each round."""
-
-    wall_s: list[float] = field(default_factory=list)  # seconds by the clock
-    # processor seconds of this process, without those of its children
-    cpu_s: list[float] = field(default_factory=list)
-    calls: list[dict[str, int]] = field(default_factory=list)  # calls of each of the scheduler's commands
-
-
-class Counted:
-    """The scheduler's commands behind scripts that count their calls.
+class Steps:
+    """The steps of a run; the scheduler's commands are behind scripts that count their calls.
 
     Args:
         folder: For the scripts, which come first on the PATH.
-
-    Raises:
-        SystemExit: There is no SLURM here.
     """
 
     def __init__(self, folder: Path) -> None:
+        self.taken: dict[str, list[dict[str, Any]]] = {}  # of each step, one for each round
         self.log = folder / "calls"
         for command in COMMANDS:
-            real = shutil.which(command)
-            if real is None:
-                raise SystemExit(f"{command} is not on the PATH: run this where SLURM is, or with --lab")
+            real = shutil.which(command) or "false"
             script = f'#!/bin/sh\necho {command} >> {shlex.quote(str(self.log))}\nexec {real} "$@"\n'
             (folder / command).write_text(script)
             (folder / command).chmod(0o755)
         os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
 
-    def during(self, action: Callable[[], Any], into: Taken) -> Any:
+    def take(self, name: str, action: Callable[[], Any], run: Path) -> Any:
         """Do something and add what it took."""
         self.log.write_text("")
         begin, cpu = time.perf_counter(), time.process_time()
         result = action()
-        into.wall_s.append(time.perf_counter() - begin)
-        into.cpu_s.append(time.process_time() - cpu)
-        into.calls.append(dict(Counter(self.log.read_text().split())))
+        wall, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        calls = dict(Counter(self.log.read_text().split()))
+        files = sum(len(names) for _, _, names in os.walk(run))
+        self.taken.setdefault(name, []).append({"s": wall, "cpu_s": cpu, "calls": calls, "files": files})
+        print(f"{name}: {wall:.2f} s", file=sys.stderr, flush=True)
         return result
 
 
-def _wait_for_empty_queue() -> None:
-    until = time.monotonic() + PATIENCE
-    while subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout.strip():
-        if time.monotonic() > until:
-            raise TimeoutError(f"the queue was not empty {PATIENCE:g} s after its jobs were cancelled")
-        time.sleep(0.05)
-
-
-def act(folder: Path, shards: int, partition: str, commands: Counted, taken: dict[str, Taken]) -> None:
-    """Submit, ask and cancel as a user of `async_mode` does."""
-    from benchmarks.systems.ours_runners import Empty, Provider
+def act(folder: Path, shards: int, workers: int, options: dict[str, Any], steps: Steps) -> None:
+    """Do what a user of `async_mode` does."""
+    from benchmarks.systems.ours_runners import FailsAtFirst, Provider
     from espnet3.parallel import set_parallel
 
-    options = {
-        "queue": partition,
-        "cores": 1,
-        "memory": "400MB",
-        "walltime": "00:10:00",
-        "interface": "lo",
-        "job_extra_directives": ["--hold"],
-    }
-    set_parallel({"env": "slurm", "n_workers": 4, "options": options, "detached": {"shards": shards}})
-    runner = Empty(
-        Provider({}),
-        output_dir=folder / "run",
-        async_specs_dir=folder / "specs",
-        async_mode=True,
-        progress=False,
-    )
-    run = commands.during(lambda: runner(range(shards)), taken["submit"])
-    status = commands.during(run.status, taken["status"])
-    if sum(status.counts.values()) != shards or len(status.counts) != 1:
-        raise RuntimeError(f"{shards} shards are not all in the queue: {status.counts}")
+    set_parallel({"env": "slurm", "n_workers": workers, "options": options, "detached": {"shards": shards}})
+    ways = {"output_dir": folder / "run", "async_specs_dir": folder / "specs", "on_error": "record"}
+    facts = {"name": "plain", "args": {"mended": str(folder / "mended"), "every": 100}}
+    runner = FailsAtFirst(Provider(facts), async_mode=True, progress=False, **ways)
 
-    def cancel() -> None:
-        run.cancel()
-        _wait_for_empty_queue()
+    def take(name: str, action: Callable[[], Any]) -> Any:
+        return steps.take(name, action, folder)
 
-    commands.during(cancel, taken["cancel"])
-
-
-@contextmanager
-def lab() -> Iterator[None]:
-    """Start the SLURM of the cluster tests for a block of code."""
-    from tests.clusters.labs import SLURM
-
-    os.environ.update(SLURM.start())
-    try:
-        yield
-    finally:
-        SLURM.stop()
+    run = take("submit", lambda: runner(range(shards)))
+    take("status, at work", run.status)
+    take("wait", run.wait)
+    status = take("status, done", run.status)
+    failing = len(range(0, shards, 100))
+    if (status.ok, status.failed) != (shards - failing, failing):
+        raise RuntimeError(f"{shards} shards, {failing} with a failure, ended as {status.counts}")
+    (folder / "mended").touch()
+    take(f"retry of {failing}", lambda: run.retry(failed_items=True))
+    take("wait again", run.wait)
+    if list(take("merge", run.merge)) != list(range(shards)):
+        raise RuntimeError("not the results of a loop")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table, write the figures."""
-    parser = report.arguments("submission", __doc__, shards=1000, rounds=7)
-    parser.add_argument("--partition", default="debug", help="default %(default)s")
-    parser.add_argument("--lab", action="store_true", help="start the SLURM of the cluster tests")
-    parser.set_defaults(out=None)  # the lab's user may not write to the checkout
+    parser = report.arguments("submission", __doc__, shards=1000, rounds=3, workers=16)
+    parser.add_argument("--slurm", metavar="PARTITION", help="use the SLURM on the PATH")
     args = parser.parse_args(argv)
-    names = ("submit", "status", "cancel")
-    taken = {name: Taken() for name in names}
+    options = {"queue": args.slurm, "cores": 1, "memory": "400MB", "walltime": "00:10:00", "interface": "lo"}
     with (
         tempfile.TemporaryDirectory(prefix="espnet3-submission-") as scratch,
-        lab() if args.lab else nullcontext(),
+        nullcontext() if args.slurm else light_jobs.scheduler(),
     ):
         (Path(scratch) / "bin").mkdir()
-        commands = Counted(Path(scratch) / "bin")
-        for number in range(args.rounds + 1):
-            folder = Path(scratch) / str(number)
+        steps = Steps(Path(scratch) / "bin")
+        for number in range(args.rounds):
+            folder = Path(scratch, str(number))
             folder.mkdir()
-            act(folder, args.shards, args.partition, commands, taken)
-            print(f"round {number} of {args.rounds}", file=sys.stderr, flush=True)
-    head = ["", "calls", "median s", "min .. max", "own CPU s", "first time, s"]
-    print(tables.grid(head, [_row(name, one) for name, one in taken.items()]))
-    if args.out is not None:
-        figures = {name: asdict(one) for name, one in taken.items()}
-        report.write(args.out, ["dask-jobqueue"], shards=args.shards, taken=figures)
+            act(folder, args.shards, args.workers, options, steps)
+            shutil.rmtree(folder)
+    head = ["", "calls", "median s", "min .. max", "own CPU s", "files after"]
+    print(tables.grid(head, [_row(name, taken) for name, taken in steps.taken.items()]))
+    report.write(args.out, ["dask-jobqueue"], shards=args.shards, taken=steps.taken)
     return 0
 
 
-def _row(title: str, one: Taken) -> list[str]:
+def _row(title: str, taken: list[dict[str, Any]]) -> list[str]:
     """Return a line of the table."""
-    wall, cpu = one.wall_s[1:], one.cpu_s[1:]
-    calls = ", ".join(f"{n} {command}" for command, n in one.calls[-1].items())
-    return [
-        title,
-        calls,
-        tables.number(median(wall)),
-        report.spread(wall),
-        f"{median(cpu):.3f}",
-        f"{one.wall_s[0]:.2f}",
-    ]
+    wall, cpu = ([one[name] for one in taken] for name in ("s", "cpu_s"))
+    calls = ", ".join(f"{n} {command}" for command, n in taken[-1]["calls"].items())
+    row = [title, calls, tables.number(median(wall)), report.spread(wall), f"{median(cpu):.3f}"]
+    return [*row, f"{taken[-1]['files']:,}"]
 
 
 if __name__ == "__main__":

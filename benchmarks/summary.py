@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from benchmarks.cases import COMPLETE, FAULT_SECONDS, Case, Figure
 from benchmarks.rounds import Measurement
@@ -32,10 +31,6 @@ class Row:
     outcome: str  # W6: what became of the run; for a run that hangs, where
     named: bool | None  # W6: whether the error named the poison item in every round
     note: str  # what else needs to be said
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dict."""
-        return asdict(self)
 
 
 _BAD_FIRST = ("failed", "hangs", "not installed", "left out", "ok")

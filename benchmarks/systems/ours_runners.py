@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,17 @@ class Empty(BaseRunner):
     """`work.empty`, at module level: detached jobs import it."""
 
     forward: Any = staticmethod(work.empty)
+
+
+class FailsAtFirst(BaseRunner):
+    """Has items that fail until a file is there."""
+
+    @staticmethod
+    def forward(idx: int, mended: str, every: int) -> int:
+        """Return the index."""
+        if idx % every == 0 and not os.path.exists(mended):
+            raise RuntimeError("not mended yet")
+        return idx
 
 
 class SpinForHinted(BaseRunner):

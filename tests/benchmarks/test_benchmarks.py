@@ -86,17 +86,18 @@ def test_what_a_process_starts_is_killed_with_it(hangs: bool, tmp_path: Path) ->
 
 
 def test_simulated_workers_do_all_items(tmp_path):
-    """Thirty workers that compute nothing: every item has its result, and the figures are in the file."""
+    """Thirty workers, two of them slow and some lost: every item has its result, and the figures are in the file."""
     out = tmp_path / "simulated.json"
     command = [sys.executable, "-m", "benchmarks.simulated", "--workers", "30", "--seconds", "0.5"]
+    command += ["--slow", "2", "--lost", "60"]
     done = subprocess.run(
         [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
     assert "driver, of a core" in done.stdout, done.stderr
-    (point,) = (simulated.Point(**figures) for figures in json.loads(out.read_text())["points"])
-    assert point.workers == 30 and point.items == 300
-    assert 0 < point.efficiency <= 1.01 and point.cpu_s > 0
-    assert point.wall_s >= simulated.LEAST * 0.99
+    (point,) = json.loads(out.read_text())["points"]
+    case = simulated.Case(**point["case"])
+    assert case.workers == 30 and case.items == 300
+    assert 0 < point["efficiency"] <= 1.1 and point["cpu_s"] > 0
 
 
 def _runs(pid: int) -> bool:

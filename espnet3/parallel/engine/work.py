@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from array import array
 from bisect import bisect_left
@@ -31,6 +32,7 @@ _VARIES = 0.25  # how far off, on average, chunks are where speeds vary
 GROW = 8  # a chunk may be this many times as long as the last one
 MAX_BYTES = 8 << 20  # of results per chunk
 MAX_ITEMS = 1 << 16  # per chunk; the list of its results is memory of the driver and of the worker
+_FAR = 0.1  # of a chunk's seconds, or an item's: a slot is far if a round trip takes more
 _FLOOR = 0.0005  # seconds: chunks near the end get no shorter than this, the trip would cost more
 _WARM = 8.0  # an average over so many chunks
 
@@ -156,14 +158,14 @@ class Work:
         end = chunk.start + len(chunk.items) - 1
         return max(self._sums[end] - (self._sums[chunk.start - 1] if chunk.start else 0.0), 1e-12)
 
-    def cap(self, most: int, slots: int) -> int:
-        """Return the most items of a chunk, where each slot may hold two chunks."""
+    def cap(self, most: int, chunks: int) -> int:
+        """Return the most items of a chunk, where so many chunks may be out."""
         if self._sums is not None:  # of costs that are too low by far a chunk would hold all that is left
             left = len(self._items) - self._next + sum(len(chunk.items) for chunk in self._returned)
-            most = min(most, left // (2 * max(1, slots)) + 1)
+            most = min(most, left // max(1, chunks) + 1)
         if self._at_risk >= 1.0 or self.total is None:
             return most
-        return min(most, int(max(_LEAST_AT_RISK, self.total * self._at_risk)) // (2 * max(1, slots)) + 1)
+        return min(most, int(max(_LEAST_AT_RISK, self.total * self._at_risk)) // max(1, chunks) + 1)
 
     def positions(self, chunk: Chunk) -> Sequence[int]:
         """Return where a chunk's items stand in the caller's list."""
@@ -266,9 +268,13 @@ class Sizer:
         self._bytes_per_item = 0.0
         self._pace = 0.0  # seconds per item
         self._long = False  # whether items longer than the budget were seen
+        self._trip = 0.0  # seconds of the shortest round trip
+        self.most_ahead = MAX_ITEMS  # chunks that may wait in a slot, if they are as large as those so far
 
-    def seen(self, units: float, items: int, seconds: float, n_bytes: int) -> None:
-        """Learn from one finished chunk."""
+    def seen(self, units: float, items: int, seconds: float, n_bytes: int, away: float | None = None) -> None:
+        """Learn from one finished chunk; `away`: seconds until it was back, where it was sent to an idle slot."""
+        if away is not None:
+            self._trip = min(self._trip or away, max(1e-6, away - seconds))
         rate = units / max(seconds, 1e-6)
         weight = 1.0 / min(self._chunks + 1.0, _WARM)
         off = min(1.0, abs(rate / self._rate - 1.0)) if self._rate else 1.0
@@ -288,23 +294,30 @@ class Sizer:
         if not self._rate:
             return 0.0, most, BUDGET
         cuts = _CUTS[1] + (_CUTS[0] - _CUTS[1]) * min(1.0, self._off / _VARIES)
-        share = max(left / (cuts * max(1, self._slots())), self._rate * _FLOOR)
-        soon = self._keeps and self._pace > KEEP
-        units = min(self._most, self._rate * (KEEP if soon else self._longest(left, window)), share)
-        return units, most, max(KEEP if soon else BUDGET, units / self._rate)
+        share = max(left / (cuts * max(1, self._slots())), self._rate * max(_FLOOR, self._trip))
+        longest = self._longest(left, window)
+        units = min(self._most, self._rate * longest, share)
+        return units, most, max(min(longest, BUDGET), units / self._rate)
 
     def _longest(self, left: float, window: int) -> float:
-        if left == float("inf") or self._pace > _QUICK:
+        if self._keeps and self._pace > KEEP:
+            return KEEP
+        if not self._rate or left == float("inf") or self._pace > _QUICK:
             return BUDGET
         if window == 1:  # what is left, divided, is less
             return _LONGEST
         return min(max(BUDGET, left / (max(1, self._slots()) * self._rate * _SHARE)), _LONGEST)
 
     def window(self, left: float) -> int:
-        """Return how many chunks a slot may hold: a second one only while plenty is left, and no item is long.
+        """Return how many chunks a slot may hold: while plenty is left a second one, or as many as cover a round trip.
 
-        A chunk that waits behind a long item is out of reach for other slots.
+        A chunk that waits behind a long item is out of reach for other slots: it waits only where they are far, too.
         """
-        if self._long or not self._chunks:
+        seconds = max(self._pace, self._longest(left, 2))
+        far = self._trip > _FAR * seconds
+        if not self._chunks or (self._long and not far):
             return 1
-        return 2 if left > 8 * max(1, self._slots()) * min(self._most, self._rate * BUDGET) else 1
+        plenty = 2 * self._rate * self._trip if far else 8 * min(self._most, self._rate * BUDGET)
+        if left <= plenty * max(1, self._slots()):
+            return 1
+        return 1 + min(max(1, math.ceil(self._trip / seconds)), self.most_ahead)

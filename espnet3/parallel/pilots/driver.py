@@ -351,6 +351,8 @@ class PilotRun:
 
     def _done(self, slot: Slot, done: Done, values: list[Any]) -> None:
         chunk = self._feeder.came_back(slot)
+        away = None if slot.since is None else time.perf_counter() - slot.since
+        slot.since = None
         self._losses.progress()
         slot.late = None
         n = len(values)
@@ -371,9 +373,8 @@ class PilotRun:
             self.work.put_back(chunk.part(n))
             chunk = Chunk(chunk.start, chunk.items[:n], chunk.suspect, n_bytes=chunk.n_bytes)
         if n and not chunk.suspect:
-            self._feeder.sizer.seen(
-                self.work.units(chunk), n, done.seconds, max(chunk.n_bytes, slot.channel.received)
-            )
+            size = max(chunk.n_bytes, slot.channel.received)
+            self._feeder.sizer.seen(self.work.units(chunk), n, done.seconds, size, away)
         self._out.append((chunk, block))
 
     def _not_sent(self, chunk: Chunk, error: BaseException) -> None:

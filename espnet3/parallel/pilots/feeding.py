@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from espnet3.parallel.engine.work import BUDGET, SLACK, Chunk, Sizer, Work
 from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.pilots.pool import Slot
 
-_AHEAD = 48 << 10  # bytes of a chunk sent to a busy worker: must fit in the socket's buffer (see _send)
+_AHEAD = 48 << 10  # bytes of chunks sent to a busy worker: they must fit in the socket's buffer (see _send)
 
 
 @dataclass(eq=False)
@@ -36,7 +37,6 @@ class Feeder:
         self.sizer = Sizer(lambda: len(self.ready), keeps=self.as_lines)
         self._quarantined: set[tuple[str, int]] = set()
         self._draining: tuple[str, int] | None = None
-        self._prefetch = True
 
     def leave(self, slot: Slot) -> None:
         """Hand out nothing more to a slot; what it holds may still come back."""
@@ -65,7 +65,7 @@ class Feeder:
             for slot in [slot for slot in self.ready if ahead or not slot.flying]:
                 if slot in self.ready and not self._fill(slot, ahead):
                     return
-            if not self._prefetch or self.sizer.window(self.work.left) == 1:
+            if self.sizer.window(self.work.left) == 1:
                 return
 
     def _fill(self, slot: Slot, ahead: bool) -> bool:
@@ -80,14 +80,14 @@ class Feeder:
                 self._draining = process
                 return True
         left = self.work.left
-        window = self.sizer.window(left) if self._prefetch else 1
+        window = self.sizer.window(left)
         while len(slot.flying) < (window if ahead else 1) and process not in self._quarantined:
             # what was handed out before must come back: a stream in order may wait for nothing else
             if not (self.work.returned or self.may_take()):
                 return False
             units, most, seconds = self.sizer.next(left, window)
             slots = len(self.ready)
-            chunk = self.work.take(units, self.work.cap(most, slots), slots)
+            chunk = self.work.take(units, self.work.cap(most, slots * max(2, window)), slots)
             if chunk is None:
                 return bool(self.work.suspects)
             if not self._send(slot, chunk, SLACK * seconds):
@@ -107,8 +107,9 @@ class Feeder:
             ("chunk", self.run_id, items, chunk.start, chunk.suspect, positions, seconds)
         )
         chunk.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
-        if slot.flying and chunk.n_bytes > _AHEAD:
-            self._prefetch = False
+        ahead = itertools.islice(slot.flying, 1, None)
+        if slot.flying and sum(c.n_bytes for c in ahead) + chunk.n_bytes > _AHEAD:
+            self.sizer.most_ahead = len(slot.flying) - 1
             self.work.put_back(chunk)
             return False
         try:
@@ -119,6 +120,7 @@ class Feeder:
             self._quarantined.discard(slot.hello.process)
             self.work.put_back(chunk)
             return False
+        slot.since = None if slot.flying else time.perf_counter()
         slot.flying.append(chunk)
         self.flying += 1
         return True

@@ -17,6 +17,7 @@ import select
 import socket
 import struct
 import sys
+import time
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class _Parts:
 
 class Channel:
     """One connected socket, which it owns; `send` and `recv` move whole objects."""
+
+    trip = 0.0  # seconds to another host and back, when it connected; this host is near, however busy it is
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -252,22 +255,29 @@ def _exactly(sock: socket.socket, n: int) -> bytes:
     return data
 
 
-def _handshake(sock: socket.socket, key: bytes, me: bytes, peer: bytes) -> None:
+def _handshake(sock: socket.socket, key: bytes, me: bytes, peer: bytes) -> float:
     mine = os.urandom(_NONCE)
+    begin = time.perf_counter()
     sock.sendall(mine)
     theirs = _exactly(sock, _NONCE)
     sock.sendall(_proof(key, me, theirs, mine))
-    if not hmac.compare_digest(_exactly(sock, 32), _proof(key, peer, mine, theirs)):
+    proof = _exactly(sock, 32)
+    trip = time.perf_counter() - begin  # the proof is an answer to what went first
+    if not hmac.compare_digest(proof, _proof(key, peer, mine, theirs)):
         raise PermissionError("the other end does not hold this pool's key")
+    return trip
 
 
 def greet_worker(sock: socket.socket, key: bytes) -> Channel:
     """Make the driver's side of the handshake; return the channel or raise."""
     if _is_encrypted(sock):
         sock.do_handshake()
-    _handshake(sock, key, b"driver", b"worker")
+    trip = _handshake(sock, key, b"driver", b"worker")
     _limit_unanswered(sock)
-    return TlsChannel(sock) if _is_encrypted(sock) else Channel(sock)
+    channel = TlsChannel(sock) if _is_encrypted(sock) else Channel(sock)
+    if sock.family != socket.AF_UNIX:
+        channel.trip = trip
+    return channel
 
 
 def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext | None = None) -> Channel:

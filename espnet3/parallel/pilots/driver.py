@@ -340,6 +340,8 @@ class PilotRun:
         slot.ready = True
         tally, ready = self.tally, self._feeder.ready
         ready[slot] = time.perf_counter()
+        sizer, trip = self._feeder.sizer, slot.channel.trip
+        sizer.trip = min(sizer.trip, trip) if len(ready) > 1 else trip
         if tally.ready is None:
             tally.ready = ready[slot]
         tally.imports, tally.env = max(tally.imports, imports), max(tally.env, env)
@@ -351,8 +353,6 @@ class PilotRun:
 
     def _done(self, slot: Slot, done: Done, values: list[Any]) -> None:
         chunk = self._feeder.came_back(slot)
-        away = None if slot.since is None else time.perf_counter() - slot.since
-        slot.since = None
         self._losses.progress()
         slot.late = None
         n = len(values)
@@ -373,8 +373,9 @@ class PilotRun:
             self.work.put_back(chunk.part(n))
             chunk = Chunk(chunk.start, chunk.items[:n], chunk.suspect, n_bytes=chunk.n_bytes)
         if n and not chunk.suspect:
-            size = max(chunk.n_bytes, slot.channel.received)
-            self._feeder.sizer.seen(self.work.units(chunk), n, done.seconds, size, away)
+            self._feeder.sizer.seen(
+                self.work.units(chunk), n, done.seconds, max(chunk.n_bytes, slot.channel.received)
+            )
         self._out.append((chunk, block))
 
     def _not_sent(self, chunk: Chunk, error: BaseException) -> None:

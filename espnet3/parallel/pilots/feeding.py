@@ -120,7 +120,6 @@ class Feeder:
             self._quarantined.discard(slot.hello.process)
             self.work.put_back(chunk)
             return False
-        slot.since = None if slot.flying else time.perf_counter()
         slot.flying.append(chunk)
         self.flying += 1
         return True

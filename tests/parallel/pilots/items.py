@@ -43,6 +43,17 @@ def first_waits(item, folder, workers, items):
     return item
 
 
+class SlowToSend(int):
+    def __reduce__(self):
+        time.sleep(LONG / 4)
+        return int, (int(self),)
+
+
+def slow_answer(item, **env):
+    """Answer as on a busy machine: a round trip takes much longer than the item."""
+    return SlowToSend(first_waits(item, **env))
+
+
 class Env(EnvironmentProvider):
     def build_env_local(self):
         return self.config

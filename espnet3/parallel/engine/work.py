@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import time
 from array import array
 from bisect import bisect_left
@@ -35,7 +34,6 @@ MAX_ITEMS = 1 << 16  # per chunk; the list of its results is memory of the drive
 _FAR = 0.1  # of a chunk's seconds, or an item's: a slot is far if a round trip takes more
 _FLOOR = 0.0005  # seconds: chunks near the end get no shorter than this, the trip would cost more
 _WARM = 8.0  # an average over so many chunks
-
 _PATIENCE = 0.01  # seconds a chunk waits for a slow iterator before it goes with fewer items
 _UNCHANGING = (tuple, range)
 _LEAST_AT_RISK = 64  # items: fewer are repeated sooner than sent one by one
@@ -188,8 +186,7 @@ class Work:
         if self._iterator is not None:
             items: Sequence[Any] = self._pull(max(1, int(min(units, most))))
         else:
-            assert self.total is not None
-            end = min(at + self._count(at, units, most), self.total)
+            end = at + self._count(at, units, most)
             order = self.order
             items = self._items[at:end] if order is None else [self._items[i] for i in order[at:end]]
         self._next += len(items)
@@ -313,9 +310,7 @@ class Sizer:
         """
         seconds = max(self._pace, self._longest(left, 2))
         far = self.trip > _FAR * seconds
-        if not self._chunks or (self._long and not far):
-            return 1
         plenty = 2 * self._rate * self.trip if far else 8 * min(self._most, self._rate * BUDGET)
-        if left <= plenty * max(1, self._slots()):
+        if not self._chunks or (self._long and not far) or left <= plenty * max(1, self._slots()):
             return 1
-        return 1 + min(max(1, math.ceil(self.trip / seconds)), self.most_ahead)
+        return 1 + min(1 + int(self.trip / seconds), self.most_ahead)

@@ -255,28 +255,25 @@ def _exactly(sock: socket.socket, n: int) -> bytes:
     return data
 
 
-def _handshake(sock: socket.socket, key: bytes, me: bytes, peer: bytes) -> float:
+def _handshake(sock: socket.socket, key: bytes, me: bytes, peer: bytes) -> None:
     mine = os.urandom(_NONCE)
-    begin = time.perf_counter()
     sock.sendall(mine)
     theirs = _exactly(sock, _NONCE)
     sock.sendall(_proof(key, me, theirs, mine))
-    proof = _exactly(sock, 32)
-    trip = time.perf_counter() - begin  # the proof is an answer to what went first
-    if not hmac.compare_digest(proof, _proof(key, peer, mine, theirs)):
+    if not hmac.compare_digest(_exactly(sock, 32), _proof(key, peer, mine, theirs)):
         raise PermissionError("the other end does not hold this pool's key")
-    return trip
 
 
 def greet_worker(sock: socket.socket, key: bytes) -> Channel:
     """Make the driver's side of the handshake; return the channel or raise."""
     if _is_encrypted(sock):
         sock.do_handshake()
-    trip = _handshake(sock, key, b"driver", b"worker")
+    begin = time.perf_counter()
+    _handshake(sock, key, b"driver", b"worker")
     _limit_unanswered(sock)
     channel = TlsChannel(sock) if _is_encrypted(sock) else Channel(sock)
     if sock.family != socket.AF_UNIX:
-        channel.trip = trip
+        channel.trip = time.perf_counter() - begin  # their proof is an answer to what we have sent
     return channel
 
 

@@ -170,16 +170,16 @@ class PilotRun:
             self._kept = False
             self._unsure = {slot for slot in fresh if slot.mark is None or not slot.mark.in_setup()}
             self._sure_by = self._looked + _ANSWER
+        path = search_path()  # as it is now: a notebook may have added to it since the workers began
+        message = ("run", self._id, self._blob, self.spec.setup_timeout, path, self._hearing)
+        this_process = socket.gethostname(), os.getpid()
         for slot in fresh:
-            here = slot.hello.process == (socket.gethostname(), os.getpid())
-            if here and self.spec.policy.item_timeout is not None:
+            if slot.hello.process == this_process and self.spec.policy.item_timeout is not None:
                 raise ConfigError(
                     "item_timeout kills the worker of an item that takes too long, and these workers are threads "
                     "of this process; use worker processes (leave out `processes: false`)"
                 )
             self._selector.register(slot, selectors.EVENT_READ)
-            path = search_path()  # as it is now: a notebook may have added to it since the workers began
-            message = ("run", self._id, self._blob, self.spec.setup_timeout, path, self._hearing)
             try:
                 slot.channel.send((*message, slot in self._unsure))
             except ChannelClosedError:

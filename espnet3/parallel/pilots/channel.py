@@ -52,14 +52,13 @@ class _Parts:
 class Channel:
     """One connected socket, which it owns; `send` and `recv` move whole objects."""
 
-    trip = 0.0  # seconds to another host and back, when it connected; this host is near, however busy it is
-
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _notice_lost_host(sock)
         self.received = 0  # bytes of the last message
+        self.trip = 0.0  # seconds to another host and back, as it connected; of this host, however busy, 0
         self._inbox = bytearray(_FIRST)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)

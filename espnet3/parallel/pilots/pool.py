@@ -79,10 +79,8 @@ class SlotClaim:
 
     def wake(self) -> None:
         """Let the run's loop know that slots have arrived; from any thread."""
-        try:
+        with suppress(OSError):  # full (the loop will wake anyway) or closed (the run is over)
             self._wake_w.send(b"!")
-        except OSError:  # full (the loop will wake anyway) or closed (the run is over)
-            pass
 
     def collect(self) -> list[Slot]:
         """Take the slots that are free now."""

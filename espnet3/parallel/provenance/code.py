@@ -1,4 +1,4 @@
-"""Compiled code: its hash, without lines, file and docstring, and the names that it reads, imports and changes.
+"""Compiled code: its hash, without lines, file and docstring, and what it reads, imports and changes as it runs.
 
 The hash covers the instructions, the names and constants in them, and the jumps. It differs between minor versions
 of Python, which compile differently.
@@ -11,16 +11,20 @@ import hashlib
 import re
 import sys
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator
-from functools import cache, cached_property
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from inspect import getattr_static
 from itertools import pairwise
-from types import CodeType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
+
+from espnet3.parallel.checks import is_a
+from espnet3.parallel.provenance.modules import absolute
 
 DIGITS = 16
 BODY = "<module>"  # what a module's own statements are called among its functions
-WITHIN = "[]"  # at the end of a place: something in it
 _FLAGS = 0x2AF  # optimized, new locals, *args, **kwargs, and generators and coroutines of all kinds
 _IS_FUNCTION = 0x02  # its locals are its own: no class body, and no module
 _UNSAID = frozenset({"__doc__", "__firstlineno__", "__static_attributes__"})  # of class bodies and modules
@@ -29,7 +33,7 @@ _OTHERWISE = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NOT_NONE": "
 
 _VERSION = sys.version_info[:2]
 _WITH_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))  # a list since Python 3.12
-_MORE = dis.opmap["EXTENDED_ARG"]
+_MORE, _IMPORT = dis.opmap["EXTENDED_ARG"], dis.opmap["IMPORT_NAME"]
 _NO_STEPS = frozenset(dis.opmap.get(name) for name in ("EXTENDED_ARG", "NOP", "CACHE"))
 # One instruction for two
 _PAIRS = {
@@ -53,14 +57,17 @@ _ALWAYS = frozenset(name for name in _JUMP_NAMES if name.startswith("JUMP_") and
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+OF_LAYERS = "torch.nn.modules.module"  # the module of the base of all layers and models
+WITHIN = "[]"  # at the end of a place: something in it
 # How many keys stand between the owner of a part and the top of the stack
 _KEYS = {"BINARY_SUBSCR": 1, "STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "BINARY_SLICE": 2, "STORE_SLICE": 2}
-_DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 2}  # Python 3.10 has these in names, and not as arguments
+_DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 1}  # Python 3.10 has these in names, and not as arguments
 _PARTS = frozenset({*_ATTRIBUTES, "LOAD_SUPER_ATTR", "BINARY_SUBSCR", "BINARY_SLICE"})
 _SETTERS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELETE_ATTR"})
 _TAKERS = ("STORE_", "DELETE_", "POP_", "END_")  # they leave no value
 _COPIES, _TURNS = ("COPY", "DUP_"), ("SWAP", "ROT_")
 _KINDS = {"STORE_GLOBAL": "global", "DELETE_GLOBAL": "global", "STORE_DEREF": "free", "DELETE_DEREF": "free"}
+_STORES = frozenset(dis.opmap[name] for name in (*_SETTERS, *_KINDS) if name in dis.opmap)
 _CHANGERS = frozenset(  # methods of containers that change them
     {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
     | {"reverse", "setdefault", "sort", "update"}
@@ -68,11 +75,18 @@ _CHANGERS = frozenset(  # methods of containers that change them
 # The place of a value: a root, which is "global", the "first" argument, another one ("argument x") or "free" (a
 # variable of the function around), then the names that lead to the value
 _Place = tuple[str, ...]
+# Methods that run before an item sees the object
+_MAKERS = frozenset(
+    {"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__"}
+    | {"__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"}
+)
+_BY_NAME = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are given a name as a text
 # An instruction: its name, the name or constant that it uses, or where it jumps to, or else its argument; its argument
 # as it is; its offset. `dis` has the same, and takes twenty times as long
 _Step = tuple[str, Any, int, int]
 
 
+@lru_cache(maxsize=64)
 def steps_of(code: CodeType) -> list[_Step]:
     """Return the instructions that count; split those that do two things."""
     steps: list[_Step] = []
@@ -124,9 +138,9 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
     """Return the instructions, and for those that do not go on with the next one alone, how far away their next are."""
     flow: list[Any] = [
         (op, value if type(value) is str or type(value) is int else (_steady(value, body),))
-        for op, value, *_ in steps
+        for op, value, _, _ in steps
     ]
-    offsets = [at for *_, at in steps]
+    offsets = [step[3] for step in steps]
     jumps = {at: bisect_left(offsets, step[1]) for at, step in enumerate(steps) if step[0] in _JUMP_NAMES}
     table = getattr(code, "co_exceptiontable", b"")  # since Python 3.11
     if not jumps and not table:
@@ -165,16 +179,11 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
 def _steady(value: Any, body: bool = False) -> str:
     if isinstance(value, CodeType):
         is_left_out = body and value.co_flags & _IS_FUNCTION
-        return value.co_name if is_left_out else body_hash(value) if body else code_hash(value)
+        return value.co_name if is_left_out else body_hash(value) if body else facts_of(value).hash
     if isinstance(value, (tuple, frozenset)):
         parts = [_steady(one) for one in value]
         return f"{type(value).__name__} {parts if isinstance(value, tuple) else sorted(parts)}"
     return f"{type(value).__name__} {value!r}"
-
-
-def code_hash(code: CodeType) -> str:
-    """Return the hash of compiled code."""
-    return facts_of(code).hash
 
 
 @cache
@@ -192,36 +201,74 @@ class Facts:
         texts: All texts in it.
         reads: The names of the module that it reads.
         bare: Those of them that it hands on as they are, so that other code may change them.
-        imports: Its imports: module as written, dots before it, names from it.
     """
 
     def __init__(self, code: CodeType) -> None:
         steps, inner = steps_of(code), [facts_of(one) for one in code.co_consts if isinstance(one, CodeType)]
         texts = [one for each in code.co_consts for one in (each if type(each) is tuple else (each,))]
-        self._code, self._inner, self.hash = code, inner, _hash(code, steps)
+        self.hash = _hash(code, steps)
         self.names: frozenset[str] = frozenset(code.co_names).union(*(one.names for one in inner))
         self.texts: frozenset[str] = frozenset(one for one in texts if type(one) is str)
         self.texts = self.texts.union(*(one.texts for one in inner))
         self.reads: set[str] = set().union(*(one.reads for one in inner))
         self.bare: set[str] = set().union(*(one.bare for one in inner))
-        self.imports: list[tuple[str, int, tuple[str, ...]]] = [each for one in inner for each in one.imports]
         for at, (op, value, arg, _) in enumerate(steps):
             if op in _GLOBALS:
                 self.reads.add(value)
                 is_called = _VERSION >= (3, 11) and op == "LOAD_GLOBAL" and arg & 1
                 if not is_called and steps[at + 1][0] not in _ATTRIBUTES:
                     self.bare.add(value)
-            elif op == "IMPORT_NAME":
-                level, taken = steps[at - 2][1], steps[at - 1][1]
-                self.imports.append((value, level if type(level) is int else 0, tuple(taken or ())))
-
-    @cached_property
-    def changes(self) -> set[_Place]:
-        """Places that the code changes and has not made itself; "[]" at the end means changed in place."""
-        return {place for place in _changes(self._code) if place}.union(*(one.changes for one in self._inner))
 
 
 facts_of = cache(Facts)  # by equality, to which lines and the types of constants belong
+
+
+@cache
+def functions_in(code: CodeType) -> dict[str, list[CodeType]]:
+    """Return the functions that code defines, by qualified name."""
+    found: dict[str, list[CodeType]] = {}
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            is_function = one.co_flags & _IS_FUNCTION
+            is_generic = one.co_name.startswith("<generic parameters")
+            if is_function and not is_generic:
+                found.setdefault(one.co_name, []).append(one)
+            inside = "" if is_generic else f"{one.co_name}.<locals>." if is_function else f"{one.co_name}."
+            for name, inner in functions_in(one).items():
+                found.setdefault(inside + name, []).extend(inner)
+    return found
+
+
+@cache
+def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[str]:
+    """Return the absolute names of what code of a package imports; `at_once`: its functions do not count."""
+    steps, found = steps_of(code) if _IMPORT in code.co_code[::2] else [], []
+    for at, (op, value, *_) in enumerate(steps):
+        if op == "IMPORT_NAME":
+            level, taken = steps[at - 2][1], steps[at - 1][1]
+            base = absolute(value, level if type(level) is int else 0, package)
+            found += [base, *(f"{base}.{one}" for one in taken or () if one != "*")]
+    for one in code.co_consts:
+        if isinstance(one, CodeType) and not (at_once and one.co_flags & _IS_FUNCTION):
+            found += imports_in(one, package, at_once)
+    return found
+
+
+@cache
+def constants_in(code: CodeType) -> dict[str, Any]:
+    """Return the constants that a module's code sets once, to a literal."""
+    steps = pairwise(steps_of(code))
+    stores = [(name, before) for before, (op, name, *_) in steps if op in ("STORE_NAME", "STORE_GLOBAL")]
+    times = Counter(name for name, _ in stores)
+    return {name: set_to for name, (op, set_to, *_) in stores if times[name] == 1 and op == "LOAD_CONST"}
+
+
+@cache
+def changes_of(code: CodeType) -> frozenset[_Place]:
+    """Return the places that code changes and has not made itself; "[]" at the end means changed in place."""
+    inner = [changes_of(one) for one in code.co_consts if isinstance(one, CodeType)]
+    is_changer = not (_STORES.isdisjoint(code.co_code[::2]) and _CHANGERS.isdisjoint(code.co_names))
+    return frozenset(place for place in (_changes(code) if is_changer else ()) if place).union(*inner)
 
 
 def _changes(code: CodeType) -> Iterator[_Place | None]:
@@ -231,7 +278,7 @@ def _changes(code: CodeType) -> Iterator[_Place | None]:
     known |= {name: ("first",) for name in arguments[:1] if code.co_argcount}
     known |= {name: ("free", name) for name in code.co_freevars}
     steps = steps_of(code)
-    for at, (op, name, *_) in enumerate(steps):
+    for at, (op, name, _, _) in enumerate(steps):
         before = steps[at - 1][0]
         if op in _KINDS and name not in code.co_cellvars:
             yield (_KINDS[op], name, WITHIN)
@@ -257,6 +304,8 @@ def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | No
     while at > 0 and (below or steps[at - 1][0].startswith(_TAKERS)):
         at -= 1
         op, _, arg, _ = steps[at]
+        if op == "DUP_TOP_TWO" and below == 1:  # as far down in what it has copied
+            continue
         below -= dis.stack_effect(_OPS[op], arg if _OPS[op] in _WITH_ARGUMENT else None, jump=False)
         below -= op == "END_FOR"  # it also takes the value that the end of a loop would have left
         if below < 0 or op.startswith(_TURNS):
@@ -270,42 +319,77 @@ def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | No
     return known.get(name) if is_local else _part(steps, at - 1, known) if op in _PARTS else None
 
 
-@cache
-def functions_in(code: CodeType) -> dict[str, list[CodeType]]:
-    """Return the functions that code defines, by qualified name."""
-    found: dict[str, list[CodeType]] = {}
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            is_function = one.co_flags & _IS_FUNCTION
-            is_generic = one.co_name.startswith("<generic parameters")
-            if is_function and not is_generic:
-                found.setdefault(one.co_name, []).append(one)
-            inside = "" if is_generic else f"{one.co_name}.<locals>." if is_function else f"{one.co_name}."
-            for name, inner in functions_in(one).items():
-                found.setdefault(inside + name, []).extend(inner)
-    return found
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function, and how code calls it: by its name, or "name=" if setting an attribute calls it."""
+
+    function: FunctionType
+    kind: type | None = None  # the class that it is a method of
+    of_class: bool = False  # it is given the class, as a class method is
+    called: str = ""
 
 
-@cache
-def hashes_in(code: CodeType) -> dict[str, set[str]]:
-    """Return the hashes of a module's own statements and of its functions, by name."""
-    functions = {name: {code_hash(one) for one in found} for name, found in functions_in(code).items()}
-    return {BODY: {body_hash(code)}, **functions}
+class Changed:
+    """Variables and attributes that functions change as items run.
 
+    A method runs with the items if such code names it, or if this layer calls it (`called`).
+    """
 
-@cache
-def constants_in(code: CodeType) -> dict[str, str]:
-    """Return a hash of each constant that a module's code sets once, to a literal."""
-    steps = pairwise(steps_of(code))
-    stores = [(name, before) for before, (op, name, *_) in steps if op in ("STORE_NAME", "STORE_GLOBAL")]
-    times = Counter(name for name, _ in stores)
-    return {
-        name: constant_hash(set_to)
-        for name, (op, set_to, *_) in stores
-        if times[name] == 1 and op == "LOAD_CONST"
-    }
+    def __init__(self, functions: Iterable[Function] = (), called: Iterable[str] = ()) -> None:
+        # names, by the identity of what has them: a module's names, or an object
+        self._of: dict[int, set[str]] = defaultdict(set)
+        # by that of a class, what its methods change: whether it is the class's too, and the names that lead there
+        self._by_methods: dict[int, set[tuple[bool, tuple[str, ...]]]] = defaultdict(set)
+        self._loose: set[str] = set()  # that code sets on what it is given
+        self._handed_on: set[int] = set()  # the identities of what reached code hands on
+        self._names = {*called}  # in code that runs with the items; "name=" where it sets one
+        waiting, before = list(functions), -1
+        while len(waiting) != before:
+            before, waiting = len(waiting), [one for one in waiting if not self._takes(one)]
 
+    def _takes(self, met: Function) -> bool:
+        in_place = met.called.startswith("__i") and met.called != "__iter__"  # as `+=` calls them
+        is_special = met.called.startswith("__") and met.called.endswith("__") and not in_place
+        runs = met.called not in _MAKERS and (is_special or met.called in self._names)
+        if met.kind is not None and not runs:
+            return False
+        world, code = met.function.__globals__, met.function.__code__
+        facts, changes = facts_of(code), changes_of(code)
+        of_kind = set() if met.kind is None else self._by_methods[id(met.kind)]
+        self._names |= facts.names | facts.texts
+        self._handed_on |= {id(world[name]) for name in facts.bare if name in world}
+        if any("__dict__" in place for place in changes) or not facts.names.isdisjoint(_BY_NAME):
+            self._loose |= facts.texts
+            of_kind |= {(False, (name,)) for name in facts.texts}
+        for root, *place in changes:
+            in_place = place[-1:] == [WITHIN]
+            names = place[:-1] if in_place and len(place) > 1 else place
+            if not in_place:
+                self._names.add(f"{names[-1]}=")
+            if root == "global":
+                self._at(world, names)
+            elif root == "first" and met.kind is not None:
+                of_kind.add((met.of_class or in_place, tuple(names)))
+            elif not in_place:
+                self._loose.add(names[-1])
+        return True
 
-def constant_hash(value: Any) -> str:
-    """Return a hash of a plain value, since it may be a secret."""
-    return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+    def _at(self, owner: Any, names: Sequence[str]) -> None:
+        for name in names[:-1]:
+            owner = dict.get(owner, name) if is_a(owner, dict) else getattr_static(owner, name, None)
+            owner = vars(owner) if is_a(owner, ModuleType) else owner
+        self._of[id(owner)].add(names[-1])
+
+    def of(self, value: Any) -> set[str]:
+        """Return the names of a module, or the attributes of an object or a class, that are changed."""
+        is_class, found = is_a(value, type), set(self._loose if id(value) in self._handed_on else ())
+        modules = {base.__module__ for base in type(value).__mro__}
+        if OF_LAYERS in modules and not self._names.isdisjoint(("eval", "train")):
+            found.add("training")  # which these methods of torch set
+        for base in value.__mro__ if is_class else type(value).__mro__:
+            for on_class, names in self._by_methods.get(id(base), ()):
+                if len(names) > 1:
+                    self._at(value, names)
+                elif on_class or not is_class:
+                    found.update(names)
+        return found | self._of.get(id(value), set())

@@ -21,7 +21,7 @@ from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodTy
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
-from espnet3.parallel.provenance.code import WITHIN, code_hash, facts_of
+from espnet3.parallel.provenance.code import OF_LAYERS, WITHIN, changes_of, facts_of
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
@@ -129,17 +129,17 @@ def attributes_of(value: Any) -> dict[str, Any]:
 class Content:
     """Hashes values; `reach.Reach` also takes in the code in them."""
 
-    lenient = False  # whether any value without content drops out
-    # modules whose functions and classes are missing yet when a run begins
-    come_later: Set[str] = frozenset()
-
     def __init__(
         self,
         module_name: Callable[[str], str] = name_of,
-        left_out: Callable[[Any], set[str]] = lambda _: set(),
+        left_out: Callable[[Any], Set[str]] = lambda _: frozenset(),
+        come_later: Set[str] = frozenset(),
+        lenient: bool = False,
     ) -> None:
         self._module_name = module_name
-        self.left_out = left_out  # the names of an object's attributes that do not count
+        self._left_out = left_out  # the names of an object's attributes that do not count
+        self._come_later = come_later  # modules whose functions and classes are missing yet when a run begins
+        self._lenient = lenient  # any value without content drops out
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
         self._known: dict[int, tuple[str, Any]] = {}
@@ -153,7 +153,7 @@ class Content:
             try:
                 found = self._of(value, place).hex()
             except RecursionError:
-                if not self.lenient:
+                if not self._lenient:
                     raise NoContentError(place, type(value).__qualname__, "it is nested too deeply") from None
                 found = "deep"
             finally:
@@ -193,24 +193,24 @@ class Content:
     def _inside(self, name: str, inside: Any, place: str) -> bytes:
         if isinstance(inside, (bytes, str)):
             return _digest(name, inside if isinstance(inside, bytes) else inside.encode())
+        if isinstance(inside, list) and len(inside) > _LONG and all(type(one) in _SIMPLE for one in inside):
+            return _digest(f"long {name}", marshal.dumps(inside, 0))  # of this version: no references
+        if isinstance(inside, set):
+            parts = [
+                self._apart(one, f"an element of {place}") for one in inside if not self._comes_later(one)
+            ]
+            return _digest(name, *sorted(parts))
         if isinstance(inside, dict):
             self._targets(inside)
             pairs = [pair for pair in inside.items() if not self._comes_later(pair[1])]
-            parts = [each for key, one in pairs for each in ((key, place), (one, f"{place}.{key}"))]
-            return _digest(name, *[self._of(one, where) for one, where in parts])
-        if name in ("list", "tuple") and len(inside) > _LONG and all(type(one) in _SIMPLE for one in inside):
-            return _digest(f"long {name}", marshal.dumps(inside, 0))  # of this version: no references
-        if isinstance(inside, set):
-            parts = [one for one in inside if not self._comes_later(one)]
-            return _digest(name, *sorted(self._apart(one, f"an element of {place}") for one in parts))
-        here = [one for one in inside if name != "list" or not self._comes_later(one)]
-        return _digest(name, *[self._of(one, f"{place}[{at}]") for at, one in enumerate(here)])
+            placed = [each for key, one in pairs for each in ((key, place), (one, f"{place}.{key}"))]
+        else:
+            here = [one for one in inside if name != "list" or not self._comes_later(one)]
+            placed = [(one, f"{place}[{at}]") for at, one in enumerate(here)]
+        return _digest(name, *[self._of(*each) for each in placed])
 
     def _comes_later(self, value: Any) -> bool:
-        if not is_a(value, (FunctionType, type)) or module_of(value) not in self.come_later:
-            return False
-        self.add(value)
-        return True
+        return is_a(value, (FunctionType, type)) and module_of(value) in self._come_later
 
     def _of_code(self, value: Any, place: str) -> bytes:
         self.add(value)
@@ -225,16 +225,13 @@ class Content:
         is_named = "<" not in value.__qualname__ + known and (known or "__wrapped__" not in vars(value))
         if is_named and (is_users(value) or not value.__closure__):
             return _digest("code", full)  # its name says which it is, and its code counts there
-        said = code_hash(value.__code__).encode() if is_users(value) else b""
-        given = given_to(value).values()
-        for one in [one for one, is_changed in given if is_changed]:  # the code in it counts all the same
-            self._apart(one, place)
-        kept = tuple(one for one, is_changed in given if not is_changed)
+        said = facts_of(value.__code__).hash.encode() if is_users(value) else b""
+        kept = tuple(one for one, is_changed in given_to(value).values() if not is_changed)
         return _digest("code", full, said, self._of(kept, place))
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes = b"") -> bytes:
         modules = {base.__module__ for base in kind.__mro__}
-        if modules & _NOTHING or (self.lenient and modules & _ONCE):
+        if modules & _NOTHING or (self._lenient and modules & _ONCE):
             return _digest("nothing", kind.__qualname__.encode())
         attributes, is_users_own = attributes_of(value), any(map(is_users, kind.__mro__))
         is_stream = not is_users_own and (
@@ -245,17 +242,15 @@ class Content:
             return self._of(("object", kind, *taken), place)
         is_empty = not (inside or taken or attributes or kind.__flags__ & _MADE_BY_PYTHON or kind is object)
         if is_empty or is_stream:
-            if not self.lenient:
+            if not self._lenient:
                 raise NoContentError(place, kind.__qualname__)
             return _digest("nothing", self._of(kind, place))
         self._targets(attributes)
-        out = set(self.left_out(value))
+        out = {*self._left_out(value)}
         for base in kind.__mro__:  # in these cached properties keep their values
             out.update(name for name, one in vars(base).items() if type(one) is cached_property)
         parts = [("", kind), ("", taken), *(pair for pair in attributes.items() if pair[0] not in out)]
         found = [part for name, one in parts for part in (name.encode(), self._of(one, f"{place}.{name}"))]
-        for name in out & attributes.keys():  # the code in it counts all the same
-            self._apart(attributes[name], place)
         return _digest("object", b"" if WITHIN in out else inside, *found)
 
 
@@ -284,7 +279,7 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     users = [base for base in kind.__mro__ if is_users(base)]
     if issubclass(kind, BaseException):
         return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
-    theirs = [base for base in kind.__mro__[:-1] if base not in users and not is_of_torch(base)]
+    theirs = [base for base in kind.__mro__[:-1] if base not in users and base.__module__ != OF_LAYERS]
     ways = [vars(base)[name] for base in theirs for name in _PICKLING if name in vars(base)]
     reduce: Any = copyreg.dispatch_table.get(kind) or (lambda one: one.__reduce_ex__(4))
     if users:  # nothing that calls what they override
@@ -302,11 +297,6 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
     return [list(part) if at > 2 and part is not None else part for at, part in enumerate(taken)]
 
 
-def is_of_torch(kind: type) -> bool:
-    """Tell whether a class is the base of all layers and models of torch."""
-    return kind.__module__ == "torch.nn.modules.module"
-
-
 def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, bool]]:
     """Return the defaults of a function, and the variables of the function around it that it reads.
 
@@ -320,7 +310,7 @@ def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, b
             continue
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
-    places = facts_of(code).changes if given or around else ()
+    places = changes_of(code) if given or around else ()
     changed = {" ".join(place[:2]) if place[0] == "free" else place[0] for place in places}
     changed |= {f"argument {name}" for name in code.co_varnames[:1] if "first" in changed}
     found = {
@@ -330,8 +320,7 @@ def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, b
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:
-    found = hashlib.sha256(kind.encode())
-    for part in parts:  # each with its length: "ab", "c" is not "a", "bc"
-        found.update(len(part).to_bytes(8, "big"))
-        found.update(part)
-    return found.digest()
+    said = [
+        each for part in parts for each in (len(part).to_bytes(8, "big"), part)
+    ]  # "ab", "c" is not "a", "bc"
+    return hashlib.sha256(b"".join([kind.encode(), *said])).digest()

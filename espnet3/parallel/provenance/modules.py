@@ -28,14 +28,22 @@ def _installed() -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=1 << 15)
+def real(file: str) -> str:
+    """Return the path of a file without symbolic links; the folders of many files are the same."""
+    folder, name = os.path.split(os.path.abspath(file))
+    path = os.path.join(real(folder), name) if name else folder
+    return os.path.realpath(path) if os.path.islink(path) else path
+
+
+@functools.lru_cache(maxsize=1 << 15)
 def is_own(file: str) -> bool:
     """Tell whether a file is the user's own: neither installed, nor of the standard library, nor of this layer."""
     if file.startswith("<"):
         return False
-    real = os.path.realpath(file)
-    above, inside, _ = real.rpartition(f"{os.sep}site-packages{os.sep}")
+    path = real(file)
+    above, inside, _ = path.rpartition(f"{os.sep}site-packages{os.sep}")
     is_packaged = inside and _has_packages(above + inside)
-    return not (is_packaged or real.startswith((*_installed(), _OURS + os.sep)))
+    return not (is_packaged or path.startswith((*_installed(), _OURS + os.sep)))
 
 
 @functools.cache
@@ -57,6 +65,16 @@ def is_users(thing: Any) -> bool:
     return module in MAIN or own_attribute(live, "__spec__") is None
 
 
+def own_modules() -> list[tuple[str, str, ModuleType]]:
+    """Return the modules of the user's own that are loaded, with their names and files."""
+    loaded = [(name, own_attribute(live, "__file__"), live) for name, live in list(sys.modules.items())]
+    return [
+        (name, os.path.abspath(file), live)
+        for name, file, live in loaded
+        if is_a(live, ModuleType) and isinstance(file, str) and is_own(file)
+    ]
+
+
 def module_of(thing: Any) -> str:
     """Return the module that a function or a class names; "" for some compiled classes, whose module is not a text."""
     read = type.__getattribute__ if is_a(thing, type) else object.__getattribute__
@@ -74,26 +92,31 @@ def file_of(module: str) -> str | None:
 
 
 def name_of(module: str, file: str | None = None) -> str:
-    """Return the name of a module, the same however the program was started: by its file's place in packages."""
+    """Return the name of a module, the same however the program was started: by its file's place in packages.
+
+    These have an `__init__.py`, or else the module is imported by a name that says them.
+    """
     file = file or file_of(module)
-    return name_of_file(file) if file is not None and os.path.isfile(file) else module
+    if file is None or not os.path.isfile(file):
+        return module
+    folder, last = os.path.split(real(file))
+    path = folder if last.startswith("__init__.") else os.path.join(folder, last.partition(".")[0])
+    by_file = _name_of_place(path)
+    is_longer = module not in MAIN and len(module) > len(by_file)
+    return module if is_longer and path.endswith(os.sep + module.replace(".", os.sep)) else by_file
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def name_of_file(file: str) -> str:
-    """Return the name of a module by its file: its packages, which have an `__init__.py`, and its own name."""
-    folder, last = os.path.split(os.path.realpath(file))
-    name = last.partition(".")[0]
-    parts = [] if name == "__init__" else [name]
-    while os.path.isfile(os.path.join(folder, "__init__.py")):
-        folder, last = os.path.split(folder)
-        parts.insert(0, last)
-    return ".".join(parts)
+def _name_of_place(path: str) -> str:
+    folder, name = os.path.split(path)
+    is_packaged = os.path.isfile(os.path.join(folder, "__init__.py"))
+    return f"{_name_of_place(folder)}.{name}" if is_packaged else name
 
 
-def is_same_file(one: str | None, other: str) -> bool:
-    """Tell whether two paths lead to one file: another folder may have a module of that name."""
-    return one is not None and os.path.realpath(one) == os.path.realpath(other)
+def are_two(one: str | None, other: str | None) -> bool:
+    """Tell whether two files are there, and are not one: cells of a notebook are in no file."""
+    files = [real(file) for file in (one, other) if file and os.path.isfile(file)]
+    return len(files) == 2 and files[0] != files[1]
 
 
 class _Reader(SourceFileLoader):

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from types import FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.provenance.code import BODY, code_hash, constant_hash, constants_in, hashes_in
+from espnet3.parallel.provenance.code import BODY, facts_of
 from espnet3.parallel.provenance.content import WRAPPERS, given_to
-from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_same_file, module_of, name_of_file
-from espnet3.parallel.provenance.reach import INSTALLED, PUT_THERE, Code
+from espnet3.parallel.provenance.modules import MAIN, compiled, module_of, own_modules, real
+from espnet3.parallel.provenance.reach import (
+    INSTALLED,
+    PLAIN,
+    PUT_THERE,
+    VALUE,
+    Code,
+    constant_hash,
+    parts_in,
+)
 
 
 def changed_parts(old: Code, new: Code) -> list[str]:
@@ -25,9 +33,9 @@ def changed_parts(old: Code, new: Code) -> list[str]:
     for module, now in new.items():
         was = old.get(module, now)
         alike = bool(was.get("unloaded")) == bool(now.get("unloaded"))
-        for kind in ("code", "values") if alike else ("code",):
+        for kind, other in (("code", "values"), ("values", "code"))[: 1 + alike]:
             for name, one in now[kind].items():
-                before, after = set(was[kind].get(name, one).split()), set(one.split())
+                before, after = set(was[kind].get(name, was[other].get(name, one)).split()), set(one.split())
                 if before != after and (alike or not (before < after or after < before)):
                     said = f"{name} ({', '.join(sorted(before ^ after))})" if name == PUT_THERE else name
                     lines.append(_line(module, now["file"], said))
@@ -41,7 +49,7 @@ def changed_files(old: Code) -> list[str]:
         file = was["file"] or ""
         code = compiled(module, file) if os.path.isfile(file) else None  # named by a plan that anybody wrote
         if code is not None:
-            lines += _differences(module, file, was, hashes_in(code), constants_in(code))
+            lines += _differences(file, was, parts_in(code))
     return lines
 
 
@@ -58,11 +66,10 @@ class LoadedCode:
 
     def __init__(self, code: Code) -> None:
         script = own_attribute(sys.modules.get("__main__"), "__file__")
-        travels = name_of_file(os.path.abspath(script)) if script else ""
         self._left: Code = {
             module: {part: one for part, one in entry.items() if part != "values"}
             for module, entry in code.items()
-            if entry["file"] is not None and module != travels
+            if entry["file"] is not None and not (script and real(entry["file"]) == real(script))
         }
         self._known = 0
 
@@ -79,23 +86,15 @@ class LoadedCode:
             return
         self._known = len(sys.modules)
         lines: list[str] = []
-        for name, module in list(sys.modules.items()):
-            file = own_attribute(module, "__file__")
-            if name == "__main__" or not isinstance(file, str) or not is_own(file := os.path.abspath(file)):
-                continue
-            called = name_of_file(file)
-            entry = self._left.get(called)
-            names = {name, entry["module"]} if entry is not None else set()
-            is_meant = len(names) == 1 or names <= {*MAIN}
-            if entry is not None and (is_meant or is_same_file(entry["file"], file)):
-                del self._left[called]
-                now = _functions_of(module, os.path.basename(file))
+        places = {at: key for key, one in self._left.items() for at in (one["module"], real(one["file"]))}
+        for name, file, module in own_modules():
+            key = places.get(real(file)) or places.get(MAIN[0] if name in MAIN else name, "")
+            if name != MAIN[0] and (entry := self._left.pop(key, None)) is not None:
+                now = _parts_of(module, os.path.basename(file), entry["code"].keys())
                 if entry.get("unloaded") and (code := compiled(name, file)) is not None:
-                    for one, found in hashes_in(code).items():  # a decorator may have compiled it anew
+                    for one, found in parts_in(code).items():  # a decorator may have compiled it anew
                         now[one] = now.get(one, set()) | found
-                known = vars(module).keys() & entry.get("constants", {}).keys()
-                held = {one: constant_hash(vars(module)[one]) for one in known}
-                lines += _differences(called, file, entry, now, held)
+                lines += _differences(file, entry, now)
         if lines:
             raise ConfigError(
                 f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
@@ -104,8 +103,9 @@ class LoadedCode:
             )
 
 
-def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+def _parts_of(module: ModuleType, file: str, wanted: Set[str]) -> dict[str, set[str]]:
+    held = {f"{VALUE}{name}": value for name, value in vars(module).items() if type(value) in PLAIN}
+    found = {name: {constant_hash(held[name])} for name in wanted & held.keys()}
     left, seen = list(vars(module).values()), set()
     while left:
         one = left.pop()
@@ -115,7 +115,7 @@ def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
         if type(one) is FunctionType:
             name = getattr(one.__code__, "co_qualname", one.__qualname__)
             if os.path.basename(one.__code__.co_filename) == file:
-                found.setdefault(name, set()).add(code_hash(one.__code__))
+                found.setdefault(name, set()).add(facts_of(one.__code__).hash)
             left += [*(value for value, _ in given_to(one).values()), vars(one).get("__wrapped__")]
         elif is_a(one, type) and module_of(one) == module.__name__:
             left += vars(one).values()
@@ -124,15 +124,10 @@ def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
     return found
 
 
-def _differences(
-    module: str, file: str, was: dict[str, Any], functions: dict[str, set[str]], constants: dict[str, str]
-) -> Iterator[str]:
+def _differences(file: str, was: dict[str, Any], now: dict[str, set[str]]) -> Iterator[str]:
     for name, one in was["code"].items():
-        if name in functions and functions[name].isdisjoint(one.split()):
-            yield _line(module, file, name)
-    for name, one in was.get("constants", {}).items():
-        if constants.get(name, one) != one:
-            yield _line(module, file, f"the value of {name}")
+        if name in now and now[name].isdisjoint(one.split()):
+            yield _line("", file, name)
 
 
 def _line(module: str, file: str | None, name: str) -> str:

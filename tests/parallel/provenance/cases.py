@@ -184,8 +184,6 @@ ACCEPTED = {
     "the docstring of the module": (program("def f(): return __doc__\n'VALUE'", "1"), "1", "2"),
 }  # fmt: skip
 
-# By what differs: two values of the config, and what stands before them.
-
 # Values of the user's own kinds, whose methods are edited in a module that only the main program imports.
 KINDS = """
 import enum

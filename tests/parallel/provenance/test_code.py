@@ -1,11 +1,13 @@
 """Which edits of the user's code are noticed: those of what a result depends on, and no others."""
 
 import importlib.util
+import sys
 
 import pytest
 
+from espnet3.parallel import ConfigError
 from espnet3.parallel.provenance.reach import INSTALLED, code_of
-from espnet3.parallel.provenance.record import changed_parts
+from espnet3.parallel.provenance.record import LoadedCode, changed_parts
 from tests.parallel.provenance.package import ROOT, Package
 
 FIRST = """
@@ -101,3 +103,20 @@ def test_what_else_is_loaded_is_no_difference_by_itself(package: Package) -> Non
     beside = code_of([program.Runner, program.Provider])[0]
     assert name in beside and name not in alone
     assert changed_parts(beside, alone) == changed_parts(alone, beside) == []
+
+
+def test_modules_of_one_name_in_folders_without_init_are_two(package: Package) -> None:
+    """Each of them has its own functions and constants, between two starts and for a run's other processes."""
+    text = "K = {}\n\ndef work():\n    return K\n"
+    package.write("a/util", text.format(1))
+    package.write("b/util", text.format(2))
+    taken = "from a import util as one\nfrom b import util as other"
+    package.write("program", ROOT.format(imports=taken, calls="one.work() - other.work()"))
+    before = package.code()
+    LoadedCode(before).check("this process")
+    package.write("b/util", text.format(1))
+    del sys.modules["a"], sys.modules["b"]  # these have no file, and would be kept
+    said = f"{package.folder}/b/util.py: the value of K has changed"
+    assert changed_parts(before, package.code()) == [said]
+    with pytest.raises(ConfigError, match=said):
+        LoadedCode(before).check("this process")

@@ -289,6 +289,20 @@ class Reach(Content):
                 self._of_module(world[name], names)
             else:
                 self._value(str(world.get("__name__", "")), f"{VALUE}{name}", world[name], world, name)
+                if type(world[name]) in PLAIN:
+                    self._origin(world, name)
+
+    def _origin(self, world: dict[str, Any], name: str) -> None:
+        """Note a constant that a module imports where it is written, too: other processes read that file."""
+        file = self._files_of(str(world.get("__name__", "")))
+        code = None if file is None else compiled(str(world["__name__"]), file)
+        package = str(world.get("__package__") or "")
+        for dotted, known in imports_in(code, package, at_once=True) if code is not None else ():
+            if known in (name, "*"):
+                home, _, there = (dotted if known == name else f"{dotted}.{name}").rpartition(".")
+                live: Any = sys.modules.get(home)
+                if is_a(live, ModuleType) and is_users(live) and vars(live).get(there, self) is world[name]:
+                    self._of_module(live, frozenset({there}))
 
     def _of_module(self, module: ModuleType, names: frozenset[str]) -> None:
         if (id(module), names) in self._looked:
@@ -320,7 +334,7 @@ class Reach(Content):
 
     def _imports(self, code: CodeType, package: str, called: Iterable[str] = ()) -> None:
         facts = facts_of(code)
-        for dotted in imports_in(code, package):
+        for dotted, _ in imports_in(code, package):
             self._module(dotted, facts.names)
         if _IMPORTERS.isdisjoint({*facts.names, *called}):
             return
@@ -365,7 +379,7 @@ class Reach(Content):
             entry["unloaded"] = True
             self._imports(code, package)
             return
-        for dotted in imports_in(code, package, at_once=True):
+        for dotted, _ in imports_in(code, package, at_once=True):
             for inner, where in locate(dotted).items():
                 if is_own(where) and inner not in MAIN:
                     self._file(inner, where, inner in sys.modules)

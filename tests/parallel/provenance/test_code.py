@@ -7,7 +7,7 @@ import pytest
 
 from espnet3.parallel import ConfigError
 from espnet3.parallel.provenance.reach import INSTALLED, code_of
-from espnet3.parallel.provenance.record import LoadedCode, changed_parts
+from espnet3.parallel.provenance.record import LoadedCode, changed_files, changed_parts
 from tests.parallel.provenance.package import ROOT, Package
 
 FIRST = """
@@ -118,5 +118,32 @@ def test_modules_of_one_name_in_folders_without_init_are_two(package: Package) -
     del sys.modules["a"], sys.modules["b"]  # these have no file, and would be kept
     said = f"{package.folder}/b/util.py: the value of K has changed"
     assert changed_parts(before, package.code()) == [said]
+    with pytest.raises(ConfigError, match=said):
+        LoadedCode(before).check("this process")
+
+
+@pytest.mark.parametrize(
+    ("taken", "read"),
+    [
+        ("from deep.times import FACTOR", "FACTOR"),
+        ("from deep.times import OTHER, FACTOR as F", "F"),
+        ("from deep.times import *", "FACTOR"),
+        ("from deep import FACTOR", "FACTOR"),
+    ],
+)
+def test_a_constant_that_a_module_imports_is_named_where_it_is_written(
+    package: Package, taken: str, read: str
+) -> None:
+    """Its file is named on disk, by a new start and by a process that has loaded another text of it; others are not."""
+    package.write("deep/__init__", "from .times import *")
+    package.write("deep/times", "FACTOR = 2\nOTHER = 2")
+    package.write("program", ROOT.format(imports=taken, calls=f"idx * {read}"))
+    before, said = package.code(), f"{package.folder}/deep/times.py: the value of FACTOR has changed"
+    package.write("deep/times", "FACTOR = 2\nOTHER = 3")
+    assert changed_files(before) == changed_parts(before, package.code()) == []
+    LoadedCode(before).check("this process")
+    package.write("deep/times", "FACTOR = 100\nOTHER = 2")
+    assert changed_files(before) == [said]
+    assert said in changed_parts(before, package.code())
     with pytest.raises(ConfigError, match=said):
         LoadedCode(before).check("this process")

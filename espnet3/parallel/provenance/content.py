@@ -48,8 +48,6 @@ _NOTHING = frozenset({
 _ONCE = frozenset({
     "_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"
 })  # fmt: skip
-_factory: Any = vars(defaultdict)["default_factory"].__get__
-_longest: Any = vars(deque)["maxlen"].__get__
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
 _INSIDE: dict[type, Callable[[Any], Any]] = {
     bool: bool.__repr__,
@@ -63,12 +61,12 @@ _INSIDE: dict[type, Callable[[Any], Any]] = {
     list: lambda one: list(list.__iter__(one)),
     tuple: lambda one: list(tuple.__iter__(one)),
     OrderedDict: lambda one: dict(OrderedDict.items(one)),
-    defaultdict: lambda one: [_factory(one), dict(dict.items(one))],
+    defaultdict: lambda one: [vars(defaultdict)["default_factory"].__get__(one), dict(dict.items(one))],
     dict: lambda one: dict(dict.items(one)),
     MappingProxyType: lambda one: dict(one.items()),
     set: lambda one: set(set.__iter__(one)),
     frozenset: lambda one: set(frozenset.__iter__(one)),
-    deque: lambda one: [list(deque.__iter__(one)), _longest(one)],
+    deque: lambda one: [list(deque.__iter__(one)), vars(deque)["maxlen"].__get__(one)],
     PurePath: PurePath.__str__,
 }
 _NAMES: dict[type, str] = {MappingProxyType: "dict", PurePath: "path"}
@@ -196,10 +194,8 @@ class Content:
         if isinstance(inside, list) and len(inside) > _LONG and all(type(one) in _SIMPLE for one in inside):
             return _digest(f"long {name}", marshal.dumps(inside, 0))  # of this version: no references
         if isinstance(inside, set):
-            parts = [
-                self._apart(one, f"an element of {place}") for one in inside if not self._comes_later(one)
-            ]
-            return _digest(name, *sorted(parts))
+            here = [one for one in inside if not self._comes_later(one)]
+            return _digest(name, *sorted(self._apart(one, f"an element of {place}") for one in here))
         if isinstance(inside, dict):
             self._targets(inside)
             pairs = [pair for pair in inside.items() if not self._comes_later(pair[1])]
@@ -320,7 +316,5 @@ def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, b
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:
-    said = [
-        each for part in parts for each in (len(part).to_bytes(8, "big"), part)
-    ]  # "ab", "c" is not "a", "bc"
+    said = [len(part).to_bytes(8, "big") + part for part in parts]  # "ab", "c" is not "a", "bc"
     return hashlib.sha256(b"".join([kind.encode(), *said])).digest()

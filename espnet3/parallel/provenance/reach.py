@@ -41,7 +41,6 @@ from espnet3.parallel.provenance.modules import (
     are_two,
     compiled,
     file_of,
-    forget_places,
     is_own,
     is_users,
     locate,
@@ -83,7 +82,7 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
     hash of each function's code, and of what else counts, the nearest first. Then the import names of packages; of
     those, versions say whether they are the same.
     """
-    forget_places()  # nothing is imported from here on
+    locate.cache_clear()  # nothing is imported from here on
     roots, reach = list(roots), Reach()
     for root in roots:
         reach.add(root)
@@ -294,9 +293,8 @@ class Reach(Content):
 
     def _origin(self, world: dict[str, Any], name: str) -> None:
         """Note a constant that a module imports where it is written, too: other processes read that file."""
-        file = self._files_of(str(world.get("__name__", "")))
-        code = None if file is None else compiled(str(world["__name__"]), file)
-        package = str(world.get("__package__") or "")
+        module, package = str(world.get("__name__", "")), str(world.get("__package__") or "")
+        code = compiled(module, file) if (file := self._files_of(module)) is not None else None
         for dotted, known in imports_in(code, package, at_once=True) if code is not None else ():
             if known in (name, "*"):
                 home, _, there = (dotted if known == name else f"{dotted}.{name}").rpartition(".")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -124,10 +124,12 @@ def _parts_of(module: ModuleType, file: str, wanted: Set[str]) -> dict[str, set[
     return found
 
 
-def _differences(file: str, was: dict[str, Any], now: dict[str, set[str]]) -> Iterator[str]:
-    for name, one in was["code"].items():
-        if name in now and now[name].isdisjoint(one.split()):
-            yield _line("", file, name)
+def _differences(file: str, was: dict[str, Any], now: dict[str, set[str]]) -> list[str]:
+    return [
+        _line("", file, name)
+        for name, one in was["code"].items()
+        if name in now and now[name].isdisjoint(one.split())
+    ]
 
 
 def _line(module: str, file: str | None, name: str) -> str:

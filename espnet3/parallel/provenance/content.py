@@ -25,7 +25,7 @@ from espnet3.parallel.provenance.code import OF_LAYERS, WITHIN, changes_of, fact
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
-_SIMPLE = frozenset({bool, int, float, str, bytes, type(None)})
+PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 # Wrappers of functions, and the attributes that hold these
 WRAPPERS: dict[type, tuple[str, ...]] = {
     staticmethod: ("__func__",),
@@ -161,7 +161,7 @@ class Content:
 
     def _of(self, value: Any, place: str) -> bytes:
         kind = type(value)
-        if kind in _SIMPLE:
+        if kind in PLAIN:
             return _digest(kind.__name__, repr(value).encode("utf-8", "surrogatepass"))
         if issubclass(kind, (FunctionType, type, ModuleType, *_OF_C)) or kind.__name__ == _CYTHON:
             return self._of_code(value, place)
@@ -181,21 +181,19 @@ class Content:
         if type(held.get("_target_")) is str:
             self.add(held["_target_"])
 
-    def _apart(self, value: Any, place: str) -> bytes:
-        met = dict(self._met)
-        try:
-            return self._of(value, place)
-        finally:
-            self._met = met
-
     def _inside(self, name: str, inside: Any, place: str) -> bytes:
         if isinstance(inside, (bytes, str)):
             return _digest(name, inside if isinstance(inside, bytes) else inside.encode())
-        if isinstance(inside, list) and len(inside) > _LONG and all(type(one) in _SIMPLE for one in inside):
+        if isinstance(inside, list) and len(inside) > _LONG and all(type(one) in PLAIN for one in inside):
             return _digest(f"long {name}", marshal.dumps(inside, 0))  # of this version: no references
         if isinstance(inside, set):
-            here = [one for one in inside if not self._comes_later(one)]
-            return _digest(name, *sorted(self._apart(one, f"an element of {place}") for one in here))
+            met, found = self._met, []
+            for one in inside:  # in no order: each by itself
+                if not self._comes_later(one):
+                    self._met = dict(met)
+                    found.append(self._of(one, f"an element of {place}"))
+            self._met = met
+            return _digest(name, *sorted(found))
         if isinstance(inside, dict):
             self._targets(inside)
             pairs = [pair for pair in inside.items() if not self._comes_later(pair[1])]
@@ -259,7 +257,7 @@ def _instead(value: Any, kind: type) -> Any:
         # an installed decorator's object, such as numba's: beside function and options it holds what a process has made
         options = own_attribute(value, "targetoptions")
         plain = sorted(options.items() if type(options) is dict else (), key=str)
-        return (kind.__qualname__, wrapped, *[pair for pair in plain if type(pair[1]) in _SIMPLE])
+        return (kind.__qualname__, wrapped, *[pair for pair in plain if type(pair[1]) in PLAIN])
     if Enum in kind.__mro__:
         own = attributes_of(value)
         return ("enum", kind, own.get("_name_"), own.get("_value_"))

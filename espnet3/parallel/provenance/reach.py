@@ -34,7 +34,7 @@ from espnet3.parallel.provenance.code import (
     functions_in,
     imports_in,
 )
-from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to
+from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, given_to
 from espnet3.parallel.provenance.modules import (
     MAIN,
     absolute,
@@ -62,7 +62,6 @@ _NOT_CODE = frozenset({
 _OF_MODULES = frozenset({
     "__file__", "__name__", "__spec__", "__path__", "__package__", "__loader__", "__cached__", "__builtins__"
 })  # fmt: skip
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 _IMPORTERS = frozenset({
     "import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method", "instantiate",

@@ -11,17 +11,9 @@ from typing import Any
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.provenance.code import BODY, facts_of
-from espnet3.parallel.provenance.content import WRAPPERS, given_to
+from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, given_to
 from espnet3.parallel.provenance.modules import MAIN, compiled, module_of, own_modules, real
-from espnet3.parallel.provenance.reach import (
-    INSTALLED,
-    PLAIN,
-    PUT_THERE,
-    VALUE,
-    Code,
-    constant_hash,
-    parts_in,
-)
+from espnet3.parallel.provenance.reach import INSTALLED, PUT_THERE, VALUE, Code, constant_hash, parts_in
 
 
 def changed_parts(old: Code, new: Code) -> list[str]:

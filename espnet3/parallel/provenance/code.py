@@ -243,14 +243,19 @@ def functions_in(code: CodeType) -> dict[str, list[CodeType]]:
 
 
 @cache
-def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[str]:
-    """Return the absolute names of what code of a package imports; `at_once`: its functions do not count."""
-    steps, found = steps_of(code) if _IMPORT in code.co_code[::2] else [], []
+def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tuple[str, str]]:
+    """Return the absolute names of what code of a package imports, and their names there; "" for modules.
+
+    `at_once`: its functions do not count.
+    """
+    steps, found, base, taken = steps_of(code) if _IMPORT in code.co_code[::2] else [], [], "", ()
     for at, (op, value, *_) in enumerate(steps):
         if op == "IMPORT_NAME":
-            level, taken = steps[at - 2][1], steps[at - 1][1]
+            level, taken = steps[at - 2][1], steps[at - 1][1] or ()
             base = absolute(value, level if type(level) is int else 0, package)
-            found += [base, *(f"{base}.{one}" for one in taken or () if one != "*")]
+            found.append((base, "*" if "*" in taken else ""))
+        elif op == "IMPORT_FROM" and value in taken:  # else `import a.b as c`
+            found.append((f"{base}.{value}", str(steps[at + 1][1])))
     for one in code.co_consts:
         if isinstance(one, CodeType) and not (at_once and one.co_flags & _IS_FUNCTION):
             found += imports_in(one, package, at_once)

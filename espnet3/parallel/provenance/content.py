@@ -25,7 +25,7 @@ from espnet3.parallel.provenance.code import OF_LAYERS, WITHIN, changes_of, fact
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
-_SIMPLE = frozenset({bool, int, float, str, bytes, type(None)})
+PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 # Wrappers of functions, and the attributes that hold these
 WRAPPERS: dict[type, tuple[str, ...]] = {
     staticmethod: ("__func__",),
@@ -48,8 +48,6 @@ _NOTHING = frozenset({
 _ONCE = frozenset({
     "_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"
 })  # fmt: skip
-_factory: Any = vars(defaultdict)["default_factory"].__get__
-_longest: Any = vars(deque)["maxlen"].__get__
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
 _INSIDE: dict[type, Callable[[Any], Any]] = {
     bool: bool.__repr__,
@@ -63,12 +61,12 @@ _INSIDE: dict[type, Callable[[Any], Any]] = {
     list: lambda one: list(list.__iter__(one)),
     tuple: lambda one: list(tuple.__iter__(one)),
     OrderedDict: lambda one: dict(OrderedDict.items(one)),
-    defaultdict: lambda one: [_factory(one), dict(dict.items(one))],
+    defaultdict: lambda one: [vars(defaultdict)["default_factory"].__get__(one), dict(dict.items(one))],
     dict: lambda one: dict(dict.items(one)),
     MappingProxyType: lambda one: dict(one.items()),
     set: lambda one: set(set.__iter__(one)),
     frozenset: lambda one: set(frozenset.__iter__(one)),
-    deque: lambda one: [list(deque.__iter__(one)), _longest(one)],
+    deque: lambda one: [list(deque.__iter__(one)), vars(deque)["maxlen"].__get__(one)],
     PurePath: PurePath.__str__,
 }
 _NAMES: dict[type, str] = {MappingProxyType: "dict", PurePath: "path"}
@@ -163,7 +161,7 @@ class Content:
 
     def _of(self, value: Any, place: str) -> bytes:
         kind = type(value)
-        if kind in _SIMPLE:
+        if kind in PLAIN:
             return _digest(kind.__name__, repr(value).encode("utf-8", "surrogatepass"))
         if issubclass(kind, (FunctionType, type, ModuleType, *_OF_C)) or kind.__name__ == _CYTHON:
             return self._of_code(value, place)
@@ -183,23 +181,19 @@ class Content:
         if type(held.get("_target_")) is str:
             self.add(held["_target_"])
 
-    def _apart(self, value: Any, place: str) -> bytes:
-        met = dict(self._met)
-        try:
-            return self._of(value, place)
-        finally:
-            self._met = met
-
     def _inside(self, name: str, inside: Any, place: str) -> bytes:
         if isinstance(inside, (bytes, str)):
             return _digest(name, inside if isinstance(inside, bytes) else inside.encode())
-        if isinstance(inside, list) and len(inside) > _LONG and all(type(one) in _SIMPLE for one in inside):
+        if isinstance(inside, list) and len(inside) > _LONG and all(type(one) in PLAIN for one in inside):
             return _digest(f"long {name}", marshal.dumps(inside, 0))  # of this version: no references
         if isinstance(inside, set):
-            parts = [
-                self._apart(one, f"an element of {place}") for one in inside if not self._comes_later(one)
-            ]
-            return _digest(name, *sorted(parts))
+            met, found = self._met, []
+            for one in inside:  # in no order: each by itself
+                if not self._comes_later(one):
+                    self._met = dict(met)
+                    found.append(self._of(one, f"an element of {place}"))
+            self._met = met
+            return _digest(name, *sorted(found))
         if isinstance(inside, dict):
             self._targets(inside)
             pairs = [pair for pair in inside.items() if not self._comes_later(pair[1])]
@@ -263,7 +257,7 @@ def _instead(value: Any, kind: type) -> Any:
         # an installed decorator's object, such as numba's: beside function and options it holds what a process has made
         options = own_attribute(value, "targetoptions")
         plain = sorted(options.items() if type(options) is dict else (), key=str)
-        return (kind.__qualname__, wrapped, *[pair for pair in plain if type(pair[1]) in _SIMPLE])
+        return (kind.__qualname__, wrapped, *[pair for pair in plain if type(pair[1]) in PLAIN])
     if Enum in kind.__mro__:
         own = attributes_of(value)
         return ("enum", kind, own.get("_name_"), own.get("_value_"))
@@ -320,7 +314,5 @@ def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, b
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:
-    said = [
-        each for part in parts for each in (len(part).to_bytes(8, "big"), part)
-    ]  # "ab", "c" is not "a", "bc"
+    said = [len(part).to_bytes(8, "big") + part for part in parts]  # "ab", "c" is not "a", "bc"
     return hashlib.sha256(b"".join([kind.encode(), *said])).digest()

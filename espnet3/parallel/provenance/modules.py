@@ -154,7 +154,7 @@ def locate(module: str) -> dict[str, str]:
         name = ".".join(parts[:size])
         if (live := sys.modules.get(name)) is not None:
             file, folders = own_attribute(live, "__file__"), own_attribute(live, "__path__")
-        elif (spec := _spec(name, None if folders is None else tuple(map(str, folders)))) is not None:
+        elif (spec := _spec(name, folders)) is not None:
             file, folders = spec.origin if spec.has_location else None, spec.submodule_search_locations
         else:
             break
@@ -165,20 +165,13 @@ def locate(module: str) -> dict[str, str]:
     return files
 
 
-@functools.cache
-def _spec(name: str, folders: tuple[str, ...] | None) -> ModuleSpec | None:
+def _spec(name: str, folders: Any) -> ModuleSpec | None:
     try:
         if folders is not None:  # by its last name alone: the package it is in need not be loaded
             return PathFinder.find_spec(name.rpartition(".")[2], folders)
         return find_spec(name) if name else None
     except (ImportError, ValueError, AttributeError):  # of a finder that refuses the name
         return None
-
-
-def forget_places() -> None:
-    """Look modules up anew from here on."""
-    locate.cache_clear()
-    _spec.cache_clear()
 
 
 def absolute(module: str, level: int, package: str) -> str:

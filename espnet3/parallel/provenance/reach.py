@@ -34,14 +34,13 @@ from espnet3.parallel.provenance.code import (
     functions_in,
     imports_in,
 )
-from espnet3.parallel.provenance.content import WRAPPERS, Content, given_to
+from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, given_to
 from espnet3.parallel.provenance.modules import (
     MAIN,
     absolute,
     are_two,
     compiled,
     file_of,
-    forget_places,
     is_own,
     is_users,
     locate,
@@ -63,7 +62,6 @@ _NOT_CODE = frozenset({
 _OF_MODULES = frozenset({
     "__file__", "__name__", "__spec__", "__path__", "__package__", "__loader__", "__cached__", "__builtins__"
 })  # fmt: skip
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 _IMPORTERS = frozenset({
     "import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method", "instantiate",
@@ -83,7 +81,7 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
     hash of each function's code, and of what else counts, the nearest first. Then the import names of packages; of
     those, versions say whether they are the same.
     """
-    forget_places()  # nothing is imported from here on
+    locate.cache_clear()  # nothing is imported from here on
     roots, reach = list(roots), Reach()
     for root in roots:
         reach.add(root)
@@ -160,18 +158,16 @@ class Reach(Content):
                 entry["values"].setdefault(phrase, set()).add(content.hash(counts, phrase)[:DIGITS])
         self._entry(INSTALLED, None)["values"][PUT_THERE] = self._put
         by_file = {real(entry["file"]): entry for entry in self._entries.values() if entry["file"]}
-        plain = {(name, id(value)) for *_, value, _, name in self._values.values() if type(value) in PLAIN}
         for module, file, live in self._loaded:
-            there, held = by_file.get(real(file)), vars(live)
-            taken = {name for name, value in held.items() if (name, id(value)) in plain} - changed.of(held)
-            if (taken or there) and "unloaded" not in (there or ()) and (code := compiled(module, file)):
-                self._compare(there or self._entry(module, file), code, held, taken)
+            entry = by_file.get(real(file), {"unloaded": True})
+            if "unloaded" not in entry and (code := compiled(module, file)) is not None:
+                self._compare(entry, code, vars(live))
         for entry in self._entries.values():
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
 
-    def _compare(self, entry: dict[str, Any], code: CodeType, held: dict[str, Any], taken: Set[str]) -> None:
+    def _compare(self, entry: dict[str, Any], code: CodeType, held: dict[str, Any]) -> None:
         """Note which constants all processes have, and what the file says of functions that were compiled anew."""
         for name, found in functions_in(code).items():
             known, written = entry["code"].get(name, set()), {one.hash: one for one in map(facts_of, found)}
@@ -181,12 +177,11 @@ class Reach(Content):
                 if any(said.names < facts_of(self._codes[one]).names for one in known & self._codes.keys()):
                     known.update(written)
         for name, written_value in constants_in(code).items():
-            phrase = f"{VALUE}{name}"
-            if (name in taken or phrase in entry["values"]) and type(held.get(name)) in PLAIN:
+            if (phrase := f"{VALUE}{name}") in entry["values"] and type(held.get(name)) in PLAIN:
                 mine = constant_hash(held[name])
                 if mine == constant_hash(written_value) or not self._is_set(name):
                     entry["code"][phrase] = {mine}
-                    entry["values"].pop(phrase, None)
+                    del entry["values"][phrase]
 
     def _is_set(self, name: str) -> bool:
         """Tell whether loaded code sets a variable of that name; if none does, a file with another value was edited."""
@@ -292,6 +287,19 @@ class Reach(Content):
                 self._of_module(world[name], names)
             else:
                 self._value(str(world.get("__name__", "")), f"{VALUE}{name}", world[name], world, name)
+                if type(world[name]) in PLAIN:
+                    self._origin(world, name)
+
+    def _origin(self, world: dict[str, Any], name: str) -> None:
+        """Note a constant that a module imports where it is written, too: other processes read that file."""
+        module, package = str(world.get("__name__", "")), str(world.get("__package__") or "")
+        code = compiled(module, file) if (file := self._files_of(module)) is not None else None
+        for dotted, known in imports_in(code, package, at_once=True) if code is not None else ():
+            if known in (name, "*"):
+                home, _, there = (dotted if known == name else f"{dotted}.{name}").rpartition(".")
+                live: Any = sys.modules.get(home)
+                if is_a(live, ModuleType) and is_users(live) and vars(live).get(there, self) is world[name]:
+                    self._of_module(live, frozenset({there}))
 
     def _of_module(self, module: ModuleType, names: frozenset[str]) -> None:
         if (id(module), names) in self._looked:
@@ -323,7 +331,7 @@ class Reach(Content):
 
     def _imports(self, code: CodeType, package: str, called: Iterable[str] = ()) -> None:
         facts = facts_of(code)
-        for dotted in imports_in(code, package):
+        for dotted, _ in imports_in(code, package):
             self._module(dotted, facts.names)
         if _IMPORTERS.isdisjoint({*facts.names, *called}):
             return
@@ -368,7 +376,7 @@ class Reach(Content):
             entry["unloaded"] = True
             self._imports(code, package)
             return
-        for dotted in imports_in(code, package, at_once=True):
+        for dotted, _ in imports_in(code, package, at_once=True):
             for inner, where in locate(dotted).items():
                 if is_own(where) and inner not in MAIN:
                     self._file(inner, where, inner in sys.modules)

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from types import FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.provenance.code import BODY, facts_of
-from espnet3.parallel.provenance.content import WRAPPERS, given_to
+from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, given_to
 from espnet3.parallel.provenance.modules import MAIN, compiled, module_of, own_modules, real
-from espnet3.parallel.provenance.reach import (
-    INSTALLED,
-    PLAIN,
-    PUT_THERE,
-    VALUE,
-    Code,
-    constant_hash,
-    parts_in,
-)
+from espnet3.parallel.provenance.reach import INSTALLED, PUT_THERE, VALUE, Code, constant_hash, parts_in
 
 
 def changed_parts(old: Code, new: Code) -> list[str]:
@@ -124,10 +116,12 @@ def _parts_of(module: ModuleType, file: str, wanted: Set[str]) -> dict[str, set[
     return found
 
 
-def _differences(file: str, was: dict[str, Any], now: dict[str, set[str]]) -> Iterator[str]:
-    for name, one in was["code"].items():
-        if name in now and now[name].isdisjoint(one.split()):
-            yield _line("", file, name)
+def _differences(file: str, was: dict[str, Any], now: dict[str, set[str]]) -> list[str]:
+    return [
+        _line("", file, name)
+        for name, one in was["code"].items()
+        if name in now and now[name].isdisjoint(one.split())
+    ]
 
 
 def _line(module: str, file: str | None, name: str) -> str:

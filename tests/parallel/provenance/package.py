@@ -56,7 +56,9 @@ class Package:
     def forget(self) -> None:
         """Drop what was imported from here."""
         for name, module in list(sys.modules.items()):
-            if str(getattr(module, "__file__", None) or "").startswith(str(self.folder)):
+            held = vars(module)
+            files = [held.get("__file__"), *(held.get("__path__") or ())]
+            if any(str(file).startswith(str(self.folder)) for file in files):
                 del sys.modules[name]
         importlib.invalidate_caches()
 

@@ -33,9 +33,7 @@ def differences(old: Any, new: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("text", cases.GIVEN.values(), ids=cases.GIVEN)
-def test_another_argument_is_another_run(
-    package: Package, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_another_argument_is_a_new_run(package: Package, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """A value from the command line counts wherever it is kept; the same one is the same run."""
     text = text.replace("GIVEN", "int(sys.argv[1])")
     found = []
@@ -52,9 +50,7 @@ def test_another_argument_is_another_run(
 
 
 @pytest.mark.parametrize(("text", "before", "after"), cases.EDITED.values(), ids=cases.EDITED)
-def test_an_edit_of_what_decides_the_result_is_another_run(
-    package: Package, text: str, before: str, after: str
-) -> None:
+def test_an_edit_that_decides_a_result_is_seen(package: Package, text: str, before: str, after: str) -> None:
     """An edit is noticed however what is edited is reached; the same text is the same run."""
     helper = {"1": "1", "2": "2"}.get(after, "1") if "helper" in text else "1"
     first, again = (identity(package, text.replace("VALUE", before)) for _ in range(2))
@@ -63,9 +59,7 @@ def test_an_edit_of_what_decides_the_result_is_another_run(
 
 
 @pytest.mark.parametrize(("text", "before", "after"), cases.ACCEPTED.values(), ids=cases.ACCEPTED)
-def test_an_edit_that_decides_nothing_is_accepted(
-    package: Package, text: str, before: str, after: str
-) -> None:
+def test_an_edit_that_decides_nothing_is_none(package: Package, text: str, before: str, after: str) -> None:
     """Comments, docstrings, layout and what the runner does not reach may be edited."""
     first, then = (identity(package, text.replace("VALUE", value)) for value in (before, after))
     assert differences(first, then) == []

@@ -1,13 +1,12 @@
 """Which edits of the user's code are noticed: those of what a result depends on, and no others."""
 
 import importlib.util
-import sys
 
 import pytest
 
 from espnet3.parallel import ConfigError
 from espnet3.parallel.provenance.reach import INSTALLED, code_of
-from espnet3.parallel.provenance.record import LoadedCode, changed_parts
+from espnet3.parallel.provenance.record import LoadedCode, changed_files, changed_parts
 from tests.parallel.provenance.package import ROOT, Package
 
 FIRST = """
@@ -67,9 +66,7 @@ FIRST = """
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_in_the_file_of_the_runner_what_it_reaches_counts(
-    package: Package, old: str, new: str, said: list[str]
-) -> None:
+def test_what_the_runner_reaches_counts(package: Package, old: str, new: str, said: list[str]) -> None:
     """In the runner's own file an edit counts where the runner reaches it; the lines that start the run do not."""
     package.write("other", "def shift(x):\n    return x\n")
     package.write("program", FIRST)
@@ -105,18 +102,29 @@ def test_what_else_is_loaded_is_no_difference_by_itself(package: Package) -> Non
     assert changed_parts(beside, alone) == changed_parts(alone, beside) == []
 
 
-def test_modules_of_one_name_in_folders_without_init_are_two(package: Package) -> None:
-    """Each of them has its own functions and constants, between two starts and for a run's other processes."""
-    text = "K = {}\n\ndef work():\n    return K\n"
-    package.write("a/util", text.format(1))
-    package.write("b/util", text.format(2))
-    taken = "from a import util as one\nfrom b import util as other"
-    package.write("program", ROOT.format(imports=taken, calls="one.work() - other.work()"))
-    before = package.code()
+@pytest.mark.parametrize(
+    ("taken", "calls"),
+    [
+        ("from a import util as one\nfrom b import util as other", "one.work() - other.work()"),
+        ("from b.util import K", "K"),
+        ("from b.util import N, K as held", "held"),
+        ("from b.util import *", "K"),
+        ("from deep import K", "K"),
+    ],
+)
+def test_a_constant_is_named_where_it_is_written(package: Package, taken: str, calls: str) -> None:
+    """On disk, at a new start and in a process that has loaded another text: not in a file of that name elsewhere."""
+    text = "K = {}\nN = {}\n\ndef work():\n    return K\n"
+    package.write("a/util", text.format(1, 2))  # neither folder has an __init__
+    package.write("b/util", text.format(2, 2))
+    package.write("deep/__init__", "from b.util import *")
+    package.write("program", ROOT.format(imports=taken, calls=calls))
+    before, said = package.code(), f"{package.folder}/b/util.py: the value of K has changed"
+    package.write("b/util", text.format(2, 3))
+    assert changed_files(before) == changed_parts(before, package.code()) == []
     LoadedCode(before).check("this process")
-    package.write("b/util", text.format(1))
-    del sys.modules["a"], sys.modules["b"]  # these have no file, and would be kept
-    said = f"{package.folder}/b/util.py: the value of K has changed"
-    assert changed_parts(before, package.code()) == [said]
+    package.write("b/util", text.format(1, 2))
+    assert changed_files(before) == [said]
+    assert said in changed_parts(before, package.code())
     with pytest.raises(ConfigError, match=said):
         LoadedCode(before).check("this process")

@@ -80,7 +80,7 @@ def changed_at(n: int, at: int | None) -> Any:
     return array
 
 
-DIFFERENT: list[tuple[str, Any, Any]] = [
+DIFFERENT: list[tuple[Any, ...]] = [
     ("long arrays", changed_at(5000, None), changed_at(5000, 2500)),
     ("arrays of another shape", np.zeros((2, 3)), np.zeros((3, 2))),
     ("arrays of another type", np.zeros(3, "f4"), np.zeros(3, "f8")),
@@ -114,17 +114,9 @@ DIFFERENT: list[tuple[str, Any, Any]] = [
     ("cached functions", functools.cache(closure(1)), functools.cache(closure(2))),
     ("properties", property(closure(1)), property(closure(2))),
     ("the order of a dict", {"yes": 1, "no": 2}, {"no": 2, "yes": 1}),
-    (
-        "names of a structured type",
-        np.zeros(1, [("a", "i4"), ("b", "i4")]),
-        np.zeros(1, [("b", "i4"), ("a", "i4")]),
-    ),
+    ("names of a structured type", *(np.zeros(1, [(one, "i4") for one in two]) for two in ("ab", "ba"))),
     ("the order of categories", pandas.Categorical(["a"], ["a", "b"]), pandas.Categorical(["a"], ["b", "a"])),
-    (
-        "the name of columns",
-        pandas.DataFrame().rename_axis(columns="u"),
-        pandas.DataFrame().rename_axis(columns="v"),
-    ),
+    ("the name of columns", *(pandas.DataFrame().rename_axis(columns=name) for name in "uv")),
     ("a table's attrs", with_attrs(1), with_attrs(2)),
     ("keys 1 and '1'", {1: "a", "1": "b"}, {1: "c", "1": "b"}),
     ("a set and a frozenset", {1}, frozenset({1})),
@@ -164,9 +156,7 @@ def test_pandas_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [(x for x in "ab"), iter([1]), socket.socket()],
-    ids=["generator", "iterator", "socket"],
+    "value", [(x for x in "ab"), iter([1]), socket.socket()], ids=["made", "iter", "net"]
 )
 def test_what_has_no_content_is_refused(value: Any) -> None:
     """What may decide a result and cannot be looked at is refused with its place."""
@@ -203,17 +193,8 @@ def test_every_process_has_the_same_hash() -> None:
         "p = Plain(); p.names = {'a', 'b', 'c'}; p.table = {('x', 1): np.arange(3)}\n"
         "print(content_hash([p, {'k', 'l'}, lambda: 1, frozenset('abc'), np.random.default_rng(1)]))\n"
     )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"PYTHONHASHSEED": seed},
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
-    assert len(found) == 1
+    seeds = [{"PYTHONHASHSEED": seed} for seed in "123"]
+    assert len({subprocess.check_output([sys.executable, "-c", program], env=env) for env in seeds}) == 1
 
 
 def test_an_installed_decorators_object_is_its_function_and_options() -> None:

@@ -24,8 +24,8 @@ BUDGET: list[tuple[int, list[str]]] = [
     ),
     (1_693, ["espnet3/parallel/provenance/"]),
     (3_016, ["espnet3/parallel/ledger/"]),
-    (3_039, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_743, ["espnet3/parallel/pilots/"]),
+    (3_045, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
+    (2_746, ["espnet3/parallel/pilots/"]),
     (1_194, ["espnet3/parallel/local/"]),
     (
         4_416,
@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (818, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_729, ["espnet3_parallel/"]),
     (5_221, ["espnet3/components/", "espnet3/systems/"]),
-    (40_971, ["tests/"]),
+    (40_994, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

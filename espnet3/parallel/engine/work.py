@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import time
 from array import array
 from bisect import bisect_left
@@ -35,7 +34,6 @@ MAX_ITEMS = 1 << 16  # per chunk; the list of its results is memory of the drive
 _FAR = 0.1  # of a chunk's seconds, or an item's: a slot is far if a round trip takes more
 _FLOOR = 0.0005  # seconds: chunks near the end get no shorter than this, the trip would cost more
 _WARM = 8.0  # an average over so many chunks
-
 _PATIENCE = 0.01  # seconds a chunk waits for a slow iterator before it goes with fewer items
 _UNCHANGING = (tuple, range)
 _LEAST_AT_RISK = 64  # items: fewer are repeated sooner than sent one by one
@@ -188,8 +186,7 @@ class Work:
         if self._iterator is not None:
             items: Sequence[Any] = self._pull(max(1, int(min(units, most))))
         else:
-            assert self.total is not None
-            end = min(at + self._count(at, units, most), self.total)
+            end = at + self._count(at, units, most)
             order = self.order
             items = self._items[at:end] if order is None else [self._items[i] for i in order[at:end]]
         self._next += len(items)
@@ -268,13 +265,11 @@ class Sizer:
         self._bytes_per_item = 0.0
         self._pace = 0.0  # seconds per item
         self._long = False  # whether items longer than the budget were seen
-        self._trip = 0.0  # seconds of the shortest round trip
+        self.trip = 0.0  # seconds of a round trip to the nearest slot
         self.most_ahead = MAX_ITEMS  # chunks that may wait in a slot, if they are as large as those so far
 
-    def seen(self, units: float, items: int, seconds: float, n_bytes: int, away: float | None = None) -> None:
-        """Learn from one finished chunk; `away`: seconds until it was back, where it was sent to an idle slot."""
-        if away is not None:
-            self._trip = min(self._trip or away, max(1e-6, away - seconds))
+    def seen(self, units: float, items: int, seconds: float, n_bytes: int) -> None:
+        """Learn from one finished chunk."""
         rate = units / max(seconds, 1e-6)
         weight = 1.0 / min(self._chunks + 1.0, _WARM)
         off = min(1.0, abs(rate / self._rate - 1.0)) if self._rate else 1.0
@@ -294,7 +289,7 @@ class Sizer:
         if not self._rate:
             return 0.0, most, BUDGET
         cuts = _CUTS[1] + (_CUTS[0] - _CUTS[1]) * min(1.0, self._off / _VARIES)
-        share = max(left / (cuts * max(1, self._slots())), self._rate * max(_FLOOR, self._trip))
+        share = max(left / (cuts * max(1, self._slots())), self._rate * max(_FLOOR, self.trip))
         longest = self._longest(left, window)
         units = min(self._most, self._rate * longest, share)
         return units, most, max(min(longest, BUDGET), units / self._rate)
@@ -314,10 +309,8 @@ class Sizer:
         A chunk that waits behind a long item is out of reach for other slots: it waits only where they are far, too.
         """
         seconds = max(self._pace, self._longest(left, 2))
-        far = self._trip > _FAR * seconds
-        if not self._chunks or (self._long and not far):
+        far = self.trip > _FAR * seconds
+        plenty = 2 * self._rate * self.trip if far else 8 * min(self._most, self._rate * BUDGET)
+        if not self._chunks or (self._long and not far) or left <= plenty * max(1, self._slots()):
             return 1
-        plenty = 2 * self._rate * self._trip if far else 8 * min(self._most, self._rate * BUDGET)
-        if left <= plenty * max(1, self._slots()):
-            return 1
-        return 1 + min(max(1, math.ceil(self._trip / seconds)), self.most_ahead)
+        return 1 + min(1 + int(self.trip / seconds), self.most_ahead)

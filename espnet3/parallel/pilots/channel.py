@@ -17,6 +17,7 @@ import select
 import socket
 import struct
 import sys
+import time
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Channel:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _notice_lost_host(sock)
         self.received = 0  # bytes of the last message
+        self.trip = 0.0  # seconds to another host and back, as it connected; of this host, however busy, 0
         self._inbox = bytearray(_FIRST)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
@@ -265,9 +267,13 @@ def greet_worker(sock: socket.socket, key: bytes) -> Channel:
     """Make the driver's side of the handshake; return the channel or raise."""
     if _is_encrypted(sock):
         sock.do_handshake()
+    begin = time.perf_counter()
     _handshake(sock, key, b"driver", b"worker")
     _limit_unanswered(sock)
-    return TlsChannel(sock) if _is_encrypted(sock) else Channel(sock)
+    channel = TlsChannel(sock) if _is_encrypted(sock) else Channel(sock)
+    if sock.family != socket.AF_UNIX:
+        channel.trip = time.perf_counter() - begin  # their proof is an answer to what we have sent
+    return channel
 
 
 def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext | None = None) -> Channel:

@@ -170,16 +170,16 @@ class PilotRun:
             self._kept = False
             self._unsure = {slot for slot in fresh if slot.mark is None or not slot.mark.in_setup()}
             self._sure_by = self._looked + _ANSWER
+        path = search_path()  # as it is now: a notebook may have added to it since the workers began
+        message = ("run", self._id, self._blob, self.spec.setup_timeout, path, self._hearing)
+        this_process = socket.gethostname(), os.getpid()
         for slot in fresh:
-            here = slot.hello.process == (socket.gethostname(), os.getpid())
-            if here and self.spec.policy.item_timeout is not None:
+            if slot.hello.process == this_process and self.spec.policy.item_timeout is not None:
                 raise ConfigError(
                     "item_timeout kills the worker of an item that takes too long, and these workers are threads "
                     "of this process; use worker processes (leave out `processes: false`)"
                 )
             self._selector.register(slot, selectors.EVENT_READ)
-            path = search_path()  # as it is now: a notebook may have added to it since the workers began
-            message = ("run", self._id, self._blob, self.spec.setup_timeout, path, self._hearing)
             try:
                 slot.channel.send((*message, slot in self._unsure))
             except ChannelClosedError:
@@ -340,6 +340,8 @@ class PilotRun:
         slot.ready = True
         tally, ready = self.tally, self._feeder.ready
         ready[slot] = time.perf_counter()
+        sizer, trip = self._feeder.sizer, slot.channel.trip
+        sizer.trip = min(sizer.trip, trip) if len(ready) > 1 else trip
         if tally.ready is None:
             tally.ready = ready[slot]
         tally.imports, tally.env = max(tally.imports, imports), max(tally.env, env)
@@ -351,8 +353,6 @@ class PilotRun:
 
     def _done(self, slot: Slot, done: Done, values: list[Any]) -> None:
         chunk = self._feeder.came_back(slot)
-        away = None if slot.since is None else time.perf_counter() - slot.since
-        slot.since = None
         self._losses.progress()
         slot.late = None
         n = len(values)
@@ -373,8 +373,9 @@ class PilotRun:
             self.work.put_back(chunk.part(n))
             chunk = Chunk(chunk.start, chunk.items[:n], chunk.suspect, n_bytes=chunk.n_bytes)
         if n and not chunk.suspect:
-            size = max(chunk.n_bytes, slot.channel.received)
-            self._feeder.sizer.seen(self.work.units(chunk), n, done.seconds, size, away)
+            self._feeder.sizer.seen(
+                self.work.units(chunk), n, done.seconds, max(chunk.n_bytes, slot.channel.received)
+            )
         self._out.append((chunk, block))
 
     def _not_sent(self, chunk: Chunk, error: BaseException) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -107,8 +106,7 @@ class Feeder:
             ("chunk", self.run_id, items, chunk.start, chunk.suspect, positions, seconds)
         )
         chunk.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
-        ahead = itertools.islice(slot.flying, 1, None)
-        if slot.flying and sum(c.n_bytes for c in ahead) + chunk.n_bytes > _AHEAD:
+        if slot.flying and sum(each.n_bytes for each in [*slot.flying, chunk][1:]) > _AHEAD:
             self.sizer.most_ahead = len(slot.flying) - 1
             self.work.put_back(chunk)
             return False
@@ -120,7 +118,6 @@ class Feeder:
             self._quarantined.discard(slot.hello.process)
             self.work.put_back(chunk)
             return False
-        slot.since = None if slot.flying else time.perf_counter()
         slot.flying.append(chunk)
         self.flying += 1
         return True

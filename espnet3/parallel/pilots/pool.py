@@ -50,7 +50,6 @@ class Slot:
     flying: deque[Chunk] = field(default_factory=deque)  # sent and not answered; the worker is at the first
     ready: bool = False  # has the current run's env
     seen: tuple[InFlight, float] | None = None  # its mark, and since when by the driver's clock
-    since: float | None = None  # when it was sent the chunk that it is at; None: it had another one then
     late: Late | None = None  # the item for which it was killed, as that took too long
     end: ProcessEnd | None = None  # how it was lost, where this side knows that better than the cluster
 
@@ -80,10 +79,8 @@ class SlotClaim:
 
     def wake(self) -> None:
         """Let the run's loop know that slots have arrived; from any thread."""
-        try:
+        with suppress(OSError):  # full (the loop will wake anyway) or closed (the run is over)
             self._wake_w.send(b"!")
-        except OSError:  # full (the loop will wake anyway) or closed (the run is over)
-            pass
 
     def collect(self) -> list[Slot]:
         """Take the slots that are free now."""

@@ -225,10 +225,8 @@ class Pilot:
 
     def _report_broken(self, run_id: int, error: BaseException) -> None:
         kind, text, trace = describe_error(error)
-        try:
+        with suppress(OSError, *ANYTHING):  # what broke it may be in the way: the driver reads the end
             self._send(("broken", run_id, f"{kind}: {text}", trace))
-        except (OSError, *ANYTHING):  # what broke it may be in the way of this too: the driver reads the end
-            pass
         self.channel.close()
 
     def is_needed(self) -> bool:

@@ -75,3 +75,14 @@ def test_slow_items_travel_alone():
     for left in (1000, 20, 6):
         for window in (1, 2):
             assert sizer.next(left, window)[0] < 1
+
+
+def test_nothing_waits_behind_a_long_item_of_a_near_slot():
+    """Only where a round trip costs a tenth of an item or more is one sent ahead of a long one."""
+    sizer = Sizer(lambda: 2)
+    for _ in range(9):
+        sizer.seen(1, 1, 0.1, 0)
+    windows = []
+    for sizer.trip in (0.0, 0.005, 0.02, 0.25):
+        windows.append([sizer.window(left) for left in (1000, 4)])
+    assert windows == [[1, 1], [1, 1], [2, 2], [4, 1]]

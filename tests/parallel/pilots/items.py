@@ -33,6 +33,14 @@ def in_rounds(item, folder, workers):
     return item
 
 
+class Slow(int):
+    """A number that is sent as on a busy machine: late."""
+
+    def __reduce__(self):
+        time.sleep(LONG / 4)
+        return int, (int(self),)
+
+
 def first_waits(item, folder, workers, items):
     """The first items, one fewer than there are workers, last until all others have begun; the next is long, too."""
     if item < workers - 1:
@@ -40,7 +48,7 @@ def first_waits(item, folder, workers, items):
     else:
         begun(item, folder, 0)
         time.sleep(LONG if item < workers + 1 else 0)
-    return item
+    return Slow(item)
 
 
 class Env(EnvironmentProvider):

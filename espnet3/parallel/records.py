@@ -17,7 +17,7 @@ THIS_PROCESS = "this process"  # the worker's name if the driver itself runs the
 MEMORY_LIMIT = "memory_limit"  # a reason of `ProcessEnd`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots it would be pickled in Python, for each run
 class Policy:
     """Rules for the items of a run, wherever they run."""
 

@@ -58,8 +58,8 @@ def _set_arguments(words: list[str]) -> None:
 
 
 def _umask() -> int:
-    with open("/proc/self/status") as status:  # `os.umask` would change it meanwhile, for every thread
-        return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
+    with open("/proc/self/status", "rb", 0) as status:  # `os.umask` would change it, for every thread
+        return int(status.read(256).partition(b"\nUmask:")[2].split(None, 1)[0], 8)
 
 
 _LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}

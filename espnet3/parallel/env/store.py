@@ -145,7 +145,7 @@ class EnvStore:
 ENVS = EnvStore()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots it would be pickled in Python, for each run
 class Adding:
     """A setup function that adds entries to another's env; what that env holds already stays."""
 

@@ -40,7 +40,7 @@ _PRINTED = "printed"  # the key of a line in place of a record: its stream
 _OURS = ("distributed", "dask", "tornado", "bokeh", "espnet3.parallel")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots it would be pickled in Python, for each run
 class Hearing:
     """The driver's wishes about records and lines of its items."""
 

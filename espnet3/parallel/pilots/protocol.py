@@ -58,7 +58,7 @@ class Hello:
         return (self.host, self.pid)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots it would be pickled in Python, for each run
 class RunSpec:
     """The function, env and policy of a run, for a slot before its first chunk."""
 

@@ -181,9 +181,6 @@ def _has_threads(client: Any) -> bool:
     return str(client.scheduler.address).startswith("inproc")
 
 
-if TYPE_CHECKING:
-    from espnet3.parallel.pilots.protocol import RunSpec
-
 _SLICE = 0.1  # seconds of work between two looks at the progress bar
 _MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's memory
 
@@ -214,9 +211,7 @@ def _alarm(timeout: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run_inline(
-    spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, Any], tally: Tally
-) -> Generator[tuple[Chunk, Block], None, None]:
+def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, Any], tally: Tally) -> Pairs:
     """Run all work in this thread; `build` makes the env, without it `env` is taken."""
     tally.joined = time.perf_counter()
     if build is not None:

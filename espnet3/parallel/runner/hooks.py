@@ -53,7 +53,7 @@ def default(hook: F) -> F:
 
 def is_default(runner: type, name: str) -> bool:
     """Return whether a runner's hook is that of the base."""
-    hook = inspect.getattr_static(runner, name)
+    hook = vars(_owner(runner, name))[name]
     return own_attribute(getattr(hook, "__func__", hook), _DEFAULT) is True
 
 
@@ -74,7 +74,7 @@ def make_static(runner: type) -> None:
     Such a function (`write_record = Other.write_record`) was written without `self`.
     """
     for name in _STATIC:
-        own = inspect.getattr_static(runner, name)
+        own = vars(_owner(runner, name))[name]
         if inspect.isfunction(own):  # plain, so a method: also one that a mixin brings
             if not _is_assigned(runner, name, own):
                 raise SignatureError(
@@ -83,6 +83,8 @@ def make_static(runner: type) -> None:
                 )
             setattr(runner, name, staticmethod(own))
         func = getattr(own, "__func__", own)
+        if own_attribute(func, _DEFAULT):
+            continue
         called = runner.__qualname__ if FUNCTION in vars(runner) else f"{runner.__qualname__}.{name}"
         if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
             raise SignatureError(
@@ -96,8 +98,12 @@ def make_static(runner: type) -> None:
             )
 
 
+def _owner(runner: type, name: str) -> type:
+    return next(base for base in runner.__mro__ if name in vars(base))
+
+
 def _is_assigned(runner: type, name: str, function: Any) -> bool:
-    owner = next(base for base in runner.__mro__ if name in vars(base))
+    owner = _owner(runner, name)
     made_here = (owner.__module__, f"{owner.__qualname__}.{name}")
     first = next(iter(inspect.signature(function).parameters), "")
     return (function.__module__, function.__qualname__) != made_here and first not in ("self", "cls")
@@ -266,8 +272,7 @@ def close_all(writers: Any) -> None:
     """Close every writer in the result of `open_writers`: one, or any nesting of lists, tuples, sets and mappings.
 
     A writer has a method `close`; other values (a path, a number) stay as they are. Each is closed once, in order, also
-    after one that raises.
-    The first exception is raised then.
+    after one that raises, and the first exception is raised then.
     """
     first: BaseException | None = None
     for writer in _found(writers, set()):

@@ -163,17 +163,20 @@ class Store:
         killed: dict[int | None, float] = {}
         while True:
             with self.locked():
+                everyone = self.elements()
                 for each in self.select(job):
-                    if each.state == "waiting" and self._may_start(each):
+                    if each.state == "waiting" and self._may_start(each, everyone):
                         running[each.index] = self._start(each)
                     elif each.state == "running":
                         self._look_after(each, running[each.index], killed)
+                    else:
+                        continue
+                    everyone = self.elements()
                 if all(each.state == "done" for each in self.select(job)):
                     return
             time.sleep(TICK)
 
-    def _may_start(self, element: Element) -> bool:
-        everyone = self.elements()
+    def _may_start(self, element: Element, everyone: list[Element]) -> bool:
         busy = sum(each.cores for each in everyone if each.state == "running")
         siblings = sum(each.state == "running" and each.job == element.job for each in everyone)
         earlier = any(each.state == "waiting" and each.job < element.job for each in everyone)

@@ -61,7 +61,7 @@ class First(BaseRunner):
 
     @staticmethod
     def forward(item, folder, workers, items):
-        return first_waits(item, folder, workers, items)
+        return int(first_waits(item, folder, workers, items))
 
 
 class Misjudged(First):

@@ -64,7 +64,8 @@ def play(case: Case, workers: int, base: Path, code: Path = REPO) -> Run:
     program = home / "program.py"
     program.write_text(case.judged_program())
     token = uuid.uuid4().hex
-    env = {**os.environ, "PYTHONPATH": str(code), "TMPDIR": str(home / "tmp"), TOKEN: token}
+    full = {"ESPNET3_TRACEBACK": "full"}  # with the line that raised an error
+    env = {**os.environ, **full, "PYTHONPATH": str(code), "TMPDIR": str(home / "tmp"), TOKEN: token}
     for name in ("PYTHONHASHSEED", "PYTEST_CURRENT_TEST"):  # each process orders its sets in its own way
         env.pop(name, None)
     with (home / "output").open("wb") as output:
@@ -134,7 +135,10 @@ def _unclear(case: Case, verdict: dict[str, Any]) -> list[str]:
     sentence = len(verdict["message"].split()) >= 4
     if any(base.endswith(".ParallelError") for base in verdict["bases"]) and sentence:
         return []
-    ours = "espnet3" in Path(verdict["file"]).parts and verdict["code"].startswith("raise ")
+    raised = verdict["code"].startswith(
+        ("raise ", "return call(")
+    )  # the second one: called with other arguments
+    ours = "espnet3" in Path(verdict["file"]).parts and raised
     noted = any("item" in note for note in verdict["notes"])  # a note of ours says which item
     if verdict["error"] in _CLEAR and (ours or noted) and sentence:
         return []

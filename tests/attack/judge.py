@@ -135,9 +135,8 @@ def _unclear(case: Case, verdict: dict[str, Any]) -> list[str]:
     sentence = len(verdict["message"].split()) >= 4
     if any(base.endswith(".ParallelError") for base in verdict["bases"]) and sentence:
         return []
-    raised = verdict["code"].startswith(
-        ("raise ", "return call(")
-    )  # the second one: called with other arguments
+    # Python itself raises where a call has other arguments, or data no items
+    raised = verdict["code"].startswith(("raise ", "return call(", "found = iter("))
     ours = "espnet3" in Path(verdict["file"]).parts and raised
     noted = any("item" in note for note in verdict["notes"])  # a note of ours says which item
     if verdict["error"] in _CLEAR and (ours or noted) and sentence:

@@ -113,12 +113,6 @@ def _name_of_place(path: str) -> str:
     return f"{_name_of_place(folder)}.{name}" if is_packaged else name
 
 
-def are_two(one: str | None, other: str | None) -> bool:
-    """Tell whether two files are there, and are not one: cells of a notebook are in no file."""
-    files = [real(file) for file in (one, other) if file and os.path.isfile(file)]
-    return len(files) == 2 and files[0] != files[1]
-
-
 class _Reader(SourceFileLoader):
     def set_data(self, *_: Any, **__: Any) -> None:
         """Write no compiled file."""

@@ -38,7 +38,6 @@ from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, given_
 from espnet3.parallel.provenance.modules import (
     MAIN,
     absolute,
-    are_two,
     compiled,
     file_of,
     is_own,
@@ -193,8 +192,9 @@ class Reach(Content):
 
     def _entry(self, module: str, file: str | None) -> dict[str, Any]:
         if (module, file) not in self._places:
-            name = name_of(module, file)
-            while are_two(self._entries.get(name, {}).get("file"), file):
+            name, known = name_of(module, file), self._entries.get
+            here = os.path.isfile(file or "") and real(file or "")  # cells of a notebook are in no file
+            while here and os.path.isfile(at := known(name, {}).get("file") or "") and real(at) != here:
                 name += "'"  # another folder has one of that name
             new: dict[str, Any] = {"file": file, "module": module, "code": {}, "values": {}}
             self._places[module, file] = self._entries.setdefault(name, new)

@@ -40,11 +40,11 @@ LAYERS = [
     ),
     ("what items get: providers, the envs of a process, and calls with their env", ["env_provider", "env"]),
     ("chunks pulled by workers, wherever those run: both ends of the channel", ["pilots"]),
-    ("the same on the workers of a Dask client", ["pilots.dask"]),
     (
         "worker processes of this machine, which come from one server and stand under one supervisor",
         ["local"],
     ),
+    ("such a process beside each of the workers of a Dask client", ["pilots.dask"]),
     ("the same processes as workers of a Dask cluster", ["local.dask"]),
     ("worker processes of other machines, and the client of any cluster", ["clusters"]),
     ("the choice of where a call runs: the one place that knows all launchers", ["runner"]),

@@ -28,7 +28,7 @@ from espnet3.parallel.backends.loading import asked
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters import options as block_options
 from espnet3.parallel.clusters.arrays import Arrays, array_script
-from espnet3.parallel.clusters.keeper import JobKeeper, came_back, follow
+from espnet3.parallel.clusters.keeper import JobKeeper, follow
 from espnet3.parallel.clusters.security import PRELOAD, RunCertificate, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import (
@@ -126,12 +126,6 @@ class KeptCluster(WorkerCluster):
     def given_up(self) -> str | None:
         """Return why no worker will come, once that is known."""
         return None if self.keeper is None else self.keeper.broken
-
-    def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Return whether a lost worker went because its job ended; None: not known yet."""
-        if came_back(self, worker, address):
-            return False  # the job goes on
-        return None if self.keeper is None else self.keeper.has_left(worker)
 
     def missing(self) -> str:
         """Return the jobs whose workers have not come, with their states and what to look at."""

@@ -12,7 +12,6 @@ import os
 import uuid
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.clusters.keeper import follow
@@ -21,7 +20,7 @@ from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, StartsInTime, g
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
 from espnet3.parallel.kube.manifests import RUN
-from espnet3.parallel.kube.server import Server, events_of, is_going, log_of, sentence
+from espnet3.parallel.kube.server import Server, events_of, log_of, sentence
 from espnet3.parallel.kube.spec import cluster_spec, owner_of
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster, listed, not_there
 
@@ -131,15 +130,6 @@ class Pods(WorkerCluster):
             look = f"kubectl -n {self.server.namespace} get events"
             return not_there(f"DaskCluster {self.label}", "has no pod: a quota may be used up", look)
         return listed(shown, len(waiting) - len(shown))
-
-    def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Return whether the pod of a worker is gone or going, rather than its process alone."""
-        host = urlsplit(address).hostname
-        try:
-            there = [pod for pod in self.pods() if pod.get("status", {}).get("podIP") == host]
-        except ParallelError:  # without an answer: as if the worker were nothing but its process
-            return False
-        return all(is_going(pod) for pod in there)
 
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
         """Have as many workers as there is work for, with `adapt`."""

@@ -24,7 +24,6 @@ from distributed.deploy.spec import ProcessInterface, SpecCluster
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.ssh_hosts import PER_HOST, SshHost, ssh_hosts, unreachable, worker_hosts
-from espnet3.parallel.clusters.keeper import came_back
 from espnet3.parallel.clusters.options import own_scratch
 from espnet3.parallel.clusters.security import PRELOAD, RunCertificate, certificate_for
 from espnet3.parallel.config import ParallelConfig
@@ -219,15 +218,6 @@ class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster, WorkerCluster):
         if workers and all(worker.failure for worker in workers):
             return "\n".join(str(worker.failure) for worker in workers)
         return None
-
-    def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Tell whether a lost worker went with its session; None: not known yet."""
-        for each in list(self.workers.values()):
-            remote: Any = each
-            mine = worker.split(".", maxsplit=1)[0] == remote.name
-            if mine and (worker != remote.turn_name or remote.ended.is_set()):
-                return True
-        return False if came_back(self, worker, address) else None
 
     def missing(self) -> str:
         """Return what is wrong with each host whose worker has not come."""

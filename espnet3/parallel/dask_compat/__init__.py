@@ -83,21 +83,6 @@ def interrupted_before_start(error: BaseException | None) -> bool:
     return isinstance(error, NameError) and error.name == "future"
 
 
-def slow_heartbeats(worker: Any, seconds: float) -> None:
-    """Reduce the heartbeats of a worker in this process to one in so many seconds, or as few as the scheduler wants.
-
-    The answer to a heartbeat sets the `callback_time` (milliseconds) anew.
-    """
-    heartbeat = worker.periodic_callbacks["heartbeat"]
-    send = heartbeat.callback
-
-    async def beat() -> None:
-        await send()
-        heartbeat.callback_time = max(heartbeat.callback_time, seconds * 1000)
-
-    heartbeat.callback = beat
-
-
 def worker_arguments(command: str | None) -> frozenset[str]:
     """Return the options of a worker's command line, such as "--name"; empty if the command is not Dask's."""
     from distributed.cli.dask_worker import main

@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import pickle
 import queue
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +22,9 @@ from types import FrameType
 from typing import Any
 
 from espnet3.parallel.checks import own_attribute
+from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import describe_error, stack_text
-from espnet3.parallel.engine.watch import AwakeClock
+from espnet3.parallel.engine.watch import AwakeClock, end_process
 from espnet3.parallel.env.injection import name_of
 from espnet3.parallel.errors import EnvTypeError, SignatureError, WorkerSetupError
 from espnet3.parallel.messages import brief
@@ -48,12 +51,15 @@ class EnvStore:
         self._envs: dict[str, _Env] = {}
         self._defaults: list[str] = []
         self._borrowed: list[str] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._shared = self._followed = ""
+        self._seen = b""
 
     @property
     def default(self) -> str | None:
         """The key of the env that was made the default last and has not been dropped."""
         with self._lock:
+            self._read()
             return self._defaults[-1] if self._defaults else None
 
     def register(
@@ -65,10 +71,53 @@ class EnvStore:
                 self._envs[key] = _Env(build, timeout)
             if default:
                 self._defaults = [*(k for k in self._defaults if k != key), key]
+                self._write()
+
+    def share(self, folder: str) -> str:
+        """Have a file in a folder name the defaults from now on, none of them built; return its path."""
+        with self._lock:
+            if not self._shared:
+                self._shared = os.path.join(folder, f"envs-{os.getpid()}")
+                self._write()
+            return self._shared
+
+    def follow(self, path: str) -> None:
+        """Have the defaults that another process shares, as they are whenever one is asked for."""
+        self._followed = path
+
+    def _write(self) -> None:
+        if self._shared:
+            fresh = f"{self._shared}-{uuid.uuid4().hex}"
+            entries = [(key, self._envs[key].build, self._envs[key].timeout) for key in self._defaults]
+            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(pickling.dumps(entries))
+            os.replace(fresh, self._shared)
+
+    def _read(self) -> None:
+        if not self._followed:
+            return
+        try:
+            with open(self._followed, "rb") as file:
+                blob = file.read()
+        except FileNotFoundError:  # the other process has ended with its folder, and this one is about to
+            end_process()
+        if blob == self._seen:
+            return
+        self._seen, entries = blob, pickle.loads(blob)
+        for key in {*self._defaults} - {key for key, _, _ in entries}:
+            self._forget(key)
+        for key, build, timeout in entries:
+            self.register(key, build, default=True, timeout=timeout)
 
     def get(self, key: str | None) -> dict[str, Any]:
         """Return the env of `key`, building it if this is its first use; None gives an empty one."""
-        return {} if key is None else self._built(self._envs[key])
+        if key is None:
+            return {}
+        with self._lock:
+            if key not in self._envs:
+                self._read()
+            entry = self._envs[key]
+        return self._built(entry)
 
     def _built(self, entry: _Env) -> dict[str, Any]:
         with entry.lock:
@@ -140,6 +189,7 @@ class EnvStore:
         for names in (self._defaults, self._borrowed):
             if key in names:
                 names.remove(key)
+                self._write()
 
 
 ENVS = EnvStore()

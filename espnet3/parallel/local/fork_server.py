@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, Kind
@@ -83,26 +83,27 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": st
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
+OF_DASK = "distributed.worker", "espnet3.parallel.pilots.dask.pools"  # what a worker of Dask's needs
 _MOST_TEXT = 1 << 17  # MAX_ARG_STRLEN of Linux: bytes of one variable, with its name
 
 
 class ForkServer:
     """The driver's handle of one server process. Its methods are for one thread unless they say otherwise.
 
-    `extra_env`: over the caller's own. Without `dask`, workers have nothing but slots.
+    `modules`: loaded at its start, and so in all of its workers, which have nothing but slots without them.
     """
 
-    def __init__(self, extra_env: dict[str, str] | None = None, *, dask: bool = True) -> None:
+    def __init__(self, modules: Sequence[str] = ()) -> None:
         # where the caller has closed a standard stream, a socket gets its number
         stdout, stderr = _null_if_closed(1), _null_if_closed(2)
         ours, theirs = socket.socketpair()
         self.sock = ours
         fd = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
-        env = {**_MALLOC, **_ONE_THREAD, **os.environ, **(extra_env or {})}
+        env = {**_MALLOC, **_ONE_THREAD, **os.environ}
         code = (
             f"import sys; sys.path[:] = {search_path()!r}\n"
             "from espnet3.parallel.local.forking import serve\n"
-            f"serve({fd}, {os.getpid()}, {dask})"
+            f"serve({fd}, {os.getpid()}, {modules!r})"
         )
         # the interpreter's own flags (-O, -W, -X ...), as multiprocessing passes them on
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -249,7 +250,7 @@ def head_start(config: ParallelConfig) -> Iterator[None]:
     if alone(config) or inside_item() or not without_dask(config) or not _FIRST.acquire(blocking=False):
         yield
         return
-    _BEGUN.server, _BEGUN.surroundings = ForkServer(dask=False), changeable()
+    _BEGUN.server, _BEGUN.surroundings = ForkServer(), changeable()
     try:
         yield
     finally:

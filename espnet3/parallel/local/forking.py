@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -38,7 +39,7 @@ def fresh_signals() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def serve(control_fd: int, driver: int, dask: bool) -> None:
+def serve(control_fd: int, driver: int, modules: Sequence[str]) -> None:
     """Run the server until the driver's end of the control socket closes, or the driver is gone."""
     fresh_signals()
     control = socket.socket(fileno=control_fd)
@@ -47,7 +48,7 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
     os.set_blocking(wake_r, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-    _load(dask)
+    _load(modules)
     alive: set[int] = set()
     folders: list[str] = []
     patience, refusal = 0.0, ""
@@ -101,16 +102,11 @@ def _fork(control: socket.socket, wake: tuple[int, int], fd: int, refusal: str) 
     return pid
 
 
-def _load(dask: bool) -> None:
+def _load(modules: Sequence[str]) -> None:
     # the collector would take a tenth of the time, and find nothing: modules stay
     gc.disable()
-    import espnet3.parallel.local.worker_process
-
-    if dask:
-        import distributed
-        import distributed.worker  # noqa: F401
-
-        import espnet3.parallel.pilots.dask.pools  # noqa: F401
+    for name in ("espnet3.parallel.local.worker_process", *modules):
+        importlib.import_module(name)
     gc.freeze()  # nor do the workers need to search them
     gc.enable()
 

@@ -135,10 +135,10 @@ class Supervisor:
 
         self._call(again)
 
-    def stop(self, worker: Supervised, grace: float = GRACE) -> None:
+    def stop(self, worker: Supervised, grace: float = GRACE, word: bytes = b"stop\n") -> None:
         """End a worker for good, by force after so many seconds; its owner is told when it has ended."""
         worker.stopped = True
-        self._call(lambda: self._stop(worker, grace))
+        self._call(lambda: self._stop(worker, grace, word))
 
     def is_whole(self) -> bool:
         """Return whether processes can be replaced, and none is given up."""
@@ -339,11 +339,11 @@ class Supervisor:
         worker.failure, worker.given_up = _NO_SERVER, True
         worker.tell_owner()
 
-    def _stop(self, worker: Supervised, grace: float) -> None:
+    def _stop(self, worker: Supervised, grace: float, word: bytes) -> None:
         if worker.ended:
             self._over(worker)
         else:
-            told = grace > 0 and worker.send(b"stop\n")
+            told = grace > 0 and worker.send(word)
             worker.kill = time.monotonic() + (grace if told else 0.0)
 
     def _over(self, worker: Supervised) -> None:
@@ -356,10 +356,10 @@ class Supervisor:
 class SupervisedCluster(WorkerCluster):
     """A cluster whose workers are under a supervisor, as the driver sees it."""
 
-    owns_processes = True
+    owns_processes = starts_at_once = True
     supervisor: Supervisor
 
-    def end_of(self, pid: int) -> ProcessEnd | None:
+    def end_of(self, host: str, pid: int) -> ProcessEnd | None:
         """Return how a process ended, once that is known."""
         return self.supervisor.exits.get(pid)
 

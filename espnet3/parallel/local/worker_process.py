@@ -1,7 +1,7 @@
 """The work of a forked process until its driver says stop or is gone: slots of our own, or a worker of Dask's.
 
-    driver ── boot, then the line "stop" ──> this process
-           <── one JSON line: that it is up, or why not ──
+    driver ── boot, then the line "stop", or "leave" once what is in hand is done ──> this process
+           <── JSON lines: that it is up, or why not; that the driver of its slots is gone ──
 
 Items of our own slots run in their threads. The main thread waits for the driver, and wakes up every second: by that
 the driver sees that the process is not frozen.
@@ -26,11 +26,10 @@ from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import STARTED, Slots
 from espnet3.parallel.surroundings import changeable
 
-_WAKE_UP = 1000  # milliseconds
+_WAKE_UP, _SHORT = 1000, 20  # milliseconds
 _LAST_ITEM = 0.25  # seconds that an item may still take, where another one has ended the run
 _CLOCK = 0.05  # seconds that a file system's clock may be behind
 _AT_START = frozenset(sys.modules)  # in the server, before any module that its driver names
-_HEARTBEAT = 2.0  # seconds; Dask's own is 0.5, and each heartbeat costs both ends 3 ms of processor time
 
 
 def run(sock: socket.socket, boot: dict[str, Any]) -> None:
@@ -70,10 +69,13 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
         return changeable() == before and not _edited(began)
 
     try:
-        name_worker(f"local-{boot['name']}-{pid}")
-        hello = Hello(boot["name"], f"process {pid}", pid, host, boot["threads"])
-        place = boot["address"], boot["key"], boot["driver"]
-        slots = Slots(*place, True, hello, as_new=as_new)
+        name_worker(boot.get("id") or f"local-{boot['name']}-{pid}")
+        if "envs" in boot:
+            ENVS.follow(boot["envs"])
+        security = boot.get("security")  # of a node whose channels are encrypted
+        tls = security and security.get_connection_args("worker")["ssl_context"]
+        hello = Hello(boot["name"], boot.get("node") or f"process {pid}", pid, host, boot["threads"])
+        slots = Slots(boot["address"], boot["key"], boot["driver"], hello, tls, as_new)
         slots.open()
     except Exception:
         _send(sock, {"error": traceback.format_exc()})
@@ -84,9 +86,15 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     while not poller.poll(_WAKE_UP):
-        continue
-    if not _receive(sock):  # else it is "stop"
+        if slots.gone:
+            _send(sock, {"gone": True})
+            return
+    word = _receive(sock)
+    if not word:
         _leave()
+    slots.leave()
+    while word.startswith(b"leave") and slots.is_needed() and not poller.poll(_SHORT):
+        continue
     slots.end(_LAST_ITEM)
 
 
@@ -119,7 +127,6 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
 
     from distributed import Worker
 
-    from espnet3.parallel.dask_compat import slow_heartbeats
     from espnet3.parallel.dask_compat.clusters import guard_listeners, guarded
     from espnet3.parallel.local.pages import ask_for_secret
 
@@ -143,7 +150,6 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
         _send(sock, {"error": traceback.format_exc()})
         return
     name_worker(worker.id)  # for calls without an env too
-    slow_heartbeats(worker, _HEARTBEAT)  # the driver detects death from the process
     _send(sock, {"address": worker.address, "directory": worker.local_directory})
     STARTED.set()
     finished = asyncio.ensure_future(worker.finished())

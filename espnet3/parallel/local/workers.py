@@ -173,7 +173,7 @@ def borrowed(config: ParallelConfig, most: int | None, modules: Sequence[str] = 
     n = config.n_workers if most is None else max(1, min(config.n_workers, most))
     workers = _take(wanted)
     if workers is None:
-        server = take_server() or ForkServer(dask=False)
+        server = take_server() or ForkServer()
         try:
             workers = OwnWorkers(n, config, server, modules)
         except BaseException:

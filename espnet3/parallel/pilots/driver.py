@@ -207,7 +207,7 @@ class PilotRun:
     def _process_lost(self, slot: Slot) -> None:
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
-        if building and not self.cluster.went_with_job(slot.hello.worker, slot.hello.address):
+        if building:
             self._in_setup.add(slot.hello)
         lost = [s for s in self._claim.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._claim.shared(process)
@@ -218,7 +218,7 @@ class PilotRun:
             self.tally.deaths += 1
             self.tally.went.append((slot.hello.worker, time.time()))
             self._seen.discard(slot.hello.process)
-        if pid and self.cluster.owns_processes and self.cluster.end_of(pid) is None:
+        if pid and self.cluster.owns_processes and self.cluster.end_of(*process) is None:
             self.cluster.kill_worker(*process)  # alive without its channel it would never be replaced
         if any(s.flying for s in lost):
             self._pending.add(lost, alone)
@@ -244,7 +244,7 @@ class PilotRun:
         for slot in list(self._claim.slots):
             if slot not in self._claim.slots or not slot.hello.pid:
                 continue
-            if self.cluster.end_of(slot.hello.pid) is not None and not slot.channel.readable():
+            if self.cluster.end_of(*slot.hello.process) is not None and not slot.channel.readable():
                 self._process_lost(slot)  # a process that it started holds its sockets open
             elif (late := find_late_item(slot, self._id, self.spec.policy.item_timeout, now)) is not None:
                 slot.late = late
@@ -257,7 +257,7 @@ class PilotRun:
         for_long = f"for {seconds:.0f} s (the limit is frozen_timeout)"
         end = ProcessEnd(reason=f"gave no sign of life {for_long}")
         what = "its items go to others"
-        if self.cluster.is_ours and process[0] == socket.gethostname():
+        if process[0] == socket.gethostname():
             self.cluster.kill_worker(*process)
             end = ProcessEnd(signal=signal.SIGKILL, reason=f"as it gave no sign of life {for_long}")
             what = "it is killed, and " + what
@@ -360,7 +360,7 @@ class PilotRun:
         if done.worker or not self.tally.warm:
             self._answered |= {done.worker or slot.hello.address, slot.hello.address}
             # every worker has answered: those that are connected and, of this machine, those to come
-            expected = self.tally.asked if self.cluster.owns_processes else 0
+            expected = self.tally.asked if self.cluster.starts_at_once else 0
             here = _workers_of(self._claim.slots)
             self.tally.warm = len(self._answered) >= expected and self._answered >= here
         if done.worker:  # of a task, whose slot, a place in a queue, is one of those that have answered

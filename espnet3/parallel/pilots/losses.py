@@ -35,8 +35,9 @@ from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd
 
 _IN_VAIN = 3  # workers in a row that may die with nothing begun, before all they held is suspected
-_PATIENCE = 8.0  # seconds a cluster has to find out how a worker's job ended
-_UNHEARD = 1.0  # seconds a cluster has to hear how a process of its own ended: its socket may close before
+_UNHEARD = (
+    1.0  # seconds in which it is heard how a process ended: later its node has gone with it, or its job has
+)
 _SETUP_DEATHS = 3  # workers in a row that may die while they build the env
 _LOOK = 0.01  # seconds between looks while that is about to be known
 _EXCUSED = 3  # jobs that may end under the same chunk: after more, it does not fit into their walltime
@@ -79,15 +80,11 @@ class PendingLosses:
             if self._may_hear(slots, since):
                 self._open.append((slots, alone, since))
                 continue
-            # one that was killed because a call took too long needs no other reason
-            late = any(slot.late is not None for slot in slots)
-            hello = slots[0].hello
-            innocent = False if late else self._cluster.went_with_job(hello.worker, hello.address)
-            if innocent is None and time.monotonic() - since < _PATIENCE:
-                self._open.append((slots, alone, since))
-                continue
+            # one that was killed because a call took too long, or froze, needs no other reason
+            ours = any(slot.late is not None or slot.end is not None for slot in slots)
             starts = [slot.flying[0].start for slot in slots]
-            free = bool(innocent) and all(self._excused[start] < _EXCUSED for start in starts)
+            innocent = not ours and _end_is_due(self._cluster, slots[0].hello)
+            free = innocent and all(self._excused[start] < _EXCUSED for start in starts)
             if free:
                 self._excused.update(starts)
             decided.append((slots, alone, free))
@@ -112,17 +109,20 @@ class SetupLosses:
         if self.count < _SETUP_DEATHS or self._last is None:
             return
         hello, since = self._last
-        if _end_is_due(self._cluster, hello) and time.monotonic() - since < _UNHEARD:
+        if _end_is_due(self._cluster, hello):
+            self.count -= (
+                time.monotonic() - since >= _UNHEARD
+            )  # its node has gone, which the env has not done
             return
         raise WorkerSetupError(
             f"the env could not be built: {self.count} worker processes in a row ended while they built it; the last "
-            f"one, of worker {hello.worker}, {self._cluster.end_of(hello.pid) or ProcessEnd()}. Look for a crash in "
-            "build_env_local or setup_fn, or for a lack of memory"
+            f"one, of worker {hello.worker}, {self._cluster.end_of(*hello.process) or ProcessEnd()}. Look for a crash "
+            "in build_env_local or setup_fn, or for a lack of memory"
         )
 
 
 def _end_is_due(cluster: WorkerCluster, hello: Hello) -> bool:
-    return bool(hello.pid) and cluster.owns_processes and cluster.end_of(hello.pid) is None
+    return bool(hello.pid) and cluster.owns_processes and cluster.end_of(*hello.process) is None
 
 
 @dataclass(slots=True, eq=False)
@@ -166,7 +166,7 @@ class Losses:
                 where = inside[slot]
                 rest = chunk if where is None else self._in_progress(chunk, *where)
                 n = len(rest.items)
-                end = slot.end or (n == 1 and self.cluster.end_of(slot.hello.pid)) or ProcessEnd()
+                end = slot.end or (n == 1 and self.cluster.end_of(*slot.hello.process)) or ProcessEnd()
                 loss = Loss(rest.start, n, end, alone and len(begun) == 1, seen=where is not None)
                 self._decide(rest, slot, loss)
 
@@ -232,9 +232,9 @@ _FINISHING = 0.1  # seconds that an item may still take when its run is given up
 class SignsOfLife:
     """Notices a worker process that has been frozen for `limit` seconds: by a signal, or with its node.
 
-    A process that lives wakes up every two seconds at least, for Dask's heartbeat, whatever its items do: also beside
-    one that sleeps, or that keeps the interpreter's lock. On this host the processor time and the context switches
-    say so; of a process on another host, the scheduler's note of its last heartbeat does.
+    A process that lives wakes up every second at least, whatever its items do: also beside one that sleeps, or that
+    keeps the interpreter's lock. The processor time and the context switches say so; those of a process on another
+    host come with the heartbeats of its node.
     """
 
     def __init__(self, limit: float | None, last_heard: Callable[[str], Any]) -> None:
@@ -265,15 +265,18 @@ class SignsOfLife:
         host, pid = slot.hello.process
         if host != socket.gethostname():
             return self._last_heard(slot.hello.address)
-        if pid == os.getpid():
-            return time.monotonic()
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                times = file.read().rpartition(b")")[2].split()[11:13]
-            with open(f"/proc/{pid}/status", "rb") as file:
-                return times, [line for line in file if b"ctxt_switches" in line]
-        except OSError:  # no descriptor is free; it has ended; only its owner may look
-            return time.monotonic()
+        return time.monotonic() if pid == os.getpid() else sign_of(pid)
+
+
+def sign_of(pid: int) -> Any:
+    """Return what changes every second while a process of this host is not frozen."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            times = file.read().rpartition(b")")[2].split()[11:13]
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return times, [line for line in file if b"ctxt_switches" in line]
+    except OSError:  # no descriptor is free; it has ended; only its owner may look
+        return time.monotonic()
 
 
 def find_late_item(slot: Slot, run_id: int, limit: float | None, now: float) -> Late | None:

@@ -282,6 +282,8 @@ class Pool:
         self._claimed = 0
         self._controls: dict[str, Channel] = {}  # by the worker's address
         self._claims: list[SlotClaim] = []
+        self.exits: dict[tuple[str, int], ProcessEnd] = {}  # how processes on nodes have ended
+        self.refusals: dict[str, str] = {}  # why nodes cannot have one, by their addresses
         self._ends: deque[tuple[SlotClaim, tuple[str, int]]] = deque(maxlen=_ENDS)
         self._folder = folder
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
@@ -314,6 +316,7 @@ class Pool:
                     self._open_slot(hello.address, channel)
                 return
             self.connected = True
+            self.exits.pop(hello.process, None)  # the number is in use again
             self._idle.append(Slot(channel, hello, mark))
         self.wake()
 

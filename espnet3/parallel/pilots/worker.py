@@ -64,14 +64,13 @@ STARTED.set()
 class Slots:
     """The slots of this process to one driver: a channel each, and one more that asks for further ones.
 
-    `driver`: its host and process. `replaced`: another worker takes the place of one that ends, so that a process
-    beyond use may be ended. `as_new`: whether no item has changed the process, and no edit its modules.
+    `driver`: its host and process; any other one may be ended where it is beyond use, and is replaced. `as_new`:
+    whether no item has changed the process, and no edit its modules.
     """
 
     address: Any
     key: bytes
     driver: tuple[str, int]
-    replaced: bool
     hello: Hello
     tls: ssl.SSLContext | None = None
     as_new: Callable[[], bool] = lambda: True
@@ -79,6 +78,7 @@ class Slots:
     def __post_init__(self) -> None:
         self._alone = self.hello.process != self.driver
         self._leaving = False
+        self.gone = False  # the driver
         self._pilots: set[Pilot] = set()
         self._last: list[Pilot] = []
         # a worker has more slots than threads while runs overlap; no more of them than it has
@@ -136,14 +136,12 @@ class Slots:
         return None
 
     def _control(self) -> None:
-        channel = self._connect(replace(self.hello, control=True))
-        if channel is None:
-            return
-        try:
-            while True:
-                self._open(channel.recv())
-        except ChannelClosedError:
+        while (channel := self._connect(replace(self.hello, control=True))) is not None:
+            with suppress(ChannelClosedError):
+                while True:
+                    self._open(channel.recv())
             channel.close()
+        self.gone = True
 
     def _slot(self) -> None:
         STARTED.wait()
@@ -154,9 +152,7 @@ class Slots:
             if channel is None:
                 return
             alone = self._alone
-            pilot = Pilot(
-                channel, self.hello, self._permits, mark, alone, alone and self.replaced, self.as_new
-            )
+            pilot = Pilot(channel, self.hello, self._permits, mark, alone, alone, self.as_new)
             self._pilots.add(pilot)
             try:
                 pilot.serve()
@@ -171,7 +167,7 @@ class Pilot:
     """One slot's loop over the messages of `protocol`.
 
     `permits` are taken while user code runs (not while an answer is sent: that may wait). `alone`: this process is not
-    the driver's own, and an item's time limit may kill it. `replaced`: as for `Slots`.
+    the driver's own, and an item's time limit may kill it. `replaced`: another takes its place.
     """
 
     channel: Channel

@@ -33,14 +33,14 @@ class WorkerCluster(Protocol):
 
     owns_processes: bool = False  # it has forked its workers: it hears how each one ends, and replaces it
     kept: bool = False  # its workers were another run's, whose items may have changed them: each is asked
-    is_ours: bool = True  # opened by this package: a worker of it may be ended where another takes its place
+    starts_at_once: bool = False  # all workers that were asked for come, each in a moment
 
     @property
     def serves_https(self) -> bool:
         """Whether its dashboard is encrypted."""
         return getattr(self, "certificate", None) is not None
 
-    def end_of(self, pid: int) -> ProcessEnd | None:
+    def end_of(self, host: str, pid: int) -> ProcessEnd | None:
         """Return how a worker process ended, once that is known."""
         return None
 
@@ -51,10 +51,6 @@ class WorkerCluster(Protocol):
     def missing(self) -> str:
         """Return the reasons why workers have not come, a line or more for each; "" where nothing is known."""
         return ""
-
-    def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Return whether a lost worker went with its job or session, not by its item; None: not known yet."""
-        return False  # a worker is nothing but its process
 
     def kill_worker(self, host: str, pid: int) -> None:
         """SIGKILL a worker's process, where it is on this host."""
@@ -73,8 +69,6 @@ class WorkerCluster(Protocol):
 
 class PlainCluster(WorkerCluster):
     """A cluster of which nothing is known: the user's own, or none but a scheduler's address."""
-
-    is_ours = False
 
 
 def cluster_of(client: Any) -> WorkerCluster:

@@ -33,7 +33,7 @@ from espnet3.parallel.env.store import (
     setup_timeout_message,
 )
 from espnet3.parallel.errors import MissingPackageError, WorkerSetupError
-from espnet3.parallel.local.fork_server import ForkServer, alone, own_processes, without_dask
+from espnet3.parallel.local.fork_server import OF_DASK, ForkServer, alone, own_processes, without_dask
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import THIS_PROCESS, Tally
 from espnet3.parallel.runner.progress import say
@@ -63,11 +63,11 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
             name="distributed",
         )
     forks = own_processes(config) and config.options.get("processes", True)
-    server = ForkServer() if forks else None
+    server = ForkServer(OF_DASK) if forks else None
     try:
         with interrupts_wait():
             from espnet3.parallel.clusters.client import open_client
-        return open_client(config, lambda: server or ForkServer(), default=default)
+        return open_client(config, lambda: server or ForkServer(OF_DASK), default=default)
     except BaseException:
         if server is not None:
             server.close()
@@ -149,13 +149,12 @@ def _on_client(
     from espnet3.parallel.clusters.client import dashboard_of
     from espnet3.parallel.pilots.dask.pools import ClientSlots
     from espnet3.parallel.pilots.driver import PilotRun
-    from espnet3.parallel.pilots.worker_cluster import cluster_of
 
     if show_dashboard and (address := dashboard_of(client)) is not None:
         say(f"dashboard: {address}")
-    slots, cluster = ClientSlots(client), cluster_of(client)
+    slots = ClientSlots(client)
     timeouts = config.start_timeout, config.frozen_timeout
-    yield from PilotRun(slots, work, spec, cluster, *timeouts, may_take, shared, tally)
+    yield from PilotRun(slots, work, spec, slots, *timeouts, may_take, shared, tally)
 
 
 def _on_own_workers(

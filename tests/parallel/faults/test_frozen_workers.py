@@ -13,7 +13,7 @@ import psutil
 import pytest
 from distributed import Client, LocalCluster
 
-from espnet3.parallel import NoWorkersError, get_client, parallel_map, set_parallel
+from espnet3.parallel import PoisonItemError, get_client, parallel_map, set_parallel
 from espnet3.parallel.pilots.losses import SignsOfLife
 from espnet3.parallel.pilots.pool import Slot
 from espnet3.parallel.pilots.protocol import Hello
@@ -67,18 +67,19 @@ def test_a_quiet_item_is_not_taken_for_frozen() -> None:
     assert results == [0, 1] and tally.deaths == 0
 
 
-def test_all_workers_of_a_user_frozen(folder: Path, mailbox: Mailbox) -> None:
-    """Where none is left that may be killed or replaced, the run ends with an error."""
-    set_parallel({"env": "local", "frozen_timeout": LIMIT, "start_timeout": 1})
+def test_the_only_worker_of_a_user_frozen(folder: Path, mailbox: Mailbox) -> None:
+    """On a cluster of the user's it is replaced as well, and the item that does it is named."""
+    set_parallel({"env": "local", "frozen_timeout": LIMIT, "start_timeout": 600})
     with (
         LocalCluster(
             n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL
         ) as cluster,
         Client(cluster) as client,
     ):
-        with pytest.raises(NoWorkersError):
+        before = client.run(os.getpid)
+        with pytest.raises(PoisonItemError, match="item 70"):
             parallel_map(freezes, range(200), client=client, at=70, mail=str(folder / "mail"))
-        os.kill(int(mailbox.take()[0]), signal.SIGCONT)
+        assert client.run(os.getpid) == before
 
 
 def test_on_another_host_the_scheduler_says_when_it_heard_from_it() -> None:

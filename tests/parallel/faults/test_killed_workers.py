@@ -27,6 +27,7 @@ from tests.parallel.faults.workloads import (
     announce_50,
     pid_of,
 )
+from tests.waiting import wait_until
 
 N = 1000
 SQUARES = [i * i for i in range(N)]
@@ -76,6 +77,7 @@ def test_between_two_calls() -> None:
         before = set(parallel_map(pid_of, range(50)))
         for process in workers_of():
             process.kill()
+        wait_until(lambda: not any(map(psutil.pid_exists, before)))  # each ends with its node
         after = set(parallel_map(pid_of, range(50)))
         assert not before & after
         workers_of()[0].kill()
@@ -96,10 +98,11 @@ def test_replacements_that_die_at_start(folder: Path, monkeypatch: pytest.Monkey
     # Dask writes what it preloads to a file, and does not come to remove it
     monkeypatch.setenv("TMPDIR", str(folder))
     with nothing_left(), get_client(TWO):
-        parallel_map(abs, range(10))
+        before = set(parallel_map(pid_of, range(50)))
         with dask.config.set({"distributed.worker.preload": ["import os; os._exit(7)"]}):
             for process in workers_of():
                 process.kill()
+            wait_until(lambda: not any(map(psutil.pid_exists, before)))
             with pytest.raises(NoWorkersError, match="start"):
                 parallel_map(abs, range(10))
 

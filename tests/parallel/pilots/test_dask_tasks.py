@@ -16,6 +16,7 @@ from espnet3.parallel import (
 )
 from espnet3.parallel.pilots.dask.pools import pool_of, replace_pool
 from espnet3.parallel.pilots.dask.tasks import TaskPool
+from espnet3.parallel.pilots.pool import Pool
 
 
 class Provider(EnvironmentProvider):
@@ -66,22 +67,13 @@ def test_a_broken_env_reaches_the_driver_from_a_task(client):
         Runner(Provider("broken"), progress=False)(range(10))
 
 
-def test_workers_that_cannot_connect_are_served_by_tasks(tmp_path):
+def test_workers_that_cannot_connect_are_served_by_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """When no worker can open a connection to the driver, the run falls back to tasks by itself."""
     from distributed import Client, LocalCluster
 
-    preload = tmp_path / "firewall.py"
-    preload.write_text(
-        "import sys\n"
-        "def wall(event, args):\n"
-        "    if event == 'socket.connect' and isinstance(args[1], str):\n"
-        "        raise ConnectionRefusedError('a firewall')\n"
-        "sys.addaudithook(wall)\n"
-    )
+    monkeypatch.setattr(Pool, "address", property(lambda pool: os.path.join(os.sep, "nowhere", "pool")))
     with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=1, preload=[str(preload)], dashboard_address="127.0.0.1:0"
-        ) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
     ):
         assert parallel_map(abs, range(-100, 0), client=client) == list(range(100, 0, -1))

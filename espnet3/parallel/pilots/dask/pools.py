@@ -11,60 +11,134 @@ import time
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import astuple
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from distributed import WorkerPlugin
+from distributed.core import Status
 
 from espnet3.parallel.dask_compat import is_lost_connection, loop_runs_here
-from espnet3.parallel.env.store import forget_worker, name_worker
+from espnet3.parallel.env.store import ENVS, forget_worker, name_worker
 from espnet3.parallel.errors import NoWorkersError
+from espnet3.parallel.local.fork_server import OF_DASK, ForkServer, boot_of
+from espnet3.parallel.local.forking import kill_group
+from espnet3.parallel.local.memory_limit import MemoryWatch
+from espnet3.parallel.local.supervisor import Supervisor
+from espnet3.parallel.pilots.losses import sign_of
 from espnet3.parallel.pilots.pool import BACKLOG, Pool, SlotClaim, SlotSource, private_listener
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import Slots
-from espnet3.parallel.pilots.worker_cluster import cluster_of
-from espnet3.parallel.surroundings import give, portable
+from espnet3.parallel.pilots.worker_cluster import WorkerCluster, cluster_of
+from espnet3.parallel.records import ProcessEnd
+from espnet3.parallel.surroundings import portable
 
 _ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
+_OUTLIVED = 0.2  # seconds by which a node outlives a process that was not killed with the whole job
 _UNREACHED = 5.0  # seconds after which workers that are there and do not connect are taken to be unable to
 
 # --- on a worker ---
 
 
 class PilotHost(WorkerPlugin):
-    """Opens this worker's slots to one driver, as `Slots` are; workers that join late get one too."""
+    """Has items of one driver run beside this worker: in a process of ours, with a slot for each of its threads.
 
-    def __init__(self, address: Any, key: bytes, name: str, replaced: bool = True) -> None:
+    It is watched and replaced as on the driver's own machine, and the driver is told how it ends. A worker that is a
+    thread of the driver has the slots itself. Workers that join late get one too.
+    """
+
+    _slots: Slots | None = None
+
+    def __init__(self, address: Any, key: bytes, name: str) -> None:
         self.address = address
         self.key = key
         self.name = name
         self.driver = (socket.gethostname(), os.getpid())
-        self._replaced = replaced
         self._surroundings = portable()
 
     def setup(self, worker: Any) -> None:
         """Open one slot per worker thread."""
-        name_worker(worker.id)
-        threads = worker.state.nthreads
-        hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
+        name, threads = str(worker.name), worker.state.nthreads
+        hello = Hello(name, worker.address, os.getpid(), socket.gethostname(), threads)
+        if hello.process == self.driver:
+            name_worker(worker.id)
+            self._slots = Slots(self.address, self.key, self.driver, hello)
+            self._slots.open()
+            return
+        self._worker = worker
         encrypted = worker.address.startswith("tls")
-        tls = worker.security.get_connection_args("worker")["ssl_context"] if encrypted else None
-        if hello.process != self.driver and (refusal := give(self._surroundings)):
-            raise NoWorkersError(f"worker {worker.name} cannot be used: {refusal}")
-        self._slots = Slots(self.address, self.key, self.driver, self._replaced, hello, tls)
-        self._slots.open()
+        boot = boot_of(
+            {},
+            name=name,
+            threads=threads,
+            address=self.address,
+            key=self.key,
+            driver=self.driver,
+            node=worker.address,
+            id=worker.id,
+            envs=ENVS.share(worker.local_directory),
+            security=worker.security if encrypted else None,
+        )
+        boot["surroundings"] |= self._surroundings
+        self._supervisor = Supervisor(ForkServer(OF_DASK if encrypted else ()))
+        memory = MemoryWatch(worker.memory_manager.memory_limit, threads)
+        self._process = self._supervisor.add(name, boot, memory, self)
+        self._supervisor.start()
+        worker.metrics[self.name] = self._sign
+
+    async def _sign(self, worker: Any) -> str:
+        return str(sign_of(self._process.pid))
+
+    # --- called by the supervisor, in its thread ---
+
+    def started(self, answer: Any) -> None:
+        """Do nothing: its slots are what the driver hears of."""
+
+    def ended(self, was_up: bool, refused: bool, failure: str) -> None:
+        """Tell the driver how the process has ended, and have another started."""
+        process = self._process
+        if (process.answer or {}).get("gone"):  # the driver, so nobody needs another
+            threading.Thread(target=self._supervisor.close, daemon=True).start()
+            return
+        end = self._supervisor.exits.get(process.pid)
+        if end is not None and was_up:
+            at_once = end.by_itself or bool(end.reason)
+            self._worker.loop.add_callback(
+                self._tell, at_once, "ended", socket.gethostname(), process.pid, astuple(end)
+            )
+        if process.given_up:
+            self._worker.loop.add_callback(self._tell, False, "refused", self._worker.address, failure)
+        elif was_up and not process.stopped:
+            self._supervisor.start_again(process)
+
+    async def _tell(self, at_once: bool, *said: Any) -> None:
+        if not at_once:
+            await asyncio.sleep(_OUTLIVED)  # the end of the whole job may be what has ended it
+        if self._worker.status is Status.running:
+            self._worker.log_event(self.name, said)
+
+    # --- at the worker's end ---
 
     async def teardown(self, worker: Any) -> None:
         """Take no more chunks, and let those in hand be answered: a worker at the end of its lifetime loses nothing."""
-        forget_worker(worker.id)
-        self._slots.leave()
-        # the slots are threads that wait for a socket or run user code: there is no event of this loop
-        while self._slots.is_needed():  # noqa: ASYNC110  # see above
+        # the slots wait for a socket or run user code: there is no event of this loop
+        if self._slots is not None:
+            forget_worker(worker.id)
+            self._slots.leave()
+            while self._slots.is_needed():  # noqa: ASYNC110  # see above
+                await asyncio.sleep(0.02)
+            return
+        worker.metrics.pop(self.name, None)
+        self._supervisor.stop(self._process, float("inf"), b"leave\n")
+        while not self._process.ended:  # noqa: ASYNC110  # see above
             await asyncio.sleep(0.02)
+        await asyncio.to_thread(self._supervisor.close)
 
     def drop_chunks(self) -> None:
         """Keep `teardown` from waiting: the chunks in hand are not wanted any more."""
-        self._slots.drop_chunks()
+        if self._slots is not None:
+            self._slots.drop_chunks()
 
 
 # --- in the driver ---
@@ -140,11 +214,21 @@ def _open_pool(client: Any) -> Pool:
         tls.num_tickets = 0  # they would make a channel without a message look readable
     pool = Pool(listener, folder, tls)
     try:
-        register(client, PilotHost(pool.address, pool.key, pool.name, cluster_of(client).is_ours), pool.name)
+        client.subscribe_topic(pool.name, partial(_heard, pool))
+        register(client, PilotHost(pool.address, pool.key, pool.name), pool.name)
     except BaseException:  # Ctrl-C too: leave no door and no folder behind
         pool.close()
         raise
     return pool
+
+
+def _heard(pool: Pool, event: Any) -> None:
+    _, (what, *said) = event
+    if what == "refused":
+        pool.refusals[said[0]] = said[1]
+    else:
+        host, pid, end = said
+        pool.exits[host, pid] = ProcessEnd(*end)
 
 
 def _listen(client: Any) -> tuple[socket.socket, str | None]:
@@ -195,12 +279,18 @@ def close_pool(client: Any) -> None:
         pool.close()
 
 
-class ClientSlots:
-    """The slots of a client's workers, for one run: from its pool, or from Dask tasks where pilots cannot connect."""
+class ClientSlots(WorkerCluster):
+    """The slots of a client's workers, for one run: from its pool, or from Dask tasks where pilots cannot connect.
+
+    It answers for their cluster too, as what the workers' nodes have said of their processes stands in its pool.
+    """
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._source = pool_of(client)
+        self._cluster = cluster_of(client)
+        self.owns_processes = not str(client.scheduler.address).startswith("inproc")
+        self.starts_at_once = self._cluster.starts_at_once
         self._claim: SlotClaim | None = None
         self._fell_back = False
         self._workers_since: float | None = None
@@ -225,7 +315,31 @@ class ClientSlots:
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
         except OSError:  # the scheduler does not answer, which says nothing about the worker
             return time.monotonic()
-        return workers.get(address, {}).get("last_seen")
+        worker = workers.get(address, {})
+        return worker.get("metrics", {}).get(self._source.name, worker.get("last_seen"))
+
+    def end_of(self, host: str, pid: int) -> ProcessEnd | None:
+        """Return how a process ended, once its node has said so."""
+        end: ProcessEnd | None = self._source.exits.get((host, pid))
+        return end
+
+    def given_up(self) -> str | None:
+        """Return why no worker will come any more, or why no node can have a process of ours."""
+        refusals = self._source.refusals
+        there = self._client.scheduler_info(n_workers=-1)["workers"].keys() if refusals else ()
+        if there and refusals.keys() >= there:
+            return "\n".join(dict.fromkeys(refusals.values()))
+        return self._cluster.given_up()
+
+    def missing(self) -> str:
+        """Return the reasons why workers have not come."""
+        return self._cluster.missing()
+
+    def kill_worker(self, host: str, pid: int) -> None:
+        """SIGKILL a process on this host that is not known to have ended, and what it started."""
+        here = host == socket.gethostname() and pid != os.getpid()
+        if here and self.end_of(host, pid) is None:
+            kill_group(pid)
 
     def fall_back(self) -> bool:
         """Change to Dask tasks if workers are there and none can connect; True if so: a new claim is needed."""

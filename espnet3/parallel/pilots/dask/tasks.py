@@ -213,6 +213,8 @@ class TaskPool:
         self.client = client
         self.name = name
         self.connected = True
+        self.exits: dict[tuple[str, int], Any] = {}
+        self.refusals: dict[str, str] = {}
         self._claims: list[SlotClaim] = []
         self._room = 0
         self._ended = 0

@@ -428,6 +428,7 @@ class Pool:
         """Close the door and every idle slot; pilots end when their channel does."""
         if os.getpid() != self._pid:  # at the end of a forked child: all of it is its parent's
             return
+        self._door.close()  # first: a worker whose channel is closed would come again
         held = self._lock.acquire(timeout=1.0)  # Ctrl-C in an earlier close may have left it held
         try:
             self._closed = True
@@ -443,7 +444,6 @@ class Pool:
                 self._lock.release()
         for claim in claims:  # a run that goes on notices at once
             claim.wake()
-        self._door.close()
         if self._folder is not None:
             _remove(self._folder)
 

@@ -76,8 +76,7 @@ def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6) -> 
     from difflib import get_close_matches  # here: only mistakes need it
 
     by_lower = {name.lower(): name for name in sorted(known)}
-    longer = [name for name in by_lower if name.startswith(f"{word.lower()}_")]  # threads: threads_per_worker
-    close = get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff) or longer
+    close = get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
     return f" Did you mean {by_lower[close[0]]!r}?" if close else ""
 
 

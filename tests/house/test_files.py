@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python that a room may have: a number here may be lowered, never raised. A room is what begins with one of
 # its paths, and with none of another room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (2_115, ["espnet3/parallel/"]),
+    (2_114, ["espnet3/parallel/"]),
     (
         3_056,
         [
@@ -22,7 +22,7 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (1_682, ["espnet3/parallel/provenance/"]),
+    (1_681, ["espnet3/parallel/provenance/"]),
     (3_016, ["espnet3/parallel/ledger/"]),
     (3_045, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_746, ["espnet3/parallel/pilots/"]),

@@ -41,7 +41,7 @@ _LOCAL = {
     "scheduler": "the cluster gives each worker the address of its scheduler",
 }
 _LOCAL_INSTEAD = {
-    "cores": "use n_workers and threads_per_worker",
+    **dict.fromkeys(("cores", "threads"), "use n_workers and threads_per_worker"),
     "memory": "use memory_limit, which is per worker",
 }
 # LocalCluster hands unknown parameters to its worker class (ours, or a Nanny under dask-cuda), which hands on to Worker

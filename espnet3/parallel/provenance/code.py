@@ -205,9 +205,8 @@ class Facts:
 
     def __init__(self, code: CodeType) -> None:
         steps, inner = steps_of(code), [facts_of(one) for one in code.co_consts if isinstance(one, CodeType)]
-        taken = [
-            before[1] for before, step in pairwise(steps) if step[0] == "IMPORT_NAME"
-        ]  # names, not texts
+        # names from modules are no texts
+        taken = [before[1] for before, step in pairwise(steps) if step[0] == "IMPORT_NAME"]
         parts = [each if type(each) is tuple else (each,) for each in code.co_consts if each not in taken]
         self.hash = _hash(code, steps)
         self.names: frozenset[str] = frozenset(code.co_names).union(*(one.names for one in inner))

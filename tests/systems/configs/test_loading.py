@@ -149,7 +149,8 @@ def test_a_slip_in_a_key_is_refused(recipe: Path, name: str, text: str, said: st
 
 
 @pytest.mark.parametrize(
-    "text", ["datasets: 1\nx: ${datasets}\n", "num_device: 1\nminimum: 5\n", "models: 1\nmodel: {}\n"]
+    "text",
+    ["datasets: 1\nx: ${datasets}\n", "num_device: 1\nminimum: 5\nstats: 1\n", "models: 1\nmodel: {}\n"],
 )
 def test_keys_of_the_recipes_own_are_kept(recipe: Path, text: str) -> None:
     """A key that something refers to, one like no other, and one beside what it is like, are the recipe's business."""

@@ -131,7 +131,7 @@ class TaskChannel:
     """A slot's channel with Dask tasks behind it in place of a connection."""
 
     def __init__(self, pool: TaskPool) -> None:
-        self.received, self.trip = 0, 0.0  # how far a task is, nobody tells
+        self.received, self.trip = 0, 0.0  # tasks count as near
         self._pool = pool
         self._answers: queue.Queue[Any] = queue.Queue()
         self._ready_r, self._ready_w = socket.socketpair()

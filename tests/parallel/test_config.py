@@ -83,7 +83,8 @@ def test_the_constructor_checks_too():
     [
         ("lcoal", "Did you mean 'local'?"),
         ("qsub -V", "write env: sge or env: pbs in place of qsub"),
-        ("bsub", "write env: lsf in place of bsub"),
+        ("cpu", "write env: local in place of cpu"),
+        ("ddp", "write strategy: ddp in the trainer block"),
         ("gpu", "Did you mean 'local_gpu'?"),
         ("queue.pl --mem 4G", "write env: sge in place of queue.pl"),
         (None, "Unknown env None."),

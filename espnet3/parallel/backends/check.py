@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.backends import job_text
 from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.loading import allowed_options, asked, has_option, installed
-from espnet3.parallel.backends.table import BACKENDS
+from espnet3.parallel.backends.table import BACKENDS, STRATEGIES
 from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, names_of, problem
 from espnet3.parallel.messages import did_you_mean, named, shown
 
@@ -58,11 +58,10 @@ _BATCHES = (
     "there is no such key: it is an argument of a runner, and stands beside model in inference.yaml; a training has "
     "dataloader: {train: {batch_size: ...}}"
 )
-_STRATEGIES = ("ddp", "fsdp", "deepspeed")
 _REPLACED = {
     "batch_size": _BATCHES,
     **dict.fromkeys(("train_cmd", "cuda_cmd", "decode_cmd", "cmd"), _COMMAND),
-    **dict.fromkeys(("gpu_inference", "ngpu", "gpu", "gpus", "gres"), _GPUS),
+    **dict.fromkeys(("gpu_inference", "ngpu", "num_gpus", "n_gpus", "gpu", "gpus", "gres"), _GPUS),
 }
 # OmegaConf's mark of a missing value, which `ParallelConfig` reports.
 MISSING = "???"
@@ -138,7 +137,7 @@ def _owners(name: str) -> str:
 def _elsewhere(name: str) -> str:
     if name in OF_TRAINER:
         return TO_TRAINER
-    if name in _STRATEGIES:
+    if name in STRATEGIES:
         return f"{TO_TRAINER}, as strategy: {name}"
     if name in _RENAMED:
         meant = _RENAMED[name]
@@ -167,7 +166,7 @@ def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
     """Return the right place of a key of `parallel` in a `trainer` block; "" for another key."""
     if name == "parallel":
         return "is a block of its own: move it out of the trainer block"
-    if name in _STRATEGIES:
+    if name in STRATEGIES:
         return f"there is no such key: write strategy: {name}"
     if name == "gpus":
         return "there is no such key: write their number as devices, with accelerator: gpu"

@@ -153,10 +153,13 @@ _COMMANDS = {
     "condor_submit": "htcondor",
     "oarsub": "oar",
     "msub": "moab",
-    "kubectl": "kube",
+    **dict.fromkeys(("kubectl", "k8s"), "kube"),
+    **dict.fromkeys(("cpu", "serial", "threads", "multiprocessing", "joblib"), "local"),
     "torque": "pbs",
     "uge": "sge",
 }
+
+STRATEGIES = ("ddp", "fsdp", "deepspeed")  # of Lightning
 
 _WITHOUT_SCHEDULER = {row.name: row for row in (*_LOCAL_ROWS, *_REMOTE_ROWS)}
 
@@ -237,6 +240,10 @@ def unknown_env(env: object) -> str:
     whole = " (espnet3-parallel migrate cmd.sh makes the whole block)" if script in KALDI_SCRIPTS else ""
     if instead := KALDI_SCRIPTS.get(script) or _COMMANDS.get(script.lower()):
         fix = f": write env: {instead} in place of {script}{whole}."
+    elif script in STRATEGIES:
+        fix = (
+            f": {script} belongs to trainer, not to parallel: write strategy: {script} in the trainer block."
+        )
     else:  # 0.5 rather than the usual 0.6: "gpu" and "kubernetes" should find local_gpu and kube
         fix = f".{did_you_mean(env, BACKENDS, cutoff=0.5)}"
     return f"Unknown env {shown(env)}{fix} Known: {', '.join(BACKENDS)}"

@@ -100,7 +100,7 @@ def check_indices(indices: Any, name: str) -> None:
     else:
         return
     raise TypeError(
-        f"{name} must be an iterable of what one call gets each, and this is of type {kind.__name__}: {fix}"
+        f"{name} must be an iterable with an item for each call, not of type {kind.__name__}: {fix}"
     )
 
 

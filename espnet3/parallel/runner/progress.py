@@ -41,11 +41,11 @@ _STOPS = (KeyboardInterrupt, ItemError, TooManyFailuresError, NoWorkersError)
 class Report:
     """Counts the outcomes of one session of a run, shows them, and stops a hopeless run.
 
-    A thread looks at the run once a second: while workers start or models load, no item ends. `called`: the name of the
-    runner's function that runs the items. `in_shards`: the runner writes files of its own, and whole shards are kept.
+    A thread looks at the run once a second: while workers start or models load, no item ends. `in_shards`:
+    the runner writes files of its own, and whole shards are kept.
     """
 
-    def __init__(self, runner: Any, called: str, total: int, folder: Path | None, in_shards: bool) -> None:
+    def __init__(self, runner: Any, total: int, folder: Path | None, in_shards: bool) -> None:
         self.tally = Tally()  # of the workers, updated by the launcher
         self.retries = 0
         self._name = printable(type(runner).__name__)
@@ -54,7 +54,7 @@ class Report:
         self._limit: float | None = runner.max_failures
         self._folder = folder
         self._in_shards = in_shards
-        self._nones = _NoneWatch(f"{type(runner).__name__}.{called}", 0 if in_shards else total)
+        self._nones = _NoneWatch(self._name, 0 if in_shards else total)
         self._done = self._failed = self._kept = self._kept_failed = 0
         self._kinds: dict[str, tuple[int, ItemFailure]] = {}
         self._begin = time.perf_counter()

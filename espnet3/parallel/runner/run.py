@@ -166,8 +166,7 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
         policy=run.policy,
         setup_timeout=runner.setup_timeout,
     )
-    called = "forward" if run.batch_forward is None else "batch_forward"
-    report = Report(runner, called, len(run.items), run.folder, run.writes)
+    report = Report(runner, len(run.items), run.folder, run.writes)
     launch = partial(
         outcomes,
         client=client,

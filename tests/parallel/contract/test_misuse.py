@@ -57,7 +57,7 @@ class WritesNothing(Forgets):
 def test_a_forgotten_return_is_one_warning(place, n, words, stored, tmp_path):
     """Where every result is None a warning asks for the return, once, at the caller's line."""
     runner = Forgets(work.Whole(), progress=False, output_dir=tmp_path / "run" if stored else None)
-    with pytest.warns(UserWarning, match=f"Forgets.forward returned None for {words}.*`return`") as recorded:
+    with pytest.warns(UserWarning, match=f"Forgets returned None for {words}.*`return`") as recorded:
         assert list(runner(range(n))) == [None] * n
     assert len(recorded) == 1
     assert recorded[0].filename == __file__

@@ -104,7 +104,7 @@ def test_a_forgotten_return_is_a_warning_of_the_merge(tmp_path: Path) -> None:
     """Where every result of the jobs is None, the merge warns as a run in this process does."""
     run = run_of(tmp_path / "a", n=2, shards=1, runner=Forgets)
     assert run.wait(600).done
-    with pytest.warns(UserWarning, match=r"Forgets.forward returned None for all 2 items: .*`return`"):
+    with pytest.warns(UserWarning, match=r"Forgets returned None for all 2 items: .*`return`"):
         assert list(run.merge()) == [None] * 2
 
 

@@ -227,5 +227,5 @@ def test_what_is_no_function_or_no_env_is_refused() -> None:
         quietly(scaled, zip(range(3), range(3), strict=True))
     with pytest.raises(SignatureError, match="write a function that calls it"):
         quietly(Scale(2), range(3), setup=setup)
-    with pytest.raises(TypeError, match="items must be an iterable of what one call gets each"):
+    with pytest.raises(TypeError, match="items must be an iterable with an item for each call"):
         quietly(abs, {"a": 1})

@@ -324,7 +324,7 @@ class DetachedRun(Sequence[JobRecord]):
             raise item_error(recorded_error(failure), failure)
         results = Results(layout.run)
         if not plan.hooks:
-            look_for_nones(f"{spec.runner.name}.{'batch_forward' if spec.batched else 'forward'}", results)
+            look_for_nones(spec.runner.name, results)
         if not plan.finishes:
             return results  # a runner is not made again, nor its module imported, for nothing
         runner = _finishing_runner(layout, self._runner)

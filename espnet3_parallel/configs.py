@@ -1,9 +1,10 @@
-"""A configuration in a YAML file, and `espnet3-parallel plan`: its job script."""
+"""A configuration in a YAML file, and verbs for it: `plan` prints its job script, `size` says how many workers."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -17,33 +18,30 @@ from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_clas
 from espnet3.parallel.config import DetachedSettings, ParallelConfig, check_trainer, not_indented
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted, shown
-from espnet3_parallel.output import as_json_option, say, verb
+from espnet3.parallel.views.charts import amount, duration
+from espnet3_parallel.output import a_run, as_json_option, say, verb, wrapped
 
-conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
+_SAMPLE = 8  # items
+_conf = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
 
 
 def read_file(path: str) -> Any:
     """Return a YAML file as OmegaConf's mapping."""
     from omegaconf import OmegaConf
 
-    if flat := not_indented(Path(path).read_text(encoding="utf-8", errors="replace")):
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    if flat := not_indented(text):
         raise ConfigError(f"{path}, {flat}")
     try:
         loaded: Any = OmegaConf.load(path)
     except Exception as error:  # PyYAML's errors have no base that can be named without importing it
-        raise ConfigError(f"{path} cannot be read, or is not YAML: {_tab(path, error) or error}") from error
+        mark: Any = getattr(error, "problem_mark", None)
+        tab = mark is not None and re.match(" *\t", [*text.splitlines(), ""][mark.line])
+        why = f"line {mark.line + 1} begins with a tab: indent it with spaces" if tab else error
+        raise ConfigError(f"{path} cannot be read, or is not YAML: {why}") from error
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{path} holds no mapping; it should have a block named parallel")
     return loaded
-
-
-def _tab(path: str, error: Any) -> str:
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return ""
-    line = [*Path(path).read_text(encoding="utf-8").splitlines(), ""][mark.line]
-    held = "\t" in line[: len(line) - len(line.lstrip())]
-    return f"line {mark.line + 1} begins with a tab: indent it with spaces" if held else ""
 
 
 def read_block(path: str, loaded: Any = None) -> ParallelConfig:
@@ -72,7 +70,7 @@ def read_block(path: str, loaded: Any = None) -> ParallelConfig:
                 say(f"warning: {path}: {each.message}", file=sys.stderr)
 
 
-@verb(conf_argument, as_json_option)
+@verb(_conf, as_json_option)
 def plan(conf: str, as_json: bool) -> None:
     """Print the job scripts or manifests of CONF: of a run with a driver, and of a detached one in the folder RUN.
 
@@ -122,3 +120,60 @@ def _of_scheduler(row: Backend, config: ParallelConfig, shards: int, facts: dict
         f"# submitted together, as {counted(arrays, 'job array')}{'; the first:' if arrays > 1 else ''}",
         script,
     ]
+
+
+@verb(
+    _conf,
+    click.option("--items", type=click.IntRange(1), required=True, help="How many items the job has."),
+    click.option("--run", type=click.Path(exists=True), help="An earlier run of a few items."),
+    click.option("--runner", metavar="MODULE:CLASS", help="Without an earlier run: run a few items here."),
+    click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF."),
+    click.option("--within", type=click.FloatRange(0, min_open=True), help="Hours that the job may take."),
+    click.option("--sample", type=click.IntRange(1), help=f"Items to run here without --run [{_SAMPLE}]."),
+    as_json_option,
+)
+def size(conf: str, items: int, run: str | None, within: float | None, as_json: bool, **given: Any) -> None:
+    """Say how long --items take with the workers of CONF, or how many workers do them --within a time.
+
+    Prints the block to paste, with walltime and memory as measured.
+    """
+    from omegaconf import OmegaConf
+
+    from espnet3.parallel.views import sizing
+    from espnet3_parallel import importable
+
+    config = read_block(conf)
+    wanted = {what: name for what, name in given.items() if name is not None}
+    if run is None:
+        whole, sample = read_file(conf), min(items, wanted.pop("sample", _SAMPLE))
+        names = importable.meant(whole, wanted, "; or an earlier run of it: --run FOLDER")
+        measured = sizing.measured_here(*importable.loaded(whole, names), sample)
+    elif wanted:
+        raise click.UsageError("--run is an earlier run: leave out --runner and --provider, and --sample")
+    else:
+        measured = sizing.measured_by(a_run(run))
+    backend = BACKENDS[config.env]
+    there, most = sizing.placed(measured, backend), sizing.most_workers(backend)
+    if within is None:
+        chosen, why = sizing.size_for(there, items, config.n_workers), f"n_workers of {conf}"
+    else:
+        chosen, why = sizing.recommended(there, items, within * 3600, most), f"--within {within:g}"
+    block = sizing.block_for(config, chosen, measured)
+    if as_json:
+        say(json.dumps({"size": asdict(chosen), "parallel": block}, indent=2, default=str))
+        return
+    took = f", up to {amount(measured.memory)} in a process" if measured.memory else ""
+    text = (
+        f"An item took {duration(measured.seconds)} (over {measured.items:,} items), a worker's start "
+        f"{duration(measured.start)}, {duration(measured.env)} of it to build the env{took}. {items:,} items are "
+        f"{duration(measured.seconds * items)} of work."
+    )
+    say(wrapped(text))
+    say(f"\n{'workers':>8} {'done in':>10} {'worker hours':>13} {'start-up':>9}")
+    for one in sizing.around(there, items, chosen, most):
+        row = f"{one.workers:8,} {duration(one.wall):>10} {one.worker_hours:13,.2f} {one.start_share:9.0%}"
+        say(f"{row}  <- {why}" if one.workers == chosen.workers else row)
+    if there.start > measured.start:
+        why = "it waits for a host and loads Python from a shared disk"
+        say(f"\n{wrapped(f'A worker there is taken to start in {duration(there.start)}: {why}.')}")
+    say(f"\n{OmegaConf.to_yaml(OmegaConf.create({'parallel': block}))}", end="")

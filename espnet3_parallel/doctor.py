@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -20,6 +20,7 @@ from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.functions.running import run
+from espnet3.parallel.jobs.commands import run as run_command
 from espnet3.parallel.local.fork_server import without_dask
 from espnet3.parallel.messages import counted
 from espnet3.parallel.records import ItemFailure
@@ -37,75 +38,64 @@ from espnet3_parallel.output import Tell, as_json_option, say, verb, wrapped
     click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would."),
     click.option("--folder", "folders", metavar="DIR", multiple=True, help="A folder that workers must see."),
     click.option("--start", is_flag=True, help="Start a worker, which imports the classes and sees folders."),
-    click.option("--same-answer", is_flag=True, help="Compare items run here, on workers and detached."),
-    click.option("--items", type=click.IntRange(2), default=12, show_default=True, help="Of --same-answer."),
+    click.option("--same-answer", "same", is_flag=True, help="Compare items run here, on workers, detached."),
+    click.option("--items", type=click.IntRange(2), default=12, help="Of --same-answer."),
     as_json_option,
 )
 def doctor(
-    conf: str | None,
-    runner: str | None,
-    provider: str | None,
-    folders: tuple[str, ...],
-    start: bool,
-    same_answer: bool,
-    items: int,
-    as_json: bool,
+    conf: str | None, folders: Sequence[str], start: bool, same: bool, items: int, as_json: bool, **named: Any
 ) -> None:
     """Show which espnet3.parallel is in use; check CONF without submitting anything.
 
     Exit status: 0 nothing is wrong, 1 something is.
     """
-    if conf is None and (start or folders or ((runner or provider) and not same_answer)):
+    wanted = {what: named[what] for what in ("runner", "provider") if named[what] is not None}
+    if conf is None and (start or folders or (wanted and not same)):
         raise click.UsageError("give a CONF: what it names is checked with its block")
-    wanted = {what: name for what, name in (("runner", runner), ("provider", provider)) if name is not None}
-    tell = _Told(as_json)
+    tell = _Told()
+    tell.silent = as_json
     for found in layer.findings(layer.in_use()):
         tell(found.good, found.text)
     try:
         whole: Any = None if conf is None else read_file(conf)
-        if same_answer:
+        if same:
             wanted = importable.meant(whole, wanted)
-        if conf is not None and not (same_answer and "parallel" not in whole and "env" not in whole):
+        if conf is not None and not (same and "parallel" not in whole and "env" not in whole):
             config = read_block(conf, whole)
             workers, given = counted(config.n_workers, "worker"), counted(len(config.options), "option")
             tell(True, f"{conf}: env {config.env}, {workers}, {given}")
             _look_at_block(config, wanted, folders, start, tell)
-        if same_answer:
+        if same:
             _try_answers(whole, wanted, items, tell)
     except ParallelError as error:
         tell(False, str(error))
-    tell.end()
+    done, wrong = sum(each.good is not None for each in tell), tell.wrong()
+    if as_json:
+        findings = [asdict(each) for each in tell]
+        say(json.dumps({"checks": done, "wrong": wrong, "findings": findings}, indent=2))
+    else:
+        left = f", {len(tell) - done} not made" if done < len(tell) else ""
+        say(f"{counted(done, 'check')}, {wrong} wrong{left}")
+    sys.exit(1 if wrong else 0)
 
 
-class _Told:
-    def __init__(self, as_json: bool) -> None:
-        self.as_json = as_json
-        self.found: list[Finding] = []
+class _Told(list[Finding]):
+    silent = False
 
     def __call__(self, good: bool | None, text: str) -> None:
-        self.found.append(Finding(good, text))
-        text = str(self.found[-1])
-        if not self.as_json:
-            say(wrapped(text, 13) if sys.stdout.isatty() else text)  # where the first line's text begins
+        self.append(Finding(good, text))
+        line = str(self[-1])
+        if not self.silent:
+            say(wrapped(line, 13) if sys.stdout.isatty() else line)  # where the first line's text begins
 
     def wrong(self, begin: int = 0) -> int:
-        return sum(each.good is False for each in self.found[begin:])
-
-    def end(self) -> NoReturn:
-        done = sum(each.good is not None for each in self.found)
-        left = f", {len(self.found) - done} not made" if done < len(self.found) else ""
-        if self.as_json:
-            found = [asdict(each) for each in self.found]
-            say(json.dumps({"checks": done, "wrong": self.wrong(), "findings": found}, indent=2))
-        else:
-            say(f"{counted(done, 'check')}, {self.wrong()} wrong{left}")
-        sys.exit(1 if self.wrong() else 0)
+        return sum(each.good is False for each in self[begin:])
 
 
 def _look_at_block(
     config: ParallelConfig, wanted: dict[str, str], folders: Sequence[str], start: bool, tell: _Told
 ) -> None:
-    row, begin = BACKENDS[config.env], len(tell.found)
+    row, begin = BACKENDS[config.env], len(tell)
     try:
         if not without_dask(config):
             load_cluster_class(row)
@@ -134,10 +124,8 @@ def _look_at_block(
             python = config.options.get("python") or config.options.get("remote_python") or sys.executable
             tell(None, f"that workers see {' and '.join([*paths, str(python)])}: --start asks one")
         if row.kind is Kind.KUBERNETES:
-            image = config.options.get("image")
-            tell(
-                None, f"that nodes can pull {image}, and that it has this package: --start starts a pod of it"
-            )
+            image = f"{config.options.get('image')}, and that it has this package"
+            tell(None, f"that nodes can pull {image}: --start starts a pod of it")
         tell(None, f"{asked}: --start does it")
 
 
@@ -155,21 +143,15 @@ def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None
         tell(None, f"the scheduler: {command} is not on the PATH, so this machine cannot submit jobs")
         return
     tell(True, f"{command} is {place}")
-    query = row.scheduler.query()
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        tell(False, f"{' '.join(query)}: {error}")
-    else:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        good = done.returncode == 0
-        tell(good, f"{query[0]} answers" if good else f"{' '.join(query)}: {'; '.join(said[:3])}")
+    said = run_command(row.scheduler.query(), seconds=30)
+    tell(said.status == 0, said.problem if said.status else f"{said.command.split()[0]} answers")
 
 
 def _look_at_folders(folders: Sequence[str], tell: Tell) -> list[str]:
     paths = []
     for folder in folders:
-        path = importable.existing(folder)
+        whole = Path(os.path.abspath(folder))
+        path = str(next(each for each in (whole, *whole.parents) if each.is_dir()))
         missing = "" if os.path.isdir(folder) else f"; {folder} is not there yet"
         try:
             with importable.marked([path]):
@@ -231,14 +213,9 @@ def _compare(here: importable.Facts, there: importable.Facts, name: str, fits: s
 
 
 def _where(asked: tuple[dict[str, str], list[Path]]) -> tuple[str, importable.Facts, list[str]]:
-    import socket
-
     wanted, folders = asked
-    return (
-        f"{socket.gethostname()}, process {os.getpid()}",
-        importable.look(wanted),
-        [importable.reply(each) for each in folders],
-    )
+    place = f"{socket.gethostname()}, process {os.getpid()}"
+    return place, importable.look(wanted), [importable.reply(each) for each in folders]
 
 
 def _try_answers(whole: Any, wanted: dict[str, str], n_items: int, tell: Tell) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from espnet3.parallel.messages import printable
 from espnet3.parallel.views.charts import amount, duration
 from espnet3.parallel.views.live import LiveFacts, Worker
-from espnet3_parallel.runs import cause_of, counts_of, pace, plain_line, state_of
+from espnet3_parallel.runs import counts_of, pace, plain_line, state_of
 
 _COLOURS = {"running": "cyan", "pending": "yellow", "done": "green", "new": "dim", "not_started": "dim"}
 _LONG = ("in", "where")  # columns
@@ -27,9 +27,7 @@ def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> Renderabl
     hint = _text("q leaves, and the run goes on" if any(f.status.alive for f in found) else "", style="dim")
     if len(found) == 1:
         return Group(*_one(found[0], now, height), hint)
-    lines: list[RenderableType] = []
-    for facts in found:
-        lines += [_text(plain_line(facts), cut=True), _bar(facts)]
+    lines = [part for facts in found for part in (_text(plain_line(facts), cut=True), _bar(facts))]
     return Group(*lines, hint)
 
 
@@ -45,7 +43,7 @@ def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
     if facts.workers:
         lines += [_workers(facts.workers, now, max(4, height - _FRAME - 2 * _FEW)), Text()]
     for group in facts.failures[:_FEW]:
-        lines.append(_text(f"{group.cause}: {cause_of(group)}", style="red", cut=True))
+        lines.append(_text(f"{group.cause}: {group.count:,} x {group.text}", style="red", cut=True))
     if len(facts.failures) > _FEW:
         lines.append(_text(f"… {len(facts.failures) - _FEW} more kinds of failures", style="red"))
     if facts.slow:

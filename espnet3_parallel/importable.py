@@ -25,6 +25,7 @@ from espnet3.parallel.provenance.shown import versions
 from espnet3.parallel.surroundings import search_path
 
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "cloudpickle")
+_ANSWER = ".answer"  # what a worker adds to the name of a file that it looks for
 _SECONDS = 600  # importing a user's code from a busy network disk may take minutes
 
 
@@ -43,8 +44,7 @@ def look(wanted: dict[str, str]) -> Facts:
     """Import the classes in this process, and describe the process."""
     facts = Facts(platform.python_version(), versions(_PACKAGES), os.getcwd())
     for what, reference in wanted.items():
-        wrong = _wrong(what, reference)
-        if wrong:
+        if wrong := _wrong(what, reference):
             facts.wrong.append(f"the {what} {reference}: {wrong}")
         else:
             facts.files[what] = str(sys.modules[reference.partition(":")[0]].__file__)
@@ -74,12 +74,10 @@ def differences(here: Facts, there: Facts) -> list[str]:
     found = []
     if here.python.rsplit(".", 1)[0] != there.python.rsplit(".", 1)[0]:
         found.append(f"Python is {there.python} there and {here.python} here: use the same minor version")
-    for package, ours in here.versions.items():
-        theirs = there.versions.get(package)
+    for name, ours in here.versions.items():
+        theirs = there.versions.get(name, "not installed")
         if theirs != ours:
-            found.append(
-                f"{package} is {theirs or 'not installed'} there and {ours} here: install {package}=={ours}"
-            )
+            found.append(f"{name} is {theirs} there and {ours} here: install {name}=={ours}")
     for what, ours in here.files.items():
         theirs = there.files.get(what, ours)
         if os.path.realpath(theirs) != os.path.realpath(ours):
@@ -131,8 +129,7 @@ def loaded(whole: Any, wanted: dict[str, str]) -> tuple[Any, Any]:
     try:
         return runner, provider() if whole is None else provider(whole)
     except Exception as error:  # the user's code
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{wanted['provider']} cannot be made: {reason}") from error
+        raise ConfigError(f"{wanted['provider']} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def see_current_folder() -> None:
@@ -141,56 +138,39 @@ def see_current_folder() -> None:
         sys.path.insert(0, os.getcwd())
 
 
-# --- does a worker see a folder as this process does? Each looks for a file that the other has written ---
-
-
-def existing(path: str) -> str:
-    """Return a folder, or the nearest existing one above it."""
-    path = os.path.abspath(path)
-    while not os.path.isdir(path) and path != os.path.dirname(path):
-        path = os.path.dirname(path)
-    return path
-
-
 @contextmanager
 def marked(paths: Sequence[str]) -> Iterator[list[Path]]:
-    """Keep a file in each folder while the context lasts; by its absolute path: a worker may have other links."""
+    """Keep a file in each folder while the context lasts, which a worker looks for, and answers with one of its own."""
     marks = [Path(path, f".espnet3-doctor-{secrets.token_hex(8)}") for path in paths]
     try:
         for mark in marks:
             mark.write_text("")
         yield marks
     finally:
-        for file in [*marks, *map(_answer, marks)]:
+        for file in [*marks, *(mark.with_suffix(_ANSWER) for mark in marks)]:
             with suppress(OSError):  # never written, or in a folder that has gone
                 file.unlink()
 
 
-def _answer(mark: Path) -> Path:
-    return mark.with_suffix(".answer")
-
-
 def reply(mark: Path) -> str:
     """Read a mark on a worker and write the answer; return the problem, or ""."""
+    problem = "it cannot be read there"
     try:
         mark.read_text()
+        problem = "it can be read there, but not written to"
+        mark.with_suffix(_ANSWER).write_text("")
     except FileNotFoundError:
-        if mark.parent.is_dir():
-            return "the folder of that name there is another one: it lacks a file that was written here"
-        return "there is no such folder there"
+        another = "the folder of that name there is another one: it lacks a file that was written here"
+        return another if mark.parent.is_dir() else "there is no such folder there"
     except OSError as error:
-        return f"it cannot be read there: {error.strerror}"
-    try:
-        _answer(mark).write_text("")
-    except OSError as error:
-        return f"it can be read there, but not written to: {error.strerror}"
+        return f"{problem}: {error.strerror}"
     return ""
 
 
 def arrived(mark: Path) -> str:
     """Return the problem of a worker's answer, or ""."""
     try:
-        _answer(mark).read_text()
+        mark.with_suffix(_ANSWER).read_text()
     except OSError as error:
         return f"what a worker writes there does not arrive here: {error.strerror}"
     return ""

@@ -15,23 +15,14 @@ from espnet3.parallel.kube.spec import cluster_spec
 from espnet3_parallel.output import Tell
 
 # needed by a run with a driver and by a detached one: verb, group, resource
+_DASK, _PODS = "kubernetes.dask.org", (("list", "", "pods"), ("get", "", "pods/log"))
 _RIGHTS = {
     "with a driver": (
-        ("create", "kubernetes.dask.org", "daskclusters"),
-        ("delete", "kubernetes.dask.org", "daskclusters"),
-        ("patch", "kubernetes.dask.org", "daskworkergroups"),
-        ("list", "", "pods"),
-        ("get", "", "services"),
-        ("list", "", "events"),
-        ("get", "", "pods/log"),
+        *(("create", _DASK, "daskclusters"), ("delete", _DASK, "daskclusters")),
+        *(("patch", _DASK, "daskworkergroups"), ("list", "", "pods"), ("get", "", "services")),
+        *(("list", "", "events"), ("get", "", "pods/log")),
     ),
-    "detached": (
-        ("create", "batch", "jobs"),
-        ("list", "batch", "jobs"),
-        ("delete", "batch", "jobs"),
-        ("list", "", "pods"),
-        ("get", "", "pods/log"),
-    ),
+    "detached": (*((verb, "batch", "jobs") for verb in ("create", "list", "delete")), *_PODS),
 }
 
 
@@ -61,8 +52,7 @@ def _text(manifest: dict[str, Any]) -> str:
     import yaml
 
     alone = json.loads(json.dumps(manifest))  # parts that are one object would be written as references
-    text: str = yaml.safe_dump(alone, sort_keys=False)
-    return text.rstrip()
+    return str(yaml.safe_dump(alone, sort_keys=False)).rstrip()
 
 
 def look_at_kubernetes(config: ParallelConfig, tell: Tell) -> None:

@@ -1,31 +1,37 @@
 """Which `espnet3.parallel` Python imports here, and why: ours, or the one that ESPnet brings; and whose `espnet3` runs.
 
 ESPnet's distribution and its checkout have an `espnet3` of their own. Installed into one environment both live in one
-folder, and our modules are found first (setup.py says how); a checkout on the path hides the installed one.
+folder, and our modules are found first (setup.py says how); a checkout on the path hides the installed one, until
+`espnet3-parallel overlay TREE` links the installed modules into it.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
+
+import click
 
 if TYPE_CHECKING:
     from importlib import metadata
 
-DISTRIBUTION = "espnet3-parallel"
+COMMAND = DISTRIBUTION = "espnet3-parallel"
 SYSTEMS = "espnet3-parallel-systems"
 ESPNET = "espnet"
-COMMAND = "espnet3-parallel"
 SECOND = "espnet3"  # ESPnet's, where its distribution has a command
 # The modules that users import from and that ESPnet has too.
 MODULES = ("base_runner", "env_provider", "inference_provider", "parallel")
 # The folder that holds this package holds our espnet3 as well: an installation's site-packages, or a checkout.
 ROOT = Path(__file__).resolve().parents[1]
+_OURS = ROOT / "espnet3" / "parallel"
+# A checkout has these; the second is what our package of the same name hides.
+_EXPECTED = ("espnet3/__init__.py", "espnet3/parallel/base_runner.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +39,8 @@ class Layer:
     """The `espnet3.parallel` in use: its folder, and which of its documented modules are not ours."""
 
     folder: Path
-    foreign: tuple[str, ...]
+    foreign: tuple[str, ...]  # the package's own file may be ESPnet's without being one
     names: bool  # `import espnet3.parallel` brings our public names
-
-    @property
-    def ours(self) -> bool:
-        """Whether all modules are ours; the package's own file may be ESPnet's."""
-        return not self.foreign
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,53 +56,38 @@ class Finding:
 
 
 def in_use() -> Layer:
-    """Look where Python finds `espnet3.parallel` and its documented modules, which loads nothing heavy.
-
-    Raises:
-        ModuleNotFoundError: There is no `espnet3.parallel` at all.
-    """
+    """Look where Python finds `espnet3.parallel` and its documented modules; a ModuleNotFoundError says nowhere."""
     package = import_module("espnet3.parallel")
     foreign = []
     for module in MODULES:
-        spec = find_spec(f"espnet3.parallel.{module}")
-        if spec is None or spec.origin is None or Path(spec.origin).resolve() != _our_file(module):
+        spec, file = find_spec(f"espnet3.parallel.{module}"), _OURS / module / "__init__.py"
+        if not file.exists():
+            file = _OURS / f"{module}.py"
+        if spec is None or spec.origin is None or Path(spec.origin).resolve() != file.resolve():
             foreign.append(module)
-    return Layer(
-        folder=Path(next(iter(package.__path__))),
-        foreign=tuple(foreign),
-        names="BaseRunner" in getattr(package, "__all__", ()),
-    )
-
-
-def _our_file(module: str) -> Path:
-    folder = ROOT / "espnet3" / "parallel"
-    package = folder / module / "__init__.py"
-    return (package if package.exists() else folder / f"{module}.py").resolve()
+    names = "BaseRunner" in getattr(package, "__all__", ())
+    return Layer(Path(next(iter(package.__path__))), tuple(foreign), names)
 
 
 def findings(layer: Layer) -> list[Finding]:
     """Say which layer is in use, why, and what to do where that is not ours or only half of it."""
-    found = [Finding(layer.ours, _which(layer))]
-    if layer.ours and not layer.names:
-        found.append(
-            Finding(
-                True,
-                f"{layer.folder}/__init__.py is that of {_espnet(layer)}: `from espnet3.parallel import NAME` works, "
-                "`import espnet3.parallel` alone does not bring the names. In an environment, pip install "
-                f"--force-reinstall --no-deps {DISTRIBUTION} changes that until {ESPNET} is installed again",
-            )
+    found = [Finding(not layer.foreign, _which(layer))]
+    if not layer.foreign and not layer.names:
+        text = (
+            f"{layer.folder}/__init__.py is that of {_espnet(layer)}: `from espnet3.parallel import NAME` works, "
+            "`import espnet3.parallel` alone does not bring the names. In an environment, pip install "
+            f"--force-reinstall --no-deps {DISTRIBUTION} changes that until {ESPNET} is installed again"
         )
+        found.append(Finding(True, text))
     found.append(_command())
     systems, espnet = _version(SYSTEMS), _version(ESPNET)
     if systems is not None and espnet is not None:
-        found.append(
-            Finding(
-                False,
-                f"{SYSTEMS} {systems} and {ESPNET} {espnet} are both installed, and own the same files of "
-                f"espnet3.systems and espnet3.components: pip uninstall {SYSTEMS}, then pip install "
-                f"--force-reinstall --no-deps {ESPNET}=={espnet}",
-            )
+        text = (
+            f"{SYSTEMS} {systems} and {ESPNET} {espnet} are both installed, and own the same files of "
+            f"espnet3.systems and espnet3.components: pip uninstall {SYSTEMS}, then pip install "
+            f"--force-reinstall --no-deps {ESPNET}=={espnet}"
         )
+        found.append(Finding(False, text))
     return found
 
 
@@ -133,10 +119,8 @@ def _command() -> Finding:
     how = f"is not there{again}"
     if script.is_file():
         how = f"is ours, and hands it all words but our verbs{again}" if ours else "is its own"
-    return Finding(
-        script.is_file(),
-        f"the command is {COMMAND}; {SECOND} belongs to {owner}, and the script {script} {how}",
-    )
+    text = f"the command is {COMMAND}; {SECOND} belongs to {owner}, and the script {script} {how}"
+    return Finding(script.is_file(), text)
 
 
 def _which(layer: Layer) -> str:
@@ -144,14 +128,13 @@ def _which(layer: Layer) -> str:
     ours = f"{DISTRIBUTION} {number}" if number else f"the checkout in {ROOT}"
     entry = layer.folder.parents[1]
     what, why = f"espnet3.parallel in {layer.folder}", _why_there(entry)
-    if not layer.ours:
+    if layer.foreign:
         return (
             f"{what} is not ours: {', '.join(layer.foreign)} are those of {_espnet(layer)}, since {why}. "
             f"To lay {ours} over that tree: espnet3-parallel overlay {entry}"
         )
-    if entry.resolve() != ROOT:
-        return f"{what} is that of {ours}, laid over the tree in {entry}: {why}"
-    return f"{what} is that of {ours}: {why}"
+    laid = "" if entry.resolve() == ROOT else f", laid over the tree in {entry}"
+    return f"{what} is that of {ours}{laid}: {why}"
 
 
 def _why_there(entry: Path) -> str:
@@ -175,14 +158,65 @@ def _espnet(layer: Layer) -> str:
     return f"{ESPNET} {number}" if number and here else "the checkout there"
 
 
-def installed(distribution: str) -> metadata.Distribution | None:
-    """Return what is installed in the folder that holds this package, and None if it is not there."""
+def _installed(distribution: str) -> metadata.Distribution | None:
     from importlib import metadata  # 30 ms, which `--help` should not wait for
 
-    # another folder of the path may hold another version's description
+    # of the folder that holds this package: another one of the path may describe another version
     return next(iter(metadata.distributions(name=distribution, path=[str(ROOT)])), None)
 
 
 def _version(distribution: str) -> str | None:
-    found = installed(distribution)
+    found = _installed(distribution)
     return None if found is None else found.version
+
+
+@click.command()
+@click.argument("tree", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--remove", "away", is_flag=True, help="Take the links away again.")
+def overlay(tree: Path, away: bool) -> None:
+    """Use the installed layer in TREE, a checkout of ESPnet: links beside its files, none of which changes."""
+    try:
+        links = _remove(tree) if away else _lay(tree)
+    except (click.ClickException, OSError) as error:
+        # click's own words are not escaped for a terminal of ASCII
+        print(error, file=sys.stderr)
+        sys.exit(1)
+    if away:
+        print(f"{len(links)} links removed; {tree} uses its own espnet3.parallel again")
+        return
+    print(f"{len(links)} links in {tree / 'espnet3'} point into {ROOT}; no file there has changed")
+    print(f"to undo: {COMMAND} overlay --remove {tree}")
+
+
+def _lay(tree: Path) -> list[Path]:
+    for name in _EXPECTED:
+        if not (tree / name).is_file():
+            raise click.ClickException(f"{tree} is not a checkout of ESPnet: it has no {name}")
+    if not (_OURS / "base_runner").is_dir():
+        raise click.ClickException(
+            f"{ROOT} holds the layer as a checkout does; only its wheel has the packages that are found before "
+            "modules of the same name: pip install . in that checkout, without --editable"
+        )
+    files = getattr(_installed(DISTRIBUTION), "files", None) or []
+    inside = {PurePosixPath(*file.parts[:3]) for file in files if file.parts[0] == "espnet3"}
+    parts = sorted(part for part in inside if part.name not in ("__init__.py", "__pycache__"))
+    taken = [part for part in parts if not (tree / part).is_symlink() and (tree / part).exists()]
+    if taken:
+        raise click.ClickException(
+            f"{tree} has files of its own where a link would go, and nothing was changed: {', '.join(map(str, taken))}"
+        )
+    _remove(tree)  # those of an older version may have other names
+    links = [tree / part for part in parts]
+    # into this environment: with it gone, the checkout's own layer is back
+    for link, part in zip(links, parts, strict=True):
+        link.unlink(missing_ok=True)  # one into another environment
+        link.symlink_to(ROOT / part)
+    return links
+
+
+def _remove(tree: Path) -> list[Path]:
+    inside = sorted((tree / "espnet3" / "parallel").iterdir())
+    links = [path for path in inside if path.is_symlink() and ROOT in Path(os.readlink(path)).parents]
+    for link in links:
+        link.unlink()
+    return links

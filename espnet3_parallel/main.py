@@ -14,14 +14,13 @@ from espnet3_parallel import layer
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-
 # The verbs in the order in which a run needs them: the module of each, and its line in the list, without commas: fish
 # cuts a text at the first one
 _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Before a run": {
         "doctor": ("doctor", "Check CONF without submitting anything."),
         "plan": ("configs", "Print the job scripts or manifests of CONF."),
-        "size": ("sizes", "Say how long --items take and on how many workers."),
+        "size": ("configs", "Say how long --items take and on how many workers."),
     },
     "During a run": {
         "status": ("runs", "Show the progress and the job states of RUN."),
@@ -32,7 +31,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("runs", "End every job of RUN; what has been computed stays."),
     },
     "After a run": {
-        "report": ("reports", "Write a report of RUN as one HTML page."),
+        "report": ("runs", "Write a report of RUN as one HTML page."),
         "failures": ("replays", "List the failed items of RUN with their errors."),
         "replay": ("replays", "Run one item of RUN again in this process."),
         "retry": ("runs", "Submit again what is missing of RUN and nothing else."),
@@ -40,10 +39,11 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "For ESPnet": {
         "migrate": ("migrate.verb", "Turn Kaldi's or ESPnet2's settings into a parallel block."),
-        "overlay": ("overlay", "Use this layer in TREE: a checkout of ESPnet."),
+        "overlay": ("layer", "Use this layer in TREE: a checkout of ESPnet."),
     },
 }
 VERBS = {name: each for verbs in _GROUPS.values() for name, each in verbs.items()}
+_SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 _STATUS = """Exit status of every command:
 
 \b
@@ -77,23 +77,21 @@ class _Verbs(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from espnet3.parallel.messages import did_you_mean  # of our layer alone
 
-            ctx.fail(
-                f"no such command {args[0]!r}.{did_you_mean(args[0], VERBS)} There are: {', '.join(VERBS)}"
-            )
+            guess = did_you_mean(args[0], VERBS)
+            ctx.fail(f"no such command {args[0]!r}.{guess} There are: {', '.join(VERBS)}")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        if cmd_name != "overlay":  # which is for a tree that hides our layer
-            used = layer.in_use()
-            if not used.ours:
-                sys.exit("\n".join(f"{layer.COMMAND}: {finding.text}" for finding in layer.findings(used)))
+        used = None if cmd_name == "overlay" else layer.in_use()  # that is for a tree that hides our layer
+        if used is not None and used.foreign:
+            sys.exit("\n".join(f"{layer.COMMAND}: {finding.text}" for finding in layer.findings(used)))
         found: Any = getattr(import_module(f"espnet3_parallel.{VERBS[cmd_name][0]}"), cmd_name)
         return found if isinstance(found, click.Command) else None
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_STATUS)
+@click.group(cls=_Verbs, context_settings=_SETTINGS, epilog=_STATUS)
 @click.version_option(
     package_name="espnet3-parallel", message=f"%(package)s %(version)s, Python {sys.version.split()[0]}"
 )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import textwrap
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from textwrap import TextWrapper
 from typing import Any, TextIO
 
 import click
@@ -28,14 +30,25 @@ def say(text: object, file: TextIO | None = None, *, end: str = "\n", flush: boo
 def wrapped(text: str, indent: int = 4) -> str:
     """Break a text between words at 80 columns; a word that is longer, such as a path, stays whole."""
     after = " " * indent
-    wrapper = textwrap.TextWrapper(
-        80, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
-    )
+    wrapper = TextWrapper(80, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
     lines = []
     for line in text.splitlines():
         lines.append(wrapper.fill(line))
         wrapper.initial_indent = after
     return "\n".join(lines)
+
+
+def a_run(run: str) -> Path:
+    """Refuse a folder without a run as a mistake of usage: its exit status is not that of an incomplete run."""
+    from espnet3.parallel.detached.layout import FOLDER
+    from espnet3.parallel.detached.looking.status import no_run
+    from espnet3.parallel.ledger.folder import RUN
+
+    path = Path(os.path.abspath(run))
+    with suppress(OSError):  # of a folder that may not be read, the verb says why
+        if not any((path / name).exists() for name in (RUN, FOLDER)):
+            raise click.BadParameter(no_run(path))
+    return path
 
 
 def verb(*parameters: Callable[..., Any]) -> Callable[[Callable[..., Any]], click.Command]:
@@ -46,9 +59,8 @@ def verb(*parameters: Callable[..., Any]) -> Callable[[Callable[..., Any]], clic
         def explained(**arguments: Any) -> Any:
             try:
                 return body(**arguments)
-            except BrokenPipeError:  # `| head` has seen enough; Python writes the rest at its end
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                sys.exit(1)
+            except BrokenPipeError:  # `| head` has seen enough: click ends the program
+                raise
             except KeyboardInterrupt:
                 say("not shown any more; a run that is at work goes on", file=sys.stderr)
                 sys.exit(130)

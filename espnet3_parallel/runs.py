@@ -4,59 +4,44 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from espnet3.parallel.detached.layout import FOLDER
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
-from espnet3.parallel.detached.looking.status import FolderStatus, no_run, watch
+from espnet3.parallel.detached.looking.status import FolderStatus, watch
 from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
-from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.live import LiveFacts, Rate, is_detached
-from espnet3.parallel.views.outcomes import FailureGroup, folder_status
-from espnet3_parallel.output import as_json_option, say, verb, wrapped
+from espnet3.parallel.views.outcomes import folder_status
+from espnet3_parallel.output import a_run, as_json_option, say, verb, wrapped
 
 _REASONS = 3  # for waiting or unstarted jobs: the most frequent ones are shown
 _SHOWN = 10  # shards that need attention and are listed one by one
 _FINE = (JobState.DONE, JobState.PENDING, JobState.RUNNING, JobState.NEW, JobState.NOT_STARTED)
 
-
-def a_run(run: str) -> str:
-    """Refuse a folder without a run as a mistake of usage: its exit status is not that of an incomplete run."""
-    with suppress(OSError):  # of a folder that may not be read, the verb says why
-        if not any(Path(run, name).exists() for name in (RUN, FOLDER)):
-            raise click.BadParameter(no_run(Path(os.path.abspath(run))))
-    return run
-
-
-_folder = click.Path(exists=True)
-run_argument = click.argument("run", type=_folder, callback=lambda ctx, param, run: a_run(run))
+run_argument = click.argument("run", type=click.Path(exists=True), callback=lambda _, __, run: a_run(run))
 trusting = click.option("--trust", is_flag=True, help="Act on RUN even if others own it or may write to it.")
 
 
 @verb(run_argument, trusting, as_json_option)
-def submit(run: str, trust: bool, as_json: bool) -> None:
+def submit(run: Path, trust: bool, as_json: bool) -> None:
     """Submit the shards of RUN that were never submitted, because the scheduler refused them, say."""
-    print_status(DetachedRun.open(run, trust=trust).submit(), as_json)
+    _print_status(DetachedRun.open(run, trust=trust).submit(), as_json)
 
 
 @verb(
     run_argument,
     as_json_option,
-    click.option(
-        "--watch", "watched", is_flag=True, help="Show it again when it changes, until RUN has stopped."
-    ),
+    click.option("--watch", "watched", is_flag=True, help="Show it again when it changes, until RUN stops."),
 )
-def status(run: str, as_json: bool, watched: bool) -> None:
+def status(run: Path, as_json: bool, watched: bool) -> None:
     """Show the progress of RUN, and the state of its jobs or its driver.
 
     Exit status: 0 all done, 75 still queued or at work, 1 ended with something missing, 2 not a run.
@@ -66,9 +51,8 @@ def status(run: str, as_json: bool, watched: bool) -> None:
     look = _look_of(run)
     found = watch(look, seen=_redraw) if watched else look()
     if watched:
-        _redraw(found)
-    else:
-        print_status(found, as_json)
+        click.clear()
+    _print_status(found, as_json)
     sys.exit(exit_status(found))
 
 
@@ -77,28 +61,24 @@ def status(run: str, as_json: bool, watched: bool) -> None:
     click.option("--timeout", type=click.FloatRange(0), help="Seconds after which to give up waiting."),
     as_json_option,
 )
-def wait(run: str, timeout: float | None, as_json: bool) -> None:
+def wait(run: Path, timeout: float | None, as_json: bool) -> None:
     """Wait until RUN has stopped, for scripts: lines on stderr tell how far it is, then its status is printed.
 
     The exit status is that of `status`. `watch` is for people: a picture of workers and failures, of many runs too.
     """
-    found = watch(_look_of(run), timeout, live_line())
-    print_status(found, as_json)
+    found = watch(_look_of(run), timeout, _live_line())
+    _print_status(found, as_json)
     sys.exit(exit_status(found))
 
 
-def _look_of(run: str) -> Callable[[], RunStatus | FolderStatus]:
-    path = Path(os.path.abspath(run))
-    if is_detached(path):
-        return DetachedRun.open(path).status
-    return functools.partial(folder_status, path)
+def _look_of(run: Path) -> Callable[[], RunStatus | FolderStatus]:
+    return DetachedRun.open(run).status if is_detached(run) else functools.partial(folder_status, run)
 
 
 def _redraw(found: RunStatus | FolderStatus) -> None:
-    terminal = sys.stdout.isatty()
-    print("\x1b[H\x1b[2J" if terminal else "", end="")
-    print_status(found, as_json=False)
-    print("" if terminal or not found.alive else "\n", end="", flush=True)
+    click.clear()  # a terminal; elsewhere an empty line stands between two
+    _print_status(found, as_json=False)
+    print("" if sys.stdout.isatty() else "\n", end="", flush=True)
 
 
 @verb(
@@ -107,32 +87,23 @@ def _redraw(found: RunStatus | FolderStatus) -> None:
     click.option("--follow", "-f", is_flag=True, help="Print until the jobs have ended."),
     click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each line of a log."),
 )
-def logs(run: str, failed: bool, follow: bool, as_json: bool) -> None:
+def logs(run: Path, failed: bool, follow: bool, as_json: bool) -> None:
     """Print what the jobs of RUN printed."""
     opened = DetachedRun.open(run)
     for shard, printed in opened.follow(failed) if follow else opened.logs(failed):
-        for line in printed.splitlines():
-            text = (
-                json.dumps({"shard": shard, "line": masked(line)}) if as_json else f"{shard}: {masked(line)}"
-            )
-            say(text, flush=follow)
+        for line in map(masked, printed.splitlines()):
+            say(json.dumps({"shard": shard, "line": line}) if as_json else f"{shard}: {line}", flush=follow)
 
 
 @verb(
     run_argument,
-    click.option(
-        "--grace",
-        type=click.FloatRange(0),
-        default=GRACE,
-        show_default=True,
-        help="Seconds for items in flight.",
-    ),
+    click.option("--grace", type=click.FloatRange(0), default=GRACE, help="Seconds for items in flight."),
     trusting,
     as_json_option,
 )
-def cancel(run: str, grace: float, trust: bool, as_json: bool) -> None:
+def cancel(run: Path, grace: float, trust: bool, as_json: bool) -> None:
     """End every job of RUN, queued or at work; what has been computed stays."""
-    print_status(DetachedRun.open(run, trust=trust).cancel(grace), as_json)
+    _print_status(DetachedRun.open(run, trust=trust).cancel(grace), as_json)
 
 
 @verb(
@@ -142,13 +113,13 @@ def cancel(run: str, grace: float, trust: bool, as_json: bool) -> None:
     trusting,
     as_json_option,
 )
-def retry(run: str, failed_items: bool, on_error: str | None, trust: bool, as_json: bool) -> None:
+def retry(run: Path, failed_items: bool, on_error: str | None, trust: bool, as_json: bool) -> None:
     """Submit again what is missing of RUN, and nothing else."""
-    print_status(DetachedRun.open(run, trust=trust).retry(failed_items, on_error), as_json)
+    _print_status(DetachedRun.open(run, trust=trust).retry(failed_items, on_error), as_json)
 
 
 @verb(run_argument, trusting)
-def merge(run: str, trust: bool) -> None:
+def merge(run: Path, trust: bool) -> None:
     """Put the outcomes of RUN in order, prove that none is missing, and print what the runner's merge returns."""
     opened = DetachedRun.open(run, trust=trust)
     found = opened.merge()
@@ -159,6 +130,40 @@ def merge(run: str, trust: bool) -> None:
     say(found)
 
 
+@verb(
+    run_argument,
+    click.option("-o", "--output", metavar="FILE", help="Where to; - is standard output [report.html]."),
+    click.option("--format", "kind", type=click.Choice(["html", "json"]), default="html"),
+    click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
+)
+def report(run: Path, output: str | None, kind: str, as_json: bool) -> None:
+    """Write a report of RUN as one HTML page that needs no network; JSON goes to standard output.
+
+    RUN may be running, dead or finished; the report does not change it.
+    """
+    from espnet3.parallel.views.facts import read_facts
+    from espnet3.parallel.views.page import conclusions, page_of
+
+    facts, html = read_facts(run), kind == "html" and not as_json
+    if html:
+        text = page_of(facts)
+    else:
+        times = {"began": facts.began, "ended": facts.ended, "worked": facts.worked}
+        said = {**asdict(facts), **times, "left": facts.left, "conclusions": conclusions(facts)}
+        text = json.dumps(said, indent=2, default=str) + "\n"
+    output = output or ("report.html" if html else "-")
+    if output == "-":
+        encoding = sys.stdout.encoding or "utf-8"  # what a terminal of ASCII cannot show, a page can name
+        say(text.encode(encoding, "xmlcharrefreplace").decode(encoding), end="")
+        return
+    try:
+        size = Path(output).write_bytes(text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        other = "take another file with -o, or -o - for standard output"
+        raise click.ClickException(f"{output} cannot be written ({error.strerror}): {other}") from error
+    say(f"wrote {output} ({size / 1e3:,.0f} kB)")
+
+
 def exit_status(found: RunStatus | FolderStatus) -> int:
     """Return 0 for a run that is done, 75 for one at work, 1 for one that ended with something missing."""
     if found.done or (found.merged and not found.alive):
@@ -166,11 +171,7 @@ def exit_status(found: RunStatus | FolderStatus) -> int:
     return 75 if found.alive else 1
 
 
-# --- the status of a run as text for people, and a live line while it goes on ---
-
-
-def print_status(found: RunStatus | FolderStatus, as_json: bool) -> None:
-    """Print a status, wrapped at 80 columns, or as JSON."""
+def _print_status(found: RunStatus | FolderStatus, as_json: bool) -> None:
     if as_json:
         say(json.dumps(found.to_json(), indent=2))
         return
@@ -195,9 +196,7 @@ def _of_jobs(found: RunStatus) -> list[str]:
         lines.append(wrapped(f"{count:6d} {_word(state):14} {state.sentence}", 22))
         if state in (JobState.PENDING, JobState.NOT_STARTED):
             reasons = Counter(shard.note for shard in found.shards if shard.state is state and shard.note)
-            lines += [
-                wrapped(f"{number:6d} of them: {note}", 7) for note, number in reasons.most_common(_REASONS)
-            ]
+            lines += [wrapped(f"{n:6d} of them: {note}", 7) for note, n in reasons.most_common(_REASONS)]
     ended = [shard for shard in found.shards if shard.state not in _FINE]
     for shard in ended[:_SHOWN]:
         text = f"shard {shard.shard} ({shard.job_id or 'no job'}) {_word(shard.state)}: {shard.note}"
@@ -216,8 +215,7 @@ def counts_of(found: RunStatus | FolderStatus) -> str:
     return f"{found.ok + found.failed:,} of {found.items:,} items, {found.failed:,} failed"
 
 
-def live_line() -> Callable[[RunStatus | FolderStatus], None]:
-    """Return a printer of lines on stderr about a run that goes on: every ten seconds, after a minute every minute."""
+def _live_line() -> Callable[[RunStatus | FolderStatus], None]:
     begin, due, rate = time.monotonic(), 0.0, Rate()
 
     def show(found: RunStatus | FolderStatus) -> None:
@@ -239,13 +237,8 @@ def plain_line(facts: LiveFacts) -> str:
     """Return one line about a run, for `watch` without a terminal."""
     status = facts.status
     end = "" if status.alive else f", {state_of(facts)}"
-    causes = "".join(f"; {cause_of(group):.100}" for group in facts.failures[:1])
+    causes = "".join(f"; {group.count:,} x {group.text:.100}" for group in facts.failures[:1])
     return f"{Path(status.run).name}: {counts_of(status)}{pace(facts.rate, facts.seconds_left)}{end}{causes}"
-
-
-def cause_of(group: FailureGroup) -> str:
-    """Return a kind of failure in one line."""
-    return f"{group.count:,} x {group.text}"
 
 
 def state_of(facts: LiveFacts) -> str:

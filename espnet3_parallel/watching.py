@@ -76,11 +76,8 @@ def _in_lines(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts
 
 def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts]:
     if find_spec("rich") is None:
-        raise MissingPackageError(
-            f"`espnet3-parallel watch` needs rich, which is not installed. Please install it: {pip_line('report')}. "
-            "Without it, `espnet3-parallel watch RUN | cat` prints lines",
-            name="rich",
-        )
+        without = "without it `espnet3-parallel watch RUN | cat` prints lines"
+        raise MissingPackageError(f"rich is not installed: {pip_line('report')}; {without}", name="rich")
     from rich.console import Console
     from rich.live import Live
 

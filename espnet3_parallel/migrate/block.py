@@ -16,7 +16,6 @@ from espnet3_parallel.migrate.kaldi import Entry, by_flag
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = ("", "k", "m", "g", "t", "p")
-_ENDLESS = ("0", "unlimited", "infinite", "infinity")
 _ORDER = ("queue", "account", "project", "job_name", "cores", "memory", "resource_spec", "walltime")
 _CORES = Entry(1, "nothing asks for more (--num-threads)")
 _MEMORY = Entry("4GiB", "a guess, since nothing asks for memory (--mem): set what your model takes")
@@ -48,12 +47,13 @@ class Block:
         self.notes.append(f"{flag} ({why}): {reason}")
 
     def read(self, flags: Sequence[Entry]) -> None:
-        """Take flags of the submit command: a later one replaces an earlier one of its name."""
+        """Take flags of the submit command, of which a later one replaces an earlier one; guess what is required."""
         if self.env.value == "sge" and any(_OF_PBS.search(" ".join(each.value)) for each in flags):
             self.env = Entry("pbs", f"{self.env.why}; its -l is that of PBS or Torque, not of Grid Engine")
         for given in flags:
             for name, value, written in _named(given.value, self.env.value):
                 self._take_flag(name, value, Entry(written, given.why))
+        self._complete()
 
     def _take_flag(self, name: str, value: str, written: Entry) -> None:
         targets = _TARGETS[self.env.value]
@@ -79,14 +79,12 @@ class Block:
         value: str | int = text
         by_slurm = self.env.value == "slurm"
         if name == "walltime":
-            if text.lower() in _ENDLESS:
-                self.leave_out(
-                    f"time {text}", why, "each worker has a time limit, and is replaced at its end"
-                )
-                return
             seconds = int(text) * (60 if by_slurm else 1) if text.isdigit() else walltime_seconds(text)
-            if seconds is None or seconds <= 0:
+            if seconds is None:
                 raise ConfigError(f"{why}: {text!r} is not a time; write it as 4:00:00")
+            if seconds in (0, math.inf):
+                self.leave_out(f"time {text}", why, "each worker has a time limit and is replaced at its end")
+                return
             value = clock(seconds)
         elif name == "memory":
             if (found := _SIZE.fullmatch(text)) is None:
@@ -114,25 +112,22 @@ class Block:
             self.leave_out(said, before.why, f"{_shown(name, value)} replaces it ({why})")
         kept[name] = Entry(value, why)
 
-    def complete(self) -> None:
-        """Make options of the gathered values for a scheduler, with guesses for required ones."""
+    def _complete(self) -> None:
         cores, memory = self.options.setdefault("cores", _CORES), self.options.get("memory")
         if memory is not None and self.memory_per_core and cores.value > 1:
             why = f"{memory.why}: {_shown('memory', memory.value)} for each of {cores.value} cores"
             memory = Entry(memory.value * cores.value, why)
-        self.options["memory"] = _MEMORY
-        if memory is not None:
-            self.options["memory"] = Entry(_shown("memory", memory.value), memory.why)
+        said = _MEMORY if memory is None else Entry(_shown("memory", memory.value), memory.why)
+        self.options["memory"] = said
         self.options.setdefault("walltime", _WALLTIME)
         if self.env.value == "pbs":
             spec = self._whole(cores, memory)
         else:
             spec = [self.directives.pop(flag) for flag in list(self.directives) if flag.startswith("-l ")]
         if spec:
-            whys = dict.fromkeys(each.why for each in spec)
-            self.options["resource_spec"] = Entry(
-                ",".join(each.value.removeprefix("-l ") for each in spec), "; ".join(whys)
-            )
+            whys = "; ".join(dict.fromkeys(each.why for each in spec))
+            value = ",".join(each.value.removeprefix("-l ") for each in spec)
+            self.options["resource_spec"] = Entry(value, whys)
         if self.directives:
             self.lists["job_extra_directives"] = list(self.directives.values())
 
@@ -207,19 +202,14 @@ _FLAGS: dict[str, tuple[tuple[str, str], ...]] = {
         (_LOGS, "o, output, e, error, open-mode"),
         (_WATCHED, "a, array, W, wait, parsable, quiet, d, dependency"),
         ("workers start in the folder of the run", "D, chdir"),
-        (
-            "left out, so that jobs get all variables of the submitting shell, PYTHONPATH and the like too",
-            "export",
-        ),
+        ("left out, so that jobs get all variables of the submitting shell, such as PYTHONPATH", "export"),
         ("a held worker would never come", "hold"),
     ),
     "sge": (
         *(("queue", "-q"), ("project", "-P"), ("job_name", "-N"), ("walltime", "-l h_rt"), ("cores", "-pe")),
-        (
-            "memory",
-            "-l mem_free, -l ram_free, -l h_vmem, -l s_vmem, -l virtual_free, -l h_rss, -l rmem, -l mem",
-        ),
-        *((_LOGS, "-o, -e"), (_WATCHED, "-t, -sync, -hold_jid"), (_DONE, "-cwd, -j, -S"), ("at once", "-tc")),
+        ("memory", "-l mem_free, -l ram_free, -l h_vmem, -l s_vmem, -l virtual_free, -l h_rss, -l rmem"),
+        *(("memory", "-l mem"), (_LOGS, "-o, -e"), (_DONE, "-cwd, -j, -S"), ("at once", "-tc")),
+        (_WATCHED, "-t, -sync, -hold_jid"),
     ),
     "pbs": (
         *(("queue", "-q"), ("account", "-A"), ("job_name", "-N"), ("walltime", "-l walltime")),
@@ -228,8 +218,7 @@ _FLAGS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 _TARGETS = {
-    env: {name: target for target, names in found for name in names.split(", ")}
-    for env, found in _FLAGS.items()
+    env: {name: to for to, names in rows for name in names.split(", ")} for env, rows in _FLAGS.items()
 }
 # of sbatch: what these say holds without them
 _DEFAULTS = {("export", "ALL"), *((name, "1") for name in _TASKS.split(", "))}

@@ -18,7 +18,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 from espnet3.parallel.backends.table import KALDI_SCRIPTS
@@ -99,7 +99,7 @@ def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
     defaults: dict[str, Entry] = {}
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{name}:{number}" if numbered else name
-        match words_of(line, where):
+        match _words_of(line, where):
             case []:
                 continue
             case ["command", *program] if program:
@@ -109,19 +109,18 @@ def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
             case ["option", rule, *flags] if all(rule.partition("=")):
                 option, _, value = rule.partition("=")
                 if value == "*" and flags and "$0" not in " ".join(flags):
-                    fix = f"write $0 in its place, or {option}=1"
-                    raise ConfigError(f"{where}: {line.strip()!r} loses the value: {fix}")
+                    raise ConfigError(f"{where}: {line.strip()!r} loses the value: write $0, or {option}=1")
                 rules[option, value] = Entry(flags, where)
             case _:
-                form = "option name=value flags; put no spaces around the ="
-                raise ConfigError(f"{where}: {line.strip()!r} must be: {form}")
+                raise ConfigError(
+                    f"{where}: {line.strip()!r} must be: option name=value flags; no space at ="
+                )
     if command is None:
         raise ConfigError(f"{name}: no line says 'command sbatch ...' or 'command qsub ...'; add it")
     return OptionsFile(name, command, rules, defaults)
 
 
-def words_of(text: str, where: str) -> list[str]:
-    """Split a line as a shell would, without its comment."""
+def _words_of(text: str, where: str) -> list[str]:
     try:
         return shlex.split(text, comments=True)
     except ValueError as error:
@@ -131,17 +130,14 @@ def words_of(text: str, where: str) -> list[str]:
 def read_call(variable: str, said: Entry) -> Call:
     """Take a command apart."""
     # the shell separates the words of "${decode_cmd}" at spaces alone: quotation marks within are letters
-    words = said.value.split()
+    words = said.value.split() or [""]
     said = Entry(" ".join(words), said.why)
-    if not words:
-        raise ConfigError(f"{said.why}: {variable} is empty; write a command such as run.pl or queue.pl")
     if os.path.basename(words[0]) == "retry.pl":  # [--num-tries N] and the command that it tries again
         words = words[3 if words[1:2] == ["--num-tries"] else 1 :] or words
     script = os.path.basename(words[0])
     if script not in KALDI_SCRIPTS:
-        guess = did_you_mean(script, KALDI_SCRIPTS)
-        known = ", ".join(KALDI_SCRIPTS)
-        raise ConfigError(f"{said.why}: {shown(said.value)}: unknown script.{guess} Known: {known}")
+        known = f"{did_you_mean(script, KALDI_SCRIPTS)} Known: {', '.join(KALDI_SCRIPTS)}"
+        raise ConfigError(f"{said.why}: {variable} = {shown(said.value)}: unknown script.{known}")
     options: dict[str, Entry] = {}
     flags: list[str] = []
     for word, *values in by_flag(words[1:]):
@@ -155,7 +151,7 @@ def read_call(variable: str, said: Entry) -> Call:
             options[word[2:].replace("-", "_")] = Entry(values[0], said.why)
         else:
             flags += [word, *values]
-    return Call(variable, said, script, KALDI_SCRIPTS[script], options, words_of(" ".join(flags), said.why))
+    return Call(variable, said, script, KALDI_SCRIPTS[script], options, _words_of(" ".join(flags), said.why))
 
 
 def by_flag(words: Sequence[str]) -> Iterator[list[str]]:
@@ -173,10 +169,8 @@ def by_flag(words: Sequence[str]) -> Iterator[list[str]]:
 def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
     """Return the flags that the submit command is given for a call, those that count least first."""
     # in the order of queue.pl and slurm.pl: flags of the file of options count more than those of cmd.sh
-    found = [
-        Entry(file.command.value[1:], file.command.why),
-        Entry(call.flags, f"{call.said.why}, {call.variable}"),
-    ]
+    found = [Entry(file.command.value[1:], file.command.why)]
+    found += [Entry(call.flags, f"{call.said.why}, {call.variable}")]
     defaults = {name: each for name, each in file.defaults.items() if name not in call.options}
     for name, option in {**defaults, **call.options}.items():
         if name in _OWN:
@@ -191,9 +185,8 @@ def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
             flags = [word.replace("$0", option.value) for word in rule.value]
             found.append(Entry(flags, f"{rule.why}, {said}"))
         elif call.env in _STRICT:
-            raise ConfigError(
-                f"{call.variable}: {call.script} refuses {said}: add a line 'option {name}=*' to {file.name}"
-            )
+            fix = f"add 'option {name}=*' to {file.name}"
+            raise ConfigError(f"{call.variable}: {call.script} refuses {said}: {fix}")
         else:
             notes.append(f"{said}: {file.name} has no rule for it, so {call.script} ignored it")
     return found
@@ -212,7 +205,6 @@ _COMPUTED = re.compile(r"`|\$(?!\{?(?:HOME|USER|TMPDIR|PWD)\b)")
 _PATTERN = re.compile(r"[*?\[`$]")  # no plain text on the right of a comparison
 _BEFORE = ("then", "do", "{")
 _INNER_HASH = re.compile(r"(?<=[^\s;&|])#")  # as in $#, where shlex would begin a comment
-
 
 _NO, _UNSURE, _YES = 0, 1, 2  # `and` is the least of several, `not` what is left of _YES
 
@@ -255,9 +247,8 @@ class Script:
 
     def _holds(self, condition: list[str]) -> int:
         match [self._filled(word) for word in condition]:
-            case ["[" | "[[", left, "=" | "==", right, "]" | "]]"]:
-                if not is_computed(left) and not _PATTERN.search(right):
-                    return _YES if left == right else _NO
+            case ["[" | "[[", left, "=" | "==", right, "]" | "]]"] if not _PATTERN.search(right):
+                return _UNSURE if is_computed(left) else _YES if left == right else _NO
         return _UNSURE
 
     def _take(self, where: str, words: list[str], unsure: str) -> None:
@@ -275,10 +266,8 @@ class Script:
                 self.notes.append(f"{where}: {name}={shlex.quote(source)} is left out: {why}")
 
     def _filled(self, word: str) -> str:
-        def known(found: re.Match[str]) -> str:
-            return str(self.variables.get(found[1] or found[2], Entry(found[0], "")).value)
-
-        return _VARIABLE.sub(known, word)
+        given = self.variables
+        return _VARIABLE.sub(lambda at: str(given.get(at[1] or at[2], Entry(at[0], "")).value), word)
 
 
 def is_computed(value: str) -> bool:
@@ -300,11 +289,9 @@ def _statements(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
         except ValueError:  # a quotation mark that a later line closes
             continue
         pending = ""
-        while words:
-            ends = [at for at, word in enumerate(words) if word.startswith(";")]
-            end = ends[0] if ends else len(words)
-            yield first, words[:end]
-            words = words[end + 1 :]
+        for between, group in groupby(words, lambda word: word.startswith(";")):
+            if not between:
+                yield first, list(group)
     if pending:
         raise ConfigError(f"{name}:{first}: a quotation mark that opens here is never closed")
 

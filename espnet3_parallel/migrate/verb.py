@@ -18,6 +18,7 @@ from espnet3_parallel.output import verb
 
 # the command of a stage is the first of these that is assigned
 _COMMANDS = {"inference": ("decode_cmd", "train_cmd", "cmd"), "data": ("train_cmd", "decode_cmd", "cmd")}
+_STAGE = "What the block is for: inference takes decode_cmd (cuda_cmd on GPUs), data takes train_cmd."
 _ON_GPU = ("cuda_cmd", *_COMMANDS["inference"])
 _NUMBERS = {"inference": ("inference_nj", "nj"), "data": ("nj",)}
 _NJ = Entry(32, "what asr.sh takes where nothing is said; --nj sets it")
@@ -35,18 +36,10 @@ _PATH_SH = (
     click.option("--inference_nj", type=click.IntRange(min=1), help="The same of inference alone."),
     click.option("--gpu_inference", type=bool, help="Whether inference runs on GPUs."),
     click.option("--cmd_backend", help="Which part of ESPnet2's cmd.sh to read: local, slurm, ..."),
-    click.option(
-        "--stage",
-        type=click.Choice(list(_COMMANDS)),
-        default="inference",
-        show_default=True,
-        help="What the block is for: inference takes decode_cmd (cuda_cmd on GPUs), data takes train_cmd.",
-    ),
+    click.option("--stage", type=click.Choice(list(_COMMANDS)), default="inference", help=_STAGE),
     click.option("--output", "-o", type=click.File("x", "utf-8", lazy=True), help="Write a new file."),
 )
-def migrate(
-    files: tuple[str, ...], stage: str, output: TextIO | None, **given: int | bool | str | None
-) -> None:
+def migrate(files: tuple[str, ...], stage: str, output: TextIO | None, **given: object) -> None:
     """Turn Kaldi's or ESPnet2's scheduler settings into a parallel block.
 
     FILES are cmd.sh, the files of options that its scripts read (conf/slurm.conf, conf/queue.conf, ...), and, where
@@ -60,8 +53,7 @@ def migrate(
     }
     if "nj" in fixed:  # a typed number wins over an inference_nj of a file
         fixed.setdefault("inference_nj", fixed["nj"])
-    text = _migrated(files, fixed, stage)
-    print(text, end="", file=output)
+    print(_migrated(files, fixed, stage), end="", file=output)
 
 
 def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> str:
@@ -126,10 +118,8 @@ def _choose_call(script: Script, stage: str) -> Call:
         call.options["gpu"] = Entry("1", on_gpu.why)
     training = variables.get("cuda_cmd")
     if training is not None and call.variable != "cuda_cmd":
-        script.notes.append(
-            f'cuda_cmd="{training.value}" ({training.why}), for training: GPUs and nodes of a training are '
-            "trainer.devices and trainer.num_nodes"
-        )
+        lost = f'cuda_cmd="{training.value}" ({training.why})'
+        script.notes.append(f"{lost}, for training: set trainer.devices and trainer.num_nodes")
     return call
 
 
@@ -149,7 +139,6 @@ def _positive(said: Entry, name: str) -> int:
 
 
 def _found(wanted: str, texts: Mapping[str, str], folder: str) -> tuple[str, str] | None:
-    """Return path and text of a file: a given one of its name, or else the one beside cmd.sh."""
     wanted = os.path.expandvars(wanted)
     beside = os.path.normpath(os.path.join(folder, wanted))
     named = [path for path in texts if os.path.basename(path) == os.path.basename(wanted)]
@@ -183,7 +172,6 @@ def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
             f"name {kaldi.OPTIONS_FILES[call.env][0]}, or change the command"
         )
     block.read(flags)
-    block.complete()
     block.notes.append(_PATH_SH)
 
 

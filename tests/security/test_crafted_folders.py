@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPANS
-from espnet3_parallel.reports import report
+from espnet3_parallel.runs import report
 from tests.parallel.ledger.making import N, begin, expected, failure, finished, lines_of, partial
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.timing.reading import RunTimes, Stint
 from espnet3.parallel.views.facts import RunFacts, read_facts
 from espnet3.parallel.views.page import conclusions, page_of
-from espnet3_parallel.reports import report
+from espnet3_parallel.runs import report
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 from tests.standins import standin

@@ -21,7 +21,7 @@ from espnet3.parallel.views.sizing import (
     size_for,
     walltime,
 )
-from espnet3_parallel.sizes import size
+from espnet3_parallel.configs import size
 from tests.parallel.detached.work import Provider, Squares, run_of, shut
 
 MEASURED = Measured(seconds=2.0, start=30.0, env=25.0, items=50)

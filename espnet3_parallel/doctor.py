@@ -18,7 +18,7 @@ from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_clas
 from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.errors import ParallelError, SubmissionError
 from espnet3.parallel.functions.running import run
 from espnet3.parallel.jobs.commands import run as run_command
 from espnet3.parallel.local.fork_server import without_dask
@@ -143,8 +143,11 @@ def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None
         tell(None, f"the scheduler: {command} is not on the PATH, so this machine cannot submit jobs")
         return
     tell(True, f"{command} is {place}")
-    said = run_command(row.scheduler.query(), seconds=30)
-    tell(said.status == 0, said.problem if said.status else f"{said.command.split()[0]} answers")
+    try:
+        said = run_command(row.scheduler.query(), seconds=30)
+        tell(said.status == 0, said.problem if said.status else f"{said.command.split()[0]} answers")
+    except SubmissionError as error:  # the command's, and no word of jobs
+        tell(False, f"{error.command}: {error.stderr}")
 
 
 def _look_at_folders(folders: Sequence[str], tell: Tell) -> list[str]:

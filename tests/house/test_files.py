@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUDGET: list[tuple[int, list[str]]] = [
     (2_114, ["espnet3/parallel/"]),
     (
-        3_056,
+        3_062,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -43,12 +43,12 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (5_806, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (2_071, ["espnet3/parallel/runner/"]),
+    (2_070, ["espnet3/parallel/runner/"]),
     (1_875, ["espnet3/parallel/views/"]),
     (818, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
-    (2_494, ["espnet3_parallel/"]),
+    (2_497, ["espnet3_parallel/"]),
     (5_221, ["espnet3/components/", "espnet3/systems/"]),
-    (40_989, ["tests/"]),
+    (40_990, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from espnet3.components.instantiate import as_plain
+from espnet3.parallel.checks import Sort
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import did_you_mean
+from espnet3.parallel.messages import did_you_mean, shown
 
 NEEDED = {
     "collect_stats": ("dataset", "stats_dir"),
@@ -28,6 +30,23 @@ class StageConfigError(ConfigError):
 
     def __reduce__(self) -> Any:  # it may come back from a worker
         return type(self), (self.role, self.key, str(self))
+
+
+def wrong(role: str, key: str, said: str) -> StageConfigError:
+    """Return the error of a key whose message begins with the key."""
+    return StageConfigError(role, key, f"{key} {said}")
+
+
+def check_block(block: Any, role: str, name: str, sorts: Mapping[str, Sort | None]) -> dict[str, Any]:
+    """Return the block `name` of a config, plain, whose keys must all be known, and of their sort; None: any value."""
+    plain = as_plain(block) or {}
+    for key, value in plain.items():
+        if key not in sorts:
+            raise wrong(role, f"{name}.{key}", f"is not known; {name} has {', '.join(sorts)}")
+        sort = sorts[key]
+        if sort is not None and (refusal := sort.refusal(value)):
+            raise wrong(role, f"{name}.{key}", f"= {shown(value)}: {refusal}")
+    return dict(plain)
 
 
 def require(config: Any, role: str, keys: Iterable[str], inside: str = "") -> None:

@@ -218,7 +218,7 @@ def load_dataset_module(data_src: str | None = None, recipe_dir: str | Path | No
         except ModuleNotFoundError as error:
             raise ConfigError(f"data_src = {data_src!r}: no module {name} ({error})") from error
     folder = Path("." if recipe_dir is None else recipe_dir).resolve()
-    file = folder / "dataset" / "__init__.py"
+    file = (folder / "dataset" / "__init__.py").resolve()  # recipes may link to one another
     if not file.is_file():
         raise ConfigError(
             f"{file} is not there: write it, with the class {DATASET}, or give the entry a data_src or a _target_"

@@ -40,6 +40,8 @@ def wrong(role: str, key: str, said: str) -> StageConfigError:
 def check_block(block: Any, role: str, name: str, sorts: Mapping[str, Sort | None]) -> dict[str, Any]:
     """Return the block `name` of a config, plain, whose keys must all be known, and of their sort; None: any value."""
     plain = as_plain(block) or {}
+    if not isinstance(plain, Mapping):
+        raise wrong(role, name, f"= {shown(plain)}: must be a mapping with {', '.join(sorts)}")
     for key, value in plain.items():
         if key not in sorts:
             raise wrong(role, f"{name}.{key}", f"is not known; {name} has {', '.join(sorts)}")
@@ -55,8 +57,5 @@ def require(config: Any, role: str, keys: Iterable[str], inside: str = "") -> No
     for key in keys:
         if config.get(key) is None:
             there = [str(each) for each in config]
-            raise StageConfigError(
-                role,
-                f"{inside}.{key}" if inside else key,
-                f"the {what} has no {key!r} (it has {', '.join(there)}).{did_you_mean(key, there)}",
-            )
+            said = f"the {what} has no {key!r} (it has {', '.join(there)}).{did_you_mean(key, there)}"
+            raise StageConfigError(role, f"{inside}.{key}" if inside else key, said)

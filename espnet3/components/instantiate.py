@@ -18,10 +18,8 @@ def require(package: str, extra: str, purpose: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        raise MissingPackageError(
-            f"{purpose} needs the package {package} ({error}); install it with: {pip_line(extra)}",
-            name=package,
-        ) from error
+        said = f"{purpose} needs the package {package} ({error}); install it with: {pip_line(extra)}"
+        raise MissingPackageError(said, name=package) from error
 
 
 def instantiate_block(config: Any, name: str, **kwargs: Any) -> Any:
@@ -30,14 +28,11 @@ def instantiate_block(config: Any, name: str, **kwargs: Any) -> Any:
     from hydra.utils import instantiate
 
     block = config.get(name)
-    if not isinstance(block, Mapping) and not hasattr(block, "get"):
-        raise ValueError(
-            f"the config has no block {name!r} (it has {', '.join(map(str, config)) or 'nothing'})"
-        )
+    if not hasattr(block, "get"):
+        there = ", ".join(map(str, config)) or "nothing"
+        raise ValueError(f"the config has no block {name!r} (it has {there})")
     if not block.get("_target_"):
-        raise ValueError(
-            f"the block {name!r} has no _target_, the import path of the class to make: {block!r}"
-        )
+        raise ValueError(f"the block {name!r} has no _target_, the import path of what to make: {block!r}")
     return instantiate(block, **kwargs)
 
 

@@ -15,10 +15,10 @@ from espnet3.parallel.errors import ConfigError, MissingPackageError, Submission
 from espnet3.parallel.messages import printable, shown
 from espnet3.systems.base.inference import InferResult
 from espnet3.systems.base.scp import OutputsError
-from espnet3.systems.base.system import is_ours
+from espnet3.systems.base.system import UNTRAINED, is_ours
 from espnet3.systems.configs.loading import StageConfigs, load_configs
 from espnet3.systems.configs.mistakes import NEEDED, StageConfigError, require
-from espnet3.systems.configs.places import place_of
+from espnet3.systems.configs.reading import place_of
 from espnet3.systems.configs.roles import ROLES, role_of
 from espnet3.systems.logs import show_logs
 from espnet3.systems.stages import StageSpec, chosen, roles_of, specs_of, stage_names
@@ -27,7 +27,6 @@ _ANEW = (
     "On this command line that is runner.resume=false or runner.resume=force for infer, +collect_stats.resume=false "
     "or =force for collect_stats; without its folder every stage begins anew."
 )
-_UNTRAINED = "neither 'optimizer' nor 'trainer', so nothing is trained"
 
 
 def launch(
@@ -147,7 +146,7 @@ def _check(system: type, stages: Sequence[StageSpec], configs: StageConfigs, rec
         role = each.role(configs.plain())
         if role is not None:
             configs.check(role, trains=each.name == "train" and is_ours(system, "train"))
-            nothing = each.name == "train" and _trainer(configs[role]) == _UNTRAINED
+            nothing = each.name == "train" and _trainer(configs[role]) == UNTRAINED
             if is_ours(system, each.name) and not nothing:
                 require(configs[role], role, NEEDED.get(each.name, ()))
         elif each.roles:
@@ -179,15 +178,12 @@ def _workers(config: Any) -> str:
 
 def _trainer(config: Any) -> str:
     if config.get("trainer") is None and config.get("optimizer") is None:
-        return _UNTRAINED
-    block = {
-        "accelerator": "auto",
-        "devices": "auto",
-        "strategy": "auto",
-        **(as_plain(config.get("trainer")) or {}),
-    }
+        return UNTRAINED
+    block = as_plain(config.get("trainer")) or {}
     keys = ("accelerator", "devices", *(["num_nodes"] if "num_nodes" in block else []), "strategy")
-    return "trainer: " + ", ".join(f"{key} {shown(block[key], key).strip(chr(39))}" for key in keys)
+    return "trainer: " + ", ".join(
+        f"{key} {shown(block.get(key, 'auto'), key).strip(chr(39))}" for key in keys
+    )
 
 
 def _with_place(error: Exception, configs: StageConfigs) -> str:

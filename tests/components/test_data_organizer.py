@@ -162,3 +162,21 @@ def test_entries_name_modules_of_recipes(tmp_path: Path) -> None:
     assert lines[4].startswith("ConfigError F/three/dataset/__init__.py is not there: write it")
     assert lines[5].startswith("ConfigError data_src = 'no/such': no module egs3.no.such.dataset")
     assert lines[6].endswith("has no Dataset: import the dataset's class there under this name")
+
+
+def test_a_recipe_may_link_to_the_dataset_of_another(tmp_path: Path) -> None:
+    """A `dataset` that is a symbolic link is the recipe's own, and not one that was imported before."""
+    (tmp_path / "one/dataset").mkdir(parents=True)
+    (tmp_path / "one/dataset/__init__.py").write_text("Dataset = list\n")
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two/dataset").symlink_to(tmp_path / "one/dataset")
+    code = "from espnet3.components.data.data_organizer import load_dataset_module as load; import sys\n"
+    code += "print(load(recipe_dir=sys.argv[1]).Dataset)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "two")],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "<class 'list'>\n", done.stderr

@@ -113,6 +113,7 @@ def test_the_workers_load_the_model_once_and_keep_it(tmp_path: Path, monkeypatch
         ({"ui": {"prot": 80}, "model": {}}, "ui.prot is not known"),
         ({"ui": {"port": "no"}, "model": {}}, "ui.port = 'no'"),
         ({"input": {"rate": 0}, "model": {"_target_": "x.Y"}}, "input.rate = 0"),
+        ({"ui": 7860, "model": {}}, "ui = 7860: must be a mapping with title, description, host, port"),
         ({}, "has no 'model'"),
     ],
 )

@@ -43,13 +43,11 @@ def read_audio(
             rate, length = int(file.samplerate), file.frames / file.samplerate
             first, last = round(begin * rate), file.frames if end is None else round(end * rate)
             if not file.frames:
-                raise NoSamplesError(
-                    f"{named} has no samples: its header announces none, or the file is cut short"
-                )
+                raise NoSamplesError(f"{named} has no samples: its header has none, or it is cut short")
             for announced, there in _SIZES.findall(file.extra_info):
                 if int(there) + _SLACK < int(announced) < _STREAMED:
                     raise ValueError(
-                        f"{named} is cut short: its header announces {announced} bytes, and the file holds {there}"
+                        f"{named} is cut short: it holds {there} of the header's {announced} bytes"
                     )
             if first >= file.frames:
                 raise ValueError(f"{named} is {length:g} s long, and the utterance begins at {begin:g} s")
@@ -61,7 +59,7 @@ def read_audio(
             samples = _scaled(file, wanted, dtype)
             if len(samples) < wanted or not wanted:
                 raise ValueError(
-                    f"{named} gives {len(samples)} samples where {max(wanted, 1)} were expected: the file is cut short"
+                    f"{named} is cut short: {len(samples)} of {max(wanted, 1)} samples are there"
                 )
             return samples, rate
     except soundfile.LibsndfileError as error:
@@ -81,7 +79,5 @@ def _scaled(file: Any, frames: int, dtype: str) -> Any:
 def check_rate(found: int, wanted: int | None, named: str) -> None:
     """Check a sampling rate; None takes any."""
     if wanted is not None and found != wanted:
-        raise ValueError(
-            f"{named} has {found} Hz and not {wanted} Hz. Convert it, for example: "
-            f"ffmpeg -i IN.wav -ar {wanted} OUT.wav"
-        )
+        said = f"{named} has {found} Hz and not {wanted} Hz. Convert it, for example: "
+        raise ValueError(f"{said}ffmpeg -i IN.wav -ar {wanted} OUT.wav")

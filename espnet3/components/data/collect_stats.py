@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from espnet3.components.data.data_organizer import organizer_of, same_data
 from espnet3.components.data.exact_sums import ExactSums
-from espnet3.components.data.files import field_of, utterance_id, write_atomic, write_text_atomic
+from espnet3.components.data.files import answers, check_each, utterance_id, write_atomic, write_text_atomic
 from espnet3.components.instantiate import instantiate_block
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.env_provider import EnvironmentProvider
@@ -188,17 +188,8 @@ def make_features(config: Any) -> Features:
 def _computed(
     compute: Any, keys: Sequence[str], items: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    fields = [{key: field_of(item, key) for key in keys} for item in items]
-    if len(items) == 1 or not getattr(compute, "supports_batch", False):
-        found = [compute(**each) for each in fields]
-    else:
-        found = compute(**{key: [each[key] for each in fields] for key in keys})
-        if not isinstance(found, (list, tuple)) or len(found) != len(items):
-            got = len(found) if isinstance(found, (list, tuple)) else f"a {type(found).__name__}"
-            raise ValueError(
-                f"{type(compute).__name__} was given lists of {len(items)} items and returned {got}: return a "
-                "list with an entry for each, or set supports_batch = False on it"
-            )
+    found = answers(compute, items, keys, {}, lists=False)
+    check_each(found, len(items), type(compute).__name__)
     return [each if isinstance(each, Mapping) else {_ONLY: each} for each in found]
 
 
@@ -288,17 +279,11 @@ def _write_sums(path: Path, shape: tuple[int, ...], count: int, sums: ExactSums)
 
 
 def _concatenate(parts: Sequence[Path], target: Path) -> None:
-    seen: set[str] = set()
-
-    def write(file: IO[bytes]) -> None:
-        for part in parts:
-            if not part.is_file():  # a shard whose items all lack it has no such file
-                continue
-            for line in part.read_text(encoding="utf-8").splitlines(keepends=True):
-                uid = line.partition(" ")[0]
-                if uid in seen:
-                    raise ValueError(f"two items have the id {uid!r}: a line of {target.name} is one item")
-                seen.add(uid)
-                file.write(line.encode())
-
-    write_atomic(target, write)
+    lines: dict[str, str] = {}
+    for part in filter(Path.is_file, parts):  # a shard whose items all lack it has no such file
+        for line in part.read_text(encoding="utf-8").splitlines(keepends=True):
+            uid = line.partition(" ")[0]
+            if uid in lines:
+                raise ValueError(f"two items have the id {uid!r}: a line of {target.name} is one item")
+            lines[uid] = line
+    write_text_atomic(target, "".join(lines.values()))

@@ -53,16 +53,9 @@ class DatasetEntry:
             raise ConfigError(f"{where} has both data_src and _target_: leave one out")
         args = raw.get("data_src_args") or {}
         if not isinstance(args, Mapping):
-            raise ConfigError(
-                f"{where}.data_src_args = {shown(args)}: must be a mapping of arguments to values"
-            )
-        return cls(
-            name=None if raw.get("name") is None else str(raw["name"]),
-            data_src=raw.get("data_src"),
-            target=raw.get("_target_"),
-            args=args,
-            transform=raw.get("transform"),
-        )
+            raise ConfigError(f"{where}.data_src_args = {shown(args)}: must be a mapping of arguments")
+        name = None if raw.get("name") is None else str(raw["name"])
+        return cls(name, raw.get("data_src"), raw.get("_target_"), args, raw.get("transform"))
 
 
 class CombinedDataset:
@@ -186,23 +179,19 @@ class DataOrganizer:
     def _made(self, entries: Sequence[DatasetEntry], split: str) -> CombinedDataset | None:
         if not entries:
             return None
-        last = self._preprocessor(split)
-        changes = []
-        for entry in entries:
-            block = entry.transform
-            own = None if block is None else instantiate_block({"transform": block}, "transform")
-            changes.append([change for change in (own, last) if change is not None])
-        return CombinedDataset([_dataset(entry, self.recipe_dir) for entry in entries], changes)
-
-    def _preprocessor(self, split: str) -> Change | None:
         block = self.preprocessor
         if isinstance(block, Mapping) and any(key in block for key in SPLITS):
             shared = {key: value for key, value in block.items() if key not in SPLITS}
-            own = block.get(split)
-            block = None if own is None else {**shared, **own}
-        if isinstance(block, Mapping):
-            return instantiate_block({"preprocessor": block}, "preprocessor")  # type: ignore[no-any-return]  # the user's
-        return block  # type: ignore[no-any-return]  # a function, or None
+            block = None if block.get(split) is None else {**shared, **block[split]}
+        last = _changes(block, "preprocessor")
+        changes = [[*_changes(entry.transform, "transform"), *last] for entry in entries]
+        return CombinedDataset([_dataset(entry, self.recipe_dir) for entry in entries], changes)
+
+
+def _changes(block: Any, name: str) -> list[Change]:
+    if block is None:
+        return []
+    return [block if callable(block) else instantiate_block({name: block}, name)]
 
 
 def _dataset(entry: DatasetEntry, recipe_dir: str | Path | None) -> Any:
@@ -229,18 +218,18 @@ def load_dataset_module(data_src: str | None = None, recipe_dir: str | Path | No
         except ModuleNotFoundError as error:
             raise ConfigError(f"data_src = {data_src!r}: no module {name} ({error})") from error
     folder = Path("." if recipe_dir is None else recipe_dir).resolve()
-    if not (folder / "dataset" / "__init__.py").is_file():
+    file = (folder / "dataset" / "__init__.py").resolve()  # recipes may link to one another
+    if not file.is_file():
         raise ConfigError(
-            f"{folder / 'dataset' / '__init__.py'} is not there: write it, with the class {DATASET}, or give the entry "
-            "a data_src or a _target_"
+            f"{file} is not there: write it, with the class {DATASET}, or give the entry a data_src or a _target_"
         )
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     module = import_module("dataset")
-    if Path(module.__file__ or "").resolve().parent != folder / "dataset":
+    if (there := Path(module.__file__ or "").resolve().parent) != file.parent:
         raise ConfigError(
-            f"this process has already imported the package `dataset` of {Path(module.__file__ or '').parent}: run "
-            f"the recipe in {folder} in a process of its own, or name it by data_src"
+            f"this process has already imported the package `dataset` of {there}: run the recipe in {folder} in a "
+            "process of its own, or name it by data_src"
         )
     return module
 
@@ -271,16 +260,11 @@ def is_organized(block: Any) -> bool:
 def organizer_of(config: Any) -> DataOrganizer:
     """Return the organizer of a config's block `dataset`, which may name another class by `_target_`."""
     block = dict(as_plain(config.get("dataset")))
-    recipe_dir = config.get("recipe_dir")
     if "_target_" in block:
         return instantiate_block({"dataset": {"_recursive_": False, "_convert_": "all", **block}}, "dataset")  # type: ignore[no-any-return]  # the user's class
-    try:
-        return DataOrganizer(**{"recipe_dir": recipe_dir, **block})
-    except TypeError as error:
-        odd = ", ".join(str(key) for key in block if key not in ORGANIZER_KEYS)
-        raise ConfigError(
-            f"dataset has the unknown key {odd}; it takes {', '.join(ORGANIZER_KEYS)}"
-        ) from error
+    if odd := ", ".join(str(key) for key in block if key not in ORGANIZER_KEYS):
+        raise ConfigError(f"dataset has the unknown key {odd}; it takes {', '.join(ORGANIZER_KEYS)}")
+    return DataOrganizer(**{"recipe_dir": config.get("recipe_dir"), **block})
 
 
 def fingerprint_of(dataset: Any) -> str | None:

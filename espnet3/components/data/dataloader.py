@@ -21,9 +21,8 @@ _OWN = ("collate_fn", "train", "valid")
 class LengthBatches(Sampler[list[int]]):
     """Batches of items of like length, shuffled in an order of each epoch's own.
 
-    With several processes each has every so many-th batch, and all have equally many: batches are taken again from
-    the first where they do not come out even.
-    `epoch` is the first one: the loader begins with it before Lightning says which one it is.
+    With several processes each has every so many-th batch, and all have equally many: batches are taken again from the
+    first where they do not come out even. The loader begins with `epoch`, before Lightning says which one it is.
     """
 
     def __init__(
@@ -95,10 +94,7 @@ def draw(*numbers: int) -> int:
 
 
 def _lengths(dataset: Any) -> list[float]:
-    try:
-        items = dataset.items
-    except AttributeError:  # it lists nothing without reading it
-        return [0.0] * len(dataset)
+    items = getattr(dataset, "items", [None] * len(dataset))  # some list nothing without reading it
     return [float(getattr(item, "seconds", None) or 0.0) for item in items]
 
 

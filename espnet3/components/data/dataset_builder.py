@@ -40,15 +40,14 @@ class SourceError(RuntimeError):
 class DatasetBuilder:
     """Prepares a dataset in one folder, once, in two steps: its source, and what stages read.
 
-    The stage `create_dataset` asks `is_built`; where it is not, it calls `prepare_source` unless
-    `is_source_prepared`, and then `build`. All of them are given the entries of the block `create_dataset`
-    by name, unless the builder was made from that block.
+    The stage `create_dataset` asks `is_built`; where it is not, it calls `prepare_source` unless `is_source_prepared`,
+    and then `build`. All of them are given the entries of the block `create_dataset` by name, unless the builder was
+    made from that block.
 
-    A subclass writes `make`. `build` calls it when the folder is not complete and then writes the
-    marker `built.json`, last: a folder without it was never finished. `is_built` compares the
-    marker with the files and with the options, so that a lost file, an edited manifest, another
-    option or a newer builder lead to a new build. A subclass may also write `is_built` and `build` itself, and keep
-    its own account of what is complete; it then needs neither `make` nor a `data_dir`.
+    A subclass writes `make`. `build` calls it when the folder is not complete and then writes the marker `built.json`,
+    last: a folder without it was never finished. `is_built` compares the marker with the files and with the options, so
+    that a lost file, an edited manifest, another option or a newer builder lead to a new build. A subclass may also
+    write `is_built` and `build` itself; it then needs neither `make` nor a `data_dir`.
 
     Args:
         data_dir: The folder that holds the dataset.
@@ -115,9 +114,7 @@ class DatasetBuilder:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self.marker.unlink(missing_ok=True)
         made = self.make()
-        files: dict[str, dict[str, Any]] = {}
-        for path in made.payload:
-            files[_name(self, path)] = {"bytes": path.stat().st_size}
+        files: dict[str, Any] = {_name(self, path): {"bytes": path.stat().st_size} for path in made.payload}
         for path in made.index:
             files[_name(self, path)] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
         content = {**_identity(self), "facts": dict(made.facts or {}), "files": dict(sorted(files.items()))}
@@ -143,7 +140,5 @@ def _name(builder: DatasetBuilder, path: Path) -> str:
     try:
         return path.relative_to(builder.data_dir).as_posix()
     except ValueError:
-        raise ValueError(
-            f"{type(builder).__name__}.make returned {path}, which is not under its data folder "
-            f"{builder.data_dir}; write the dataset's files there"
-        ) from None
+        said = f"which is not under its data folder {builder.data_dir}; write the dataset's files there"
+        raise ValueError(f"{type(builder).__name__}.make returned {path}, {said}") from None

@@ -43,6 +43,4 @@ class ExactSums:
 
     def values(self) -> list[float]:
         """Return the sums, each rounded once; OverflowError where one is larger than any double."""
-        return [
-            total / (1 << _SCALE) for total in self.totals
-        ]  # Python's division of whole numbers rounds correctly
+        return [total / (1 << _SCALE) for total in self.totals]  # of whole numbers: Python rounds correctly

@@ -1,10 +1,10 @@
-"""Files that are there whole or not at all, and their fingerprints."""
+"""Files that are there whole or not at all, and their fingerprints; ids and fields of a dataset's items."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,17 +57,35 @@ def utterance_id(value: Any) -> str:
     """Return an id as text: one word, since white space would end it within a line."""
     text = str(value)
     if text.split() != [text]:
-        raise ValueError(
-            f"utterance id {text!r} is empty or holds whitespace; replace it, for example by '_'"
-        )
+        raise ValueError(f"utterance id {text!r} is empty or holds whitespace; replace it, such as by '_'")
     return text
 
 
-def field_of(item: Mapping[str, Any], key: str) -> Any:
-    """Return the field of a dataset's item that `input_key` names."""
-    if key not in item:
-        raise KeyError(f"Input key {key!r} not found in dataset item (it has {', '.join(map(repr, item))})")
-    return item[key]
+def answers(
+    model: Any, items: Sequence[Any], keys: Sequence[str], settings: Mapping[str, Any], *, lists: bool
+) -> Any:
+    """Return what a model says of the fields `keys` of some items: a list, or its own answer to lists of all.
+
+    It is given lists where its `supports_batch`, or else `lists`, says so, and several items are there.
+    """
+    for key in keys:
+        for item in items:
+            if key not in item:
+                there = ", ".join(map(repr, item))
+                raise KeyError(f"Input key {key!r} not found in dataset item (it has {there})")
+    if len(items) > 1 and getattr(model, "supports_batch", lists):
+        return model(**{key: [item[key] for item in items] for key in keys}, **settings)
+    return [model(**{key: item[key] for key in keys}, **settings) for item in items]
+
+
+def check_each(found: Any, n: int, named: str) -> None:
+    """Check that the answer to lists of `n` items is a list with an entry for each; `named` is who has answered."""
+    got = len(found) if isinstance(found, (list, tuple)) else f"a {type(found).__name__}"
+    if got != n:
+        raise ValueError(
+            f"{named} was given lists of {n} items and returned {got}: return a list with an entry for each, or set "
+            "supports_batch = False on it"
+        )
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:

@@ -64,7 +64,7 @@ class HuggingFaceDataset:
     @cached_property
     def rows(self) -> Any:
         """The `datasets.Dataset`, with audio columns as bytes or paths."""
-        datasets = _library()
+        datasets = require("datasets", "data", "this dataset")
         if self.saved is not None:
             found = datasets.load_from_disk(os.fspath(self.saved))
         else:
@@ -76,14 +76,12 @@ class HuggingFaceDataset:
             raise TypeError(f"this is not one split but {names}: set split, or save one of them")
         for column in self._columns:
             if column not in found.column_names:
-                raise ValueError(
-                    f"there is no column {column!r}; the dataset has {', '.join(found.column_names)}"
-                )
+                there = ", ".join(found.column_names)
+                raise ValueError(f"there is no column {column!r}; the dataset has {there}")
         for column, kind in found.features.items():
             if isinstance(kind, datasets.Audio):
-                found = found.cast_column(
-                    column, datasets.Audio(sampling_rate=kind.sampling_rate, decode=False)
-                )
+                bare = datasets.Audio(sampling_rate=kind.sampling_rate, decode=False)
+                found = found.cast_column(column, bare)
         return found
 
     @property
@@ -134,8 +132,4 @@ class HuggingFaceDataset:
         return samples
 
     def _is_audio(self, column: str) -> bool:
-        return isinstance(self.rows.features[column], _library().Audio)
-
-
-def _library() -> Any:
-    return require("datasets", "data", "this dataset")
+        return isinstance(self.rows.features[column], require("datasets", "data", "this dataset").Audio)

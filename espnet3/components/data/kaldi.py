@@ -19,6 +19,7 @@ from espnet3.parallel.checks import Choice, argument
 
 _PIPES = Choice(("refuse", "run"), quoted=True)
 _SAID = 500  # characters of what a command has said, in a message
+_TO_FILES = "write the audio to files first (wav-copy of Kaldi, format_wav_scp.sh of ESPnet2)"
 _INEXACT = 0.5  # seconds by which lists may differ from the audio, as for Kaldi's extract-segments
 _ROUNDED = 0.01  # seconds by which a length in `utt2dur` is the audio's, rounded
 
@@ -113,9 +114,8 @@ class KaldiDataset:
         """Return a hash of the folder's lists, so that a changed one is noticed; audio files are not looked at."""
         digest = hashlib.sha256()
         for item in self.items:
-            digest.update(
-                repr((item.utt_id, item.audio, item.begin, item.end, item.text, item.speaker)).encode()
-            )
+            seen = (item.utt_id, item.audio, item.begin, item.end, item.text, item.speaker)
+            digest.update(repr(seen).encode())
         return digest.hexdigest()[:16]
 
     def _list(self) -> Iterator[KaldiItem]:
@@ -123,9 +123,8 @@ class KaldiDataset:
         for utt_id, (where, value) in recordings.items():
             if value.endswith("|") and self.pipes == "refuse":
                 raise ValueError(
-                    f"{where}: the recording {utt_id!r} is a command ({value!r}): commands of a data folder are not "
-                    "run unless you say so. Give the dataset pipes=run (in a config pipes: run), or write the audio "
-                    "to files first (wav-copy of Kaldi, format_wav_scp.sh of ESPnet2)"
+                    f"{where}: the recording {utt_id!r} is a command ({value!r}), which runs only where you say so: "
+                    f"give the dataset pipes=run (in a config pipes: run), or {_TO_FILES}"
                 )
             if not value:
                 raise ValueError(f"{where}: {utt_id!r} has no path behind it")
@@ -146,14 +145,16 @@ class KaldiDataset:
             recording, begin, end = (utt_id, 0.0, None) if segments is None else _segment(where, value)
             if recording not in recordings:
                 raise ValueError(
-                    f"{where}: {utt_id!r} is of the recording {recording!r}, which wav.scp does not have"
+                    f"{where}: {utt_id!r} is of the recording {recording!r}, which wav.scp lacks"
                 )
             text, speaker = (
                 tables[name][utt_id][1] if name in tables else None for name in ("text", "utt2spk")
             )
             seconds = None if end is None else end - begin
             if "utt2dur" in tables:
-                seconds = _seconds(*tables["utt2dur"][utt_id])
+                there, written = tables["utt2dur"][utt_id]
+                if not (seconds := _number(written)) > 0:
+                    raise ValueError(f"{there}: {written!r} must be a number of seconds above 0")
             source, audio = recordings[recording]
             yield KaldiItem(utt_id, audio, source, where, begin, end, text, speaker, seconds)
 
@@ -186,15 +187,7 @@ def _segment(where: str, value: str) -> tuple[str, float, float | None]:
             first, last = _number(begin), _number(end)
             if first >= 0 and (first < last or last == -1):
                 return recording, first, None if last == -1 else last
-    raise ValueError(
-        f"{where}: {value!r} must be a recording and two times in seconds, such as rec1 0.50 3.25"
-    )
-
-
-def _seconds(where: str, written: str) -> float:
-    if not (seconds := _number(written)) > 0:
-        raise ValueError(f"{where}: {written!r} must be a number of seconds above 0")
-    return seconds
+    raise ValueError(f"{where}: {value!r} must be a recording and two times in seconds, like rec1 0.50 3.25")
 
 
 def _number(written: str) -> float:
@@ -209,10 +202,7 @@ def _number(written: str) -> float:
 def _why_not(audio: str) -> str:
     name, colon, offset = audio.rpartition(":")
     if colon and offset.isdigit() and name:
-        return (
-            f": {offset} is a place in the archive {name}, and archives are not read here. Write the audio to files "
-            "first (wav-copy of Kaldi, format_wav_scp.sh of ESPnet2)"
-        )
+        return f": {offset} is a place in the archive {name}, and archives are not read here: {_TO_FILES}"
     return "; relative paths are relative to `root`, which is the current folder when left out"
 
 

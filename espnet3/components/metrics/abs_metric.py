@@ -25,14 +25,10 @@ class AbsMetric(ABC):
     def __call__(
         self, data: Mapping[str, Sequence[str]], test_name: str, inference_dir: Path
     ) -> dict[str, Any]:
-        """Compute the metric of one test set.
+        """Compute the metric of a test set, and return the entries for `metrics.json`: JSON values only.
 
         Args:
             data: `utt_id` and the columns, all of one length and in one order.
             test_name: Name of the test set.
-            inference_dir: Folder of the test set's inference outputs; a metric may write beside
-                them.
-
-        Returns:
-            The entries for `metrics.json`: JSON values only.
+            inference_dir: Folder of the test set's inference outputs; a metric may write beside them.
         """

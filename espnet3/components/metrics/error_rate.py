@@ -6,7 +6,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from espnet3.components.instantiate import require
 from espnet3.components.metrics.abs_metric import AbsMetric
@@ -14,15 +15,7 @@ from espnet3.parallel import parallel_map
 
 _FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 _PART = 100  # pairs that are counted together: some milliseconds of work
-
-
-class Edits(NamedTuple):
-    """Edit counts of one or many pairs of reference and hypothesis."""
-
-    substitutions: int
-    deletions: int
-    insertions: int
-    hits: int
+_NONE = SimpleNamespace(substitutions=0, deletions=0, insertions=0, hits=0)
 
 
 class ErrorRate(AbsMetric):
@@ -30,9 +23,9 @@ class ErrorRate(AbsMetric):
 
     Pairs are counted by `parallel_map`, so on the workers of the config that is registered.
 
-    One-word utterances have no context: a recogniser with a language model does far worse on
-    them, and a corpus full of them says little about sentences. Each entry of `min_words`
-    therefore adds a group of the utterances whose reference has at least that many words.
+    One-word utterances have no context: a recogniser with a language model does far worse on them, and a corpus full of
+    them says little about sentences. Each entry of `min_words` therefore adds a group of the utterances whose reference
+    has at least that many words.
 
     Args:
         ref_key: Column of the references.
@@ -67,11 +60,10 @@ class ErrorRate(AbsMetric):
             if not isinstance(least, int) or least < 1:
                 raise ValueError(f"min_words: {least!r} is not a positive number of words")
 
-    def count(self, references: list[str], hypotheses: list[str]) -> Edits:
-        """Count the edits that turn the references into the hypotheses, with jiwer."""
-        process = getattr(require("jiwer", "recipe", "an error rate"), f"process_{self.units}")
-        out = process(references, hypotheses)
-        return Edits(out.substitutions, out.deletions, out.insertions, out.hits)
+    def count(self, references: list[str], hypotheses: list[str]) -> Any:
+        """Return the `substitutions`, `deletions`, `insertions` and `hits` of some pairs, as jiwer counts them."""
+        jiwer = require("jiwer", "recipe", "an error rate")
+        return getattr(jiwer, f"process_{self.units}")(references, hypotheses)
 
     def __call__(
         self, data: Mapping[str, Sequence[str]], test_name: str, inference_dir: Path
@@ -95,19 +87,12 @@ def _counted(rate: ErrorRate, pairs: Sequence[tuple[str, str]]) -> list[dict[str
     counted = []
     for least in (0, *rate.min_words):
         group = [pair for pair in clean if len(pair[0].split()) >= least]
-        edits = Edits(0, 0, 0, 0)
-        if group:
-            edits = rate.count([ref for ref, _ in group], [hyp for _, hyp in group])
+        found = rate.count([ref for ref, _ in group], [hyp for _, hyp in group]) if group else _NONE
+        edits = {name: getattr(found, name) for name in ("substitutions", "deletions", "insertions")}
+        errors, units = sum(edits.values()), found.substitutions + found.deletions + found.hits
+        exact = sum(ref == hyp for ref, hyp in group)
         counted.append(
-            {
-                "errors": edits.substitutions + edits.deletions + edits.insertions,
-                rate.units: edits.substitutions + edits.deletions + edits.hits,
-                "substitutions": edits.substitutions,
-                "deletions": edits.deletions,
-                "insertions": edits.insertions,
-                "utterances": len(group),
-                "exact": sum(ref == hyp for ref, hyp in group),
-            }
+            {"errors": errors, rate.units: units, **edits, "utterances": len(group), "exact": exact}
         )
     return counted
 

@@ -55,24 +55,18 @@ class ESPnetLightningModule(lightning.LightningModule):
     def configure_optimizers(self) -> Any:
         """Return the optimizer, and the scheduler where there is one."""
         wanted = [each for each in self.model.parameters() if each.requires_grad]
-        optimizer = _partial(self.config, "optimizer")(wanted)
+        optimizer = instantiate_block(self.config, "optimizer", _partial_=True)(wanted)
         if self.config.get("scheduler") is None:
             return optimizer
         block = dict(self.config["scheduler"])
         if block.get("total_steps") == "all":
             block["total_steps"] = int(self.trainer.estimated_stepping_batches)
-        scheduler = _partial({"scheduler": block}, "scheduler")(optimizer)
+        scheduler = instantiate_block({"scheduler": block}, "scheduler", _partial_=True)(optimizer)
         plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
         how = {"interval": self.config.get("scheduler_interval") or ("epoch" if plateau else "step")}
         if plateau:
             how["monitor"] = self.config.get("scheduler_monitor") or "valid/loss"
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **how}}
-
-
-def _partial(config: Mapping[str, Any], name: str) -> Any:
-    block = config.get(name)
-    partial = {name: {**block, "_partial_": True}} if isinstance(block, Mapping) else config
-    return instantiate_block(partial, name)
 
 
 def _parts(output: Any) -> tuple[Any, Mapping[str, Any], Any]:

@@ -49,27 +49,23 @@ class WholeCheckpoints(TorchCheckpointIO):
 
 def checkpoint_callbacks(exp_dir: Path, criteria: Any = None) -> list[Any]:
     """Return callbacks that keep the last checkpoint and the best ones in `<exp_dir>/checkpoints`."""
-    folder = exp_dir / CHECKPOINTS
     plain = as_plain(criteria)
+    # Written at the end of each epoch, the last one after the others and with what they keep: a training that was
+    # killed does at most one epoch again, under the same names.
+    keep = partial(
+        ModelCheckpoint, exp_dir / CHECKPOINTS, save_on_train_epoch_end=True, enable_version_counter=False
+    )
     found = [
-        ModelCheckpoint(
-            folder,
+        keep(
             filename=f"epoch{{epoch}}_{monitor.replace('/', '.')}{{{monitor}:.4f}}",
             auto_insert_metric_name=False,
             monitor=monitor,
             mode=mode,
             save_top_k=count,
-            save_on_train_epoch_end=True,
-            enable_version_counter=False,
         )
         for monitor, count, mode in map(_checked, _DEFAULT_CRITERION if plain is None else plain)
     ]
-    # Written at the end of each epoch, after the others and with what they keep: a training that was killed does at
-    # most one epoch again, under the same names.
-    last = ModelCheckpoint(
-        folder, filename="last", save_top_k=1, save_on_train_epoch_end=True, enable_version_counter=False
-    )
-    return [*found, last]
+    return [*found, keep(filename="last", save_top_k=1)]
 
 
 def save_whole(strategy: Any) -> None:
@@ -121,9 +117,8 @@ class EpochSeed(Callback):
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Seed the epoch."""
-        seed_everything(
-            draw(self.seed, trainer.current_epoch, trainer.global_rank), workers=True, verbose=False
-        )
+        seed = draw(self.seed, trainer.current_epoch, trainer.global_rank)
+        seed_everything(seed, workers=True, verbose=False)
 
 
 class EpochLog(Callback):
@@ -165,9 +160,8 @@ class EpochLog(Callback):
         kept = {name: value if math.isfinite(value) else None for name, value in figures.items()}
         self._lines.append(json.dumps({"epoch": trainer.current_epoch, **kept}))
         write_text_atomic(self.path, "".join(f"{line}\n" for line in self._lines))
-        page = page_of_epochs(
-            [json.loads(line) for line in self._lines], f"Training: {self.path.parent.name}"
-        )
+        epochs = [json.loads(line) for line in self._lines]
+        page = page_of_epochs(epochs, f"Training: {self.path.parent.name}")
         write_text_atomic(self.path.with_suffix(".html"), page)
         last = "" if (trainer.max_epochs or -1) < 0 else f" of {trainer.max_epochs}"
         said = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())

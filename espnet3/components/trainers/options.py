@@ -19,14 +19,7 @@ _TRAINER = "lightning.pytorch.trainer.trainer:Trainer.__init__"
 _NUMBERS = {int, float, bool, type(None)}
 _GPUS = {"gpu": ("cuda", "mps")}
 # made when the training begins: they write files, or change how torch computes from then on
-_NOT_TRIED = (
-    "logger",
-    "callbacks",
-    "profiler",
-    "deterministic",
-    "enable_checkpointing",
-    "enable_progress_bar",
-)
+_LATER = ("logger", "callbacks", "profiler", "deterministic", "enable_checkpointing", "enable_progress_bar")
 
 
 def import_lightning() -> Any:
@@ -53,17 +46,14 @@ def _checked(block: Any) -> dict[str, Any]:
     if plain is None:
         return {}
     if not isinstance(plain, Mapping):
-        raise ConfigError(
-            f"trainer = {shown(plain)}: must be a mapping, such as {{accelerator: cpu, devices: 1}}"
-        )
-    known = parameters(_TRAINER)
-    check_trainer(plain, known)
+        such = "{accelerator: cpu, devices: 1}"
+        raise ConfigError(f"trainer = {shown(plain)}: must be a mapping, such as {such}")
+    check_trainer(plain, parameters(_TRAINER))
     hints = get_type_hints(import_lightning().Trainer.__init__)
     for name, value in plain.items():
         if isinstance(value, str) and _NUMBERS.issuperset(get_args(hints[name]) or [hints[name]]):
-            raise _refused(
-                f"{name} = {shown(value)}: is a text, and lightning.Trainer takes a number or true, false"
-            )
+            said = "is a text, and lightning.Trainer takes a number or true, false"
+            raise _refused(f"{name} = {shown(value)}: {said}")
     return dict(plain)
 
 
@@ -77,7 +67,7 @@ def check_training(block: Any) -> None:
     """Let Lightning look at a block as on this machine, without loggers and callbacks; a refusal is a ConfigError."""
     plain = _checked(block)
     check_targets(plain)
-    options = {name: _made(value) for name, value in plain.items() if name not in _NOT_TRIED}
+    options = {name: _made(value) for name, value in plain.items() if name not in _LATER}
     log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     before = log.level
     log.setLevel(logging.ERROR)  # a training says all this once more

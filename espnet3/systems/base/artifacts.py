@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import pickle
@@ -16,7 +15,7 @@ from espnet3.components.instantiate import require as needed
 from espnet3.parallel.checks import Whole
 from espnet3.parallel.messages import did_you_mean
 from espnet3.systems.base.scp import is_array
-from espnet3.systems.configs.mistakes import StageConfigError
+from espnet3.systems.configs.mistakes import wrong
 
 _SUFFIXES = {"wav": ".wav", "npy": ".npy", "json": ".json", "pickle": ".pkl"}
 _RATE = Whole(least=1, example="16000")
@@ -28,23 +27,21 @@ def check_artifacts(block: Any, role: str, key: str) -> dict[str, dict[str, Any]
     Each output has `type` (wav, with `sample_rate`; npy, json or pickle), or `writer`, a block whose `_target_` is a
     function called as `writer(value=..., output_path=..., **options)`, which returns the path that it has written.
     """
-
-    def wrong(name: str, said: str) -> StageConfigError:
-        return StageConfigError(role, f"{key}.{name}", f"{key}.{name} {said}")
-
     plain = as_plain(block) or {}
     for name, how in plain.items():
+        where = f"{key}.{name}"
         if not isinstance(how, Mapping) or not ("type" in how or "writer" in how):
-            raise wrong(name, f"= {how!r}: must be such as {{type: npy}}, or have a writer with a _target_")
+            said = f"= {how!r}: must be such as {{type: npy}}, or have a writer with a _target_"
+            raise wrong(role, where, said)
         if "writer" in how and not (isinstance(how["writer"], Mapping) and how["writer"].get("_target_")):
-            raise wrong(f"{name}.writer", "has no _target_, the import path of a function")
+            raise wrong(role, f"{where}.writer", "has no _target_, the import path of a function")
         if "writer" not in how and how["type"] not in _SUFFIXES:
             hint = did_you_mean(how["type"], _SUFFIXES)
-            raise wrong(f"{name}.type", f"= {how['type']!r}: must be one of {', '.join(_SUFFIXES)}.{hint}")
+            said = f"= {how['type']!r}: must be one of {', '.join(_SUFFIXES)}.{hint}"
+            raise wrong(role, f"{where}.type", said)
         if how.get("type") == "wav" and (refusal := _RATE.refusal(how.get("sample_rate"))):
-            raise wrong(
-                f"{name}.sample_rate", f"= {how.get('sample_rate')!r}: a wav file needs its rate; {refusal}"
-            )
+            said = f"= {how.get('sample_rate')!r}: a wav file needs its rate; {refusal}"
+            raise wrong(role, f"{where}.sample_rate", said)
     return dict(plain)
 
 
@@ -62,10 +59,8 @@ def kept(value: Any, how: Mapping[str, Any] | None, folder: Path | None, uid: An
     if folder is None:
         if how is None:
             return value
-        raise ValueError(
-            "output_artifacts needs a folder: give the runner an output_dir, and name output_dir and shard_subdir in "
-            "forward where it is your own, to pass them on"
-        )
+        said = "give the runner an output_dir; a forward of your own passes on output_dir and shard_subdir"
+        raise ValueError(f"output_artifacts needs a folder: {said}")
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     how = how or {"type": "npy" if array else "json"}
@@ -78,13 +73,10 @@ def kept(value: Any, how: Mapping[str, Any] | None, folder: Path | None, uid: An
     if "writer" in how:
         path.parent.mkdir(parents=True, exist_ok=True)
         options = {name: each for name, each in how.items() if name not in ("writer", "type")} | how["writer"]
-        written = Path(
-            load_function(options.pop("_target_"), "writer")(value=value, output_path=path, **options)
-        )
+        target = options.pop("_target_")
+        written = Path(load_function(target, "writer")(value=value, output_path=path, **options))
         if not written.exists():
-            raise FileNotFoundError(
-                f"the writer {how['writer']['_target_']} returned {written}, which is not there"
-            )
+            raise FileNotFoundError(f"the writer {target} returned {written}, which is not there")
         return str(written)
     path = path.with_name(name + _SUFFIXES[how["type"]])
     write_atomic(path, lambda file: _write(file, value, how), sole=False)
@@ -93,10 +85,8 @@ def kept(value: Any, how: Mapping[str, Any] | None, folder: Path | None, uid: An
 
 def _write(file: IO[bytes], value: Any, how: Mapping[str, Any]) -> None:
     if how["type"] == "wav":
-        whole = io.BytesIO()  # libsndfile goes back to the header
         soundfile = needed("soundfile", "recipe", "a wav file")
-        soundfile.write(whole, value, how["sample_rate"], format="WAV")
-        file.write(whole.getvalue())
+        soundfile.write(file, value, how["sample_rate"], format="WAV")
     elif how["type"] == "npy":
         import numpy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from espnet3.components.trainers.options import check_training
 from espnet3.parallel.config import ParallelConfig, check_trainer, not_indented
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
-from espnet3.systems.configs.places import Place, located
+from espnet3.systems.configs.reading import Place, located
 
 _TRAINED = ("model", "dataloader", "optimizer", "scheduler")
 _OF_A_BACKEND = ("options", "adapt")  # they mean nothing to another one, or something else
@@ -31,13 +31,13 @@ def check_blocks(config: Any, places: Mapping[str, Place] | None = None, *, trai
         place = (places or {}).get(said.partition(" ")[0])
         raise ConfigError(f"{place}: {said}" if place else said)
     trains = trains and (config.get("trainer") is not None or config.get("optimizer") is not None)
-    checks: list[tuple[str, Callable[[Any], Any]]] = [
-        ("trainer", check_training if trains else check_trainer),
-        ("parallel", ParallelConfig.parse),
-    ]
+    checks: dict[str, Any] = {
+        "trainer": check_training if trains else check_trainer,
+        "parallel": ParallelConfig.parse,
+    }
     if trains:  # statistics would be computed before the stage says so
-        checks += [(block, check_targets) for block in _TRAINED]
-    for block, check in checks:
+        checks |= dict.fromkeys(_TRAINED, check_targets)
+    for block, check in checks.items():
         try:
             check(plain.get(block) if check is check_targets else config.get(block))
         except ConfigError as error:
@@ -66,12 +66,10 @@ def merge_parallel(config: DictConfig, small: DictConfig) -> None:
     `options` and `adapt` belong to a backend: where the file names another `env` than the config, the config's are
     left out.
     """
-    own: Any = OmegaConf.to_container(config, resolve=False)
-    own = own.get("parallel") or {}
+    both: Any = (OmegaConf.to_container(each, resolve=False) for each in (config, small))
+    own, new = (each.get("parallel") or {} for each in both)
     if not isinstance(own, dict):
         return  # wrong, as a stage that reads it will say
-    new: Any = OmegaConf.to_container(small, resolve=False)
-    new = new.get("parallel") or {}
     if new.get("env", own.get("env")) != own.get("env", "local"):
         own = {key: value for key, value in own.items() if key not in _OF_A_BACKEND}
     config["parallel"] = OmegaConf.merge(own, new)

@@ -33,15 +33,11 @@ def collect_stats(config: Any) -> dict[str, Any]:
     require(whole, "training", NEEDED["collect_stats"])
     splits = [split for split in _OF_A_SPLIT if whole["dataset"].get(split)]
     if not splits:
-        raise StageConfigError(
-            "training", "dataset", f"the block 'dataset' has no entries for {' or '.join(_OF_A_SPLIT)}"
-        )
+        said = f"the block 'dataset' has no entries for {' or '.join(_OF_A_SPLIT)}"
+        raise StageConfigError("training", "dataset", said)
     if whole.get("features") is None and whole.get("model") is None:
-        raise StageConfigError(
-            "training",
-            "features",
-            "the training config has neither 'features' nor 'model': one must say what the statistics are of",
-        )
+        said = "the training config has neither 'features' nor 'model' to say what the statistics are of"
+        raise StageConfigError("training", "features", said)
     with stage_parallel(config):
         return {split: _collect(whole, split) for split in splits}
 
@@ -51,17 +47,14 @@ def _collect(whole: Mapping[str, Any], split: str) -> Any:
     seen = {key: whole[key] for key in _SEEN if whole.get(key) is not None}
     if "features" in seen:
         seen.pop("model", None)  # what is trained may change without new statistics
-    seen["dataset"] = {
-        key: value for key, value in whole["dataset"].items() if key == split or key not in SPLITS
-    }
-    seen["split"] = split
+    own = {key: value for key, value in whole["dataset"].items() if key == split or key not in SPLITS}
+    seen |= {"dataset": own, "split": split}
     dataset = split_of(seen)
     if (fingerprint := fingerprint_of(dataset)) is not None:
         seen["dataset_fingerprint"] = fingerprint
     options = {"batch_size": whole.get("collect_stats_batch_size"), **(whole.get("collect_stats") or {})}
-    runner = CollectStatsRunner(
-        CollectStatsProvider(seen), output_dir=whole["stats_dir"], shard_subdir=split, **options
-    )
+    provider = CollectStatsProvider(seen)
+    runner = CollectStatsRunner(provider, output_dir=whole["stats_dir"], shard_subdir=split, **options)
     indices = indices_of(dataset)
     logger.info("collect_stats %s: %d items, statistics in %s", split, len(indices), whole["stats_dir"])
     return runner(indices)

@@ -39,8 +39,7 @@ def create_dataset(config: Any) -> bool:
 
 
 def _builders(config: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
-    block = config.get("create_dataset")
-    arguments = as_plain(block) if block is not None else {}
+    arguments = as_plain(config.get("create_dataset")) or {}
     dataset = config.get("dataset")
     if "_target_" in arguments or not is_organized(dataset):
         yield instantiate_block(config, "create_dataset"), {}

@@ -27,7 +27,7 @@ from espnet3.parallel.records import ItemFailure
 from espnet3.systems.base.artifacts import check_artifacts
 from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.scp import IDX_KEY, key_list, output_keys_of
-from espnet3.systems.configs.mistakes import NEEDED, StageConfigError, require
+from espnet3.systems.configs.mistakes import NEEDED, StageConfigError, require, wrong
 
 logger = logging.getLogger(__name__)
 
@@ -35,19 +35,10 @@ _LIMIT = Whole(least=1, called="a positive number of items")
 PROVIDER = "espnet3.systems.base.inference_provider.InferenceProvider"
 RUNNER = "espnet3.systems.base.inference_runner.InferenceRunner"
 
-# How and where the run happens, not what it computes: the provider does not see these, so that
-# another number of workers resumes a run folder instead of being refused as a changed config.
-_EXECUTION = (
-    "parallel",
-    "provider",
-    "runner",
-    "batch_size",
-    "limit",
-    "test_sets",
-    "create_dataset",
-    "inference_dir",
-    "text_key",
-)
+# How and where the run happens, not what it computes: the provider does not see these, so that another number of
+# workers resumes a run folder instead of being refused as a changed config.
+_HOW = ("parallel", "provider", "runner", "batch_size", "limit")
+_WHERE = ("test_sets", "create_dataset", "inference_dir", "text_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +78,18 @@ def _test_sets(config: DictConfig) -> dict[str, Mapping[str, Any]]:
     if is_organized(config.dataset):
         entries = {str(entry.get("name")): entry for entry in config.dataset.get("test") or ()}
         known = organizer_of(config).test_names
-        for name in known if sets is None else sets:
+        for name in sets or ():
             if name not in known:
-                raise StageConfigError(
-                    "inference",
-                    "test_sets",
-                    f"test_sets names {name!r}, which is not in dataset.test; that has {', '.join(known) or 'none'}",
-                )
+                said = f"names {name!r}, which is not in dataset.test; that has {', '.join(known) or 'none'}"
+                raise wrong("inference", "test_sets", said)
+        wanted = known if sets is None else map(str, sets)
         # train and valid stay out of what the run is known by
-        return {
-            name: {"train": None, "valid": None, "test": [entries[name]]}
-            for name in (known if sets is None else map(str, sets))
-        }
+        return {name: {"train": None, "valid": None, "test": [entries[name]]} for name in wanted}
     if sets is None:
         return {"test": {}}
     if not isinstance(sets, DictConfig) or not sets:
-        said = f"test_sets must map names to what differs from the block 'dataset', not {sets!r}"
-        raise StageConfigError("inference", "test_sets", said)
+        said = f"must map names to what differs from the block 'dataset', not {sets!r}"
+        raise wrong("inference", "test_sets", said)
     return {folder_name(str(name), "test_sets"): changes or {} for name, changes in sets.items()}
 
 
@@ -122,7 +108,7 @@ def _one_set(
 ) -> tuple[dict[str, Any], DictConfig, Any, Any]:
     # Resolved here: an interpolation may point to a key that does not travel with it.
     whole = as_dict(OmegaConf.merge(config, {"dataset": changes}))
-    seen = OmegaConf.create({key: value for key, value in whole.items() if key not in _EXECUTION})
+    seen = OmegaConf.create({key: value for key, value in whole.items() if key not in (*_HOW, *_WHERE)})
     if is_organized(seen.dataset):
         seen.test_set = name
     provider_class, options = _class_and_options(whole, "provider", PROVIDER)
@@ -149,7 +135,7 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
         **({"evaluate": whole["evaluate"]} if whole.get("evaluate") is not None else {}),
         # With the keys in its env a worker rejects the first bad result, not the driver the last.
         "idx_key": options.get("idx_key", IDX_KEY),
-        "output_keys": output_keys_of(options),
+        "output_keys": output_keys_of(**options),
         **({"output_artifacts": whole["output_artifacts"]} if whole.get("output_artifacts") else {}),
     }
     runner = runner_class(provider(seen, params=params), output_dir=folder, **options)
@@ -160,20 +146,17 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
     begin = time.perf_counter()
     run = runner(indices)
     seconds = time.perf_counter() - begin
-    failed = 0
     if runner.async_mode:
         logger.info("submitted; `espnet3-parallel wait %s`, then `merge` of it, writes the files", folder)
-    elif isinstance(run, Sequence):
-        failed = sum(isinstance(result, ItemFailure) for result in run)
+    listed = isinstance(run, Sequence) and not runner.async_mode
+    failed = sum(isinstance(result, ItemFailure) for result in run) if listed else 0
     return InferResult(folder, len(indices), failed, seconds, run)
 
 
 def _class_and_options(config: Mapping[str, Any], name: str, default: str) -> tuple[Any, dict[str, Any]]:
     block = config.get(name) or {}
     if not isinstance(block, Mapping):
-        said = (
-            f"{name} = {block!r}: must be a block with a _target_, or arguments such as {{on_error: record}}"
-        )
-        raise StageConfigError("inference", name, said)
+        said = f"= {block!r}: must be a block with a _target_, or arguments such as {{on_error: record}}"
+        raise wrong("inference", name, said)
     options = dict(block)
     return locate(options.pop("_target_", default)), options

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from espnet3.components.data.files import field_of
+from espnet3.components.data.files import answers, check_each
 from espnet3.components.instantiate import load_function
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.systems.base.artifacts import kept
@@ -32,27 +32,25 @@ class InferenceRunner(BaseRunner):
     The provider supplies `dataset`, `model` and these settings:
 
     - `input_key`: the field, or the fields, of a dataset item that the model is given by name;
-    - `output_fn`, or `output_fn_path` ("package.module.function"): called as
-      `output_fn(data=item, model_output=output, idx=index)`, returns the result dict. Without
-      one the model returns that dict itself;
+    - `output_fn`, or `output_fn_path` ("package.module.function"): called as `output_fn(data=item, model_output=output,
+      idx=index)`, returns the result dict. Without one the model returns that dict itself;
     - `model_kwargs`: further keyword arguments of each model call;
     - `output_artifacts`: how outputs that are no text are written, see `check_artifacts`; arrays go to .npy files, and
       dicts to .json, without it: `<output_dir>/<key>/<utt_id>.npy`, whose path stands in the `.scp` file;
     - `evaluate` (True): a torch module is put into evaluation mode, and nothing computes gradients. False leaves both
       as the provider has made them.
 
-    A result is a dict with a single value under `idx_key` and an entry for every output key. An
-    entry that is a list goes to one file per place: `hyp0.scp`, `hyp1.scp`, ...
+    A result is a dict with a single value under `idx_key` and an entry for every output key. An entry that is a list
+    goes to one file per place: `hyp0.scp`, `hyp1.scp`, ...
 
-    With `output_dir` the files are written there after the run, in the order of the indices; those of
-    a detached run by its `merge`. Items that failed (`on_error="record"`) are left out of them,
-    listed in `errors.jsonl` and counted in a warning.
+    With `output_dir` the files are written there after the run, in the order of the indices; those of a detached run by
+    its `merge`. Items that failed (`on_error="record"`) are left out of them, listed in `errors.jsonl` and counted in a
+    warning.
 
-    With `batch_size` the model is given a list for each input key. When it returns a list with one
-    entry per item, `output_fn` is called for each item as before; anything else is passed on, with
-    lists as `data` and `idx`, and `output_fn` must return one dict per item. A model that cannot
-    take lists says so with `supports_batch = False`; one that raises instead is called again
-    item by item. A batch of one is always an ordinary call.
+    With `batch_size` the model is given a list for each input key. When it returns a list with one entry per item,
+    `output_fn` is called for each item as before; anything else is passed on, with lists as `data` and `idx`, and
+    `output_fn` must return one dict per item. A model that cannot take lists says so with `supports_batch = False`; one
+    that raises instead is called again item by item. A batch of one is always an ordinary call.
 
     Args:
         provider: Supplies the env.
@@ -78,14 +76,11 @@ class InferenceRunner(BaseRunner):
         super().__init__(provider, **kwargs)
         self.idx_key = idx_key
         self.text_key = text_key
-        self.output_keys = output_keys_of(
-            {"output_keys": output_keys, "hyp_key": hyp_key, "ref_key": ref_key}
-        )
-        if idx_key in self.output_keys or len(set(self.output_keys)) < len(self.output_keys):
-            raise ValueError(
-                f"idx_key {idx_key!r} and the output keys {self.output_keys} must all differ; "
-                "each output key names a file"
-            )
+        self.output_keys = output_keys_of(output_keys, hyp_key, ref_key)
+        names = [idx_key, *self.output_keys]
+        if len(set(names)) < len(names):
+            said = f"idx_key {idx_key!r} and the output keys {self.output_keys} must all differ"
+            raise ValueError(f"{said}; each output key names a file")
 
     @staticmethod
     def forward(
@@ -119,32 +114,20 @@ class InferenceRunner(BaseRunner):
                 "input_key must be provided: the dataset field, or fields, that the model is given "
                 "(`input_key: speech` in the inference config, or an entry of the provider's params)"
             )
-        output_fn, settings = env.get("output_fn"), dict(env.get("model_kwargs") or {})
+        output_fn = env.get("output_fn")
         if output_fn is None and (path := env.get("output_fn_path")):
             output_fn = load_function(path)
         items = [dataset[idx] for idx in indices]
-        fields = [{key: field_of(data, key) for key in keys} for data in items]
-        results: Any
         with _evaluating(model, env):
-            if len(indices) == 1 or not getattr(model, "supports_batch", True):
-                output = [model(**each, **settings) for each in fields]
-            else:
-                output = model(**{key: [each[key] for each in fields] for key in keys}, **settings)
-            if output_fn is None:
-                results = output
-            elif isinstance(output, list) and len(output) == len(indices):
+            results = answers(model, items, keys, env.get("model_kwargs") or {}, lists=True)
+            if output_fn is not None and isinstance(results, list) and len(results) == len(indices):
                 results = [
                     output_fn(data=data, model_output=one, idx=idx)
-                    for data, one, idx in zip(items, output, indices, strict=True)
+                    for data, one, idx in zip(items, results, indices, strict=True)
                 ]
-            else:
-                results = output_fn(data=items, model_output=output, idx=indices)
-        if not isinstance(results, (list, tuple)) or len(results) != len(indices):
-            got = f"{len(results)}" if isinstance(results, (list, tuple)) else f"a {type(results).__name__}"
-            raise ValueError(
-                f"a batch of {len(indices)} items gave {got} instead of a list of as many results; let the "
-                "model return one entry per item, or set supports_batch = False on it"
-            )
+            elif output_fn is not None:
+                results = output_fn(data=items, model_output=results, idx=indices)
+        check_each(results, len(indices), "the model, or output_fn,")
         return [_checked(result, idx, env) for idx, result in zip(indices, results, strict=True)]
 
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
@@ -153,14 +136,10 @@ class InferenceRunner(BaseRunner):
         for idx, result in zip(indices, results, strict=True):
             writer.add(idx, result)
         if writer.failures:
-            logger.warning(
-                "%d of %d items failed and are not in the .scp files; the first: item %r, %s: %s",
-                len(writer.failures),
-                len(results),
-                writer.failures[0].index,
-                writer.failures[0].error_type,
-                writer.failures[0].message,
-            )
+            first = writer.failures[0]
+            said = "%d of %d items failed and are not in the .scp files; the first: item %r, %s: %s"
+            counts = len(writer.failures), len(results)
+            logger.warning(said, *counts, first.index, first.error_type, first.message)
         if self.output_dir is None:
             return
         folder = Path(self.output_dir) / self.shard_subdir

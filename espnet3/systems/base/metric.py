@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from espnet3.components.data.data_organizer import folder_name, indices_of
 from espnet3.components.data.files import write_text_atomic
-from espnet3.components.instantiate import as_dict
+from espnet3.components.instantiate import as_dict, instantiate_block
 from espnet3.components.metrics.abs_metric import AbsMetric
 from espnet3.systems.base.artifacts import check_artifacts, kept
 from espnet3.systems.base.blocks import stage_parallel
@@ -30,18 +31,16 @@ def measure(config: Any, inference_config: Any = None) -> dict[str, dict[str, An
     The config has:
 
     - `inference_dir`: the folder that the infer stage wrote to;
-    - `metrics`: a list of blocks with a `_target_` (a subclass of `AbsMetric`) and its arguments.
-      Where the columns are not called as the metric expects, the block is
-      `{metric: {_target_: ...}, inputs: {ref: dataset:text, hyp: best}}`: column -> file without `.scp`, or
-      `dataset:` and a field of the test set's own items, which `inference_config` names. Its values go to
-      `<test set>/dataset/<field>.scp`, those that are no text to files as `dataset_artifacts` (optional) says,
-      a block like `output_artifacts` of inference;
+    - `metrics`: a list of blocks with a `_target_` (a subclass of `AbsMetric`) and its arguments. Where columns have
+      other names than the metric expects, the block is `{metric: {...}, inputs: {ref: dataset:text, hyp: best}}`:
+      column -> file without `.scp`, or `dataset:` and a field of the test set's own items, which `inference_config`
+      names. Its values go to `<test set>/dataset/<field>.scp`, those that are no text to files as `dataset_artifacts`
+      (optional) says, a block like `output_artifacts` of inference;
     - `test_sets` (optional): their names (a list, or the mapping of the inference config), or entries
       `dataset.test` with names; without them, every folder in `inference_dir` that holds an `.scp` file;
     - `parallel` (optional): registered while the stage runs, for metrics that use `parallel_map` or a runner.
 
-    Items that failed are in no file and thus in no metric; their number is added as `failed_items`
-    to the metric's own entries.
+    Items that failed are in no file and thus in no metric; a metric's entries get their number as `failed_items`.
 
     Return import path of the metric -> test set -> what the metric returned. A wrong block or a missing key is a
     ConfigError, no file to measure a FileNotFoundError, and a metric that is no `AbsMetric` a TypeError.
@@ -72,10 +71,8 @@ def measure(config: Any, inference_config: Any = None) -> dict[str, dict[str, An
 
 
 def _test_sets(config: Mapping[str, Any], folder: Path) -> list[str]:
-    names = config.get("test_sets") or [
-        entry["name"] for entry in (config.get("dataset") or {}).get("test") or ()
-    ]
-    if names:
+    entries = (config.get("dataset") or {}).get("test") or ()
+    if names := config.get("test_sets") or [entry["name"] for entry in entries]:
         return [folder_name(str(name), "test_sets") for name in names]
     found = sorted({path.parent.name for path in folder.glob("*/*.scp")})
     if not found:
@@ -84,14 +81,11 @@ def _test_sets(config: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def _make(block: Mapping[str, Any]) -> tuple[AbsMetric, dict[str, str]]:
-    from hydra.utils import instantiate  # 0.1 s, and only this stage needs it
-
     inner = block.get("metric", block)
-    metric = instantiate(inner)
+    metric = instantiate_block({"metric": inner}, "metric")
     if not isinstance(metric, AbsMetric):
-        raise TypeError(
-            f"metrics: {inner.get('_target_')!r} made a {type(metric).__name__}, which is no AbsMetric"
-        )
+        made = f"{inner.get('_target_')!r} made a {type(metric).__name__}"
+        raise TypeError(f"metrics: {made}, which is no AbsMetric")
     inputs = (block.get("inputs") if "metric" in block else None) or [metric.ref_key, metric.hyp_key]
     pairs = inputs.items() if isinstance(inputs, Mapping) else [(name, name) for name in inputs]
     return metric, {str(column): str(source) for column, source in pairs}
@@ -101,11 +95,8 @@ def _write_fields(
     inference: Any, test_set: str, fields: Sequence[str], folder: Path, artifacts: Mapping[str, Any]
 ) -> None:
     if inference is None:
-        raise StageConfigError(
-            "metrics",
-            "metrics",
-            f"{_DATASET}{fields[0]} is read from the test set of the inference config: give that to measure as well",
-        )
+        said = "is read from the test set of the inference config: give that to measure as well"
+        raise StageConfigError("metrics", "metrics", f"{_DATASET}{fields[0]} {said}")
     dataset, idx_key = dataset_of(inference, test_set), inference.get("idx_key") or IDX_KEY
     logger.info("%s: reading %s of %d items", folder, ", ".join(fields), len(dataset))
     rows: dict[str, list[tuple[str, str]]] = {field: [] for field in fields}
@@ -114,9 +105,8 @@ def _write_fields(
         uid = scp_id(item.get(idx_key, idx))
         for field in fields:
             if field not in item:
-                raise KeyError(
-                    f"{test_set}: the item {uid!r} has no field {field!r} (it has {', '.join(item)})"
-                )
+                there = ", ".join(item)
+                raise KeyError(f"{test_set}: the item {uid!r} has no field {field!r} (it has {there})")
             value = kept(item[field], artifacts.get(field), folder / "dataset" / field, uid)
             rows[field].append((uid, scp_value(value)))
     for field, found in rows.items():
@@ -124,15 +114,12 @@ def _write_fields(
 
 
 def _score(metric: AbsMetric, inputs: Mapping[str, str], test_set: str, folder: Path) -> dict[str, Any]:
-    files = {
-        column: f"dataset/{source.removeprefix(_DATASET)}" if source.startswith(_DATASET) else source
-        for column, source in inputs.items()
-    }
-    data = read_aligned(folder / test_set, files)
-    errors = folder / test_set / "errors.jsonl"  # of the run folder: one line for each item that failed
+    # a column of the data is a file in dataset/
+    files = {column: re.sub(f"^{_DATASET}", "dataset/", source) for column, source in inputs.items()}
+    of_set = folder / test_set
+    data = read_aligned(of_set, files)
+    errors = of_set / "errors.jsonl"  # of the run folder: one line for each item that failed
     failed = len(errors.read_bytes().splitlines()) if errors.is_file() else 0
     if failed:
-        logger.warning(
-            "%s: %d items failed in the infer stage and count in no metric", folder / test_set, failed
-        )
-    return {**metric(data, test_set, folder / test_set), "failed_items": failed}
+        logger.warning("%s: %d items failed in the infer stage and count in no metric", of_set, failed)
+    return {**metric(data, test_set, of_set), "failed_items": failed}

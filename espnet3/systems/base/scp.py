@@ -1,7 +1,7 @@
 """`.scp` files: one `utt_id value` line per utterance, what infer writes and measure reads.
 
-The first space ends the id; the rest of the line is the value, which may hold spaces and may be
-empty. Lines end with a line feed and nothing else, the text is UTF-8.
+The first space ends the id; the rest of the line, which may be empty, is the value. Lines end with a line feed and
+nothing else, the text is UTF-8.
 """
 
 from __future__ import annotations
@@ -54,13 +54,9 @@ def scp_value(value: Any) -> str:
 
 
 def write_scp(path: Path, rows: Iterable[tuple[str, str]]) -> None:
-    """Write `(utt_id, value)` rows in their order; the file is replaced as a whole.
-
-    An empty value is written without the space that would end its line.
-    """
-    write_text_atomic(
-        path, "".join(f"{utt_id} {value}\n" if value else f"{utt_id}\n" for utt_id, value in rows)
-    )
+    """Write `(utt_id, value)` rows in their order; an empty value without a space that would end its line."""
+    lines = (f"{utt_id} {value}\n" if value else f"{utt_id}\n" for utt_id, value in rows)
+    write_text_atomic(path, "".join(lines))
 
 
 def read_scp(path: Path) -> dict[str, str]:
@@ -97,14 +93,10 @@ def read_aligned(folder: Path, inputs: Mapping[str, str]) -> dict[str, list[str]
         # the data has items that were not decoded, too
         odd: Sequence[str] = sorted(table.keys() ^ set(ids) if column in outputs else set(ids) - table.keys())
         if odd:
-            raise ValueError(
-                f"{folder}: {inputs[column]}.scp and {inputs[outputs[0]]}.scp hold different "
-                f"utterances ({len(odd)} are in one only, such as {odd[0]!r})"
-            )
-    return {
-        "utt_id": ids,
-        **{column: [table[utt_id] for utt_id in ids] for column, table in tables.items()},
-    }
+            here, there = f"{inputs[column]}.scp", f"{inputs[outputs[0]]}.scp"
+            said = f"hold different utterances ({len(odd)} are in one only, such as {odd[0]!r})"
+            raise ValueError(f"{folder}: {here} and {there} {said}")
+    return {"utt_id": ids, **{column: [table[utt_id] for utt_id in ids] for column, table in tables.items()}}
 
 
 def key_list(keys: str | Iterable[str] | None) -> list[str]:
@@ -114,12 +106,11 @@ def key_list(keys: str | Iterable[str] | None) -> list[str]:
     return [keys] if isinstance(keys, str) else [str(key) for key in keys]
 
 
-def output_keys_of(options: Mapping[str, Any]) -> list[str]:
-    """Return a runner's output keys: `output_keys`, or else hypotheses and references."""
-    return key_list(options.get("output_keys")) or [
-        *key_list(options.get("hyp_key", "hyp")),
-        *key_list(options.get("ref_key", "ref")),
-    ]
+def output_keys_of(
+    output_keys: Any = None, hyp_key: Any = "hyp", ref_key: Any = "ref", **_: Any
+) -> list[str]:
+    """Return the output keys by the arguments of a runner: `output_keys`, or else hypotheses and references."""
+    return key_list(output_keys) or [*key_list(hyp_key), *key_list(ref_key)]
 
 
 def check_output(result: Any, idx: Any, idx_key: str, output_keys: Sequence[str]) -> None:
@@ -129,17 +120,15 @@ def check_output(result: Any, idx: Any, idx_key: str, output_keys: Sequence[str]
             f"item {idx!r}: the output must be a dict with the keys {[idx_key, *output_keys]}, got "
             f"{type(result).__name__}; write an output_fn that makes one of the model's output"
         )
-    missing = [key for key in (idx_key, *output_keys) if key not in result]
+    missing = ", ".join(repr(key) for key in (idx_key, *output_keys) if key not in result)
     if missing:
         raise ValueError(
-            f"item {idx!r}: the output has {', '.join(map(repr, result))} and lacks "
-            f"{', '.join(map(repr, missing))}; return it from output_fn, or change idx_key, hyp_key, ref_key "
-            "or output_keys"
+            f"item {idx!r}: the output has {', '.join(map(repr, result))} and lacks {missing}; return it from "
+            "output_fn, or change idx_key, hyp_key, ref_key or output_keys"
         )
     if isinstance(result[idx_key], (list, tuple, dict)):
-        raise TypeError(
-            f"item {idx!r}: {idx_key!r} must be a single value, not a {type(result[idx_key]).__name__}"
-        )
+        kind = type(result[idx_key]).__name__
+        raise TypeError(f"item {idx!r}: {idx_key!r} must be a single value, not a {kind}")
     for key in output_keys:
         if isinstance(result[key], (list, tuple)) and not result[key]:
             raise ValueError(f"item {idx!r}: {key!r} is an empty list; return at least one entry, such as ''")
@@ -179,9 +168,8 @@ class ScpWriter:
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"item {idx!r}: two outputs go to {min(twice)}.scp; rename an output key")
         if utt_id in self._seen:
-            raise ValueError(
-                f"items {self._seen[utt_id]!r} and {idx!r} have the same utterance id {utt_id!r}"
-            )
+            both = f"{self._seen[utt_id]!r} and {idx!r}"
+            raise ValueError(f"items {both} have the same utterance id {utt_id!r}")
         self._seen[utt_id] = idx
         for name, value in rows:
             self._rows.setdefault(name, []).append((utt_id, value))

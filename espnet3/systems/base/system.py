@@ -21,13 +21,15 @@ from espnet3.systems.stages import StageSpec, chosen, specs_of
 
 logger = logging.getLogger(__name__)
 
+UNTRAINED = "neither 'optimizer' nor 'trainer', so nothing is trained"
+
 
 class BaseSystem:
     """Runs stages, each from its own config.
 
-    A subclass adds a stage by writing a method without arguments and naming it in `stages`, or
-    changes one by overriding its method. `StageSpec(name, config)` in `stages` says which config the stage
-    reads; a bare name leaves that to the method.
+    A subclass adds a stage by writing a method without arguments and naming it in `stages`, or changes one by
+    overriding its method. `StageSpec(name, config)` in `stages` says which config the stage reads; a bare name leaves
+    that to the method.
 
     Args:
         inference_config: Config of `infer`; of `create_dataset` too, where the training config has no data.
@@ -85,10 +87,8 @@ class BaseSystem:
             if not first and name != "train":
                 continue
             begin = time.perf_counter()
-            with (
-                stage_log(name, configs[name] if first else None, each.log_dir),
-                stage_parallel(configs[name]),
-            ):
+            log = stage_log(name, configs[name] if first else None, each.log_dir)
+            with log, stage_parallel(configs[name]):
                 results[name] = getattr(self, name)()
                 logger.info("stage %s: %.1f s", name, time.perf_counter() - begin)
         return results
@@ -146,9 +146,7 @@ class BaseSystem:
         """
         config = _needed(self, "train")
         if config.get("optimizer") is None and config.get("trainer") is None:
-            logger.info(
-                "stage train: the training config has neither 'optimizer' nor 'trainer', so nothing is trained"
-            )
+            logger.info("stage train: the training config has %s", UNTRAINED)
             return None
         return train(config)
 

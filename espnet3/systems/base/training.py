@@ -64,16 +64,17 @@ def _train(config: DictConfig, lightning: Any) -> Path:
     organizer = organizer_of(config)
     if organizer.train is None:
         raise StageConfigError("training", "dataset", "the block 'dataset' has no entries for train")
+    whole = as_dict(config)
     # LengthBatches gives each process its own batches
-    block = {"use_distributed_sampler": False, **(as_dict(config).get("trainer") or {})}
-    criteria = config.get("best_model_criterion")
+    block = {"use_distributed_sampler": False, **(whole.get("trainer") or {})}
+    criteria = whole.get("best_model_criterion")
     if criteria is None and organizer.valid is None:
         criteria = []  # without validation data only the last checkpoint is kept
     trainer = ESPnet3LightningTrainer(model, exp_dir, block, criteria, seed=seed)
-    fit = as_dict(config).get("fit") or {}
-    epoch = trainer.first_epoch(fit["ckpt_path"]) if "ckpt_path" in fit else trainer.first_epoch()
+    fit = whole.get("fit") or {}
+    epoch = trainer.first_epoch(fit.get("ckpt_path", "auto"))
     loaders = {
-        f"{name}_dataloaders": make_loader(dataset, config.get("dataloader"), split, seed=seed, epoch=epoch)
+        f"{name}_dataloaders": make_loader(dataset, whole.get("dataloader"), split, seed=seed, epoch=epoch)
         for name, split, dataset in (("train", "train", organizer.train), ("val", "valid", organizer.valid))
         if dataset is not None
     }
@@ -103,15 +104,12 @@ def _check_same(exp_dir: Path, config: DictConfig) -> None:
         return
     whole = as_dict(config)
     path = exp_dir / "training.yaml"
-    if path.is_file():
-        before = as_dict(OmegaConf.load(path))
-        changed = [key for key in _DECIDING if before.get(key) != whole.get(key)]
-        if changed:
-            raise ConfigError(
-                f"{exp_dir} holds a training with another {', '.join(changed)}: give this one another exp_tag, or "
-                f"remove that folder; {path} has the values of before"
-            )
-    exp_dir.mkdir(parents=True, exist_ok=True)
+    before = as_dict(OmegaConf.load(path)) if path.is_file() else whole
+    if changed := [key for key in _DECIDING if before.get(key) != whole.get(key)]:
+        raise ConfigError(
+            f"{exp_dir} holds a training with another {', '.join(changed)}: give this one another exp_tag, or remove "
+            f"that folder; {path} has the values of before"
+        )
     write_text_atomic(path, OmegaConf.to_yaml(OmegaConf.create({key: whole.get(key) for key in _DECIDING})))
 
 
@@ -150,12 +148,7 @@ def started_together() -> str:
 
     Lightning's own further processes are none of these: they start where the training begins.
     """
-    step = os.environ.get("SLURM_STEP_ID", "").isdigit()
-    if step and _number("SLURM_STEP_NUM_TASKS") > 1:
+    tasks, world = (int(os.environ.get(name) or 1) for name in ("SLURM_STEP_NUM_TASKS", "WORLD_SIZE"))
+    if os.environ.get("SLURM_STEP_ID", "").isdigit() and tasks > 1:
         return "srun"
-    return "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ and _number("WORLD_SIZE") > 1 else ""
-
-
-def _number(name: str) -> int:
-    text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else 0
+    return "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ and world > 1 else ""

@@ -17,8 +17,7 @@ from espnet3.components.data.data_organizer import ORGANIZER_KEYS, is_organized
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 from espnet3.systems.base.blocks import check_blocks, merge_parallel
-from espnet3.systems.configs.places import Place, Places, place_of
-from espnet3.systems.configs.reading import check_interpolations, flat, read_config
+from espnet3.systems.configs.reading import Place, Places, check_interpolations, flat, place_of, read_config
 from espnet3.systems.configs.roles import ROLES, Role, role_of
 
 _CLOSE = 0.8  # a slip of the pen, no other word
@@ -132,19 +131,14 @@ def load_configs(
 def find_config(name: str | os.PathLike[str], recipe_dir: Path) -> Path:
     """Find a config file by what a user may call it.
 
-    `parallel_slurm`, `parallel_slurm.yaml` and `conf/parallel_slurm.yaml` are all found in the
-    recipe; a path that exists from the current folder comes first.
+    `parallel_slurm`, `parallel_slurm.yaml` and `conf/parallel_slurm.yaml` are all found in the recipe; a path that
+    exists from the current folder comes first.
     """
-    name = os.fspath(name)
-    for candidate in (
-        Path(name),
-        recipe_dir / name,
-        recipe_dir / "conf" / name,
-        recipe_dir / "conf" / f"{name}.yaml",
-    ):
+    name, conf = os.fspath(name), recipe_dir / "conf"
+    for candidate in (Path(name), recipe_dir / name, conf / name, conf / f"{name}.yaml"):
         if candidate.is_file():
             return candidate
-    there = ", ".join(sorted(path.name for path in (recipe_dir / "conf").glob("*.yaml")))
+    there = ", ".join(sorted(path.name for path in conf.glob("*.yaml")))
     raise FileNotFoundError(f"no config {name!r} here or in {recipe_dir} (its conf/ has {there or 'none'})")
 
 
@@ -153,10 +147,9 @@ def _file_of(role: Role, given: str | None, recipe_dir: Path) -> Path | None:
         return find_config(given, recipe_dir)
     there = [path for name in role.files if (path := recipe_dir / "conf" / name).is_file()]
     if len(there) > 1:
-        raise ConfigError(
-            f"{recipe_dir / 'conf'} has {' and '.join(path.name for path in there)}: say which one by "
-            f"--{role.name}_config, or remove one"
-        )
+        names = " and ".join(path.name for path in there)
+        said = f"say which one by --{role.name}_config, or remove one"
+        raise ConfigError(f"{recipe_dir / 'conf'} has {names}: {said}")
     return there[0] if there else None
 
 
@@ -182,9 +175,8 @@ def _slip(config: DictConfig, places: Places, role: Role) -> str:
 def _merge_small(found: Mapping[str, StageConfig], path: Path) -> None:
     small, places = read_config(path)
     if list(small) != ["parallel"]:
-        raise ValueError(
-            flat(path) or f"{path} must hold the block 'parallel' and nothing else, it has {list(small)}"
-        )
+        said = f"{path} must hold the block 'parallel' and nothing else, it has {list(small)}"
+        raise ValueError(flat(path) or said)
     for each in found.values():
         merge_parallel(each.config, small)
         each.places.update({key: place for key, place in places.items() if key})
@@ -202,10 +194,8 @@ def _override(found: Mapping[str, StageConfig], overrides: Sequence[str]) -> Non
         if not targets:
             known = sorted({str(name) for each in fitting for name in each.config})
             hint = did_you_mean(top, known) or f" They have {', '.join(known)}"
-            raise ValueError(
-                f"override {shown(override)}: no config has {shown(top)}.{hint} "
-                f"(+{shown(key)[1:-1]}=... adds a new key)"
-            )
+            said = f"no config has {shown(top)}.{hint} (+{shown(key)[1:-1]}=... adds a new key)"
+            raise ValueError(f"override {shown(override)}: {said}")
         for each in targets:
             try:
                 each.config.merge_with_dotlist([words])

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import parse_qs
 
 from espnet3.components.instantiate import require
-from espnet3.systems.configs.mistakes import StageConfigError
+from espnet3.parallel.checks import Whole
+from espnet3.systems.configs.mistakes import StageConfigError, check_block
 from espnet3.systems.demo.recognition import warm_recognition
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ UI = {
     "port": 7860,
 }
 """The keys of the block `ui` of a demo config, with their default values."""
+_REFUSED = "This page is open to those who have the link that the demo has printed.\n"
+_FRESH = {"cache-control": "no-store"}
 
 
 def demo(config: Any) -> str:
@@ -68,10 +70,10 @@ def demo(config: Any) -> str:
         address = f"http://{ui['host']}:{ui['port']}/"
         try:
             if ui["host"] not in (LOOPBACK, "localhost", "::1"):
-                logger.warning(
-                    "demo: ui.host is %s: the link, and recordings, travel through the network in the clear",
-                    ui["host"],
+                said = (
+                    "demo: ui.host is %s: the link, and recordings, travel through the network in the clear"
                 )
+                logger.warning(said, ui["host"])
             print(f"The demo is at {address}?token={secret} (Ctrl-C ends it)", flush=True)
             threading.Event().wait()
         except KeyboardInterrupt:
@@ -97,15 +99,8 @@ def _private_folder() -> Iterator[None]:
 
 def ui_of(block: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the block `ui` with its defaults."""
-    block = block or {}
-    for key in block:
-        if key not in UI:
-            raise StageConfigError("demo", f"ui.{key}", f"ui.{key} is not known; ui has {', '.join(UI)}")
-    ui = {**UI, **block}
-    port = ui["port"]
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
-        raise StageConfigError("demo", "ui.port", f"ui.port = {port!r}: must be a number from 1 to 65535")
-    return ui
+    port = Whole(least=1, most=65535, called="a number from 1 to 65535")
+    return UI | check_block(block, "demo", "ui", dict.fromkeys(UI) | {"port": port})
 
 
 def require_gradio() -> Any:
@@ -130,45 +125,37 @@ class Door:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, or pass it on."""
-        if scope["type"] not in ("http", "websocket") or self._may_pass(scope):
+        from starlette.requests import HTTPConnection
+        from starlette.responses import PlainTextResponse, RedirectResponse
+
+        # gradio's own first request gives away nothing
+        is_free = scope["type"] not in ("http", "websocket") or scope["path"].endswith("/startup-events")
+        asked = None if is_free else HTTPConnection(scope)
+        if asked is None or _same(asked.cookies.get(self._cookie, ""), self._value):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
-        elif any(_same(token, self._secret) for token in _tokens(scope)):
-            cookie = f"{self._cookie}={self._value}; Path=/; HttpOnly; SameSite=Strict"
-            await _answer(send, 303, [(b"location", b"."), (b"set-cookie", cookie.encode())])
+        elif any(_same(token, self._secret) for token in asked.query_params.getlist("token")):
+            opened: Any = RedirectResponse(".", 303, _FRESH)  # typed, it takes no capital letter
+            opened.set_cookie(self._cookie, self._value, httponly=True, samesite="Strict")
+            await opened(scope, receive, send)
         else:
             # gradio asks with HEAD whether its page is there: 401 tells it so
-            await _answer(send, 401 if scope["method"] == "HEAD" else 403, [])
-
-    def _may_pass(self, scope: Any) -> bool:
-        if scope["path"].endswith("/startup-events"):  # gradio's own first request, which gives away nothing
-            return True
-        sent = b";".join(value for name, value in scope["headers"] if name == b"cookie").decode("latin-1")
-        given = dict(one.strip().partition("=")[::2] for one in sent.split(";"))
-        return _same(given.get(self._cookie, ""), self._value)
-
-
-def _tokens(scope: Any) -> list[str]:
-    return parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+            refused = PlainTextResponse(_REFUSED, 401 if scope["method"] == "HEAD" else 403, _FRESH)
+            await refused(scope, receive, send)
 
 
 def _same(given: str, secret: str) -> bool:
     return hmac.compare_digest(given.encode(), secret.encode())
 
 
-async def _answer(send: Any, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-    text = (
-        b"" if status == 303 else b"This page is open to those who have the link that the demo has printed.\n"
-    )
-    headers = [*headers, (b"content-type", b"text/plain"), (b"cache-control", b"no-store")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text})
-
-
 def build_page(recognise: Callable[[str | None], str], ui: Mapping[str, Any]) -> Any:
     """Return the page, a gradio `Blocks`, for a function from the path of a recording to its text."""
     gradio = require_gradio()
+
+    def answer(path: str | None) -> str:
+        return "" if path is None else recognise(path)  # None: the recording was taken away
+
     with gradio.Blocks(title=ui["title"], analytics_enabled=False) as page:
         gradio.Markdown(f"# {ui['title']}\n{ui['description']}")
         with gradio.Row():
@@ -177,10 +164,5 @@ def build_page(recognise: Callable[[str | None], str], ui: Mapping[str, Any]) ->
             microphone = gradio.Audio(label="Record", sources=["microphone"], type="filepath", format="wav")
         text = gradio.Textbox(label="Text", interactive=False, lines=3, elem_id="text")
         for given in (file, microphone):
-            given.change(
-                lambda path: "" if path is None else recognise(path),
-                inputs=given,
-                outputs=text,
-                api_name=False,
-            )
+            given.change(answer, inputs=given, outputs=text, api_name=False)
     return page

@@ -13,10 +13,16 @@ from typing import Any
 from espnet3.components.data.audio import NoSamplesError, read_audio
 from espnet3.components.instantiate import as_plain, instantiate_block
 from espnet3.parallel import get_client
+from espnet3.parallel.checks import Number, Whole
 from espnet3.systems.base.blocks import stage_parallel
-from espnet3.systems.configs.mistakes import NEEDED, StageConfigError, require
+from espnet3.systems.configs.mistakes import NEEDED, check_block, require
 
 logger = logging.getLogger(__name__)
+
+_INPUT = {
+    "rate": Whole(least=1, example="16000"),
+    "max_seconds": Number(above=0, called="a positive number", example="60"),
+}
 
 Answer = Callable[[Any], Any]
 """Samples to what the model says of them."""
@@ -38,10 +44,8 @@ class Recognition:
             return str(refused)
         except Exception as error:
             logger.exception("demo: a recording was not recognised")
-            return (
-                f"This recording could not be recognised ({type(error).__name__}); "
-                "the page's log has the details. Others may still work."
-            )
+            said = f"This recording could not be recognised ({type(error).__name__})"
+            return f"{said}; the page's log has the details. Others may still work."
         return str(text).strip() or "No words were found in this recording."
 
 
@@ -54,39 +58,15 @@ def warm_recognition(config: Any) -> Iterator[Recognition]:
     """
     require(config, "demo", NEEDED["demo"])
     # these keys alone: others may refer to a training config that is not there
-    plain = {key: as_plain(config.get(key)) for key in ("model", "model_kwargs", "input")}
-    kwargs = plain.get("model_kwargs") or {}
-    wanted = _input_of(plain.get("input"))
-    with (
-        stage_parallel(config),
-        get_client(setup_fn=partial(_load, plain["model"])) as opened,
-    ):
+    model, kwargs = (as_plain(config.get(key)) or {} for key in ("model", "model_kwargs"))
+    wanted = check_block(config.get("input"), "demo", "input", _INPUT)
+    with stage_parallel(config), get_client(setup_fn=partial(_load, model)) as opened:
         client: Any = opened  # distributed says that it is typed, and mostly is not
         workers = client.espnet3_config.n_workers
         client.wait_for_workers(workers, timeout=client.espnet3_config.start_timeout)
-        loading = [
-            client.submit(_is_loaded, number, workers=[address], pure=False)
-            for number, address in enumerate(client.nthreads())
-        ]
-        client.gather(loading)
-
-        def answer(speech: Any) -> Any:
-            return client.submit(_call, speech, kwargs, pure=False).result()
-
-        yield Recognition(answer, **wanted)
-
-
-def _input_of(block: Mapping[str, Any] | None) -> dict[str, Any]:
-    known: dict[str, Any] = {"rate": int, "max_seconds": (int, float)}
-    for key, value in (block or {}).items():
-        if key not in known:
-            raise StageConfigError(
-                "demo", f"input.{key}", f"input.{key} is not known; input has {', '.join(known)}"
-            )
-        if isinstance(value, bool) or not isinstance(value, known[key]) or value <= 0:
-            said = f"input.{key} = {value!r}: must be a positive number, such as {16000 if key == 'rate' else 60}"
-            raise StageConfigError("demo", f"input.{key}", said)
-    return dict(block or {})
+        # one task for each worker, which is pinned to it
+        client.gather([client.submit(_is_loaded, workers=[each], pure=False) for each in client.nthreads()])
+        yield Recognition(lambda speech: client.submit(_call, speech, kwargs, pure=False).result(), **wanted)
 
 
 # a recording as a person brings it
@@ -109,11 +89,8 @@ def read_recording(path: str | Path | None, rate: int, max_seconds: float) -> An
     except NoSamplesError:
         raise RefusedError(f"{path.name} holds no sound: it is 0 seconds long.") from None
     except (OSError, ValueError):  # libsndfile's own words would say little to the person at the page
-        kind = (
-            "is empty"
-            if path.is_file() and not path.stat().st_size
-            else "is not a sound file that can be read"
-        )
+        empty = path.is_file() and not path.stat().st_size
+        kind = "is empty" if empty else "is not a sound file that can be read"
         raise RefusedError(f"{path.name} {kind}. A wav, flac or ogg file will do.") from None
     if len(samples) > max_seconds * found:
         raise RefusedError(f"{path.name} is longer than {max_seconds:g} seconds; give a shorter one.")
@@ -142,7 +119,7 @@ def _load(block: Mapping[str, Any]) -> dict[str, Any]:
     return {"demo_model": instantiate_block({"model": block}, "model")}
 
 
-def _is_loaded(number: int, demo_model: Any) -> bool:
+def _is_loaded(demo_model: Any) -> bool:
     return demo_model is not None
 
 

@@ -152,7 +152,7 @@ class PilotRun:
         self._send_end()
         for slot in list(self._feeder.ready):
             self._feeder.leave(slot)
-        self.tally.present = self._feeder.present
+        self.tally.slot_seconds = self._feeder.present
         self._claim.close()
 
     def _send_end(self) -> None:
@@ -269,11 +269,7 @@ class PilotRun:
         self._process_lost(slot)
 
     def _finish(
-        self,
-        chunk: Chunk,
-        failure: ItemFailure,
-        loss: Loss | None = None,
-        error: BaseException | None = None,
+        self, chunk: Chunk, failure: ItemFailure, loss: Loss | None = None, error: BaseException | None = None
     ) -> None:
         if self.spec.policy.on_error == "raise":
             block = Block(error=error or recorded_error(failure), stop=failure)
@@ -344,7 +340,8 @@ class PilotRun:
         sizer.trip = min(sizer.trip, trip) if len(ready) > 1 else trip
         if tally.ready is None:
             tally.ready = ready[slot]
-        tally.imports, tally.env = max(tally.imports, imports), max(tally.env, env)
+        tally.import_seconds = max(tally.import_seconds, imports)
+        tally.env_seconds = max(tally.env_seconds, env)
         if slot.hello.process not in self._seen:  # a worker's slots share one env
             self._seen.add(slot.hello.process)
             tally.came.append((slot.hello.worker, time.time(), imports, env))
@@ -353,11 +350,11 @@ class PilotRun:
 
     def _done(self, slot: Slot, done: Done, values: list[Any]) -> None:
         chunk = self._feeder.came_back(slot)
-        self._losses.progress()
+        self._losses.in_vain = 0
         slot.late = None
         n = len(values)
-        self.tally.busy += done.seconds
-        self.tally.cpu += done.cpu
+        self.tally.busy_seconds += done.seconds
+        self.tally.cpu_seconds += done.cpu
         self.tally.halved += done.halved
         if done.worker or not self.tally.warm:
             self._answered |= {done.worker or slot.hello.address, slot.hello.address}

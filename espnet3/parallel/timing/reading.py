@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger.files import open_plain
+from espnet3.parallel.ledger.files import NewLines
 from espnet3.parallel.ledger.split import SESSION, SPLIT, TIMES, split_folders
 from espnet3.parallel.timing.recorder import edge_of
 
@@ -84,7 +83,7 @@ class TimesReader:
 
     def __init__(self, run: Path) -> None:
         self._run = run
-        self._read: dict[Path, int] = {}
+        self._lines = NewLines()
         self._retries = 0
         self._stints: list[Stint] = []
         self._arrivals: list[Arrival] = []
@@ -97,7 +96,7 @@ class TimesReader:
         """Return all that is recorded by now."""
         for kind in (SPLIT, SESSION):
             for split in split_folders(self._run, kind):
-                for said in self._new_lines(split / TIMES):
+                for said in self._lines.records(split / TIMES):
                     self._take(said)
         return RunTimes(
             tuple(sorted(self._stints, key=lambda one: one.begin)),
@@ -127,26 +126,6 @@ class TimesReader:
             self._costs += [(seconds, cost) for seconds, cost in said.get("cost", ())]
             if len(self._slow) > 50 * _SLOWEST:
                 self._slow = {one[1]: one for one in _longest(self._slow.values())}
-
-    def _new_lines(self, file: Path) -> Iterator[dict[str, Any]]:
-        try:
-            stream = open_plain(file)
-        except OSError:  # nothing is recorded there
-            return
-        at = self._read.get(file, 0)
-        with stream:
-            stream.seek(at)
-            for line in stream:
-                if line[-1:] != b"\n":  # torn: its writer is at it, or was killed there
-                    break
-                at += len(line)
-                try:
-                    said = json.loads(line)
-                except (ValueError, RecursionError):  # damaged: the others say what they say
-                    continue
-                if isinstance(said, dict):
-                    yield said
-        self._read[file] = at
 
 
 def _longest(found: Iterable[tuple[float, int, str]]) -> list[tuple[float, int, str]]:

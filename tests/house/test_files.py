@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python that a room may have: a number here may be lowered, never raised. A room is what begins with one of
 # its paths, and with none of another room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (2_114, ["espnet3/parallel/"]),
+    (2_097, ["espnet3/parallel/"]),
     (
         3_056,
         [
@@ -44,8 +44,8 @@ BUDGET: list[tuple[int, list[str]]] = [
     ),
     (5_806, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
     (2_060, ["espnet3/parallel/runner/"]),
-    (1_834, ["espnet3/parallel/views/"]),
-    (818, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
+    (1_830, ["espnet3/parallel/views/"]),
+    (781, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_729, ["espnet3_parallel/"]),
     (5_221, ["espnet3/components/", "espnet3/systems/"]),
     (40_999, ["tests/"]),

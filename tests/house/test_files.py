@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python that a room may have: a number here may be lowered, never raised. A room is what begins with one of
 # its paths, and with none of another room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (2_097, ["espnet3/parallel/"]),
+    (2_087, ["espnet3/parallel/"]),
     (
         3_056,
         [
@@ -24,11 +24,11 @@ BUDGET: list[tuple[int, list[str]]] = [
     ),
     (1_681, ["espnet3/parallel/provenance/"]),
     (3_006, ["espnet3/parallel/ledger/"]),
-    (3_013, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_737, ["espnet3/parallel/pilots/"]),
-    (1_194, ["espnet3/parallel/local/"]),
+    (2_975, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
+    (2_718, ["espnet3/parallel/pilots/"]),
+    (1_187, ["espnet3/parallel/local/"]),
     (
-        4_412,
+        4_406,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -43,9 +43,9 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (5_806, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (2_060, ["espnet3/parallel/runner/"]),
+    (2_055, ["espnet3/parallel/runner/"]),
     (1_830, ["espnet3/parallel/views/"]),
-    (781, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
+    (766, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_729, ["espnet3_parallel/"]),
     (5_221, ["espnet3/components/", "espnet3/systems/"]),
     (40_999, ["tests/"]),

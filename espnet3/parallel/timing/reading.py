@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +69,12 @@ class RunTimes:
 
     def quantiles(self, shares: Sequence[float]) -> list[tuple[float, float]]:
         """Return of each share the time that so many items do not exceed, to within a bin (9 %)."""
-        ordered, total = sorted(self.counts.items()), self.items
-        found = []
-        for share in shares:
-            have = 0
-            for number, n in ordered:
-                have += n
-                if have >= share * total:
-                    found.append((share, edge_of(number + 0.5)))
-                    break
-        return found
+        numbers = sorted(self.counts)
+        up_to = list(
+            accumulate(self.counts[number] for number in numbers)
+        )  # items of each bin and those below
+        places = [bisect_left(up_to, share * self.items) for share in shares]
+        return [(share, edge_of(numbers[at] + 0.5)) for share, at in zip(shares, places, strict=True)]
 
 
 class TimesReader:
@@ -103,7 +102,7 @@ class TimesReader:
             tuple(sorted(self._arrivals, key=lambda one: one.when)),
             tuple(sorted(self._losses, key=lambda one: one[1])),
             dict(self._counts),
-            tuple(_longest(self._slow.values())),
+            tuple(nlargest(_SLOWEST, self._slow.values())),
             tuple(self._costs),
             self._retries,
         )
@@ -125,11 +124,7 @@ class TimesReader:
             self._retries += said.get("retries", 0)
             self._costs += [(seconds, cost) for seconds, cost in said.get("cost", ())]
             if len(self._slow) > 50 * _SLOWEST:
-                self._slow = {one[1]: one for one in _longest(self._slow.values())}
-
-
-def _longest(found: Iterable[tuple[float, int, str]]) -> list[tuple[float, int, str]]:
-    return sorted(found, reverse=True)[:_SLOWEST]
+                self._slow = {one[1]: one for one in nlargest(_SLOWEST, self._slow.values())}
 
 
 def shard_of(worker: str) -> str:

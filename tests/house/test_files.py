@@ -25,10 +25,10 @@ BUDGET: list[tuple[int, list[str]]] = [
     (1_681, ["espnet3/parallel/provenance/"]),
     (3_006, ["espnet3/parallel/ledger/"]),
     (2_970, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_718, ["espnet3/parallel/pilots/"]),
+    (2_717, ["espnet3/parallel/pilots/"]),
     (1_187, ["espnet3/parallel/local/"]),
     (
-        4_406,
+        4_405,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -43,7 +43,7 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (5_806, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (2_054, ["espnet3/parallel/runner/"]),
+    (2_052, ["espnet3/parallel/runner/"]),
     (1_830, ["espnet3/parallel/views/"]),
     (766, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_729, ["espnet3_parallel/"]),

@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error, recorded_error
 from espnet3.parallel.engine.settling import Block
@@ -55,17 +56,15 @@ _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to 
 class PilotRun:
     """One run over the slots of one cluster.
 
-    `start_timeout`: seconds without any worker before giving up. `frozen_timeout`: seconds without a sign of life after
-    which a worker is given up. `may_take`: as for `Feeder`. `shared`: the client outlives this run, whose unfinished
-    work is cancelled at its end. `tally` may be read while the run goes on.
+    `config`: of its cluster, for the patience with workers. `may_take`: as for `Feeder`. `shared`: the client outlives
+    this run, whose unfinished work is cancelled at its end. `tally` may be read while the run goes on.
     """
 
     slots: RunSlots
     work: Work
     spec: RunSpec
     cluster: WorkerCluster
-    start_timeout: float
-    frozen_timeout: float | None
+    config: ParallelConfig
     may_take: Callable[[], bool] = lambda: True
     shared: bool = False
     tally: Tally = field(default_factory=Tally)
@@ -74,7 +73,7 @@ class PilotRun:
         self.tally.slots = self.tally.workers = 0
         self._id = next(_RUN_IDS)
         self._blob = pack(self.spec)
-        self._signs = SignsOfLife(self.frozen_timeout, self.slots.last_heard)
+        self._signs = SignsOfLife(self.config.frozen_timeout, self.slots.last_heard)
         self._pending = PendingLosses(self.cluster)
         self._losses = Losses(self._id, self.work, self.spec.policy, self.cluster, self._finish)
         self._clock, self._looked = AwakeClock(), 0.0
@@ -194,9 +193,9 @@ class PilotRun:
         if not self._asked:  # another run holds every slot
             self._asked = True
             self._claim.source.ask_for_more()
-        if waited > self.start_timeout:
+        if waited > self.config.start_timeout:
             raise NoWorkersError(
-                f"no worker connected within start_timeout = {self.start_timeout:g} s; "
+                f"no worker connected within start_timeout = {self.config.start_timeout:g} s; "
                 f"look at the workers' logs, or raise it in the `parallel` block\n{self.cluster.missing()}".rstrip()
             )
         if waited > _UNREACHED and self.slots.fall_back():

@@ -153,8 +153,7 @@ def _on_client(
     if show_dashboard and (address := dashboard_of(client)) is not None:
         say(f"dashboard: {address}")
     slots, cluster = ClientSlots(client), cluster_of(client)
-    timeouts = config.start_timeout, config.frozen_timeout
-    yield from PilotRun(slots, work, spec, cluster, *timeouts, may_take, shared, tally)
+    yield from PilotRun(slots, work, spec, cluster, config, may_take, shared, tally)
 
 
 def _on_own_workers(
@@ -166,8 +165,7 @@ def _on_own_workers(
         tally.asked = len(workers)
         from espnet3.parallel.pilots.driver import PilotRun  # while the processes start
 
-        timeouts = config.start_timeout, config.frozen_timeout
-        yield from PilotRun(workers, work, spec, workers, *timeouts, may_take, False, tally)
+        yield from PilotRun(workers, work, spec, workers, config, may_take, False, tally)
 
     of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.provenance.record")
     yield from on_own_workers(config, work.total, run, of_folder if spec.loaded is not None else ())

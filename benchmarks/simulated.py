@@ -75,6 +75,7 @@ def nap(x: int, seconds: float) -> int:
 
 def measure(case: Case) -> dict[str, Any]:
     """Run the items of a case; return the figures of the driver."""
+    from espnet3.parallel.config import ParallelConfig
     from espnet3.parallel.engine.work import Work
     from espnet3.parallel.pilots.driver import PilotRun
     from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots, SlotClaim
@@ -97,7 +98,9 @@ def measure(case: Case) -> dict[str, Any]:
         with other("work" if case.trip else "simulate", facts, case):
             connected = time.perf_counter() - begin
             spec = RunSpec(functools.partial(nap, seconds=case.item_s))
-            run = PilotRun(Slots(), Work(range(case.items)), spec, PlainCluster(), 60.0, None)
+            run = PilotRun(
+                Slots(), Work(range(case.items)), spec, PlainCluster(), ParallelConfig(frozen_timeout=None)
+            )
             cpu, begin, done = time.process_time(), time.perf_counter(), 0
             for _, block in run:
                 done += len(block.values)

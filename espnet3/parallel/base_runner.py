@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.errors import explained
 from espnet3.parallel.parallel import active_client, active_config, before_loading
-from espnet3.parallel.runner.arguments import (
-    check_batches,
-    checked,
-    with_suggestions,
-)
+from espnet3.parallel.runner.arguments import check_batches, checked, with_suggestions
 from espnet3.parallel.runner.hooks import (
     close_all,
     concatenate_shard_files,

@@ -322,10 +322,8 @@ def _remove_our_frames(error: BaseException) -> None:
 def say_where(error: BaseException, note: str) -> None:
     """Explain an error that is not ours to the caller, by a note."""
     add_note(error, note)
-    try:
+    with suppress(AttributeError):  # its class has slots, and its frames stay
         error._espnet3_explained = True  # type: ignore[attr-defined]  # a mark, read below
-    except AttributeError:  # its class has slots, and its frames stay
-        pass
 
 
 def add_note(error: BaseException, note: str) -> None:

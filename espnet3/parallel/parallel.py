@@ -88,6 +88,17 @@ def get_parallel_config() -> ParallelConfig | DictConfig | None:
     return copy.deepcopy(parallel_config)
 
 
+@contextmanager
+def registered_meanwhile(config: Any) -> Iterator[None]:
+    """Register a configuration for a `with` block, and then what was registered before."""
+    before = get_parallel_config()
+    set_parallel(config)
+    try:
+        yield
+    finally:
+        set_parallel(before)
+
+
 def active_config() -> ParallelConfig:
     """Return the registered configuration, parsed."""
     global _parsed
@@ -290,11 +301,7 @@ def parallel_for(
 
 @explained
 def parallel_submit(
-    func: Callable[..., Any],
-    *args: Any,
-    client: Any = None,
-    setup_fn: SetupFn | None = None,
-    **kwargs: Any,
+    func: Callable[..., Any], *args: Any, client: Any = None, setup_fn: SetupFn | None = None, **kwargs: Any
 ) -> Any:
     """Run `func(*args, **kwargs)` on a worker and return a future.
 

@@ -176,20 +176,20 @@ def signal_name(number: int) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a run, updated while it goes on."""
+    """Counts of a run, updated while it goes on; those that its `RunSummary` has, too, have the same names there."""
 
     deaths: int = 0  # worker processes lost while they held items
-    busy: float = 0.0  # seconds spent inside chunks of items, over all slots
-    cpu: float = 0.0  # seconds of processor time of the worker processes themselves meanwhile
+    busy_seconds: float = 0.0  # spent inside chunks of items, over all slots
+    cpu_seconds: float = 0.0  # of processor time of the worker processes themselves meanwhile
     slots: int = 1  # the most worker slots that took part at once
     workers: int = 1  # the most workers (processes, unless the user asked for threads) of these slots
     asked: int = 0  # workers started for this run, or for its client; 0 if unknown
     # time of `time.perf_counter` at which the first slot came, and began imports and env; None before
     joined: float | None = None
     ready: float | None = None  # time at which the first slot had finished them; None before
-    imports: float = 0.0  # longest import of a slot, in seconds
-    env: float = 0.0  # longest build of an env, in seconds
-    present: float = 0.0  # seconds from a slot's readiness to its end, over all slots
+    import_seconds: float = 0.0  # longest import of a slot
+    env_seconds: float = 0.0  # longest build of an env
+    slot_seconds: float = 0.0  # from a slot's readiness to its end, over all slots
     halved: int = 0  # batches halved because they did not fit into memory
     warm: bool = False  # whether every worker has finished an item, so that the rate is meaningful
     # for each ready worker its name, its time in seconds since the epoch, seconds of imports and of its env

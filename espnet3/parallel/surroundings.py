@@ -49,12 +49,8 @@ def _enter(folder: str | None) -> None:
         os.chdir(folder)
 
 
-def _set_path(path: list[str]) -> None:
-    sys.path[:] = path
-
-
-def _set_arguments(words: list[str]) -> None:
-    sys.argv[:] = words
+def _set_all(words: list[str], now: list[str]) -> None:
+    words[:] = now
 
 
 def _umask() -> int:
@@ -118,7 +114,7 @@ def _set_filters(filters: list[Any]) -> None:
 # in the order in which they are given
 PARTS = {
     "variables": Part(lambda: dict(os.environ), os.environ.update, anywhere=False),
-    "search path": Part(search_path, _set_path, anywhere=False),
+    "search path": Part(search_path, lambda path: _set_all(sys.path, path), anywhere=False),
     "working folder": Part(working_folder, _enter, anywhere=False),
     "limits": Part(_limits, _set_limits, anywhere=False),
     "processors": Part(
@@ -126,7 +122,7 @@ PARTS = {
         lambda processors: os.sched_setaffinity(0, processors),
         anywhere=False,
     ),
-    "arguments": Part(lambda: list(map(str, sys.argv)), _set_arguments),
+    "arguments": Part(lambda: list(map(str, sys.argv)), lambda words: _set_all(sys.argv, words)),
     "umask": Part(_umask, os.umask),
     "stack size": Part(threading.stack_size, threading.stack_size),
     "recursion limit": Part(sys.getrecursionlimit, sys.setrecursionlimit),

@@ -178,9 +178,7 @@ def make_certificate(parent: str | None) -> RunCertificate:
         role: {"preload": [*dask.config.get(f"distributed.{role}.preload", []), PRELOAD]} for role in _SERVERS
     }
     return RunCertificate(
-        folder,
-        _security(cert_text, key_text, OfRun),
-        {"distributed": {"comm": comm, **guarded}},
+        folder, _security(cert_text, key_text, OfRun), {"distributed": {"comm": comm, **guarded}}
     )
 
 

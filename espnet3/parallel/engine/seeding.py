@@ -27,15 +27,14 @@ def item_seed(seed: int, index: Any) -> int:
     """
     if type(index).__module__ == "numpy" and hasattr(index, "item") and getattr(index, "shape", None) == ():
         index = index.item()  # a run folder takes numpy's numbers for Python's, and so does a job
-    known = f"{index}" if type(index) is int else _content(index)
+    if type(index) is int:
+        known = f"{index}"
+    else:
+        from espnet3.parallel.provenance.content import content_hash  # 5 ms of a worker's start
+
+        known = content_hash(index, "the index")
     digest = hashlib.blake2b(f"{seed}\0{known}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
-
-
-def _content(index: Any) -> str:
-    from espnet3.parallel.provenance.content import content_hash  # 5 ms of a worker's start
-
-    return content_hash(index, "the index")
 
 
 # random, numpy.random and torch have one state per process

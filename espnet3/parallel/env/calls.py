@@ -81,7 +81,7 @@ class EnvCall:
         if key is not None and build is not None:
             env = ENVS.borrow(key, build, timeout)
         else:
-            env = ENVS.get_in_time(key if key is not None else ENVS.default)
+            env = ENVS.get(key if key is not None else ENVS.default, in_time=True)
         return bind(self.func, env, {**self._given, **kwargs}, len(args))
 
     def _named(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseException:
@@ -187,17 +187,13 @@ class _Parcel(Exception):  # noqa: N818  not an error of its own
 
     @classmethod
     def of(cls, error: BaseException) -> BaseException:
-        text = describe_error(error)[2]
+        said, text = f"{type(error).__qualname__}: {error}", describe_error(error)[2]
         blob = pickle_error(error) if isinstance(error, Exception) else None
-        if blob is None:
-            substitute = RuntimeError(f"{type(error).__qualname__}: {error}")
-            for note in error.__notes__:
-                add_note(substitute, note)
-            substitute.__cause__ = RemoteTraceback(text)
-            return substitute
-        parcel = cls(blob, f"{type(error).__qualname__}: {error}"[:1000])
-        parcel.__cause__ = RemoteTraceback(text)
-        return parcel
+        sent = RuntimeError(said) if blob is None else cls(blob, said[:1000])
+        for note in error.__notes__ if blob is None else ():
+            add_note(sent, note)
+        sent.__cause__ = RemoteTraceback(text)
+        return sent
 
     def __reduce__(self) -> Any:
         return _unpack, (self._blob,)

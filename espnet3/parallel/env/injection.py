@@ -80,7 +80,11 @@ def bind(
     # a decorator may supply what the function it wraps asks for
     if inspect.getattr_static(func, "__wrapped__", None) is None:
         _check_complete(func, parameters, positional, n_positional, given, env)
-    _check_known(func, by_name, taken, given, open_names)
+    unknown = [] if open_names else [k for k in given if k not in by_name]
+    if clash := unknown or [k for k in given if k in taken]:
+        names = ", ".join(repr(k) for k in clash)
+        why = "is not a parameter of it" if unknown else "is already bound by the item"
+        raise SignatureError(f"{name_of(func)} was given the keyword {names}, which {why}")
     return functools.partial(func, **given) if given else func
 
 
@@ -110,14 +114,3 @@ def _check_complete(
             f"{name_of(func)} needs {names}, which the env does not hold (it holds: {has}); "
             "return it from the provider or the setup function, pass it as a keyword, or give it a default"
         )
-
-
-def _check_known(
-    func: Callable[..., Any], known: set[str], taken: set[str], given: Mapping[str, Any], open_names: bool
-) -> None:
-    unknown = [k for k in given if k not in known] if not open_names else []
-    clash = [k for k in given if k in taken]
-    if unknown or clash:
-        names = ", ".join(repr(k) for k in (unknown or clash))
-        why = "is not a parameter of it" if unknown else "is already bound by the item"
-        raise SignatureError(f"{name_of(func)} was given the keyword {names}, which {why}")

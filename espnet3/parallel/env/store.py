@@ -66,9 +66,15 @@ class EnvStore:
             if default:
                 self._defaults = [*(k for k in self._defaults if k != key), key]
 
-    def get(self, key: str | None) -> dict[str, Any]:
-        """Return the env of `key`, building it if this is its first use; None gives an empty one."""
-        return {} if key is None else self._built(self._envs[key])
+    def get(self, key: str | None, *, in_time: bool = False) -> dict[str, Any]:
+        """Return the env of `key`, building it if this is its first use; None gives an empty one.
+
+        `in_time`: within the timeout it was registered with. That is for plain Dask tasks, which can only answer by
+        returning: the env is built in a thread of its own, and given up with its stack when the time is over.
+        """
+        if key is None:
+            return {}
+        return self._in_time(self._envs[key]) if in_time else self._built(self._envs[key])
 
     def _built(self, entry: _Env) -> dict[str, Any]:
         with entry.lock:
@@ -81,14 +87,6 @@ class EnvStore:
                     entry.error = error
                     raise
             return entry.value
-
-    def get_in_time(self, key: str | None) -> dict[str, Any]:
-        """Do as `get`, within the timeout the env was registered with.
-
-        For plain Dask tasks, which can only answer by returning: the env is built in a thread of
-        its own, and given up with its stack when the time is over.
-        """
-        return {} if key is None else self._in_time(self._envs[key])
 
     def _in_time(self, entry: _Env) -> dict[str, Any]:
         if entry.timeout is None or entry.value is not None:
@@ -236,14 +234,10 @@ def _builder(build: Any) -> str:
 
 
 class TimeUp(BaseException):
-    """Raised in a builder whose time is over, with its stack as text.
+    """Raised in a builder whose time is over, with the words for it.
 
     Not an Exception, so that the builder's own `except Exception` lets it pass.
     """
-
-    def __init__(self, stack: str) -> None:
-        super().__init__()
-        self.stack = stack
 
 
 class SetupWatch:
@@ -280,21 +274,16 @@ class SetupWatch:
         while not self._over.wait(pause):
             if clock.look(pause) >= timeout:
                 frame = sys._current_frames().get(self._builder)
-                self._report(setup_timeout_message(timeout, setup_stack(frame)))
+                self._report(setup_timeout_message(timeout, frame))
                 return
 
 
-def setup_stack(frame: FrameType | None) -> str:
-    """Return where the thread that builds an env is, as text: what the provider or `setup_fn` has called."""
-    if frame is None:
-        return "(its thread has ended)"
-    return (
-        stack_text(frame, ("espnet3.parallel.env.", "espnet3.parallel.env_provider")) or "(in this package)"
-    )
-
-
-def setup_timeout_message(timeout: float, stack: str) -> str:
-    """Word the error of an env that was not ready in time."""
+def setup_timeout_message(timeout: float, frame: FrameType | None) -> str:
+    """Word the error of an env that was not ready in time, with what the provider or `setup_fn` has called."""
+    stack = "(its thread has ended)"
+    if frame is not None:
+        of_ours = "espnet3.parallel.env.", "espnet3.parallel.env_provider"
+        stack = stack_text(frame, of_ours) or "(in this package)"
     return (
         f"the env was not built within setup_timeout = {timeout:g} s (raise it in the `parallel` block "
         f"if loading really takes longer); at {time.strftime('%H:%M:%S')} the provider was here:\n\n{stack}"

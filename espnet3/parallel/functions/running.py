@@ -13,18 +13,17 @@ from espnet3.parallel.base_runner import BaseRunner, call_runner
 from espnet3.parallel.checks import Fits, argument
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env.injection import name_of
+from espnet3.parallel.env.store import Adding, SetupFn, check_setup
 from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown
 from espnet3.parallel.parallel import active_config, before_loading
 from espnet3.parallel.provenance import FUNCTION
+from espnet3.parallel.records import ItemFailure, RunSummary
 from espnet3.parallel.runner.arguments import check_indices
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from espnet3.parallel.env.store import SetupFn
-    from espnet3.parallel.records import ItemFailure, RunSummary
 
 
 class Given(EnvironmentProvider):
@@ -36,8 +35,6 @@ class Given(EnvironmentProvider):
 
     def make_worker_setup_fn(self) -> SetupFn:
         """Return a function that workers know, which takes the env along: less to pickle than a provider's."""
-        from espnet3.parallel.env.store import Adding  # workers are starting meanwhile, as below
-
         return Adding(dict, self.config or {})
 
 
@@ -125,8 +122,7 @@ def _run(
     item_cost: Callable[[Any], float] | None,
     options: dict[str, Any],
 ) -> Any:
-    from espnet3.parallel.env.calls import unwrapped
-    from espnet3.parallel.env.store import check_setup
+    from espnet3.parallel.env.calls import unwrapped  # workers are starting meanwhile, as below
 
     while isinstance(fn, functools.partial) and not fn.args:
         more = {**fn.keywords, **more}
@@ -161,7 +157,10 @@ def _run(
             f"with {'setup' if setup is not None else 'async_mode'} run takes a function that def has made, and "
             f"{shown(fn)} is of type {kind}: write a function that calls it"
         )
-    made = runner(Given(given) if setup is None else _provider_of(setup), **options)
+    provider: Any = Given(given)
+    if setup is not None:
+        provider = _named_after(unwrapped(setup), EnvironmentProvider, "build_env_local")()
+    made = runner(provider, **options)
     results = call_runner(made, found, config)
     if type(results) is list:
         results = ResultList(results, found)
@@ -187,15 +186,11 @@ class ResultList(list[Any]):
     @property
     def failures(self) -> list[ItemFailure]:
         """The records of the failed items, in order."""
-        from espnet3.parallel.records import ItemFailure
-
         return [value for value in self if isinstance(value, ItemFailure)]
 
     @property
     def ok(self) -> list[Any]:
         """The results of the other items, in order."""
-        from espnet3.parallel.records import ItemFailure
-
         return [value for value in self if not isinstance(value, ItemFailure)]
 
     def to_pandas(self) -> Any:
@@ -267,26 +262,16 @@ def _items_of(items: Any, fn: Any, env: Mapping[str, Any] | None) -> Sequence[An
 
 def runner_of(fn: Any, item_cost: Callable[[Any], float] | None = None) -> type[BaseRunner]:
     """Return a runner's class under a function's name: the function's code identifies the run."""
-    body: dict[str, Any] = dict.fromkeys(("forward", FUNCTION), staticmethod(fn))
-    if item_cost is not None:
-        body["item_cost"] = staticmethod(item_cost)
-    return type(fn.__name__, (BaseRunner,), {**body, **_place(fn)})
+    cost = {} if item_cost is None else {"item_cost": staticmethod(item_cost)}
+    return _named_after(fn, BaseRunner, "forward", **cost)
 
 
-def _provider_of(setup: SetupFn) -> EnvironmentProvider:
-    from espnet3.parallel.env.calls import unwrapped
-
-    fn = unwrapped(setup)
+def _named_after(fn: Any, base: type, method: str, **more: Any) -> type[Any]:
     # nothing of this module: it is no user's code
-    body = dict.fromkeys(("build_env_local", FUNCTION), staticmethod(fn))
-    name = getattr(fn, "__name__", type(fn).__name__)
-    made: Any = type(name, (EnvironmentProvider,), {**body, **_place(fn)})
-    return made()  # type: ignore[no-any-return]  # of the class above
-
-
-def _place(fn: Any) -> dict[str, Any]:
-    return {
+    place = {
         "__module__": getattr(fn, "__module__", None) or "builtins",
         "__qualname__": getattr(fn, "__qualname__", type(fn).__qualname__),
         "__doc__": getattr(fn, "__doc__", None),
     }
+    body = dict.fromkeys((method, FUNCTION), staticmethod(fn))
+    return type(getattr(fn, "__name__", type(fn).__name__), (base,), {**body, **more, **place})

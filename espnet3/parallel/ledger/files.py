@@ -371,6 +371,39 @@ class Appender:
             self._fd = -1
 
 
+class NewLines:
+    """Reads files that others append to: of each the whole lines since it was last read to its end."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each
+
+    def of(self, file: Path) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines, each with its number; none of a file that is not there, or not for this user."""
+        try:
+            stream = open_plain(file, 1 << 20)
+        except OSError:
+            return
+        at, number = self._read.get(file, (0, 0))
+        with stream:
+            stream.seek(at)
+            for line in stream:
+                if line[-1:] != b"\n":  # torn: its writer is at it, or was killed there
+                    break
+                at, number = at + len(line), number + 1
+                yield number, line
+        self._read[file] = at, number
+
+    def records(self, file: Path) -> Iterator[dict[str, Any]]:
+        """Yield the JSON objects in the lines; a damaged line is passed over."""
+        for _, line in self.of(file):
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict):
+                yield record
+
+
 def refuse_others(run: Path) -> None:
     """Raise if another user could have written to a run folder, before its content is acted on.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import json
 import os
@@ -13,7 +12,7 @@ import warnings
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
@@ -26,6 +25,7 @@ from espnet3.parallel.ledger.files import (
     make_folder,
     now,
     read_json,
+    read_or_none,
     sync_folder,
     write_json,
     writing,
@@ -34,7 +34,6 @@ from espnet3.parallel.ledger.identity import Identity, changed_packages, changes
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure, index_json
 from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
-from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted, scan_splits
 from espnet3.parallel.ledger.split import (
     DONE,
@@ -46,7 +45,6 @@ from espnet3.parallel.ledger.split import (
     SplitWriter,
     split_folders,
 )
-from espnet3.parallel.ledger.values import decode
 from espnet3.parallel.messages import masked
 from espnet3.parallel.provenance.shown import origin
 from espnet3.parallel.records import ItemFailure
@@ -57,33 +55,27 @@ SCHEMA = 1
 _SHOWN = 500  # characters of an error in an event
 
 
+@dataclass(eq=False, repr=False)
 class OpenRun(Counted):
     """A run folder in the hands of the one driver that holds its lease; its methods are for one thread at a time.
 
     A context manager that marks the session as done when it is left without an error.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        run_id: str,
-        identity: Identity,
-        items: Sequence[Any],
-        lease: Lease,
-        plan: dict[str, Any],
-    ) -> None:
-        self.path = path
-        self.run_id = run_id
-        self.lease = lease
-        self.plan = plan  # how the work was cut when the folder was new
-        self._kind = SESSION if SHARDS in plan else SPLIT
-        self._items = items
-        self._hash: str = identity.indices["sha256"]
-        spec = {"schema": SCHEMA, "run_id": run_id, "indices": self._hash}
+    path: Path
+    run_id: str
+    items: Sequence[Any]
+    items_sha256: str
+    lease: Lease
+    plan: dict[str, Any]  # how the work was cut when the folder was new
+
+    def __post_init__(self) -> None:
+        self._kind, plan = (SESSION, {"plan": self.plan}) if SHARDS in self.plan else (SPLIT, {})
         # finished shards can be reused only by a run that is cut the same way; noted here in case run.json is lost
-        self._split = SplitWriter(path, {**spec, "plan": plan} if SHARDS in plan else spec, self._kind)
-        scan = scan_splits(path, self._items, self._hash, kind=self._kind)
-        self._events = Appender(path / EVENTS)
+        spec = {"schema": SCHEMA, "run_id": self.run_id, "indices": self.items_sha256, **plan}
+        self._split = SplitWriter(self.path, spec, self._kind)
+        scan = scan_splits(self.path, self.items, self.items_sha256, kind=self._kind)
+        self._events = Appender(self.path / EVENTS)
         self.state = scan.state  # when the folder was opened, like `ok` and `failed`, which count it
         self.repaired = scan.repaired  # sentences about damage and its repair
         self._noted = set(scan.repaired)
@@ -126,13 +118,9 @@ class OpenRun(Counted):
     def has_shard(self, shard: tuple[Path, range], retry_failed: bool = False) -> bool:
         """Tell whether a shard with writers of its own was finished, and need not be run again."""
         folder, positions = shard
-        try:
-            said = read_json(folder / DONE)
-        except (FileNotFoundError, DamagedFolderError):
-            return False
         states = self.state[positions.start : positions.stop]
         whole = LEFT not in states and not (retry_failed and FAILED in states)
-        return whole and said == self._mark(positions)
+        return whole and read_or_none(folder / DONE) == self._mark(positions)
 
     def shard_done(
         self, folder: Path, positions: range, results: dict[int, bytes], failures: dict[int, ItemFailure]
@@ -148,7 +136,7 @@ class OpenRun(Counted):
         self.append_failures(failures.items())
 
     def _mark(self, positions: range) -> dict[str, Any]:
-        return {"indices": self._hash, "begin": positions.start, "end": positions.stop}
+        return {"indices": self.items_sha256, "begin": positions.start, "end": positions.stop}
 
     def append_times(self, lines: Sequence[bytes]) -> None:
         """Note how long items took: lines of `timing`; no outcome depends on them."""
@@ -169,7 +157,7 @@ class OpenRun(Counted):
         self.lease.check()
         self._split.sync()
         self._split.check()
-        receipt = merge_splits(self.path, self._items, self._hash, self._note_repair, self._kind)
+        receipt = merge_splits(self.path, self.items, self.items_sha256, self._note_repair, self._kind)
         self.event("merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
         return receipt
 
@@ -178,10 +166,6 @@ class OpenRun(Counted):
             self._noted.add(sentence)
             self.repaired.append(sentence)
             self.event("repaired", what=sentence)
-
-    def results(self) -> Results:
-        """Return the merged results, read as they are used."""
-        return Results(self.path)
 
     def close(self, done: bool = True) -> None:
         """Close the files and give the lease back; a second call does nothing."""
@@ -320,7 +304,7 @@ def _open(
     if differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
         kept = {"aside": before and before.name, **old}
         _write_run(path, run_id, replace(identity, plan=plan), items, kept, differs)
-    run = OpenRun(path, run_id, identity, items, lease, plan)
+    run = OpenRun(path, run_id, items, identity.indices["sha256"], lease, plan)
     notes: dict[str, dict[str, Any]] = {
         "begun_anew": {"kept": before.name} if before is not None else {},
         "moved_aside": {"to": moved.name} if moved not in (None, before) else {},
@@ -347,29 +331,25 @@ def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list
     said = old.get("indices") or {}
     if SHARDS in (old.get("plan") or {}) or not said.get("count"):
         return None  # shards of its own are stretches of the list
-    try:
-        was = range(*said["range"]) if "range" in said else read_json(path / INDICES)["list"]
-    except (FileNotFoundError, DamagedFolderError):
+    was = range(*said["range"]) if "range" in said else (read_or_none(path / INDICES) or {}).get("list")
+    if was is None:
         return None
     both = isinstance(was, range) and isinstance(items, range) and was.step == items.step
     if both and (not was or (was[0] in items and was[-1] in items)):
         return []
     texts = [index_json(item).decode() for item in was] if isinstance(was, range) else was
-    now = [index_json(item).decode() for item in items]
-    missing = Counter(texts) - Counter(now)
+    present = [index_json(item).decode() for item in items]
+    missing = Counter(texts) - Counter(present)
     if missing:
         return [text for text in texts if text in missing]
-    rest = iter(now)
+    rest = iter(present)
     return [] if all(any(text == each for each in rest) for text in texts) else None
 
 
 def _said_by_sessions(path: Path) -> dict[str, Any]:
     for session in reversed(split_folders(path, SESSION)):
-        try:
-            said = read_json(session / SPEC, _SessionFile)
-        except (FileNotFoundError, DamagedFolderError):
-            continue
-        return {"plan": said.get("plan"), "indices": {"sha256": said.get("indices")}}
+        if (said := read_or_none(session / SPEC, _SessionFile)) is not None:
+            return {"plan": said.get("plan"), "indices": {"sha256": said.get("indices")}}
     return {}
 
 
@@ -391,11 +371,10 @@ def _write_run(
 ) -> None:
     if not isinstance(items, range):  # of a range `run.json` says all
         write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    history = list(old.get("history", []))
+    history, time = list(old.get("history", [])), now()
     if differs:
-        history.append({"time": now, "forced": differs})
-    facts = {"schema": SCHEMA, "run_id": run_id, "created": old.get("created", now), "aside": old["aside"]}
+        history.append({"time": time, "forced": differs})
+    facts = {"schema": SCHEMA, "run_id": run_id, "created": old.get("created", time), "aside": old["aside"]}
     where = {"origin": origin(identity.runner["file"]), "history": history}
     write_json(path / RUN, {**facts, **identity.to_json(), **where})
 
@@ -414,14 +393,6 @@ def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
     if not 0 <= count <= _MOST_ITEMS:
         raise DamagedFolderError(f"{path / RUN} is damaged: no run has {count} indices")
     return run
-
-
-def planned_items(path: Path) -> Sequence[Any]:
-    """Read the index list of a folder's run."""
-    said = read_run(path).get("indices") or {}
-    if "range" in said:
-        return range(*said["range"])
-    return [decode(json.loads(text)) for text in read_json(path / INDICES)["list"]]
 
 
 def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
@@ -496,11 +467,8 @@ def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
     splits go first.
     """
     splits = [split.name for split in _sessions(path)]
-    names = [
-        n
-        for n in (only or (RECEIPT, RESULTS, ERRORS, *splits, EVENTS, MANIFEST, INDICES, RUN))
-        if os.path.lexists(path / n)
-    ]
+    files = only or (RECEIPT, RESULTS, ERRORS, *splits, EVENTS, MANIFEST, INDICES, RUN)
+    names = [name for name in files if os.path.lexists(path / name)]
     if not names:
         return None
     with writing(path / "old"):

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
@@ -140,19 +141,16 @@ def _write(scan: Scan, results: _Output, errors: _Output) -> Counter[str]:
 
 
 def _prove_coverage(path: Path, scan: Scan, items: Sequence[Any]) -> None:
-    missing = scan.state.count(LEFT)
-    if not missing:
-        return
-    at = -1
-    first: list[str] = []
-    while len(first) < _SHOWN and (at := scan.state.find(LEFT, at + 1)) >= 0:
-        first.append(repr(items[at]))
-    more = ", ..." if missing > len(first) else ""
-    raise IncompleteRunError(
-        f"{path}: {missing} of {len(scan.state)} indices have neither a result nor a failure: "
-        f"{', '.join(first)}{more}",
-        "Run again with the same arguments to compute them",
-    )
+    if missing := scan.state.count(LEFT):
+        first = islice(
+            (repr(item) for item, one in zip(items, scan.state, strict=True) if one == LEFT), _SHOWN
+        )
+        more = ", ..." if missing > _SHOWN else ""
+        raise IncompleteRunError(
+            f"{path}: {missing} of {len(scan.state)} indices have neither a result nor a failure: "
+            f"{', '.join(first)}{more}",
+            "Run again with the same arguments to compute them",
+        )
 
 
 class _Lines:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, read_json, write_json, writing
+from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json, writing
 from espnet3.parallel.ledger.lines import DAMAGED, check_line, sealed
 
 RESULTS = "results.jsonl"
@@ -77,14 +76,6 @@ def read_spans(split: Path) -> list[Span]:
             found.append(span)
             end = span.offset + span.size
     return found
-
-
-def is_of(split: Path, indices_sha256: Any) -> bool:
-    """Return whether a split's positions are those of an index list; False where its spec cannot be read."""
-    try:
-        return bool(read_json(split / SPEC).get("indices") == indices_sha256)
-    except (OSError, DamagedFolderError):
-        return False
 
 
 def split_folders(path: Path, kind: str = SPLIT) -> list[Path]:

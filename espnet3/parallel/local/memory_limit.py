@@ -39,8 +39,7 @@ class MemoryWatch:
         self.next_look = _next_look()
         try:
             self._look(name, pid)
-        except OSError as error:
-            # no descriptor is free
+        except OSError as error:  # no descriptor is free, or it has just ended
             logger.debug("the memory of worker %s is not known just now: %s", name, error)
 
     def _look(self, name: str, pid: int) -> None:
@@ -49,15 +48,12 @@ class MemoryWatch:
         if self._limit is None:
             self.next_look = float("inf")
             return
-        try:
-            with open(f"/proc/{pid}/statm", "rb") as file:  # psutil would be half a megabyte of each driver
-                used = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            # without what workers share, such as a table loaded before the fork
-            if used > _SHARE * self._limit:
-                with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-                    used = 1024 * sum(int(line.split()[1]) for line in file if line.startswith(b"Private_"))
-        except (FileNotFoundError, ProcessLookupError):  # it has just ended
-            return
+        with open(f"/proc/{pid}/statm", "rb") as file:  # psutil would be half a megabyte of each driver
+            used = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        # without what workers share, such as a table loaded before the fork
+        if used > _SHARE * self._limit:
+            with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+                used = 1024 * sum(int(line.split()[1]) for line in file if line.startswith(b"Private_"))
         if used > _SHARE * self._limit:
             sizes = used / 2**30, self._limit / 2**30
             logger.warning("worker %s uses %.1f GiB of its memory_limit of %.1f GiB: killed", name, *sizes)

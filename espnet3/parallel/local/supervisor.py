@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,10 +179,8 @@ class Supervisor:
         self._wake()
 
     def _wake(self) -> None:
-        try:
+        with suppress(OSError):  # full: it wakes anyway; or closed
             self._wake_w.send(b"!")
-        except OSError:  # full: it wakes anyway; or closed
-            pass
 
     def _serve(self) -> None:
         try:
@@ -219,10 +218,8 @@ class Supervisor:
 
     def _take(self, source: Any, worker: Supervised | None) -> None:
         if source is self._wake_r:
-            try:
+            with suppress(BlockingIOError):
                 self._wake_r.recv(4096)
-            except BlockingIOError:
-                pass
         elif source is self.server.sock:
             if not self.server.read_events():
                 self._selector.unregister(self.server.sock)

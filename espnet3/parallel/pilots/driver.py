@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error, recorded_error
 from espnet3.parallel.engine.settling import Block
@@ -55,17 +56,15 @@ _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to 
 class PilotRun:
     """One run over the slots of one cluster.
 
-    `start_timeout`: seconds without any worker before giving up. `frozen_timeout`: seconds without a sign of life after
-    which a worker is given up. `may_take`: as for `Feeder`. `shared`: the client outlives this run, whose unfinished
-    work is cancelled at its end. `tally` may be read while the run goes on.
+    `config`: of its cluster, for the patience with workers. `may_take`: as for `Feeder`. `shared`: the client outlives
+    this run, whose unfinished work is cancelled at its end. `tally` may be read while the run goes on.
     """
 
     slots: RunSlots
     work: Work
     spec: RunSpec
     cluster: WorkerCluster
-    start_timeout: float
-    frozen_timeout: float | None
+    config: ParallelConfig
     may_take: Callable[[], bool] = lambda: True
     shared: bool = False
     tally: Tally = field(default_factory=Tally)
@@ -74,7 +73,7 @@ class PilotRun:
         self.tally.slots = self.tally.workers = 0
         self._id = next(_RUN_IDS)
         self._blob = pack(self.spec)
-        self._signs = SignsOfLife(self.frozen_timeout, self.slots.last_heard)
+        self._signs = SignsOfLife(self.config.frozen_timeout, self.slots.last_heard)
         self._pending = PendingLosses(self.cluster)
         self._losses = Losses(self._id, self.work, self.spec.policy, self.cluster, self._finish)
         self._clock, self._looked = AwakeClock(), 0.0
@@ -152,7 +151,7 @@ class PilotRun:
         self._send_end()
         for slot in list(self._feeder.ready):
             self._feeder.leave(slot)
-        self.tally.present = self._feeder.present
+        self.tally.slot_seconds = self._feeder.present
         self._claim.close()
 
     def _send_end(self) -> None:
@@ -194,9 +193,9 @@ class PilotRun:
         if not self._asked:  # another run holds every slot
             self._asked = True
             self._claim.source.ask_for_more()
-        if waited > self.start_timeout:
+        if waited > self.config.start_timeout:
             raise NoWorkersError(
-                f"no worker connected within start_timeout = {self.start_timeout:g} s; "
+                f"no worker connected within start_timeout = {self.config.start_timeout:g} s; "
                 f"look at the workers' logs, or raise it in the `parallel` block\n{self.cluster.missing()}".rstrip()
             )
         if waited > _UNREACHED and self.slots.fall_back():
@@ -269,11 +268,7 @@ class PilotRun:
         self._process_lost(slot)
 
     def _finish(
-        self,
-        chunk: Chunk,
-        failure: ItemFailure,
-        loss: Loss | None = None,
-        error: BaseException | None = None,
+        self, chunk: Chunk, failure: ItemFailure, loss: Loss | None = None, error: BaseException | None = None
     ) -> None:
         if self.spec.policy.on_error == "raise":
             block = Block(error=error or recorded_error(failure), stop=failure)
@@ -344,7 +339,8 @@ class PilotRun:
         sizer.trip = min(sizer.trip, trip) if len(ready) > 1 else trip
         if tally.ready is None:
             tally.ready = ready[slot]
-        tally.imports, tally.env = max(tally.imports, imports), max(tally.env, env)
+        tally.import_seconds = max(tally.import_seconds, imports)
+        tally.env_seconds = max(tally.env_seconds, env)
         if slot.hello.process not in self._seen:  # a worker's slots share one env
             self._seen.add(slot.hello.process)
             tally.came.append((slot.hello.worker, time.time(), imports, env))
@@ -353,11 +349,11 @@ class PilotRun:
 
     def _done(self, slot: Slot, done: Done, values: list[Any]) -> None:
         chunk = self._feeder.came_back(slot)
-        self._losses.progress()
+        self._losses.in_vain = 0
         slot.late = None
         n = len(values)
-        self.tally.busy += done.seconds
-        self.tally.cpu += done.cpu
+        self.tally.busy_seconds += done.seconds
+        self.tally.cpu_seconds += done.cpu
         self.tally.halved += done.halved
         if done.worker or not self.tally.warm:
             self._answered |= {done.worker or slot.hello.address, slot.hello.address}

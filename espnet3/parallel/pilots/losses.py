@@ -65,23 +65,20 @@ class PendingLosses:
 
     def next_look(self, otherwise: float) -> float:
         """Return the seconds until the next look; `otherwise` where no answer is due."""
-        due = any(self._may_hear(slots, since) for slots, _, since in self._open)
+        due = any(_may_hear(self._cluster, slots[0].hello, since) for slots, _, since in self._open)
         return min(_LOOK, otherwise) if due else otherwise
-
-    def _may_hear(self, slots: list[Slot], since: float) -> bool:
-        return time.monotonic() - since < _UNHEARD and _end_is_due(self._cluster, slots[0].hello)
 
     def decided(self) -> list[tuple[list[Slot], bool, bool]]:
         """Return those that are decided now: the slots, `alone`, and whether they are free of blame."""
         decided: list[tuple[list[Slot], bool, bool]] = []
         waiting, self._open = self._open, []
         for slots, alone, since in waiting:
-            if self._may_hear(slots, since):
+            hello = slots[0].hello
+            if _may_hear(self._cluster, hello, since):
                 self._open.append((slots, alone, since))
                 continue
             # one that was killed because a call took too long needs no other reason
             late = any(slot.late is not None for slot in slots)
-            hello = slots[0].hello
             innocent = False if late else self._cluster.went_with_job(hello.worker, hello.address)
             if innocent is None and time.monotonic() - since < _PATIENCE:
                 self._open.append((slots, alone, since))
@@ -112,7 +109,7 @@ class SetupLosses:
         if self.count < _SETUP_DEATHS or self._last is None:
             return
         hello, since = self._last
-        if _end_is_due(self._cluster, hello) and time.monotonic() - since < _UNHEARD:
+        if _may_hear(self._cluster, hello, since):
             return
         raise WorkerSetupError(
             f"the env could not be built: {self.count} worker processes in a row ended while they built it; the last "
@@ -121,8 +118,9 @@ class SetupLosses:
         )
 
 
-def _end_is_due(cluster: WorkerCluster, hello: Hello) -> bool:
-    return bool(hello.pid) and cluster.owns_processes and cluster.end_of(hello.pid) is None
+def _may_hear(cluster: WorkerCluster, hello: Hello, since: float) -> bool:
+    due = hello.pid and cluster.owns_processes and cluster.end_of(hello.pid) is None
+    return bool(due) and time.monotonic() - since < _UNHEARD
 
 
 @dataclass(slots=True, eq=False)
@@ -134,11 +132,7 @@ class Losses:
     policy: Policy
     cluster: WorkerCluster
     finish: Finish
-    in_vain: int = 0
-
-    def progress(self) -> None:
-        """Note that a chunk was answered."""
-        self.in_vain = 0
+    in_vain: int = 0  # workers in a row that died with nothing begun; a chunk's answer sets it to 0
 
     def settle_all(self, decided: Iterable[tuple[list[Slot], bool, bool]]) -> None:
         """Deal with what `PendingLosses` has decided."""

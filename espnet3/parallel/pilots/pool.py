@@ -84,10 +84,8 @@ class SlotClaim:
 
     def collect(self) -> list[Slot]:
         """Take the slots that are free now."""
-        try:
+        with suppress(BlockingIOError):
             self._wake_r.recv(4096)
-        except BlockingIOError:
-            pass
         fresh: list[Slot] = self.source.take(self)
         self.slots.update(fresh)
         return fresh
@@ -257,11 +255,9 @@ class Door:
         with self._lock:
             for sock, until in self._greeted.items():
                 if now is None or now > until:
-                    try:
+                    with suppress(OSError):  # the other end has gone already
                         # not SSLSocket's own, which would take the TLS state away from the thread that uses it
                         socket.socket.shutdown(sock, socket.SHUT_RDWR)
-                    except OSError:  # the other end has gone already
-                        pass
 
 
 class Pool:

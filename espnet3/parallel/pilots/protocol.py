@@ -21,13 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import (
-    ANYTHING,
-    describe_error,
-    failure_of,
-    load_error,
-    pickle_error,
-)
+from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, load_error, pickle_error
 from espnet3.parallel.engine.settling import Block, Call
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, Adding, SetupFn

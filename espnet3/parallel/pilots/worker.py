@@ -18,13 +18,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.engine.exceptions import (
-    ANYTHING,
-    describe_error,
-    failure_of,
-    pickle_error,
-    spoilt_cuda,
-)
+from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error, spoilt_cuda
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler
 from espnet3.parallel.engine.settling import Block, Call, to_lines
@@ -219,15 +213,12 @@ class Pilot:
             if self.replaced:
                 self.channel.close()
                 end_process()
-            self._report_broken(run_id, error)
+            kind, text, trace = describe_error(error)
+            with suppress(OSError, *ANYTHING):  # what broke it may be in the way: the driver reads the end
+                self._send(("broken", run_id, f"{kind}: {text}", trace))
+            self.channel.close()
         finally:
             self.busy = False
-
-    def _report_broken(self, run_id: int, error: BaseException) -> None:
-        kind, text, trace = describe_error(error)
-        with suppress(OSError, *ANYTHING):  # what broke it may be in the way: the driver reads the end
-            self._send(("broken", run_id, f"{kind}: {text}", trace))
-        self.channel.close()
 
     def is_needed(self) -> bool:
         """Return whether the driver waits for this slot's chunk."""

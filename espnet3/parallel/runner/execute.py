@@ -29,7 +29,6 @@ from espnet3.parallel.env.store import (
     TimeUp,
     build_env,
     named_here,
-    setup_stack,
     setup_timeout_message,
 )
 from espnet3.parallel.errors import MissingPackageError, WorkerSetupError
@@ -154,8 +153,7 @@ def _on_client(
     if show_dashboard and (address := dashboard_of(client)) is not None:
         say(f"dashboard: {address}")
     slots, cluster = ClientSlots(client), cluster_of(client)
-    timeouts = config.start_timeout, config.frozen_timeout
-    yield from PilotRun(slots, work, spec, cluster, *timeouts, may_take, shared, tally)
+    yield from PilotRun(slots, work, spec, cluster, config, may_take, shared, tally)
 
 
 def _on_own_workers(
@@ -167,8 +165,7 @@ def _on_own_workers(
         tally.asked = len(workers)
         from espnet3.parallel.pilots.driver import PilotRun  # while the processes start
 
-        timeouts = config.start_timeout, config.frozen_timeout
-        yield from PilotRun(workers, work, spec, workers, *timeouts, may_take, False, tally)
+        yield from PilotRun(workers, work, spec, workers, config, may_take, False, tally)
 
     of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.provenance.record")
     yield from on_own_workers(config, work.total, run, of_folder if spec.loaded is not None else ())
@@ -191,7 +188,7 @@ def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
         with _alarm(timeout):
             return build_env(build)
     except TimeUp as late:
-        raise WorkerSetupError(setup_timeout_message(timeout or 0.0, late.stack)) from None
+        raise WorkerSetupError(str(late)) from None
 
 
 @contextmanager
@@ -201,7 +198,7 @@ def _alarm(timeout: float | None) -> Iterator[None]:
         return
 
     def on_alarm(signum: int, frame: FrameType | None) -> None:
-        raise TimeUp(setup_stack(frame))
+        raise TimeUp(setup_timeout_message(timeout, frame))
 
     before, here = signal.signal(signal.SIGALRM, on_alarm), threading.get_ident()
     try:
@@ -221,8 +218,8 @@ def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, 
     many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
     call = Call(bind(spec.one, env, spec.kwargs), many)
     tally.ready = ready = time.perf_counter()
-    tally.env = ready - tally.joined
-    tally.came.append((THIS_PROCESS, time.time(), 0.0, tally.env))
+    tally.env_seconds = ready - tally.joined
+    tally.came.append((THIS_PROCESS, time.time(), 0.0, tally.env_seconds))
     size = 1
     seconds, keep = (KEEP, KEEP) if spec.as_lines else (_SLICE, float("inf"))
     while (chunk := work.take(float(size), work.cap(_MOST_ITEMS, 1))) is not None:
@@ -233,10 +230,10 @@ def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, 
         if done < len(chunk.items) and block.error is None:
             work.put_back(Chunk(chunk.start + done, chunk.items[done:]))
         size = min(_MOST_ITEMS, size * 2) if block.seconds < seconds / 2 else max(1, done)
-        tally.busy += block.seconds
-        tally.cpu += block.cpu
+        tally.busy_seconds += block.seconds
+        tally.cpu_seconds += block.cpu
         tally.halved += block.halved
-        tally.present = time.perf_counter() - ready
+        tally.slot_seconds = time.perf_counter() - ready
         tally.warm = True
         spec.check_loaded("this process")  # of modules that the items have imported
         yield chunk, block

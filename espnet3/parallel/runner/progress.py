@@ -99,20 +99,12 @@ class Report:
             items=self._done - self._kept,
             failed=self._failed,
             retries=self.retries,
-            deaths=t.deaths,
             seconds=now - self._begin,
-            busy_seconds=t.busy,
-            slots=t.slots,
             kept=self._kept,
             kept_failed=self._kept_failed,
-            workers=t.workers,
             start_seconds=(t.ready if t.ready is not None else now) - self._begin,
             launch_seconds=(t.joined if t.joined is not None else now) - self._begin,
-            import_seconds=t.imports,
-            env_seconds=t.env,
-            slot_seconds=t.present,
-            cpu_seconds=t.cpu,
-            halved=t.halved,
+            **{name: getattr(t, name) for name in RunSummary.__slots__ if hasattr(t, name)},
         )
 
     def end(self, summary: RunSummary) -> None:

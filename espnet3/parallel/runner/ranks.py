@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.inside import inside_item
 from espnet3.parallel.errors import NoOutputDirError
+from espnet3.parallel.ledger.errors import ChangedRunError, IncompleteRunError, LedgerError
 from espnet3.parallel.runner.progress import say
 
 if TYPE_CHECKING:
@@ -170,7 +171,6 @@ class _Wait:
         return self._folder.is_dir() and self._lease.is_held()
 
     def is_complete(self) -> bool:
-        from espnet3.parallel.ledger.errors import ChangedRunError, LedgerError
         from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 
         try:
@@ -187,7 +187,6 @@ class _Wait:
         return not differs and receipt.planned == len(self._run.items) and not again
 
     def differences(self) -> list[str] | None:
-        from espnet3.parallel.ledger.errors import LedgerError
         from espnet3.parallel.ledger.folder import read_run
         from espnet3.parallel.ledger.identity import changes
 
@@ -212,8 +211,6 @@ class _Wait:
         raise self._error(f"its run failed with {said}")
 
     def _error(self, why: str) -> Exception:
-        from espnet3.parallel.ledger.errors import IncompleteRunError
-
         return IncompleteRunError(
             f"{self._folder} has no results of rank 0 for this process, which is rank {self._rank.number} "
             f"({self._rank.told_by}): {why}",

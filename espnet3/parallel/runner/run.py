@@ -208,6 +208,7 @@ def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> tuple[l
 
 def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> tuple[Any, RunSummary]:
     from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
+    from espnet3.parallel.ledger.results import Results
     from espnet3.parallel.provenance.record import LoadedCode
     from espnet3.parallel.runner.shards import failed_elsewhere, shards_of
 
@@ -233,7 +234,7 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
         folder.merge()
         if run.merges:
             return run.merge_shards(len(shards)), summary
-        return folder.results(), summary
+        return Results(path), summary
 
 
 def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report: Report) -> None:

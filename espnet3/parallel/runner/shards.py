@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,8 +116,7 @@ def shards_of(
 ) -> list[Shard]:
     """Return the shards that begin at these positions, each with its folder under `base`."""
     shards = []
-    for number, begin in enumerate(begins):
-        end = begins[number + 1] if number + 1 < len(begins) else len(items)
+    for number, (begin, end) in enumerate(pairwise([*begins, len(items)])):
         weight = sum(cost[begin:end]) if cost is not None else float(end - begin)
         shards.append(Shard(number, str(base / f"split.{number}"), items[begin:end], begin, weight))
     return shards
@@ -263,10 +263,9 @@ def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items
     from espnet3.parallel.ledger.folder import MANIFEST
     from espnet3.parallel.ledger.values import encode
 
-    ends = [*begins[1:], len(items)] if begins else []  # without items there is no shard
     shards = [
         {"shard_id": number, "items": [encode(as_python(item), "index") for item in items[begin:end]]}
-        for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
+        for number, (begin, end) in enumerate(pairwise([*begins, len(items)]))
     ]
     entries = folder_entries(folder, shard_subdir)
     write_json(folder / MANIFEST, {"version": _ESPNET3_FORM, **entries, "shards": shards})

@@ -10,16 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
-from espnet3.parallel.parallel import get_client, get_parallel_config, set_parallel
+from espnet3.parallel.parallel import get_client, registered_meanwhile
 from espnet3.parallel.records import ItemFailure
 
 _ROUNDING = 1e-3  # a difference below this share of the largest number is taken for one of rounding
 _SEED = 0
-_CHANGED = ("batch_size", "progress", "output_dir", "seed", "async_mode", "async_specs_dir")
 _SHARDS = 2
 
 
@@ -48,16 +46,16 @@ def same_answer(
         AssertionError: Names the first index whose result differs, both results, where, and the likely reason.
     """
     items = list(indices)
-    with _Trials(runner) as trials:
-        ways = _ways(trials, items, n_workers, batch_sizes, detached)
-        where, reference, _ = next(ways)
-        for here, results, batched in ways:
-            for at, (one, other) in enumerate(zip(reference, results, strict=True)):
-                if not equal(one, other):
-                    reason = _why(trials, items, at, one, other, reference if batched else None)
-                    raise AssertionError(
-                        f"item {items[at]!r} differs: {one!r:.300} with {where}, {other!r:.300} with {here}; {reason}"
-                    )
+    trials = _Trials(runner)
+    ways = _ways(trials, items, n_workers, batch_sizes, detached)
+    where, reference, _ = next(ways)
+    for here, results, batched in ways:
+        for at, (one, other) in enumerate(zip(reference, results, strict=True)):
+            if not equal(one, other):
+                reason = _why(trials, items, at, one, other, reference if batched else None)
+                raise AssertionError(
+                    f"item {items[at]!r} differs: {one!r:.300} with {where}, {other!r:.300} with {here}; {reason}"
+                )
     return reference
 
 
@@ -88,71 +86,42 @@ def _ways(
 class _Trials:
     def __init__(self, runner: Any) -> None:
         self.runner = runner
-        self._before = {name: getattr(runner, name) for name in _CHANGED}
-
-    def __enter__(self) -> _Trials:
-        self.runner.progress = False
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        vars(self.runner).update(self._before)
 
     def run(
-        self, items: list[Any], n_workers: int = 1, batch_size: int | None = None, seed: Any = None
+        self, items: list[Any], n_workers: int = 1, batch_size: int | None = None, **changes: Any
     ) -> list[Any]:
         alone = type(self.runner).forward is not BaseRunner.forward
-        self.runner.batch_size = batch_size or (None if alone else 1)
-        self.runner.seed = self._before["seed"] if seed is None else seed
-        with self._folder(), warnings.catch_warnings():
+        with self._changed(batch_size=batch_size or (None if alone else 1), **changes) as folder:
+            if self.runner.output_dir is not None:
+                self.runner.output_dir = folder
             # that batches are not used is meant here
             warnings.filterwarnings("ignore", ".*batch_forward", UserWarning)
             if n_workers > 1:
                 with get_client({"env": "local", "n_workers": n_workers}):
                     return list(self.runner(items))
-            with _registered(None):
+            with registered_meanwhile(None):
                 return list(self.runner(items))
 
     def detached(self, items: list[Any]) -> list[Any]:
-        self.runner.batch_size, self.runner.seed = self._before["batch_size"], self._before["seed"]
         block = {"env": "local", "n_workers": _SHARDS, "detached": {"shards": _SHARDS}}
-        with TemporaryDirectory(prefix="espnet3-same-answer-") as folder, _registered(block):
-            self.runner.output_dir = Path(folder) / "run"
-            self.runner.async_specs_dir, self.runner.async_mode = Path(folder) / "specs", True
+        with self._changed(async_mode=True) as folder, registered_meanwhile(block):
+            self.runner.output_dir, self.runner.async_specs_dir = folder / "run", folder / "specs"
+            run = self.runner(items)
             try:
-                run = self.runner(items)
-                try:
-                    run.wait()
-                    return list(run.merge())
-                finally:
-                    run.cancel()
+                run.wait()
+                return list(run.merge())
             finally:
-                vars(self.runner).update(
-                    {name: self._before[name] for name in ("output_dir", "async_specs_dir", "async_mode")}
-                )
+                run.cancel()
 
     @contextmanager
-    def _folder(self) -> Iterator[None]:
-        if self._before["output_dir"] is None:
-            yield
-            return
-        with TemporaryDirectory(prefix="espnet3-same-answer-") as folder:
-            self.runner.output_dir = Path(folder)
-            try:
-                yield
-            finally:
-                self.runner.output_dir = self._before["output_dir"]
-
-
-@contextmanager
-def _registered(block: Any) -> Iterator[None]:
-    before = get_parallel_config()
-    set_parallel(block)
-    try:
-        yield
-    finally:
-        set_parallel(before)
+    def _changed(self, **changes: Any) -> Iterator[Path]:
+        before = dict(vars(self.runner))
+        vars(self.runner).update(changes, progress=False)
+        try:
+            with TemporaryDirectory(prefix="espnet3-same-answer-") as folder, warnings.catch_warnings():
+                yield Path(folder)
+        finally:
+            vars(self.runner).update(before)
 
 
 # --- comparisons and reasons ---

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 _NAME = "py-spy"
 _RATE = 500  # samples a second
@@ -37,26 +37,12 @@ class FlameGraph:
         self.problem = ""  # why there is no file
         self._file = file
         self._said: list[str] = []
-        self._command = [
-            command,
-            "record",
-            "--pid",
-            str(os.getpid()),
-            "--rate",
-            str(_RATE),
-            "--output",
-            str(file),
-        ]
+        self._command = [command, "record", f"--pid={os.getpid()}", f"--rate={_RATE}", f"--output={file}"]
 
     def __enter__(self) -> FlameGraph:
         _let_look_in(_ANY)
-        self._spy = subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self._spy = subprocess.Popen(self._command, text=True, **streams)
         assert self._spy.stdout is not None
         for line in self._spy.stdout:
             self._said.append(line.strip())
@@ -64,9 +50,7 @@ class FlameGraph:
                 break
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._spy.stdout is not None
         if self._spy.poll() is None:
             self._spy.send_signal(signal.SIGINT)  # it writes what it has seen

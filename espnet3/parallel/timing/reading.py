@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger.files import open_plain
+from espnet3.parallel.ledger.files import NewLines
 from espnet3.parallel.ledger.split import SESSION, SPLIT, TIMES, split_folders
 from espnet3.parallel.timing.recorder import edge_of
 
@@ -67,16 +69,12 @@ class RunTimes:
 
     def quantiles(self, shares: Sequence[float]) -> list[tuple[float, float]]:
         """Return of each share the time that so many items do not exceed, to within a bin (9 %)."""
-        ordered, total = sorted(self.counts.items()), self.items
-        found = []
-        for share in shares:
-            have = 0
-            for number, n in ordered:
-                have += n
-                if have >= share * total:
-                    found.append((share, edge_of(number + 0.5)))
-                    break
-        return found
+        numbers = sorted(self.counts)
+        up_to = list(
+            accumulate(self.counts[number] for number in numbers)
+        )  # items of each bin and those below
+        places = [bisect_left(up_to, share * self.items) for share in shares]
+        return [(share, edge_of(numbers[at] + 0.5)) for share, at in zip(shares, places, strict=True)]
 
 
 class TimesReader:
@@ -84,7 +82,7 @@ class TimesReader:
 
     def __init__(self, run: Path) -> None:
         self._run = run
-        self._read: dict[Path, int] = {}
+        self._lines = NewLines()
         self._retries = 0
         self._stints: list[Stint] = []
         self._arrivals: list[Arrival] = []
@@ -97,14 +95,14 @@ class TimesReader:
         """Return all that is recorded by now."""
         for kind in (SPLIT, SESSION):
             for split in split_folders(self._run, kind):
-                for said in self._new_lines(split / TIMES):
+                for said in self._lines.records(split / TIMES):
                     self._take(said)
         return RunTimes(
             tuple(sorted(self._stints, key=lambda one: one.begin)),
             tuple(sorted(self._arrivals, key=lambda one: one.when)),
             tuple(sorted(self._losses, key=lambda one: one[1])),
             dict(self._counts),
-            tuple(_longest(self._slow.values())),
+            tuple(nlargest(_SLOWEST, self._slow.values())),
             tuple(self._costs),
             self._retries,
         )
@@ -126,31 +124,7 @@ class TimesReader:
             self._retries += said.get("retries", 0)
             self._costs += [(seconds, cost) for seconds, cost in said.get("cost", ())]
             if len(self._slow) > 50 * _SLOWEST:
-                self._slow = {one[1]: one for one in _longest(self._slow.values())}
-
-    def _new_lines(self, file: Path) -> Iterator[dict[str, Any]]:
-        try:
-            stream = open_plain(file)
-        except OSError:  # nothing is recorded there
-            return
-        at = self._read.get(file, 0)
-        with stream:
-            stream.seek(at)
-            for line in stream:
-                if line[-1:] != b"\n":  # torn: its writer is at it, or was killed there
-                    break
-                at += len(line)
-                try:
-                    said = json.loads(line)
-                except (ValueError, RecursionError):  # damaged: the others say what they say
-                    continue
-                if isinstance(said, dict):
-                    yield said
-        self._read[file] = at
-
-
-def _longest(found: Iterable[tuple[float, int, str]]) -> list[tuple[float, int, str]]:
-    return sorted(found, reverse=True)[:_SLOWEST]
+                self._slow = {one[1]: one for one in nlargest(_SLOWEST, self._slow.values())}
 
 
 def shard_of(worker: str) -> str:

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from espnet3.parallel.ledger.errors import LedgerError
@@ -32,13 +31,8 @@ _PEAK = b"VmHWM:"
 _EVERY = 0.02  # seconds between two looks: one takes some 10 us, and a peak stays to be seen by the next one
 _seen: dict[int, tuple[float, int]] = {}  # the last look and what it saw, by process: a fork has its own
 PER_OCTAVE = 8  # bins of the histogram for each doubling of the time: a bin is 9 % wide
-SHORTEST = 1e-7  # seconds; what took less counts as this
+_SHORTEST = 1e-7  # seconds; what took less counts as this
 _SLOW, _SOME = 3, 4  # items that are named, of those that one record is about
-
-
-def bin_of(seconds: float) -> int:
-    """Return the number of the bin that a time falls into."""
-    return math.floor(PER_OCTAVE * math.log2(max(seconds, SHORTEST)))
 
 
 def edge_of(number: float) -> float:
@@ -68,7 +62,7 @@ class ItemTimes:
     def add(self, place: int, n: int, seconds: float) -> None:
         """Count one step of `n` items, the first of which stands at `place`."""
         each = seconds / n
-        number = bin_of(each)
+        number = math.floor(PER_OCTAVE * math.log2(max(each, _SHORTEST)))  # of its bin (`edge_of`)
         self.counts[number] = self.counts.get(number, 0) + n
         self._name([(each, place)], [(each, place)] if n == 1 else [])
 
@@ -122,38 +116,30 @@ class _Record:
     times: ItemTimes = field(default_factory=ItemTimes)
 
 
+@dataclass(eq=False, repr=False)
 class TimesRecorder:
     """Collects the work of workers, and writes it down from time to time; as a context manager also at its end.
 
-    `append` appends lines to the file. `first`: the position of the first of `items` in the caller's list. `workers`:
-    how many share the run's records, where they have files of their own (the shards of detached runs).
+    `append` appends lines to the file. `first`: the position of the first of `items` in the caller's list. `sharing`:
+    how many workers share the run's records, where they have files of their own (the shards of detached runs).
     """
 
-    def __init__(
-        self,
-        append: Callable[[list[bytes]], None],
-        items: Sequence[Any],
-        cost: Sequence[float] | None = None,
-        first: int = 0,
-        workers: int = 1,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._append = append
-        self._items = items
-        self._cost = cost
-        self._first = first
-        self._workers = workers
-        self._clock = clock
-        self._begin = clock()
+    append: Callable[[list[bytes]], None]
+    items: Sequence[Any]
+    cost: Sequence[float] | None = None
+    first: int = 0
+    sharing: int = 1
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._begin = self.clock()
         self._open: dict[str, _Record] = {}
         self._lines: list[bytes] = []
 
     def __enter__(self) -> TimesRecorder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self.flush()
         except LedgerError:
@@ -171,7 +157,7 @@ class TimesRecorder:
         retries: int = 0,
     ) -> None:
         """Note that a worker has just come to the end of `n` items."""
-        now = self._clock() - ago
+        now = self.clock() - ago
         begin, period = now - seconds, self._period(now)
         record = self._open.get(worker)
         # it was idle, which is not smeared over its work
@@ -210,7 +196,7 @@ class TimesRecorder:
         self._write()
 
     def _period(self, now: float) -> float:
-        share = max(1.0, max(self._workers, len(self._open)) / _MANY)
+        share = max(1.0, max(self.sharing, len(self._open)) / _MANY)
         return max(_LEAST, (now - self._begin) * share / _RECORDS)
 
     def _close(self, worker: str) -> None:
@@ -231,14 +217,14 @@ class TimesRecorder:
             facts["retries"] = record.retries
         if record.times.memory:
             facts["memory"] = record.times.memory
-        if self._cost is not None:
-            costs = [(s, self._cost[p - self._first]) for s, p in (*record.times.some, *record.times.slow)]
+        if self.cost is not None:
+            costs = [(s, self.cost[p - self.first]) for s, p in (*record.times.some, *record.times.slow)]
             facts["cost"] = [[round(s, 6), cost] for s, cost in costs]
         self._note(**facts)
 
     def _shown(self, place: int) -> str:
         try:
-            return repr(self._items[place - self._first])[:_SHOWN]
+            return repr(self.items[place - self.first])[:_SHOWN]
         except Exception:  # a class of the user's own: its name is not worth the run
             return f"at position {place}"
 
@@ -248,4 +234,4 @@ class TimesRecorder:
     def _write(self) -> None:
         lines, self._lines = self._lines, []
         if lines:
-            self._append(lines)
+            self.append(lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout, Plan
 from espnet3.parallel.detached.looking.status import no_run, run_status
 from espnet3.parallel.detached.states import JobState, LossFile, holder_lives
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.ledger.files import open_plain, read_or_none
+from espnet3.parallel.ledger.files import NewLines, read_or_none
 from espnet3.parallel.ledger.folder import EVENTS, read_run
 from espnet3.parallel.ledger.lease import disk_now, lease_numbers
 from espnet3.parallel.ledger.merge import RECEIPT
@@ -48,7 +47,7 @@ def read_sessions(run: Path) -> list[Session]:
     """Return the sessions of a run's folder in their order; a damaged line of its events is passed over."""
     sessions: list[Session] = []
     repairs: list[str] = []  # of a folder that is being opened: they are noted before the session itself
-    for event in events_of(run):
+    for event in NewLines().records(run / EVENTS):
         begin, kind = seconds_of(event.pop("time", None)), str(event.pop("event", ""))
         if begin is None:
             continue
@@ -84,22 +83,6 @@ def _number(facts: dict[str, Any], name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def events_of(run: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run's folder in their order; a damaged line is passed over."""
-    try:
-        stream = open_plain(run / EVENTS)
-    except OSError:  # not written yet, or not for this user
-        return
-    with stream:
-        for line in stream:
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):  # torn: its writer is at it, or was killed there
-                continue
-            if isinstance(event, dict):
-                yield event
-
-
 @dataclass(frozen=True, slots=True)
 class Span:
     """A stretch of time in which one process held a lease."""
@@ -123,22 +106,13 @@ def shard_spans(run: Path) -> list[Span]:
     if plan is None:
         return []
     layout = Layout(run)
-    found: list[Span] = []
-    for number in range(len(plan.get("bounds", [0])) - 1):
-        folder = layout.shard(number)
-        if folder.is_dir():
-            found += spans(folder, f"shard {number}", folder / DONE)
-    return found
-
-
-def losses_of(run: Path) -> int:
-    """Return how many processes of detached jobs ended while they had items in progress."""
-    return sum(len(LossFile(folder).losses) for folder in (run / FOLDER).glob("shard.*"))
+    folders = enumerate(map(layout.shard, range(len(plan.get("bounds", [0])) - 1)))
+    return [span for n, folder in folders for span in spans(folder, f"shard {n}", folder / DONE)]
 
 
 def spans(folder: Path, name: str, done: Path | None = None) -> Iterator[Span]:
     """Yield the spans of a folder's last leases; the mark `done` ends a shard, even if its job lives on."""
-    numbers = sorted(lease_numbers(folder))
+    numbers = sorted(lease_numbers(folder)) if folder.is_dir() else []
     for number in numbers:
         file = folder / f"lease.{number}.json"
         held = read_or_none(file) or {}
@@ -176,7 +150,7 @@ def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
     """
     ends = [
         ends
-        for event in events_of(run)
+        for event in NewLines().records(run / EVENTS)
         if event.get("event") == "retried"
         for ends in _ends(event.get("ended"), seconds_of(event.get("time")))
     ]
@@ -322,7 +296,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         failures=tuple(failures.groups()),
         slowest=tuple(slowest_of(failures, times)),
         times=times,
-        losses=losses_of(run),
+        losses=sum(len(LossFile(folder).losses) for folder in (run / FOLDER).glob("shard.*")),
         ends=tuple(found),
         recorded={
             name: masked(said.get(name))

@@ -143,20 +143,11 @@ class Watcher:
             running = shard.state is JobState.RUNNING
             doing, since = in_progress(folder, self._items) if running else ("", 0.0)
             held = (holder_of(folder) or {}) if running else {}
-            found.append(
-                Worker(
-                    f"shard {shard.shard}",
-                    shard.state.value,
-                    f"{held.get('host')}, process {held.get('pid')}" if held else shard.job_id,
-                    shard.items,
-                    shard.ok + shard.failed,
-                    doing,
-                    since,
-                    shard.note,
-                    memory_of(living_pid(folder)) if running else 0,
-                    peaks.get(f"shard {shard.shard}", 0),
-                )
-            )
+            name, done = f"shard {shard.shard}", shard.ok + shard.failed
+            where = f"{held.get('host')}, process {held.get('pid')}" if held else shard.job_id
+            memory = memory_of(living_pid(folder)) if running else 0, peaks.get(name, 0)
+            state = shard.state.value
+            found.append(Worker(name, state, where, shard.items, done, doing, since, shard.note, *memory))
         order = {JobState.RUNNING.value: 0, **{state.value: 2 for state in _FINISHED}}
         return sorted(found, key=lambda worker: order.get(worker.state, 1))
 

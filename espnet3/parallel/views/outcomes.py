@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,12 +12,12 @@ from typing import Any
 from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, no_run
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import damaged
-from espnet3.parallel.ledger.files import open_plain
+from espnet3.parallel.ledger.files import NewLines, open_plain, read_or_none
 from espnet3.parallel.ledger.folder import RUN, SHARDS, read_run
 from espnet3.parallel.ledger.lines import check_line, failure_of, merged_failure
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.scan import FAILED, OK, Counted
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, is_of, split_folders
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.timing.reading import RunTimes
 
@@ -106,7 +105,7 @@ class Outcomes(Counted):
         self.failures = Failures(self.state)
         self.foreign: list[str] = []  # names of splits of another index list, which are not counted
         self._sha256 = indices.get("sha256")
-        self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
+        self._lines = NewLines()
         self._own: set[Path] = set()
 
     @property
@@ -120,34 +119,21 @@ class Outcomes(Counted):
             known = split in self._own or split.name in self.foreign
             # a folder that was just made has no file yet: its spec is the first one
             if not known and any((split / name).exists() for name in (SPEC, RESULTS, ERRORS)):
-                if is_of(split, self._sha256):
+                said = read_or_none(split / SPEC)
+                if said is not None and said.get("indices") == self._sha256:
                     self._own.add(split)
                 else:
                     self.foreign.append(split.name)
             if split in self._own:
-                for line, number, position in self._new_lines(split / ERRORS):
-                    if self.state[position] != OK:
+                for number, line in self._lines.of(split / ERRORS):
+                    position = check_line(line)
+                    if 0 <= position < len(self.state) and self.state[position] != OK:
                         self.state[position] = FAILED
                         self.failures.add(position, failure_of(line, split / ERRORS, number))
-                for _, _, position in self._new_lines(split / RESULTS):
-                    self.state[position] = OK
-
-    def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int, int]]:
-        try:
-            stream = open_plain(file, 1 << 20)
-        except OSError:
-            return
-        n, (at, number) = len(self.state), self._read.get(file, (0, 0))
-        with stream:
-            stream.seek(at)
-            for line in stream:
-                if line[-1:] != b"\n":
-                    break
-                at, number = at + len(line), number + 1
-                position = check_line(line)
-                if 0 <= position < n:
-                    yield line, number, position
-        self._read[file] = at, number
+                for _, line in self._lines.of(split / RESULTS):
+                    position = check_line(line)
+                    if 0 <= position < len(self.state):
+                        self.state[position] = OK
 
 
 def folder_status(path: Path, outcomes: Outcomes | None = None) -> FolderStatus:

@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.detached.job_spec import SCRIPT, ClassRef, load, make_provider
-from espnet3.parallel.detached.layout import FOLDER, INDICES, TEMPLATE, Layout
+from espnet3.parallel.detached.layout import FOLDER, TEMPLATE, Layout
 from espnet3.parallel.detached.looking.status import no_run
 from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.seeding import seeded
@@ -30,8 +30,8 @@ from espnet3.parallel.env.store import adding
 from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.functions.running import runner_of
-from espnet3.parallel.ledger.files import open_plain, refuse_others
-from espnet3.parallel.ledger.folder import planned_items, read_run
+from espnet3.parallel.ledger.files import open_plain, read_json, refuse_others
+from espnet3.parallel.ledger.folder import INDICES, read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
 from espnet3.parallel.ledger.lines import DAMAGED, check_line, index_json, read_merged
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
@@ -247,13 +247,21 @@ class Replay:
         return {name: value for name, value in found.items() if name in wanted}
 
 
+def planned_items(run: Path) -> Sequence[Any]:
+    """Read the index list of a folder's run."""
+    said = read_run(run).get("indices") or {}
+    if "range" in said:
+        return range(*said["range"])
+    return [decode(json.loads(text)) for text in read_json(run / INDICES)["list"]]
+
+
 def index_of(run: Path, text: str) -> Any:
     """Return the index that was typed: a number, a quoted or a bare text, a list; one of the run's own."""
     candidates: list[Any] = [text, Path(text)]
     for read in (lambda one: decode(json.loads(one)), ast.literal_eval):
         with suppress(ValueError, SyntaxError):
             candidates.insert(0, read(text))
-    items = Layout(run).items() if (run / FOLDER / INDICES).exists() else planned_items(run)
+    items = planned_items(run)
     for one in candidates:
         if one in items:
             return one

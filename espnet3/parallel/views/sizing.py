@@ -14,7 +14,7 @@ from espnet3.parallel.backends.machine import processors
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted
-from espnet3.parallel.parallel import get_parallel_config, set_parallel
+from espnet3.parallel.parallel import registered_meanwhile
 from espnet3.parallel.timing.reading import shard_of
 from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.facts import read_facts
@@ -78,14 +78,10 @@ def measured_by(run: Path) -> Measured:
 
 def measured_here(runner: Any, provider: Any, sample: int) -> Measured:
     """Run the items 0 to `sample - 1` in one worker process of this machine and return their cost."""
-    before = get_parallel_config()
-    set_parallel({"env": "local", "n_workers": 1, "options": {"processes": True}, "idle_timeout": 0})
-    try:
-        with TemporaryDirectory(prefix="espnet3-size-") as folder:
-            runner(provider, output_dir=folder, progress=False)(range(sample))
-            return measured_by(Path(folder))
-    finally:
-        set_parallel(before)
+    block = {"env": "local", "n_workers": 1, "options": {"processes": True}, "idle_timeout": 0}
+    with registered_meanwhile(block), TemporaryDirectory(prefix="espnet3-size-") as folder:
+        runner(provider, output_dir=folder, progress=False)(range(sample))
+        return measured_by(Path(folder))
 
 
 def placed(measured: Measured, backend: Backend) -> Measured:

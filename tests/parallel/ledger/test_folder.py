@@ -47,7 +47,7 @@ def test_force_keeps_the_results_of_indices_that_still_exist(tmp_path: Path) -> 
         assert list(run.left()) == [1]
         run.append(lines_of(second, [1]))
         run.merge()
-        assert run.results() == [value_of(item) for item in second]
+        assert Results(tmp_path) == [value_of(item) for item in second]
     assert any(e["event"] == "forced" and "indices: 4" in e["differences"][0] for e in events(tmp_path))
     assert len(json.loads((tmp_path / "run.json").read_text())["history"]) == 1
     with begin(tmp_path, second) as run:  # and it is the folder's run from now on

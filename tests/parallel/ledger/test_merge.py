@@ -177,7 +177,7 @@ def test_long_and_many_lines_are_merged(tmp_path: Path) -> None:
         split.close(done=False)
     with begin(tmp_path, range(125)) as run:
         run.merge()
-        assert [v if isinstance(v, int) else len(v) for v in run.results()] == sizes * 2 + list(
+        assert [v if isinstance(v, int) else len(v) for v in Results(tmp_path)] == sizes * 2 + list(
             range(10, 125)
         )
 

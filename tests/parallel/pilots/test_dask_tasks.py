@@ -66,6 +66,16 @@ def test_a_broken_env_reaches_the_driver_from_a_task(client):
         Runner(Provider("broken"), progress=False)(range(10))
 
 
+def test_each_lost_slot_is_replaced(client):
+    """Slots that are lost at the same moment get as many in their place: the window of tasks stays as wide."""
+    claim = TaskPool(client, "lost").claim()
+    slots = claim.collect()
+    for slot in slots:
+        claim.lost(slot)
+    assert len(claim.collect()) == len(slots) == 2
+    claim.close()
+
+
 def test_workers_that_cannot_connect_are_served_by_tasks(tmp_path):
     """When no worker can open a connection to the driver, the run falls back to tasks by itself."""
     from distributed import Client, LocalCluster

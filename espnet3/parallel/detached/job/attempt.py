@@ -422,7 +422,7 @@ class ShardOutcomes(Counted):
         self._files = SplitWriter(folder.parent, facts)
         self._files.folder = folder
         n_shards = spec.total // max(1, len(spec.items))  # of about this size
-        self.times = TimesRecorder(self._files.append_times, spec.items, first=spec.begin, workers=n_shards)
+        self.times = TimesRecorder(self._files.append_times, spec.items, first=spec.begin, sharing=n_shards)
         make_folder(folder)
         if not (folder / SPEC).exists():
             write_json(folder / SPEC, facts)

@@ -22,11 +22,7 @@ from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends.machine import gpu_env, processors
-from espnet3.parallel.dask_compat import (
-    default_config,
-    import_dashboard,
-    interrupted_before_start,
-)
+from espnet3.parallel.dask_compat import default_config, import_dashboard, interrupted_before_start
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, give_up_cluster, guarded
 from espnet3.parallel.local.fork_server import ForkServer, boot_of
 from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes

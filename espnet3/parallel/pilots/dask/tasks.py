@@ -252,7 +252,7 @@ class TaskPool:
     def forget(self, claim: SlotClaim, slot: Slot) -> None:
         """Close a slot; another takes its place."""
         slot.channel.close()
-        self._room = 1
+        self._room += 1  # others may be lost at the same moment
         for each in self._claims:
             each.wake()
 

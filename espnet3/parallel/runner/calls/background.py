@@ -256,8 +256,7 @@ class _Host:
     def _run(self, slots: Any, cluster: Any) -> Iterator[tuple[Chunk, Block]]:
         self._slots = slots
         spec = RunSpec(one=run_call, policy=Policy(on_error="record"))
-        timeouts = self.config.start_timeout, self.config.frozen_timeout
-        return iter(PilotRun(slots, self._calls, spec, cluster, *timeouts))
+        return iter(PilotRun(slots, self._calls, spec, cluster, self.config))
 
     def _settle(self, place: int, value: Any, worker: str) -> None:
         with self.lock:

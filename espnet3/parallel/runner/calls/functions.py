@@ -11,7 +11,7 @@ from typing import Any
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.exceptions import named_error
 from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.work import Chunk, Work, as_items, as_stream
+from espnet3.parallel.engine.work import Work, as_items, as_stream
 from espnet3.parallel.env.calls import call_text, unwrapped
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import SetupFn, check_setup, named_here
@@ -65,20 +65,15 @@ def _results(
 ) -> Generator[Any, None, None]:
     if work.empty:
         return
-    waiting: dict[int, tuple[Chunk, Block]] = {}
+    waiting: dict[int, Block] = {}
     position = 0
     with closing(
         outcomes(spec, work, client, config, may_take=lambda: len(waiting) < _MAX_BUFFERED)
     ) as pairs:
         for chunk, block in pairs:
-            if not ordered:
-                yield from block.values
-                if block.error is not None:
-                    raise named_error(block.take_error(), block.stop, chunk.start + len(block.values))
-                continue
-            waiting[chunk.start] = (chunk, block)
-            while position in waiting:
-                _, done = waiting.pop(position)
+            waiting[chunk.start] = block
+            position = position if ordered else chunk.start
+            while (done := waiting.pop(position, None)) is not None:
                 position += len(done.values)
                 yield from done.values
                 if done.error is not None:

@@ -38,9 +38,8 @@ def quoted_word(text: str) -> str:
     if shlex.quote(text) == text:
         return text
     parts = _VARIABLE.split(text)
-    return (
-        '"' + "".join(part if at % 2 else _SPECIAL.sub(r"\\\1", part) for at, part in enumerate(parts)) + '"'
-    )
+    parts[::2] = [_SPECIAL.sub(r"\\\1", part) for part in parts[::2]]  # between the variables
+    return f'"{"".join(parts)}"'
 
 
 def quoted_words(text: str) -> list[str]:

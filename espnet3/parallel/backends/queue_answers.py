@@ -103,7 +103,7 @@ class Question:
             return [([*self.command[:at], *part, *self.command[at + 1 :]], part) for part in parts]
         asked: dict[tuple[str, ...], list[str]] = {}
         for element, (job, index) in elements.items():
-            command = tuple(_filled(part, element, job, index) for part in self.command)
+            command = tuple(filled(part, element, job, index) for part in self.command)
             asked.setdefault(command, []).append(element)
         return [(list(command), ids) for command, ids in asked.items()]
 
@@ -117,9 +117,9 @@ class Question:
     def read(self, element: str, place: tuple[str, str], said: str, listed: Words) -> JobAnswer:
         """Read the answer about an element."""
         names = (re.escape(element), *map(re.escape, place))
-        if self.unknown and re.search(_filled(self.unknown, *names), said, re.MULTILINE):
+        if self.unknown and re.search(filled(self.unknown, *names), said, re.MULTILINE):
             return NO_SUCH_JOB
-        found = list(re.finditer(_filled(self.line, *names), said, re.MULTILINE)) if self.line else []
+        found = list(re.finditer(filled(self.line, *names), said, re.MULTILINE)) if self.line else []
         if not found:
             return NOT_KNOWN
         parts = found[-1].groupdict()
@@ -130,7 +130,8 @@ class Question:
         return answer_of(JobView(meaning, word, given(parts.get("reason") or "")))
 
 
-def _filled(text: str, element: str, job: str, index: str) -> str:
+def filled(text: str, element: str, job: str, index: str) -> str:
+    """Return a word or pattern of a question about one job; a pattern's own braces stay."""
     return text.replace("{id}", element).replace("{job}", job).replace("{index}", index)
 
 

@@ -139,9 +139,8 @@ class JobFacts:
 
     run: str  # the value of their label `espnet3-run`
     name: str  # the beginning of their names
-    tasks: str  # the file that lists the specs
+    tasks: str  # the file that lists the specs, in the folder where the worker starts
     python: str  # the interpreter in the image
-    folder: str  # where the worker starts
     import_path: str | None  # to be added to PYTHONPATH; None: the image has the package
     n_workers: int  # pods at a time
     memory_factor: float = 1.0  # how many times the memory to ask for
@@ -217,7 +216,7 @@ def _pod(facts: JobFacts, options: Mapping[str, Any], index: str, final: int) ->
                 "name": "worker",
                 **({"image": options["image"]} if options.get("image") else {}),
                 **container,
-                "workingDir": facts.folder,
+                "workingDir": os.path.dirname(facts.tasks),
                 "command": command,
                 "env": variables(options.get("env"), facts.import_path),
                 "resources": more_memory(options.get("resources"), facts.memory_factor),

@@ -29,7 +29,6 @@ FACTS: dict[str, Any] = {
     "shebang": "#!/bin/sh",
     "cwd": "/data/submitter's",
     "prologue": ("module load python",),
-    "folder": "/data/it's $(here)",
     "python": ("/opt/py thon/bin/python",),
     "import_path": "/code/of mine",
     "tasks": "/data/it's $(here)/tasks.0.json",
@@ -93,9 +92,9 @@ def test_a_script_quotes_every_path(tmp_path: Path) -> None:
     python.chmod(0o700)
     slurm = BACKENDS["slurm"].scheduler
     assert slurm is not None
-    paths = {"folder": folder, "python": python, "import_path": folder / "code", "tasks": folder / "t"}
-    own = {"cwd": "/", "prologue": (), "requeue": False, **{name: str(path) for name, path in paths.items()}}
-    text = body(ScriptFacts(slurm, 2, 1, **{**FACTS, **own, "python": (str(python),)}), "#!/bin/sh")
+    own = {"cwd": "/", "prologue": (), "requeue": False, "python": (str(python),)}
+    paths = {"import_path": str(folder / "code"), "tasks": str(folder / "t")}
+    text = body(ScriptFacts(slurm, 2, 1, **{**FACTS, **own, **paths}), "#!/bin/sh")
     environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "7", "PYTHONPATH": "before"}
     done = subprocess.run(["sh"], input=text, capture_output=True, text=True, env=environment, check=True)
     words = ["-m", "espnet3.parallel.worker", "--tasks", str(folder / "t"), "7"]

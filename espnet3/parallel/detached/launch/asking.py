@@ -72,12 +72,12 @@ class Submitted:
 
     @property
     def cancel(self) -> list[str]:
-        """The command that cancels all of it: the scheduler's, never one from a file."""
+        """The command that cancels jobs, without their ids: the scheduler's, never one from a file."""
         import dask
 
         cluster: Any = load_cluster_class(row(self.env))  # importing it reads the site's settings
         words = dask.config.get(f"jobqueue.{self.env}.cancel-command-extra", None) or []
-        return [*shlex.split(cluster.job_cls.cancel_command), *map(str, words), *self.whole]
+        return [*shlex.split(cluster.job_cls.cancel_command), *map(str, words)]
 
 
 def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
@@ -143,18 +143,15 @@ def _is_believed(name: str, value: Any, folder: Path) -> bool:
 def ask(
     command: list[str],
     folder: Path,
-    stdin: str | None = None,
+    stdin: str = "",
     start: Path | None = None,
     seconds: float | None = None,
 ) -> Said:
     """Run a command and return what it printed."""
     # OAR reads the folder from PWD
-    environment = {**job_environment(), "PWD": str(start or folder)}
-    for name, value in _place(folder).items():
-        environment.pop(name, None)
-        if value is not None:
-            environment[name] = value
-    return run(command, folder=start or folder, environment=environment, stdin=stdin or "", seconds=seconds)
+    environment = {**job_environment(), "PWD": str(start or folder), **_place(folder)}
+    given = {name: value for name, value in environment.items() if value is not None}
+    return run(command, folder=start or folder, environment=given, stdin=stdin, seconds=seconds)
 
 
 def report(scheduler: Scheduler, files: Sequence[Path]) -> tuple[JobState, str] | None:

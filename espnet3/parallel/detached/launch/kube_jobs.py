@@ -105,7 +105,6 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
         name=f"{kube.new_name()}-{uuid.uuid4().hex[:4]}",
         tasks=str(tasks),
         python=interpreter(plan.env, plan.options, "")[0],
-        folder=str(folder),
         import_path=kube.mounted_package(plan.options.get("volume_mounts")),
         n_workers=plan.n_workers,
         memory_factor=factor,

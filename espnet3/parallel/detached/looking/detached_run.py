@@ -205,15 +205,13 @@ class DetachedRun(Sequence[JobRecord]):
             grace: Seconds that a job at work has for the item it is at.
         """
         grace = argument("grace", grace, Number(least=0, most=MOST_SECONDS))
-        layout = self._layout.to_act_on()
-        plan = layout.plan()
         by = f"cancelled by {submitter()}@{socket.gethostname()}"
         # a submission in between would be missed, or would lift the order
-        with _driving(layout, "cancel", _PATIENCE):
+        with self._driving("cancel", _PATIENCE) as (layout, plan, _):
             alive = run_status(layout, plan).alive
             layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
             if layout.original() is None:  # else the jobs that are noted here are another folder's
-                cancel_all(layout, layout.plan(), grace)
+                cancel_all(layout, plan, grace)
             _wait_for_leases(layout, plan, grace)
             for shard in run_status(layout, plan).shards:
                 folder = layout.shard(shard.shard)
@@ -232,14 +230,12 @@ class DetachedRun(Sequence[JobRecord]):
     @explained
     def submit(self) -> RunStatus:
         """Submit shards that were never submitted, because a scheduler refused them, say."""
-        layout = self._layout.to_act_on()
-        plan = layout.plan()
-        if (home := layout.home()) is not None:
-            raise ConfigError(
-                f"{layout.run} was submitted as {home}, and its specs name that folder: "
-                f"`{layout.retrying}` writes its own, and submits all that is missing"
-            )
-        with _driving(layout, "submit"):
+        with self._driving("submit") as (layout, plan, _):
+            if (home := layout.home()) is not None:
+                raise ConfigError(
+                    f"{layout.run} was submitted as {home}, and its specs name that folder: "
+                    f"`{layout.retrying}` writes its own, and submits all that is missing"
+                )
             new = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.NEW]
             hand_over(layout, plan, new)
             _event(layout, "submitted", shards=len(new))
@@ -261,9 +257,7 @@ class DetachedRun(Sequence[JobRecord]):
         """
         if on_error is not None:
             argument("on_error", on_error, Choice(("raise", "record"), quoted=True))
-        layout = self._layout.to_act_on()
-        with _driving(layout, "retry") as who:
-            plan = layout.plan()
+        with self._driving("retry") as (layout, plan, who):
             before = status_of_ended(layout, plan)  # before the marks of the last attempts are removed
             changed = changed_sources(plan)
             if changed and resumed(True) != "force":
@@ -306,9 +300,7 @@ class DetachedRun(Sequence[JobRecord]):
             IncompleteRunError: Items have no outcome yet; the message says what their jobs are doing.
             ItemError: An item failed, and the runner's `on_error` is "raise".
         """
-        layout = self._layout.to_act_on()
-        plan = layout.plan()
-        with _driving(layout, "merge"):
+        with self._driving("merge") as (layout, plan, _):
             items = layout.items()
             notes: list[str] = []
             try:
@@ -335,16 +327,16 @@ class DetachedRun(Sequence[JobRecord]):
             return results
         return runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])
 
-
-@contextmanager
-def _driving(layout: Layout, verb: str, patience: float = 0.0) -> Iterator[str]:
-    refuse_in_import()
-    lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
-    acquire(lease, who, patience, _LOOK)
-    try:
-        yield who
-    finally:
-        lease.release()
+    @contextmanager
+    def _driving(self, verb: str, patience: float = 0.0) -> Iterator[tuple[Layout, Plan, str]]:
+        layout = self._layout.to_act_on()
+        refuse_in_import()
+        lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
+        acquire(lease, who, patience, _LOOK)
+        try:
+            yield layout, layout.plan(), who
+        finally:
+            lease.release()
 
 
 def _event(layout: Layout, kind: str, **facts: Any) -> None:

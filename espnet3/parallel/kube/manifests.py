@@ -139,8 +139,9 @@ class JobFacts:
 
     run: str  # the value of their label `espnet3-run`
     name: str  # the beginning of their names
-    tasks: str  # the file that lists the specs, in the folder where the worker starts
+    tasks: str  # the file that lists the specs
     python: str  # the interpreter in the image
+    folder: str  # where the worker starts
     import_path: str | None  # to be added to PYTHONPATH; None: the image has the package
     n_workers: int  # pods at a time
     memory_factor: float = 1.0  # how many times the memory to ask for
@@ -216,7 +217,7 @@ def _pod(facts: JobFacts, options: Mapping[str, Any], index: str, final: int) ->
                 "name": "worker",
                 **({"image": options["image"]} if options.get("image") else {}),
                 **container,
-                "workingDir": os.path.dirname(facts.tasks),
+                "workingDir": facts.folder,
                 "command": command,
                 "env": variables(options.get("env"), facts.import_path),
                 "resources": more_memory(options.get("resources"), facts.memory_factor),

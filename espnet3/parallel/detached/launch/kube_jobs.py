@@ -105,6 +105,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
         name=f"{kube.new_name()}-{uuid.uuid4().hex[:4]}",
         tasks=str(tasks),
         python=interpreter(plan.env, plan.options, "")[0],
+        folder=str(folder),
         import_path=kube.mounted_package(plan.options.get("volume_mounts")),
         n_workers=plan.n_workers,
         memory_factor=factor,
@@ -282,7 +283,7 @@ def _end(status: Mapping[str, Any], index: str) -> tuple[str, str]:
             return "Failed", "FailedIndexes"
     for condition in status.get("conditions") or []:
         if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
-            return condition["type"], api.joined(condition.get("reason"), condition.get("message"))
+            return condition["type"], api.joined(condition)
     return "", ""
 
 

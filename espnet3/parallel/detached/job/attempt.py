@@ -199,7 +199,7 @@ class _Attempt:
         self.budget = Budget(self.layout, spec.shard, spec.max_failures, spec.total)
         self.begin = spec.begin  # of the stretch that is in flight
         self.step = 1  # items that the next stretch begins with
-        self.outcomes = ShardOutcomes(spec, lease, self.worker)
+        self.outcomes = _Outcomes(spec, lease, self.worker)
 
     def run(self) -> int:
         try:
@@ -262,16 +262,13 @@ class _Attempt:
         runner, env = self._env()
         hooks = Hooks.of(runner, spec.batched)
         hooks.check(env)
+        if self.failures and spec.policy.on_error == "raise":
+            first = min(self.failures)
+            outcomes.append_failure(first, self.failures[first])
+            return JobState.FAILED, outcomes.sentence_of(first, self.failures[first])
         skip = {at - spec.begin: failure for at, failure in self.failures.items()}
-        if skip and spec.policy.on_error == "raise":
-            first = spec.begin + min(skip)
-            failure = skip[min(skip)]
-            outcomes.append_failure(first, failure)
-            return JobState.FAILED, _sentence_of(failure, first in outcomes.failed_before)
-        one_by_one = any(loss.items > 1 for loss in self.losses.losses)
-        shard = shards.Shard(
-            spec.shard, str(folder), spec.items, spec.begin, skip=skip, one_by_one=one_by_one
-        )
+        apart = any(loss.items > 1 for loss in self.losses.losses)
+        shard = shards.Shard(spec.shard, str(folder), spec.items, spec.begin, skip=skip, one_by_one=apart)
 
         def mark(in_progress: shards.InProgress | None) -> None:
             if isinstance(in_progress, tuple):
@@ -301,7 +298,7 @@ class _Attempt:
         print(stop.traceback, flush=True)
         if stop.cause == "runner":
             return f"the runner failed: {stop.error_type}: {stop.message}"
-        return _sentence_of(stop, position in self.outcomes.failed_before)
+        return self.outcomes.sentence_of(position, stop)
 
     def _env(self) -> tuple[Any, dict[str, Any]]:
         spec, job = self.spec, self.job
@@ -367,7 +364,7 @@ class _Attempt:
         self.outcomes.append(begin, block)
         self.budget.add(len(block.failed))
         if block.stop is not None:
-            why = _sentence_of(block.stop, begin + len(block.values) in self.outcomes.failed_before)
+            why = self.outcomes.sentence_of(begin + len(block.values), block.stop)
             say(block.stop.traceback)
             self._stop_all(why, at_item=True)
             return JobState.FAILED, why
@@ -405,11 +402,7 @@ class _Attempt:
             end_process()
 
 
-def _sentence_of(failure: ItemFailure, again: bool) -> str:
-    return f"{failure.name} failed{' again' if again else ''}: {failure.error_type}: {failure.message}"
-
-
-class ShardOutcomes(Counted):
+class _Outcomes(Counted):
     """The folder of a shard's outcomes, to which its attempts append, one at a time."""
 
     def __init__(self, spec: JobSpec, lease: Lease, worker: str) -> None:
@@ -441,6 +434,11 @@ class ShardOutcomes(Counted):
     def left(self) -> list[list[int]]:
         """Return the stretches [begin, end) of positions to run, in order."""
         return stretches(self.state, self._spec.begin, (LEFT, FAILED) if self._spec.retry_failed else (LEFT,))
+
+    def sentence_of(self, position: int, failure: ItemFailure) -> str:
+        """Return a failure in a sentence, which says whether the item had failed before this attempt."""
+        again = " again" if position in self.failed_before else ""
+        return f"{failure.name} failed{again}: {failure.error_type}: {failure.message}"
 
     def append(self, begin: int, block: Block) -> None:
         """Put a block's outcomes on disk, results first, and the failure that stops the shard last."""

@@ -108,8 +108,8 @@ class JobSpec:
         return {"schema": SCHEMA, **asdict(self), "items": items_to_json(self.items)}
 
     @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> JobSpec:
-        """Return the spec from the data of `to_json`."""
+    def from_json(cls, plain: dict[str, Any], file: Path | str = "the spec of this job") -> JobSpec:
+        """Return the spec from the data of `to_json`, of a file."""
         values = dict(plain)
         schema = values.pop("schema", None)
         if schema != SCHEMA:
@@ -121,16 +121,14 @@ class JobSpec:
             values["policy"] = Policy(**values["policy"])
             values["surroundings"] = Surroundings(**values["surroundings"])
             return cls(**values)
-        except (KeyError, TypeError) as error:
-            raise ConfigError(f"the spec of this job is damaged: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(file, 0, error) from error
 
 
 def read_spec(path: Path, own: bool = True) -> JobSpec:
     """Read a spec from its file."""
     try:
-        return JobSpec.from_json(read_json(path, JobSpec, own=own))
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged(path, 0, error) from error
+        return JobSpec.from_json(read_json(path, JobSpec, own=own), path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such spec; `espnet3-parallel retry` writes specs again") from None
 

@@ -278,7 +278,10 @@ class Layout:
 
     def template(self) -> JobSpec:
         """Read the part of the specs that all shards share."""
-        return JobSpec.from_json(self.read(TEMPLATE, JobSpec)).moved_to(self.run)
+        return self._template().moved_to(self.run)
+
+    def _template(self) -> JobSpec:
+        return JobSpec.from_json(self.read(TEMPLATE, JobSpec), self.folder / TEMPLATE)
 
     def write_template(self, spec: JobSpec) -> None:
         """Write the part of the specs that all shards share; its folder becomes the run's home."""
@@ -287,7 +290,7 @@ class Layout:
     def home(self) -> Path | None:
         """Return the folder that the last jobs were submitted for, if this one is a copy of it or was moved."""
         try:
-            home = Path(JobSpec.from_json(self.read(TEMPLATE, JobSpec)).run)
+            home = Path(self._template().run)
         except FileNotFoundError:  # its submission has not come that far
             return None
         if os.path.abspath(home) == os.path.abspath(self.run):

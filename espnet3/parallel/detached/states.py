@@ -41,9 +41,7 @@ class Marks:
             "job": job_name(os.getsid(0)),
             "pid": os.getpid(),
         }
-        self._fd = os.open(
-            folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
-        )
+        self._fd = open_to_write(folder / MARK, 0)
         self.note()  # a death is counted once
         os.ftruncate(self._fd, _WIDTH + 1)
 

@@ -77,6 +77,7 @@ class Said:
 
 
 Ask = Callable[[list[str]], Said]
+Named = Mapping[str, Sequence[str]]  # jobs by their ids, each with the names that the queue may have for it
 
 
 def run(
@@ -203,11 +204,9 @@ class Listing:
 
 def _look(scheduler: Scheduler, ask: Ask, *, elements: bool, history: bool) -> Listing:
     said = ask(scheduler.query(elements=elements, history=history))
-    problem = said.problem
     if scheduler.no_history and scheduler.no_history in said.error:
         said = ask(scheduler.query(elements=elements, history=False))
-        problem = said.problem
-    to_come: dict[str, int] = {}
+    problem, to_come = said.problem, dict[str, int]()
     command = scheduler.query_to_come() if history else []
     if command:  # after the listing: an element that is made in between is left out by both, and asked about
         late = ask(command)
@@ -306,9 +305,7 @@ class NotCancelled:
         return "; ".join(dict.fromkeys([*self.foreign.values(), *self.refused.values()]))
 
 
-def cancel(
-    scheduler: Scheduler, ask: Ask, command: Sequence[str], jobs: Mapping[str, Sequence[str]]
-) -> NotCancelled:
+def cancel(scheduler: Scheduler, ask: Ask, command: Sequence[str], jobs: Named) -> NotCancelled:
     """Cancel jobs, or whole arrays, that the queue does not call otherwise than they were submitted."""
     foreign = {
         job: f"job {job} is {name!r} in the queue, not {' or '.join(jobs[job])}: it is another one, and was left alone"
@@ -326,7 +323,7 @@ def cancel(
     return NotCancelled(foreign, refused)
 
 
-def _foreign(scheduler: Scheduler, ask: Ask, jobs: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def _foreign(scheduler: Scheduler, ask: Ask, jobs: Named) -> dict[str, str]:
     said: list[str] = []
     try:
         said.extend(ask(question).out for question in scheduler.ask_names([job for job in jobs if jobs[job]]))
@@ -399,9 +396,7 @@ class JobsToCancel:
             )
 
 
-def _cancel_in_time(
-    scheduler: Scheduler, command: Sequence[str], jobs: Mapping[str, Sequence[str]]
-) -> NotCancelled:
+def _cancel_in_time(scheduler: Scheduler, command: Sequence[str], jobs: Named) -> NotCancelled:
     end = time.monotonic() + AT_END
 
     def ask(words: list[str]) -> Said:

@@ -61,9 +61,8 @@ def _shell(scheduler: Scheduler, script: str) -> str:
     words = line.removeprefix("#!").split() if line.startswith("#!") else []
     if words and os.path.basename(words[0]) == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    chosen = (
-        re.findall(rf"(?m)^{re.escape(scheduler.mark)} *-S *(\S+)", script) if scheduler.shell_line else []
-    )
+    pattern = rf"(?m)^{re.escape(scheduler.mark)} *-S *(\S+)"
+    chosen = re.findall(pattern, script) if scheduler.shell_line else []
     return str((chosen or words or ["/bin/sh"])[0])
 
 

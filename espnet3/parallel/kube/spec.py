@@ -31,9 +31,8 @@ def cluster_spec(options: dict[str, Any], config: ParallelConfig) -> dict[str, A
     name = options.pop("name", None) or manifests.new_name()
     custom = options.pop("custom_cluster_spec", None)
     if custom is not None:
-        return _custom(
-            custom, [*given, *pod, *(each for each in container if each != "workingDir")], n_workers
-        )
+        beside = [each for each in (*given, *pod, *container) if each != "workingDir"]
+        return _custom(custom, beside, n_workers)
     spec = _made(name, n_workers, given)
     scheduler, worker = spec["spec"]["scheduler"]["spec"], spec["spec"]["worker"]["spec"]
     for each in (scheduler, worker):

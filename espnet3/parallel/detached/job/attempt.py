@@ -403,7 +403,7 @@ class _Attempt:
 
 
 class _Outcomes(Counted):
-    """The folder of a shard's outcomes, to which its attempts append, one at a time."""
+    # the folder of a shard's outcomes, to which its attempts append, one at a time
 
     def __init__(self, spec: JobSpec, lease: Lease, worker: str) -> None:
         self.state = bytearray(len(spec.items))  # one byte for each of its items: `LEFT`, `OK` or `FAILED`
@@ -427,16 +427,13 @@ class _Outcomes(Counted):
         self.failed_before = {at for at, state in enumerate(self.state, spec.begin) if state == FAILED}
 
     @property
-    def n_lines(self) -> int:
-        """Outcomes that this attempt has appended."""
+    def n_lines(self) -> int:  # that this attempt has appended
         return self._files.errors + self._files.results - self._lines_before
 
     def left(self) -> list[list[int]]:
-        """Return the stretches [begin, end) of positions to run, in order."""
         return stretches(self.state, self._spec.begin, (LEFT, FAILED) if self._spec.retry_failed else (LEFT,))
 
     def sentence_of(self, position: int, failure: ItemFailure) -> str:
-        """Return a failure in a sentence, which says whether the item had failed before this attempt."""
         again = " again" if position in self.failed_before else ""
         return f"{failure.name} failed{again}: {failure.error_type}: {failure.message}"
 
@@ -457,13 +454,11 @@ class _Outcomes(Counted):
             self.times.took(self._worker, *took, retries=block.retries)
 
     def append_failure(self, position: int, failure: ItemFailure) -> None:
-        """Put one failure on disk."""
         self._lease.check()
         self._files.append_failures([encode_failure(position, failure)])
         self._take([position], FAILED)
 
     def close(self, done: bool) -> None:
-        """Close the files; with `done`, leave the mark of a shard that is complete."""
         self.times.flush()
         self._files.close(done)
 

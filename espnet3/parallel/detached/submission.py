@@ -15,7 +15,7 @@ import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +46,7 @@ from espnet3.parallel.messages import counted
 from espnet3.parallel.provenance.record import changed_files, shortened
 from espnet3.parallel.runner.hooks import is_default
 from espnet3.parallel.runner.run import Run
-from espnet3.parallel.runner.shards import write_manifest
+from espnet3.parallel.runner.shards import cut, write_manifest
 
 _CALLER = 3  # frames from here to the line that calls the runner
 _PER_WORKER = 4  # shards: late ones even out; each builds the env once
@@ -127,7 +127,8 @@ def _write_and_submit(
             bounds = [*opened.plan[SHARDS], len(items)]
         else:
             align = run.align if run.batch_forward is not None else 1
-            bounds = shard_bounds(len(items), settings.shards, workers, run.cost, align)
+            n, wanted = len(items), settings.shards or _PER_WORKER * workers
+            bounds = [*cut(n, wanted, run.cost, align), n]
         before = _plan_of(layout, spec, bounds, fresh=runner.resume is False)
         if before is None:
             kind = SESSION if run.writes else SPLIT
@@ -234,25 +235,6 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         entries=run.entries(folder),
         given="" if runner.output_dir is None else str(runner.output_dir),
     )
-
-
-def shard_bounds(
-    n: int, shards: int | None, workers: int, cost: Sequence[float] | None, align: int
-) -> list[int]:
-    """Return the positions at which shards begin, and the number of items at the end."""
-    if n == 0:
-        return [0]
-    wanted = min(n, shards or _PER_WORKER * workers)
-    if cost is None or not any(cost):
-        found = {n * number // wanted // align * align for number in range(wanted)}
-        return [*sorted(found), n]
-    found = {0}
-    goal, have = sum(cost) / wanted, 0.0
-    for position in range(n):
-        have += cost[position]
-        if have >= goal * len(found) * (1 - 1e-9) and (position + 1) % align == 0 and position + 1 < n:
-            found.add(position + 1)
-    return [*sorted(found), n]
 
 
 class Trial:

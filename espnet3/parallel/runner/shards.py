@@ -97,16 +97,16 @@ class ShardResult:
     times: ItemTimes = field(default_factory=ItemTimes)  # times of its items
 
 
-def cut(n: int, cost: Sequence[float] | None, align: int, few: bool = False) -> list[int]:
-    """Cut `n` items into at most `SHARDS` contiguous shards of about equal cost, at batch boundaries."""
-    shards = n // 2 if few else min(SHARDS, n)
-    goal = (sum(cost) if cost is not None else n) / max(1, shards)
-    begins, begin, have = [], 0, 0.0
-    for i in range(n):
-        have += cost[i] if cost is not None else 1.0
-        if i + 1 == n or (have >= goal * (1 - 1e-9) and (i + 1) % align == 0):
-            begins.append(begin)
-            begin, have = i + 1, 0.0
+def cut(n: int, shards: int, cost: Sequence[float] | None, align: int) -> list[int]:
+    """Cut `n` items into at most so many contiguous shards of about equal cost, at batch boundaries."""
+    shards = min(n, shards)
+    if cost is None or not any(cost):
+        return sorted({n * number // shards // align * align for number in range(shards)})
+    begins, goal, have = [0], sum(cost) / shards, 0.0
+    for end in range(1, n):
+        have += cost[end - 1]
+        if have >= goal * len(begins) * (1 - 1e-9) and end % align == 0:
+            begins.append(end)
     return begins
 
 

@@ -70,10 +70,10 @@ class Options(Mapping[str, Any]):
     __slots__ = ("_values",)
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = {name: _copy(value) for name, value in values.items()}
+        self._values = _plain(values, "", [])
 
     def __getitem__(self, name: str) -> Any:
-        return _copy(self._values[name])
+        return _plain(self._values[name], name, [])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -430,9 +430,3 @@ def _is_none(config: Any) -> bool:
     if not _is_omegaconf(config):
         return config is None
     return sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False) is None
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if isinstance(value, list) else value

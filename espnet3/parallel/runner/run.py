@@ -139,7 +139,6 @@ class Run:
         lists = takes_lists(type(runner), checked_batch_size(runner.batch_size))
         n = len(self.items)
         few = self.cost is None and n <= FEW and not lists  # a list says what goes together
-        shards = max(1, n // 2) if few else SHARDS
         return identify(
             type(runner),
             type(provider),
@@ -148,7 +147,7 @@ class Run:
             seed=runner.seed,
             lists=lists,
             policy=asdict(self.policy),
-            plan={"shards": cut(n, shards, self.cost, self.align)} if self.writes else {},
+            plan={"shards": cut(n, n // 2 if few else SHARDS, self.cost, self.align)} if self.writes else {},
         )
 
 

@@ -99,7 +99,7 @@ class ShardResult:
 
 def cut(n: int, shards: int, cost: Sequence[float] | None, align: int) -> list[int]:
     """Cut `n` items into at most so many contiguous shards of about equal cost, at batch boundaries."""
-    shards = min(n, shards)
+    shards = min(n, max(1, shards))
     if cost is None or not any(cost):
         return sorted({n * number // shards // align * align for number in range(shards)})
     begins, goal, have = [0], sum(cost) / shards, 0.0
@@ -277,9 +277,8 @@ def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items
 
 def failed_elsewhere(folder: OpenRun, left: Sequence[Shard]) -> int:
     """Return the number of failed items outside of these shards, which run again."""
-    return folder.failed - sum(
-        folder.state.count(FAILED, shard.begin, shard.begin + len(shard.items)) for shard in left
-    )
+    ends = ((shard.begin, shard.begin + len(shard.items)) for shard in left)
+    return folder.failed - sum(folder.state.count(FAILED, *each) for each in ends)
 
 
 def run_shards(

@@ -186,8 +186,8 @@ class Listing:
 
     views: Mapping[str, JobView]  # jobs and elements by id
     to_come: Mapping[str, int]  # by the job of an array, the first index whose element is not made yet
-    problem: str  # errors that the commands printed
-    failed: bool  # the listing command had an exit status of its own
+    problem: str  # errors that the commands printed, or why there is no answer
+    failed: bool  # the listing command did not answer, or had an exit status of its own
 
     def answer(self, scheduler: Scheduler, element: str) -> JobAnswer:
         """Return what the listing says about an element."""
@@ -223,11 +223,17 @@ def answers(
     """Return what a scheduler says about jobs: by its listing, or by its answers to questions.
 
     A listing may be cut short, stale or empty, and proves the end of no job that it leaves out. With `history` jobs
-    that have ended or are not made yet are listed, too, where the scheduler can.
+    that have ended or are not made yet are listed, too, where the scheduler can. A scheduler that does not answer the
+    first command is asked no more: nothing is known.
     """
     parts = {job: scheduler.parts_of(job) for job in jobs}
     elements = history or any(index for _, index in parts.values())
-    listing = _look(scheduler, ask, elements=elements, history=history)
+    try:
+        listing = _look(scheduler, ask, elements=elements, history=history)
+    except SubmissionError as error:
+        return Listing({}, {}, f"{error.command}: {error.stderr.strip()}", True), dict.fromkeys(
+            jobs, NOT_KNOWN
+        )
     found = {job: listing.answer(scheduler, job) for job in jobs}
     left = {job: place for job, place in parts.items() if found[job] is NOT_KNOWN}
 
@@ -403,11 +409,7 @@ def _cancel_in_time(scheduler: Scheduler, command: Sequence[str], jobs: Named) -
         return run(words, seconds=max(1.0, end - time.monotonic()))
 
     left = cancel(scheduler, ask, command, jobs)
-    try:
-        known = answers(scheduler, ask, list(left.refused))[1] if left.refused else {}
-    except SubmissionError as error:
-        logger.debug("%s", error)
-        return left
+    known = answers(scheduler, ask, list(left.refused))[1] if left.refused else {}
     gone = (Known.ENDED, Known.NO_SUCH_JOB)
     refused = {job: said for job, said in left.refused.items() if known[job].known not in gone}
     return NotCancelled(left.foreign, refused)

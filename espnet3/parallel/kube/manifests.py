@@ -173,8 +173,7 @@ def manifests(
     each = version >= PER_INDEX
     if each:
         spec["backoffLimitPerIndex"] = _ATTEMPTS
-        rules.append(_by_status("Ignore", AGAIN))
-        rules.append(_by_status("FailIndex", *_FINAL))
+        rules += [_by_status("Ignore", AGAIN), _by_status("FailIndex", *_FINAL)]
     else:
         spec["backoffLimit"] = _ATTEMPTS * len(shards)
     if version >= POLICIES:

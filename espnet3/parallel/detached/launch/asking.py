@@ -30,7 +30,7 @@ from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, said_its_end
-from espnet3.parallel.errors import ConfigError, SubmissionError
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs.commands import Outputs, Said, answers, reasons, run
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
 from espnet3.parallel.ledger.lease import disk_now
@@ -175,10 +175,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     arrays = submitted(layout, env)
     ever = ids_of(arrays)
     printed = Outputs(scheduler, [folder, *dict.fromkeys(Path(one.output) for one in arrays if one.output)])
-    try:
-        listing, known = answers(scheduler, lambda command: ask(command, folder), list(jobs.values()))
-    except SubmissionError as error:
-        raise OSError(f"{error.command}: {error.stderr.strip()}") from error
+    listing, known = answers(scheduler, lambda command: ask(command, folder), list(jobs.values()))
     if listing.failed and all(answer is NOT_KNOWN for answer in known.values()):
         raise OSError(listing.problem)
     now = disk_now(layout.folder)

@@ -171,7 +171,7 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
 
 
 def _submission(
-    file: Path, job: Any, facts: ScriptFacts, silent: tuple[str, ...] = ()
+    file: Path, job: Any, facts: ScriptFacts, silent: Sequence[str] = ()
 ) -> tuple[list[str], str, dict[Path, str], str]:
     # the command and its standard input, the files that it reads, and the text with the directives
     submit, scheduler = shlex.split(job.submit_command), facts.scheduler
@@ -393,9 +393,7 @@ def script(facts: ScriptFacts, header: str) -> str:
     return "\n".join([*lines, "", body(facts, "\n".join(lines))])
 
 
-def description(
-    facts: ScriptFacts, header: Mapping[str, Any], file: str, silent: tuple[str, ...] = ()
-) -> str:
+def description(facts: ScriptFacts, header: Mapping[str, Any], file: str, silent: Sequence[str] = ()) -> str:
     """Return the description that is submitted in place of a script, and names the script."""
     scheduler = facts.scheduler
     for text, written in scheduler.quoting:

@@ -65,17 +65,16 @@ def check(config: ParallelConfig) -> None:
         raise ConfigError(
             "options.image is missing: detached jobs need an image that has this package and your code"
         )
-    _check_mounts(dict(config.options), {"the current folder": os.getcwd()})
+    _check_mounts(config.options, "the current folder", os.getcwd())
     Server(config.options.get("namespace")).close()
 
 
-def _check_mounts(options: dict[str, Any], folders: dict[str, str]) -> None:
+def _check_mounts(options: Mapping[str, Any], what: str, path: str) -> None:
     mounts = options.get("volume_mounts") or []
-    hidden = [f"{what} {path!r}" for what, path in folders.items() if not kube.is_mounted(path, mounts)]
-    if hidden:
+    if not kube.is_mounted(path, mounts):
         places = ", ".join(str(mount.get("mountPath")) for mount in mounts) or "nothing"
         raise ConfigError(
-            f"pods do not see {' and '.join(hidden)}: options.volume_mounts shows them {places}. Detached jobs read "
+            f"pods do not see {what} {path!r}: options.volume_mounts shows them {places}. Detached jobs read "
             "and write the run folder: mount the disk that has it, under its own path, such as volumes: "
             "[{name: data, persistentVolumeClaim: {claimName: data}}], volume_mounts: [{name: data, mountPath: /data}]"
         )
@@ -83,7 +82,7 @@ def _check_mounts(options: dict[str, Any], folders: dict[str, str]) -> None:
 
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
     """Create the Jobs of shards, and note them."""
-    _check_mounts(plan.options, {"the run folder": str(layout.run)})
+    _check_mounts(plan.options, "the run folder", str(layout.run))
     make_folder(layout.folder / FOLDER)
     jobs: dict[str, str] = {}
     with Server(plan.options.get("namespace")) as server:
@@ -247,10 +246,8 @@ def shard_state(
     status = job.get("status", {})
     end, reason = _end(status, index)
     if end == "Complete":
-        return (
-            JobState.FAILED,
-            f"Job {name} is complete{'' if has_ended else ', and its worker wrote no outcome'}",
-        )
+        silent = "" if has_ended else ", and its worker wrote no outcome"
+        return JobState.FAILED, f"Job {name} is complete{silent}"
     if end == "Failed":
         return _failure(name, pods, reason)
     return _going_on(job, pods)

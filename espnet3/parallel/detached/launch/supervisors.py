@@ -144,9 +144,7 @@ def check_hosts(config: ParallelConfig) -> None:
     ssh_hosts(config.options)
 
 
-def start_on_hosts(
-    layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note
-) -> None:
+def start_hosts(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
     """Start a supervisor on each host."""
     require_package(row(plan.env))
     hosts = worker_hosts(ssh_hosts(plan.options))

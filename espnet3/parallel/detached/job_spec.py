@@ -40,6 +40,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 # The name multiprocessing gives a parent's main script in a child: its `__main__` guard is false then.
 SCRIPT = "__mp_main__"
 _FIX = "put it at the top level of a .py file and import it from there"
+GUARD = "what is not a definition in it belongs under `if __name__ == '__main__':`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +439,5 @@ def _execute(ref: ClassRef, name: str) -> ModuleType:
 
 def _cannot(ref: ClassRef, error: BaseException) -> ConfigError:
     what = f"run {ref.file}" if ref.script else f"import {ref.module} ({ref.file})"
-    guard = (
-        "; what is not a definition in it belongs under `if __name__ == '__main__':`" if ref.script else ""
-    )
+    guard = f"; {GUARD}" if ref.script else ""
     return ConfigError(f"a detached job cannot {what}: {type(error).__name__}: {error}{guard}")

@@ -25,6 +25,7 @@ from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.job_spec import (
     CHECKED,
+    GUARD,
     ClassRef,
     JobSpec,
     job_environment,
@@ -285,8 +286,7 @@ class Trial:
             status = self._process.wait(_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise ConfigError(
-                f"importing {self._spec.runner.file} in a detached job took more than {_SECONDS:g} s: what is not a "
-                "definition in it belongs under `if __name__ == '__main__':`"
+                f"importing {self._spec.runner.file} in a detached job took more than {_SECONDS:g} s: {GUARD}"
             ) from error
         if status == 0:
             self.failed = False

@@ -141,9 +141,8 @@ def submitting(scheduler: Scheduler) -> Iterator[None]:
         yield
     except SubmissionError as error:
         if error.may_have_queued:
-            error.hint = (
-                f"Before it is submitted again, look for it in the queue: {shlex.join(scheduler.query())}"
-            )
+            look = shlex.join(scheduler.query())
+            error.hint = f"Before it is submitted again, look for it in the queue: {look}"
         raise
 
 

@@ -76,9 +76,8 @@ def _custom(custom: Any, beside: list[str], n_workers: int) -> dict[str, Any]:
         except (OSError, yaml.YAMLError) as error:
             raise ConfigError(f"options.custom_cluster_spec cannot be read: {error}") from error
     try:
-        made = copy.deepcopy(
-            {**custom, "metadata": {**custom["metadata"], "name": custom["metadata"]["name"]}}
-        )
+        metadata = {**custom["metadata"], "name": custom["metadata"]["name"]}
+        made = copy.deepcopy({**custom, "metadata": metadata})
         made["spec"]["worker"]["replicas"] = n_workers
         complete = bool(made["spec"]["scheduler"]["spec"]["containers"]) and made["kind"] == "DaskCluster"
     except (KeyError, TypeError) as error:

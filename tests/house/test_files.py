@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUDGET: list[tuple[int, list[str]]] = [
     (2_114, ["espnet3/parallel/"]),
     (
-        3_056,
+        2_996,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -28,7 +28,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_746, ["espnet3/parallel/pilots/"]),
     (1_194, ["espnet3/parallel/local/"]),
     (
-        4_416,
+        4_411,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -42,13 +42,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (5_806, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (5_707, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
     (2_071, ["espnet3/parallel/runner/"]),
     (1_875, ["espnet3/parallel/views/"]),
     (818, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_729, ["espnet3_parallel/"]),
     (5_221, ["espnet3/components/", "espnet3/systems/"]),
-    (41_032, ["tests/"]),
+    (41_000, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -32,8 +32,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 class Gpu:
     """One GPU, or a part of one that NVML lists as a device (MIG)."""
 
-    # its number among the GPUs of the machine, in the order of their PCI bus; a part has that of its GPU
-    index: int
+    index: int  # its number among the GPUs of the machine, in the order of their PCI bus; a part has that of its GPU
     uuid: str  # "GPU-..." or "MIG-..."
     name: str  # model, such as "NVIDIA A100-SXM4-40GB"
 

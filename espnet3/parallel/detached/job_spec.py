@@ -311,11 +311,6 @@ class ClassRef:
     script: bool = False  # the file is a script that was run as `__main__`, and is loaded by its path
 
     @property
-    def shown(self) -> str:
-        """Its name in messages."""
-        return f"{self.module}.{self.name}"
-
-    @property
     def root(self) -> Path:
         """The folder that its module is imported from."""
         file = Path(self.file).resolve()

@@ -368,7 +368,7 @@ def is_free(folder: Path) -> bool:
     return released and not (folder / DONE).exists() and said_its_end(folder) is None
 
 
-def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
+def holder_lives(folder: Path, now_ns: int) -> bool:
     """Return whether a folder's lease is held by a process that gives signs of life, without waiting."""
     newest, held = _newest_lease(folder)
     if newest is None or held is None or held.get("released") or is_copied(folder, held):
@@ -377,7 +377,7 @@ def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
     if alive is not None:
         return alive
     try:
-        return abs(now_ns - newest.stat().st_mtime_ns) < stale * 1e9
+        return abs(now_ns - newest.stat().st_mtime_ns) < STALE * 1e9
     except FileNotFoundError:
         return False
 

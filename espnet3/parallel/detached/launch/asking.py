@@ -202,13 +202,12 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
             view = listing.views.get(other)
             if other != job and view is not None and view.meaning.is_alive and not found[int(shard)][0].alive:
                 found[int(shard)] = (JobState(view.meaning.shard), f"{view.note}, as job {other}")
-    waiting = {
-        int(shard): job for shard, job in jobs.items() if _waits(known[job].view, found[int(shard)][0])
-    }
-    why = reasons(scheduler, lambda command: ask(command, folder), list(waiting.values()))
-    for at, job in waiting.items():
+    waiting = [each for each in jobs.items() if _waits(known[each[1]].view, found[int(each[0])][0])]
+    why = reasons(scheduler, lambda command: ask(command, folder), [job for _, job in waiting])
+    for shard, job in waiting:
         if why[job]:
-            found[at] = found[at][0], f"{found[at][1]}: {why[job]}"
+            state, word = found[int(shard)]
+            found[int(shard)] = state, f"{word}: {why[job]}"
     return found
 
 
@@ -223,14 +222,13 @@ def _state(
     if answer.known is Known.NOT_KNOWN:
         said = f" ({problem})" if problem else ""
         return JobState.UNKNOWN, f"job {job} is not listed, and nothing says how it ended{said}"
+    state, word = JobState.LOST, f"the scheduler no longer has job {job}"
     if answer.known is Known.NO_SUCH_JOB and silent < SILENCE:
-        return (
-            JobState.UNKNOWN,
-            f"the scheduler has no job {job}; it counts as ended after {SILENCE:g} s without a sign of life",
+        state = JobState.UNKNOWN
+        word = (
+            f"the scheduler has no job {job}; it counts as ended after {SILENCE:g} s without a sign of life"
         )
-    if answer.view is None:
-        state, word = JobState.LOST, f"the scheduler no longer has job {job}"
-    else:
+    elif answer.view is not None:
         state, word = JobState(answer.view.meaning.shard), answer.view.note
     if state.alive:
         return state, word

@@ -141,26 +141,18 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
             pods = _pods(server, layout)
         except RefusedError as error:
             raise OSError(str(error)) from error
-        return {
-            int(shard): _state(server, layout, shard, place, found, pods) for shard, place in jobs.items()
-        }
-
-
-def _state(
-    server: Server,
-    layout: Layout,
-    shard: str,
-    place: str,
-    jobs: dict[str, dict[str, Any]],
-    pods: dict[tuple[str, str], list[dict[str, Any]]],
-) -> tuple[JobState, str]:
-    name, _, index = place.partition("/")
-    own = sorted(pods.get((name, index), []), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-    folder = layout.shard(int(shard))
-    has_ended = (folder / ENDED).exists() or (folder / DONE).exists()
-    state, note = shard_state(jobs.get(name), index, own, has_ended=has_ended)
-    lines = api.log_of(server, own[-1]).splitlines() if own and not state.alive else []
-    return state, f"{note}; its output ends with: {lines[-1].strip()}" if lines else note
+        states: dict[int, tuple[JobState, str]] = {}
+        for shard, place in jobs.items():
+            name, _, index = place.partition("/")
+            own, folder = pods.get((name, index), []), layout.shard(int(shard))
+            has_ended = (folder / ENDED).exists() or (folder / DONE).exists()
+            state, note = shard_state(found.get(name), index, own, has_ended=has_ended)
+            lines = api.log_of(server, own[-1]).splitlines() if own and not state.alive else []
+            states[int(shard)] = (
+                state,
+                f"{note}; its output ends with: {lines[-1].strip()}" if lines else note,
+            )
+        return states
 
 
 def _server(layout: Layout) -> Server:
@@ -174,7 +166,8 @@ def _items(server: Server, layout: Layout, group: str, kind: str) -> list[dict[s
 
 def _pods(server: Server, layout: Layout) -> dict[tuple[str, str], list[dict[str, Any]]]:
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for pod in _items(server, layout, "v1", "pods"):
+    every = _items(server, layout, "v1", "pods")
+    for pod in sorted(every, key=lambda pod: str(pod["metadata"]["creationTimestamp"])):
         labels, notes = (pod["metadata"].get(part) or {} for part in ("labels", "annotations"))
         index = "" if kube.SHARD in labels else str(notes.get(kube.INDEX, ""))
         found.setdefault((labels.get(kube.OWNER, ""), index), []).append(pod)
@@ -188,7 +181,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     with _server(layout) as server:
         _delete(server, layout)
         end = time.monotonic() + max(grace, _GRACE) + _LATE
-        while left := [pod["metadata"]["name"] for pods in _pods(server, layout).values() for pod in pods]:
+        while left := [pod["metadata"]["name"] for pod in _items(server, layout, "v1", "pods")]:
             if time.monotonic() > end:
                 raise ParallelError(
                     f"pods of the cancelled run are still there: {', '.join(left[:5])}. "

@@ -55,27 +55,23 @@ def gpus_of_machine() -> list[Gpu]:
         )
     import pynvml
 
+    found = []
     try:
         pynvml.nvmlInit()
+        try:
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                found.append(Gpu(index, pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)))
+                found += _parts(pynvml, handle, index)
+        finally:
+            pynvml.nvmlShutdown()
     except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
         return []
     except pynvml.NVMLError as error:
-        raise _unanswered(error) from error
-    found = []
-    try:
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            found.append(Gpu(index, pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)))
-            found += _parts(pynvml, handle, index)
-    except pynvml.NVMLError as error:
-        raise _unanswered(error) from error
-    finally:
-        pynvml.nvmlShutdown()
+        raise ConfigError(
+            f"the GPUs of this machine cannot be counted: NVML says {error!s}; see nvidia-smi"
+        ) from error
     return found
-
-
-def _unanswered(error: Exception) -> ConfigError:
-    return ConfigError(f"the GPUs of this machine cannot be counted: NVML says {error!s}; see nvidia-smi")
 
 
 def _parts(pynvml: Any, handle: Any, index: int) -> list[Gpu]:

@@ -141,11 +141,7 @@ def _is_believed(name: str, value: Any, folder: Path) -> bool:
 
 
 def ask(
-    command: list[str],
-    folder: Path,
-    stdin: str = "",
-    start: Path | None = None,
-    seconds: float | None = None,
+    command: list[str], folder: Path, stdin: str = "", start: Path | None = None, seconds: float | None = None
 ) -> Said:
     """Run a command and return what it printed."""
     # OAR reads the folder from PWD

@@ -28,14 +28,7 @@ from espnet3.parallel.detached.looking.status import (
     status_of_ended,
     watch,
 )
-from espnet3.parallel.detached.states import (
-    GRACE,
-    JobState,
-    RunStatus,
-    acquire,
-    holder_lives,
-    progress,
-)
+from espnet3.parallel.detached.states import GRACE, JobState, RunStatus, acquire, holder_lives, progress
 from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ConfigError, ParallelError, explained

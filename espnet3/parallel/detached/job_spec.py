@@ -382,7 +382,7 @@ def _import(ref: ClassRef) -> ModuleType:
     except Exception as error:  # a user's module may raise anything while it is imported
         raise _cannot(ref, error) from error
     file = own_attribute(module, "__file__")
-    if not is_ours(ref.module) and not (isinstance(file, str) and _same_file(file, ref.file)):
+    if not is_ours(ref.module) and not (isinstance(file, str) and same_file(file, ref.file)):
         raise ConfigError(
             f"a detached job that imports {ref.module} gets {file}, and the one meant is {ref.file}: "
             "rename one of them, or change sys.path"
@@ -390,7 +390,8 @@ def _import(ref: ClassRef) -> ModuleType:
     return module
 
 
-def _same_file(one: str, other: str) -> bool:
+def same_file(one: str | Path, other: str | Path) -> bool:
+    """Return whether two paths lead to one file or folder; where one leads nowhere, whether they are the same."""
     try:
         return os.path.samefile(one, other)
     except OSError:
@@ -399,7 +400,7 @@ def _same_file(one: str, other: str) -> bool:
 
 def _load_script(ref: ClassRef) -> ModuleType:
     known = sys.modules.get(SCRIPT)
-    if known is not None and _same_file(str(known.__file__), ref.file):
+    if known is not None and same_file(str(known.__file__), ref.file):
         return known
     if not os.path.isfile(ref.file):
         raise ConfigError(

@@ -34,11 +34,11 @@ from espnet3.parallel.detached.job_spec import (
     refer,
 )
 from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs, settle_in
-from espnet3.parallel.detached.launch.job_arrays import walltime
 from espnet3.parallel.detached.layout import ENDED, FOLDER, RUNNER, Layout, Plan
 from espnet3.parallel.detached.looking.detached_run import DetachedRun, runner_attributes
 from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.jobs.script import set_walltime
 from espnet3.parallel.ledger.files import make_folder, refuse_others, write_json
 from espnet3.parallel.ledger.folder import SHARDS, open_run, resumed
 from espnet3.parallel.ledger.identity import Identity
@@ -228,7 +228,7 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         max_failures=runner.max_failures,
         total=identity.indices["count"],
         setup_timeout=timeout,
-        walltime=walltime(config),
+        walltime=set_walltime(row(config.env), dict(config.options)),
         batched=run.batch_forward is not None,
         hooks=run.writes,
         keep_values=run.keeps,

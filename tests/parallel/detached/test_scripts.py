@@ -9,7 +9,6 @@ import dask
 import pytest
 
 from espnet3.parallel.backends import BACKENDS, SubmitBy
-from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.launch.job_arrays import (
     ScriptFacts,
     body,
@@ -18,9 +17,9 @@ from espnet3.parallel.detached.launch.job_arrays import (
     job_arrays,
     make_job,
     script,
-    walltime,
 )
 from espnet3.parallel.detached.layout import Plan
+from espnet3.parallel.jobs.script import set_walltime
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEDULERS = [name for name, row in BACKENDS.items() if row.scheduler is not None]
@@ -115,7 +114,7 @@ def test_jobs_know_the_walltime_that_the_site_sets(name: str) -> None:
     """Without a walltime among the options the site's is what ends a job, so that is what it stops in time for."""
     scheduler = BACKENDS[name].scheduler
     assert scheduler is not None
-    options = {"cores": 1, "memory": "1GB", **({"disk": "1GB"} if name == "htcondor" else {})}
+    options: dict[str, Any] = {"cores": 1, "memory": "1GB"}
     with dask.config.set({f"jobqueue.{name}.walltime": "00:20" if scheduler.minutes_last else "00:20:00"}):
-        seconds = walltime(ParallelConfig(env=name, n_workers=1, options=options))
+        seconds = set_walltime(BACKENDS[name], options)
     assert seconds == (1200 if scheduler.has_walltime else None)

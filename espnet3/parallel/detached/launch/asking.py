@@ -63,8 +63,7 @@ class Submitted:
     @property
     def whole(self) -> list[str]:
         """The arguments of the cancel command for all of it."""
-        scheduler = row(self.env).scheduler
-        assert scheduler is not None
+        scheduler = scheduler_of(self.env)
         parts = [scheduler.parts_of(element) for element in self.jobs.values()]
         if not scheduler.element or not any(index for _, index in parts):
             return list(self.jobs.values())

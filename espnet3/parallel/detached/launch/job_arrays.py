@@ -296,11 +296,6 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     return {shard: list(dict.fromkeys(files)) for shard, files in found.items()}
 
 
-def walltime(config: ParallelConfig) -> float | None:
-    """Return the seconds that a job may take by its options, or the site's; None where they set no limit."""
-    return job_script.set_walltime(row(config.env), dict(config.options))
-
-
 def check(config: ParallelConfig) -> None:
     """Raise if the scheduler's package is missing, or options of its job are wrong or send it to another cluster."""
     plan, job = _job_of(config, "check")

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -357,11 +358,8 @@ def _waiting(status: RunStatus) -> str:
     shards = [s for s in status.shards if s.state is not JobState.DONE]
     if not shards:
         return "`espnet3-parallel retry` computes them"
-    counts = ", ".join(
-        f"{n} {state.value.replace('_', ' ')}"
-        for state, n in status.counts.items()
-        if state is not JobState.DONE
-    )
+    words = Counter(s.state.value.replace("_", " ") for s in shards)
+    counts = ", ".join(f"{n} {word}" for word, n in words.items())
     verb = "wait` waits for them" if status.alive else "retry` goes on with them"
     first = next((f" (shard {s.shard}: {s.note})" for s in shards if s.note), "")
     return f"Of {len(status.shards)} shards {counts}{first}: `espnet3-parallel {verb}"

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -209,6 +209,9 @@ class JobState(str, Enum):
         return self in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
 
 
+Queue = dict[int, tuple[JobState, str]]  # what a backend says of shards: a state, and a remark on it
+
+
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
     """One shard, as it is now."""
@@ -290,12 +293,7 @@ class RunStatus:
 
 
 def shard_status(
-    layout: Layout,
-    plan: Plan,
-    number: int,
-    job_id: str,
-    now_ns: int,
-    queue: Mapping[int, tuple[JobState, str]] | None,
+    layout: Layout, plan: Plan, number: int, job_id: str, now_ns: int, queue: Queue | None
 ) -> ShardStatus:
     """Return the state of one shard: files first, what the scheduler says second."""
     folder = layout.shard(number)

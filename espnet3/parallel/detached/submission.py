@@ -64,7 +64,7 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
             f"edited since this process imported it, so that jobs would compute with other code: "
             f"{'; '.join(shortened(changed))}. Start the program (or the notebook's kernel) again"
         )
-    workers = runner.async_num_workers or config.n_workers
+    config = replace(config, n_workers=runner.async_num_workers or config.n_workers)
     folder = run.folder
     if folder is None:  # a new one: the runner's name, the time, and four letters
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
@@ -74,13 +74,13 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
     specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{folder.name}-{uuid.uuid4().hex[:8]}"
     fresh = not folder.exists()
     with Trial(spec, config.env) as trial:
-        launcher(config.env).check(replace(config, n_workers=workers))
+        launcher(config.env).check(config)
         refuse_living(folder)
         if not fresh:
             refuse_others(folder)
             trial.passed()  # a folder that was there is not touched for a run that no job could do
         try:
-            layout, plan, shards = _write_and_submit(run, identity, config, spec, specs, workers, trial)
+            layout, plan, shards = _write_and_submit(run, identity, config, spec, specs, trial)
         except BaseException:
             if fresh and trial.failed:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -112,13 +112,7 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
 
 
 def _write_and_submit(
-    run: Run,
-    identity: Identity,
-    config: ParallelConfig,
-    spec: JobSpec,
-    specs: Path,
-    workers: int,
-    trial: Trial,
+    run: Run, identity: Identity, config: ParallelConfig, spec: JobSpec, specs: Path, trial: Trial
 ) -> tuple[Layout, Plan, list[int]]:
     folder, items, runner = Path(spec.run), run.items, run.runner
     settings = DetachedSettings.of(config.detached)
@@ -128,7 +122,7 @@ def _write_and_submit(
             bounds = [*opened.plan[SHARDS], len(items)]
         else:
             align = run.align if run.batch_forward is not None else 1
-            n, wanted = len(items), settings.shards or _PER_WORKER * workers
+            n, wanted = len(items), settings.shards or _PER_WORKER * config.n_workers
             bounds = [*cut(n, wanted, run.cost, align), n]
         before = _plan_of(layout, spec, bounds, fresh=runner.resume is False)
         if before is None:
@@ -150,7 +144,7 @@ def _write_and_submit(
             specs=shown,
             outcomes=outcomes,
             env=config.env,
-            n_workers=workers,
+            n_workers=config.n_workers,
             options=json.loads(json.dumps(dict(config.options), default=str)),
             settings=json.loads(json.dumps(dict(config.detached), default=str)),
             code=identity.code,

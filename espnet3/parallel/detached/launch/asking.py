@@ -29,7 +29,7 @@ from espnet3.parallel.backends.queue_states import STUCK
 from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
-from espnet3.parallel.detached.states import JobState, said_its_end
+from espnet3.parallel.detached.states import JobState, Queue, said_its_end
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs.commands import Outputs, Said, answers, reasons, run
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
@@ -161,7 +161,7 @@ def report(scheduler: Scheduler, files: Sequence[Path]) -> tuple[JobState, str] 
     return None
 
 
-def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
+def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     """Return what the scheduler knows about silent shards, by shard."""
     env = layout.plan().env
     scheduler = scheduler_of(env)
@@ -175,7 +175,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
         raise OSError(listing.problem)
     now = disk_now(layout.folder)
     submission = _newest(folder.glob("array.*.json"))
-    found: dict[int, tuple[JobState, str]] = {}
+    found: Queue = {}
     for shard, job in jobs.items():
         own = layout.shard(int(shard))
         last = max(submission, _newest(own.iterdir()) if own.is_dir() else 0)  # by the clock of the disk

@@ -18,14 +18,12 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import items_to_json
 from espnet3.parallel.detached.launch import asking, job_arrays, kube_jobs, supervisors
 from espnet3.parallel.detached.layout import DONE, ENDED, JOBS, Layout, Note, Plan, stretches, write_quickly
-from espnet3.parallel.detached.states import JobState, LossFile, count_failures, excuse_dead
+from espnet3.parallel.detached.states import LossFile, Queue, count_failures, excuse_dead
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly
 from espnet3.parallel.ledger.folder import set_aside
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
 from espnet3.parallel.runner.shards import write_manifest
-
-Queue = dict[int, tuple[JobState, str]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch.asking import noted
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory
-from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.detached.states import JobState, Queue
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.kube import manifests as kube
 from espnet3.parallel.kube import server as api
@@ -130,7 +130,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
     return {shard: "/".join(place) for shard, place in places.items()}
 
 
-def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
+def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     """Return the states of silent shards by the API server, by shard.
 
     Its lists are complete: a Job that is not among them is gone.
@@ -141,7 +141,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
             pods = _pods(server, layout)
         except RefusedError as error:
             raise OSError(str(error)) from error
-        states: dict[int, tuple[JobState, str]] = {}
+        states: Queue = {}
         for shard, place in jobs.items():
             name, _, index = place.partition("/")
             own, folder = pods.get((name, index), []), layout.shard(int(shard))

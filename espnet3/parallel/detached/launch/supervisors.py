@@ -22,7 +22,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervising import READY, SUPERVISING
 from espnet3.parallel.detached.job_spec import in_folder, interpreter, job_environment
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Note, Plan, tail
-from espnet3.parallel.detached.states import JobState, holder_lives, living_pid
+from espnet3.parallel.detached.states import JobState, Queue, holder_lives, living_pid
 from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.jobs.script import export_path, in_sh
 from espnet3.parallel.ledger.files import make_folder, open_to_write
@@ -71,7 +71,7 @@ def _command(layout: Layout, python: list[str]) -> list[str]:
     return [*python, "-m", SUPERVISING, str(layout.run)]
 
 
-def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
+def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     """Return the state of jobs without a sign of life: pending while a supervisor may start them, else lost."""
     now = disk_now(layout.folder)
     supervised = any(holder_lives(folder, now) for folder in layout.folder.glob(f"{SUPERVISOR}*"))

@@ -109,12 +109,11 @@ def more_memory(resources: Mapping[str, Any] | None, factor: float) -> dict[str,
     """Return resources with so many times the memory; amounts are text, as Kubernetes writes them."""
     from dask.utils import parse_bytes
 
-    found: dict[str, Any] = {
-        kind: {name: str(amount) for name, amount in each.items()} for kind, each in (resources or {}).items()
-    }
-    for each in found.values():
+    found: dict[str, Any] = {}
+    for kind, each in (resources or {}).items():
+        found[kind] = {name: str(amount) for name, amount in each.items()}
         if "memory" in each and factor != 1.0:
-            each["memory"] = str(round(parse_bytes(each["memory"]) * factor))
+            found[kind]["memory"] = str(round(parse_bytes(str(each["memory"])) * factor))
     return found
 
 

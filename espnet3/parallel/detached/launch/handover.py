@@ -44,7 +44,7 @@ _LOCAL = Launcher(supervisors.check, supervisors.start, supervisors.query, lambd
 _LAUNCHERS = {
     Kind.LOCAL: _LOCAL,
     Kind.GPU: _LOCAL,
-    Kind.SSH: replace(_LOCAL, check=supervisors.check_hosts, start=supervisors.start_hosts),
+    Kind.SSH: replace(_LOCAL, start=supervisors.start_hosts),
     Kind.BATCH: Launcher(job_arrays.check, job_arrays.start, asking.query, job_arrays.printed),
     Kind.KUBERNETES: Launcher(kube_jobs.check, kube_jobs.start, kube_jobs.query, kube_jobs.printed),
 }

@@ -91,7 +91,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
             raise
         refused = error
     except BaseException:
-        _cancel(scheduler, taken, folder, set())
+        _cancel(taken, folder, set())
         raise
     queued = {shard: element for array in taken for shard, element in array.jobs.items()}
     note(queued)
@@ -202,7 +202,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     done = {shard for shard in set(every.values()) if (layout.shard(int(shard)) / DONE).exists()}
     newest = {shard: ids[-1] for shard, ids in asking.ids_of(arrays).items() if shard not in done}
     told_before: set[str] = set()
-    left = _cancel(scheduler, arrays, folder, told_before)
+    left = _cancel(arrays, folder, told_before)
     again = (
         f"Jobs of {' '.join(array.whole[-1] for array in arrays)} that start or run end by themselves, because "
         f"{layout.stop} tells them to; `espnet3-parallel cancel` again when the scheduler answers, to take the others "
@@ -237,7 +237,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
         if now > begin + grace + (_REFUSED if left.refused else queue.SECONDS):
             raise ParallelError(f"the scheduler {living or problem} after their cancellation{told}. {again}")
         if now > called + _AGAIN:
-            refused = _cancel(scheduler, arrays, folder, told_before).refused
+            refused = _cancel(arrays, folder, told_before).refused
             # where it was taken before, a refusal only says that it is under way
             left = queue.NotCancelled({}, {one: said for one, said in refused.items() if one in left.refused})
             called = now
@@ -271,13 +271,12 @@ def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
             write_quickly(folder / ENDED, {"state": JobState.LOST.value, "why": why})
 
 
-def _cancel(
-    scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path, said: set[str]
-) -> queue.NotCancelled:
+def _cancel(arrays: Sequence[Submitted], folder: Path, said: set[str]) -> queue.NotCancelled:
     left = queue.NotCancelled({}, {})
     if arrays:
         jobs = {one: array.names for array in arrays for one in array.whole}
-        left = queue.cancel(scheduler, lambda words: asking.ask(words, folder), arrays[0].cancel, jobs)
+        scheduler, command = scheduler_of(arrays[0].env), arrays[0].cancel
+        left = queue.cancel(scheduler, lambda words: asking.ask(words, folder), command, jobs)
     if (left.foreign or left.refused) and str(left) not in said:
         said.add(str(left))
         print(f"while cancelling: {printable(str(left))}", file=sys.stderr, flush=True)

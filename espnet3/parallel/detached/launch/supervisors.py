@@ -39,9 +39,12 @@ _SECONDS = 60.0  # a host that has not answered by then is given up
 
 
 def check(config: ParallelConfig) -> None:
-    """Raise where this machine has fewer GPUs than jobs at a time; a supervisor it can always start."""
+    """Raise where this machine has fewer GPUs than jobs at a time, asyncssh is missing, or the hosts are wrong."""
     if row(config.env).kind is Kind.GPU:
         chosen_gpus(config.options, config.n_workers)
+    elif row(config.env).kind is Kind.SSH:
+        require_package(row(config.env))
+        ssh_hosts(config.options)
 
 
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
@@ -136,12 +139,6 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
             process.send_signal(number)
         elif process.is_running():
             os.killpg(process.pid, number)
-
-
-def check_hosts(config: ParallelConfig) -> None:
-    """Raise if asyncssh is missing, or the hosts are wrong."""
-    require_package(row(config.env))
-    ssh_hosts(config.options)
 
 
 def start_hosts(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:

@@ -198,9 +198,8 @@ def _container(omegaconf: Any, config: Any, name: str) -> Any:
     try:
         resolved = conf.to_container(config, resolve=True)
     except omegaconf.errors.OmegaConfBaseException as error:
-        raise ConfigError(
-            f"the provider's {name} cannot be resolved: {str(error).splitlines()[0]}"
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"the provider's {name} cannot be resolved: {reason}") from error
     written = conf.to_container(config, resolve=False)
     if "${oc.env:" not in str(written):
         return resolved

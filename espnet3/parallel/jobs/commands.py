@@ -230,9 +230,8 @@ def answers(
     try:
         listing = _look(scheduler, ask, elements=elements, history=history)
     except SubmissionError as error:
-        return Listing({}, {}, f"{error.command}: {error.stderr.strip()}", True), dict.fromkeys(
-            jobs, NOT_KNOWN
-        )
+        why = f"{error.command}: {error.stderr.strip()}"
+        return Listing({}, {}, why, failed=True), dict.fromkeys(jobs, NOT_KNOWN)
     found = {job: listing.answer(scheduler, job) for job in jobs}
     left = {job: place for job, place in parts.items() if found[job] is NOT_KNOWN}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -110,8 +109,9 @@ def put_specs(
                 make_folder(folder)
                 write_quickly(folder / DONE, {"ok": part.count(OK), "failed": part.count(FAILED)})
             continue
-        for name in () if new else (DONE, ENDED):
-            (folder / name).unlink(missing_ok=True)
+        of_before = (folder / DONE, folder / ENDED, layout.run / plan.outcomes[shard] / DONE)
+        for file in () if new else of_before:
+            file.unlink(missing_ok=True)
         if retry_failed and FAILED in part:  # their earlier losses no longer count
             again = {begin + place for place, one in enumerate(part) if one == FAILED}
             LossFile(folder).forget(again)
@@ -128,9 +128,6 @@ def put_specs(
         text = ",\n".join([f'"{key}": {value}' for key, value in lines])
         # no job reads it before all are written
         write_plainly(layout.spec(shard), f"{{\n{text}\n}}\n".encode())
-        if not new:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")
         shards.append(shard)
     layout.stop.unlink(missing_ok=True)
     if shards:  # the merged files no longer cover what the jobs will add

@@ -401,19 +401,15 @@ def _plain(value: Any, where: str, problems: list[str]) -> Any:
 
 
 def _entry(container: Any, key: Any, where: str, problems: list[str]) -> Any:
-    if _is_omegaconf(container):
-        omegaconf = sys.modules["omegaconf"]
-        if omegaconf.OmegaConf.is_missing(container, key):
-            value = MISSING
-        else:
-            try:
-                value = container[key]
-            except omegaconf.errors.OmegaConfBaseException as error:
-                reason = str(error).splitlines()[0]
-                problems.append(f"{where}: {reason}; define what it refers to, or write the value")
-                return MISSING
-    else:
-        value = container[key]
+    omegaconf = sys.modules["omegaconf"] if _is_omegaconf(container) else None
+    unresolved = () if omegaconf is None else omegaconf.errors.OmegaConfBaseException
+    missing = omegaconf is not None and omegaconf.OmegaConf.is_missing(container, key)
+    try:
+        value = MISSING if missing else container[key]
+    except unresolved as error:
+        reason = str(error).splitlines()[0]
+        problems.append(f"{where}: {reason}; define what it refers to, or write the value")
+        return MISSING
     if is_missing(value):
         problems.append(f"{where} = {MISSING}: the value is missing; write one")
         return MISSING

@@ -51,6 +51,7 @@ def pod_fields(
     The parameters are the options; `espnet3.parallel.backends` reads their names here.
     """
     secrets = [{"name": name} for name in image_pull_secrets or []]
+    here = os.getcwd()  # where pods have it too they start in it, so that relative paths agree
     pod = {
         "volumes": volumes,
         "tolerations": tolerations,
@@ -62,7 +63,7 @@ def pod_fields(
     container = {
         "volumeMounts": volume_mounts,
         "imagePullPolicy": image_pull_policy,
-        "workingDir": working_folder(volume_mounts or []),
+        "workingDir": here if is_mounted(here, volume_mounts or []) else None,
     }
     return (
         {name: value for name, value in pod.items() if value},
@@ -79,12 +80,6 @@ def is_mounted(path: str, mounts: list[dict[str, Any]]) -> bool:
         PurePosixPath(os.path.abspath(path)).is_relative_to(str(mount.get("mountPath", "")) or "none")
         for mount in mounts
     )
-
-
-def working_folder(mounts: list[dict[str, Any]]) -> str | None:
-    """Return the current folder where pods have it too: there they start in it, so that relative paths agree."""
-    here = os.getcwd()
-    return here if is_mounted(here, mounts) else None
 
 
 def mounted_package(mounts: list[dict[str, Any]] | None) -> str | None:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUDGET: list[tuple[int, list[str]]] = [
     (2_114, ["espnet3/parallel/"]),
     (
-        2_979,
+        2_975,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -42,13 +42,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (5_647, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (5_640, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
     (2_071, ["espnet3/parallel/runner/"]),
     (1_875, ["espnet3/parallel/views/"]),
     (818, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_729, ["espnet3_parallel/"]),
     (5_221, ["espnet3/components/", "espnet3/systems/"]),
-    (40_999, ["tests/"]),
+    (41_004, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -306,8 +306,6 @@ class Layout:
                 check_ids(ids, parts=2)
         except FileNotFoundError:
             return {}
-        except AttributeError as error:
-            raise DamagedFolderError(f"{self.folder / JOBS} is damaged: {error}") from error
         return jobs
 
     def job_ids(self) -> dict[str, str]:

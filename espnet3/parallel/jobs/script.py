@@ -26,8 +26,8 @@ from espnet3.parallel.backends.loading import asked, parameters
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.errors import ConfigError
 
-# Makes dask-jobqueue's job of a block, with other values of some options
-Make = Callable[[Mapping[str, Any]], Any]
+# Makes dask-jobqueue's job of a block, with other values of some options, and keeps it: it is asked for several times
+Make = Callable[..., Any]
 _OTHER_SHELLS = ("csh", "tcsh", "fish")  # read neither `export NAME=value` nor `$((1 + 2))`
 _PATH = "PYTHONPATH"
 _VARIABLE_PART = re.compile(r"[%$]")
@@ -260,6 +260,6 @@ def _is_requested(row: Backend, options: Mapping[str, Any], name: str, make: Mak
 def _header(make: Make, **changed: Any) -> str:
     with warnings.catch_warnings():  # given for the job itself
         warnings.simplefilter("ignore")
-        job = make(changed)
+        job = make(**changed)
     described = getattr(job, "job_header_dict", None)
     return str(job.job_header if described is None else described)

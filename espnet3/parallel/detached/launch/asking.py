@@ -219,10 +219,8 @@ def _state(
         return JobState.UNKNOWN, f"job {job} is not listed, and nothing says how it ended{said}"
     state, word = JobState.LOST, f"the scheduler no longer has job {job}"
     if answer.known is Known.NO_SUCH_JOB and silent < SILENCE:
-        state = JobState.UNKNOWN
-        word = (
-            f"the scheduler has no job {job}; it counts as ended after {SILENCE:g} s without a sign of life"
-        )
+        state, soon = JobState.UNKNOWN, f"after {SILENCE:g} s without a sign of life"
+        word = f"the scheduler has no job {job}; it counts as ended {soon}"
     elif answer.view is not None:
         state, word = JobState(answer.view.meaning.shard), answer.view.note
     if state.alive:

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -306,7 +306,8 @@ def check(config: ParallelConfig) -> None:
     if any(wrong):
         raise ConfigError("\n".join(filter(None, wrong)))
 
-    def make(changed: Mapping[str, Any]) -> Any:
+    @cache
+    def make(**changed: Any) -> Any:
         return make_job(replace(plan, options={**given, **changed}))
 
     factor = DetachedSettings.of(config.detached).retry_memory_factor

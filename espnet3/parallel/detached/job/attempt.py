@@ -13,7 +13,6 @@ import mmap
 import os
 import signal
 import time
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,7 @@ from espnet3.parallel.detached.states import (
     said_its_end,
 )
 from espnet3.parallel.engine.blame import History, Loss
+from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.settling import Block, Call, to_lines
 from espnet3.parallel.engine.watch import Late, end_process
@@ -213,8 +213,9 @@ class _Attempt:
             self.stopping.end()  # the folder is another worker's
             raise
         except Exception as error:
-            state, why = JobState.FAILED, f"{type(error).__name__}: {error}"
-            traceback.print_exc()
+            _, message, trace = describe_error(error)
+            state, why = JobState.FAILED, f"{type(error).__name__}: {message}"
+            say(trace)
         self.stopping.end()
         self._count()
         self.marks.close()
@@ -295,7 +296,7 @@ class _Attempt:
         # else a hook failed, without an item
         if at < len(self.spec.items) and stop.index == self.spec.items[at]:
             self.outcomes.append_failure(position, stop)
-        print(stop.traceback, flush=True)
+        say(stop.traceback)
         if stop.cause == "runner":
             return f"the runner failed: {stop.error_type}: {stop.message}"
         return self.outcomes.sentence_of(position, stop)

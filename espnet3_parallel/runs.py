@@ -207,7 +207,7 @@ def _of_jobs(found: RunStatus) -> list[str]:
 
 
 def _word(state: JobState) -> str:
-    return state.value.replace("_", " ")
+    return str(state.value).replace("_", " ")
 
 
 def counts_of(found: RunStatus | FolderStatus) -> str:

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -47,13 +48,12 @@ class Fits(Sort):
 
 
 class Number(Sort):
-    """A finite number within bounds; messages describe it by `called`, or else by the bounds."""
-
-    whole = False
+    """A finite number within bounds, perhaps whole; messages describe it by `called`, or else by the bounds."""
 
     def __init__(
         self,
         *,
+        whole: bool = False,
         above: float = -math.inf,
         least: float = -math.inf,
         most: float = math.inf,
@@ -61,12 +61,12 @@ class Number(Sort):
         called: str = "",
         none: str = "",
     ) -> None:
-        is_one = is_whole if self.whole else is_number
-        if self.whole and least == 1:
+        is_one = is_whole if whole else is_number
+        if whole and least == 1:
             called = called or "a positive integer"
         bounds = f" above {above:g}" if above > -math.inf else ""
         bounds += f", {least:g} or more" if least > -math.inf else ""
-        called = called or f"{'an integer' if self.whole else 'a number'}{bounds}"
+        called = called or f"{'an integer' if whole else 'a number'}{bounds}"
         called += f", such as {example}" if example else ""
 
         def must_be(value: Any) -> str:
@@ -77,10 +77,7 @@ class Number(Sort):
         super().__init__(must_be=must_be, none=none)
 
 
-class Whole(Number):
-    """A whole number."""
-
-    whole = True
+Whole = partial(Number, whole=True)
 
 
 class Choice(Sort):

@@ -54,13 +54,9 @@ def registered(config: Any) -> Any:
     parsed = ParallelConfig.parse(config)
     if not _is_omegaconf(config) or _is_none(config):
         return parsed
-    kept = {
-        key: _plain(config[key], "", []) for key in config if not isinstance(key, str) or key not in _names()
-    }
-    given = {key: parsed[key] for key in _names() if key in config or key in ("env", "n_workers", "options")}
-    plain = {
-        key: dict(value) if isinstance(value, Options) else value for key, value in {**kept, **given}.items()
-    }
+    kept = {key: config[key] for key in config if key not in _NAMES}
+    given = {key: parsed[key] for key in _NAMES if key in config or key in ("env", "n_workers", "options")}
+    plain = _plain({**kept, **given}, "", [])
     return sys.modules["omegaconf"].OmegaConf.create(plain, flags={"allow_objects": True})
 
 
@@ -74,10 +70,10 @@ class Options(Mapping[str, Any]):
     __slots__ = ("_values",)
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = {name: _copy(value) for name, value in values.items()}
+        self._values = _plain(values, "", [])
 
     def __getitem__(self, name: str) -> Any:
-        return _copy(self._values[name])
+        return _plain(self._values[name], name, [])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -138,23 +134,22 @@ class ParallelConfig(Mapping[str, Any]):
         return cls(**_checked(config))
 
     def __post_init__(self) -> None:
-        for name, value in _checked({name: getattr(self, name) for name in _names()}).items():
+        for name, value in _checked({name: getattr(self, name) for name in _NAMES}).items():
             object.__setattr__(self, name, Options(value) if name in ("options", "detached") else value)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in _names():
+        if name not in _NAMES:
             raise KeyError(name)
         return getattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_names())
+        return iter(_NAMES)
 
     def __len__(self) -> int:
-        return len(_names())
+        return len(_NAMES)
 
 
-def _names() -> tuple[str, ...]:
-    return tuple(each.name for each in fields(ParallelConfig))
+_NAMES = tuple(each.name for each in fields(ParallelConfig))
 
 
 def _checked(config: Any) -> dict[str, Any]:
@@ -211,7 +206,7 @@ def check_trainer(block: Any, known: Sequence[str] | None = None) -> None:
         return
     problems: list[str] = []
     for key in block:
-        refusal = misplaced_in_trainer(key, _names()) if isinstance(key, str) else ""
+        refusal = misplaced_in_trainer(key, _NAMES) if isinstance(key, str) else ""
         if not refusal and known is not None and key not in known:
             refusal = f"lightning.Trainer has no such argument.{did_you_mean(key, known)}"
         if refusal:
@@ -229,7 +224,7 @@ def not_indented(config: Any) -> str:
     for at, (block, empty, line, _) in enumerate(rows):
         if not empty or block not in ("parallel", "trainer"):
             continue
-        own = _names() if block == "parallel" else OF_TRAINER - {"num_device", "trainer"}
+        own = _NAMES if block == "parallel" else OF_TRAINER - {"num_device", "trainer"}
         parts: list[list[_Row]] = [[], []]  # what the block holds, and its options
         for row in rows[at + 1 :]:
             deeper = [each[:2] for each in parts[0][-1:]] == [("options", True)] and is_option(row[0])
@@ -281,25 +276,21 @@ def _wrong(problems: list[str], block: str = "parallel") -> ConfigError:
 
 
 def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
-    known = _names()
-    for key, value in list(raw.items()):
+    known = f"Known: {', '.join(_NAMES)}"
+    for key, value in [each for each in raw.items() if each[0] not in _NAMES]:
+        place, why = f"{named(key)} = {shown(value, key)}", ""
         if not isinstance(key, str):
-            problems.append(f"{shown(key)} = {shown(value)}: unknown key. Known: {', '.join(known)}")
-        elif key in _WITHOUT_EFFECT:
-            if value:
-                warn_caller(
-                    f"The parallel config: {key} = {shown(value)} has no effect: {_WITHOUT_EFFECT[key]}"
-                )
-            del raw[key]
-        elif key not in known:
-            place = f"{named(key)} = {shown(value, key)}"
-            if why := unknown_key(backend, key, value, (*known, *_WITHOUT_EFFECT)):
-                problems.append(f"{place}: {why}")
-            else:
-                warn_caller(
-                    f"The parallel config: {place} is ignored: no such key. Known: {', '.join(known)}"
-                )
-                del raw[key]
+            why = f"unknown key. {known}"
+        elif key not in _WITHOUT_EFFECT:
+            why = unknown_key(backend, key, value, (*_NAMES, *_WITHOUT_EFFECT))
+        if why:
+            problems.append(f"{place}: {why}")
+            continue
+        del raw[key]
+        if key not in _WITHOUT_EFFECT:
+            warn_caller(f"The parallel config: {place} is ignored: no such key. {known}")
+        elif value:
+            warn_caller(f"The parallel config: {place} has no effect: {_WITHOUT_EFFECT[key]}")
 
 
 def _as_meant(name: str, value: Any, backend: Backend | None) -> Any:
@@ -410,19 +401,15 @@ def _plain(value: Any, where: str, problems: list[str]) -> Any:
 
 
 def _entry(container: Any, key: Any, where: str, problems: list[str]) -> Any:
-    if _is_omegaconf(container):
-        omegaconf = sys.modules["omegaconf"]
-        if omegaconf.OmegaConf.is_missing(container, key):
-            value = MISSING
-        else:
-            try:
-                value = container[key]
-            except omegaconf.errors.OmegaConfBaseException as error:
-                reason = str(error).splitlines()[0]
-                problems.append(f"{where}: {reason}; define what it refers to, or write the value")
-                return MISSING
-    else:
-        value = container[key]
+    omegaconf = sys.modules["omegaconf"] if _is_omegaconf(container) else None
+    unresolved = () if omegaconf is None else omegaconf.errors.OmegaConfBaseException
+    missing = omegaconf is not None and omegaconf.OmegaConf.is_missing(container, key)
+    try:
+        value = MISSING if missing else container[key]
+    except unresolved as error:
+        reason = str(error).splitlines()[0]
+        problems.append(f"{where}: {reason}; define what it refers to, or write the value")
+        return MISSING
     if is_missing(value):
         problems.append(f"{where} = {MISSING}: the value is missing; write one")
         return MISSING
@@ -439,9 +426,3 @@ def _is_none(config: Any) -> bool:
     if not _is_omegaconf(config):
         return config is None
     return sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False) is None
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if isinstance(value, list) else value

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUDGET: list[tuple[int, list[str]]] = [
     (2_087, ["espnet3/parallel/"]),
     (
-        3_062,
+        2_981,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -28,7 +28,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_717, ["espnet3/parallel/pilots/"]),
     (1_187, ["espnet3/parallel/local/"]),
     (
-        4_405,
+        4_400,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -42,13 +42,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (5_806, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (5_640, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
     (2_051, ["espnet3/parallel/runner/"]),
     (1_830, ["espnet3/parallel/views/"]),
     (766, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_497, ["espnet3_parallel/"]),
     (4_952, ["espnet3/components/", "espnet3/systems/"]),
-    (41_019, ["tests/"]),
+    (41_033, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -37,8 +37,7 @@ _OF_OTHERS = {
     *("job_extra_directives", "job_directives_skip", "job_script_prologue", "job_name", "log_directory"),
     *("worker_extra_args", "hosts", "connect_options", "remote_python", "image", "namespace"),
 }
-# Words of ESPnet2 and of job scripts, with their equivalents here.
-_RENAMED = {
+_RENAMED = {  # words of ESPnet2 and of job scripts, with their equivalents here
     **dict.fromkeys(("nj", "inference_nj", "num_workers", "ntasks"), "n_workers"),
     "partition": "queue",
     "time": "walltime",
@@ -63,8 +62,7 @@ _REPLACED = {
     **dict.fromkeys(("train_cmd", "cuda_cmd", "decode_cmd", "cmd"), _COMMAND),
     **dict.fromkeys(("gpu_inference", "ngpu", "num_gpus", "n_gpus", "gpu", "gpus", "gres"), _GPUS),
 }
-# OmegaConf's mark of a missing value, which `ParallelConfig` reports.
-MISSING = "???"
+MISSING = "???"  # OmegaConf's mark of a missing value, which `ParallelConfig` reports
 
 
 def is_missing(value: Any) -> bool:
@@ -100,12 +98,10 @@ def _refused_name(row: Backend | None, name: Any) -> str:
     if name in row.controlled:
         return f"not an option of {row.name}: {row.controlled[name]}"
     known = has_option(row, name)
-    # None: its package is not installed; the option may be right, and building the cluster names the package
-    if known:
-        return ""
-    if meant := _elsewhere(name):
+    if meant := "" if known else _elsewhere(name):
         return meant
-    if known is None and not (name in _OF_OTHERS and _owners(name)):
+    # None: its package is not installed; the option may be right, and building the cluster names the package
+    if known or (known is None and not (name in _OF_OTHERS and _owners(name))):
         return ""
     instead = _instead(row, name)
     if others := _owners(name):

@@ -38,9 +38,8 @@ def quoted_word(text: str) -> str:
     if shlex.quote(text) == text:
         return text
     parts = _VARIABLE.split(text)
-    return (
-        '"' + "".join(part if at % 2 else _SPECIAL.sub(r"\\\1", part) for at, part in enumerate(parts)) + '"'
-    )
+    parts[::2] = [_SPECIAL.sub(r"\\\1", part) for part in parts[::2]]  # between the variables
+    return f'"{"".join(parts)}"'
 
 
 def quoted_words(text: str) -> list[str]:
@@ -93,9 +92,8 @@ def is_size(value: Any) -> bool:
     """Return whether it is a size in bytes, such as "32GB" or 34359738368."""
     if is_number(value):
         return bool(value >= 1 << 20)  # "memory: 32" means 32 bytes to Dask alone
-    return (
-        isinstance(value, str) and _SIZE.fullmatch(value.strip()) is not None and not value.strip().isdigit()
-    )
+    text = value.strip() if isinstance(value, str) else ""
+    return _SIZE.fullmatch(text) is not None and not text.isdigit()
 
 
 def is_memory_limit(value: Any) -> bool:

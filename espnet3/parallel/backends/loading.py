@@ -80,14 +80,9 @@ def has_option(row: Backend, name: str) -> bool | None:
         return False
     if name in row.required or name in row.known:
         return True
-    readable = True
-    for reference in row.signatures:
-        names = parameters(reference)
-        if names is None:
-            readable = False
-        elif name in names:
-            return True
-    return False if readable else None
+    if any(name in (parameters(reference) or ()) for reference in row.signatures):
+        return True
+    return None if any(parameters(reference) is None for reference in row.signatures) else False
 
 
 def allowed_options(row: Backend) -> tuple[str, ...]:

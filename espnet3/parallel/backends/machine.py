@@ -32,8 +32,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 class Gpu:
     """One GPU, or a part of one that NVML lists as a device (MIG)."""
 
-    # its number among the GPUs of the machine, in the order of their PCI bus; a part has that of its GPU
-    index: int
+    index: int  # its number among the GPUs of the machine, in the order of their PCI bus; a part has that of its GPU
     uuid: str  # "GPU-..." or "MIG-..."
     name: str  # model, such as "NVIDIA A100-SXM4-40GB"
 
@@ -56,27 +55,23 @@ def gpus_of_machine() -> list[Gpu]:
         )
     import pynvml
 
+    found = []
     try:
         pynvml.nvmlInit()
+        try:
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                found.append(Gpu(index, pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)))
+                found += _parts(pynvml, handle, index)
+        finally:
+            pynvml.nvmlShutdown()
     except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
         return []
     except pynvml.NVMLError as error:
-        raise _unanswered(error) from error
-    found = []
-    try:
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            found.append(Gpu(index, pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)))
-            found += _parts(pynvml, handle, index)
-    except pynvml.NVMLError as error:
-        raise _unanswered(error) from error
-    finally:
-        pynvml.nvmlShutdown()
+        raise ConfigError(
+            f"the GPUs of this machine cannot be counted: NVML says {error!s}; see nvidia-smi"
+        ) from error
     return found
-
-
-def _unanswered(error: Exception) -> ConfigError:
-    return ConfigError(f"the GPUs of this machine cannot be counted: NVML says {error!s}; see nvidia-smi")
 
 
 def _parts(pynvml: Any, handle: Any, index: int) -> list[Gpu]:
@@ -110,16 +105,21 @@ def visible_gpus(gpus: Sequence[Gpu], variable: str | None) -> tuple[list[Gpu], 
     return left, ""
 
 
-def check_gpus(gpus: Sequence[Gpu], variable: str | None, n_workers: int) -> tuple[list[Gpu], str | None]:
-    """Return the visible GPUs, and a warning where there are more of them than workers."""
+def chosen_gpus(options: Mapping[str, Any], n_workers: int) -> list[str]:
+    """Return the GPUs that workers of this machine share out, as CUDA_VISIBLE_DEVICES names them."""
+    given = options.get(GPU_VARIABLE)
+    given = ",".join(map(str, given)) if isinstance(given, (list, tuple)) else given
+    variable = os.environ.get(GPU_VARIABLE) if given is None else str(given)
+    gpus = gpus_of_machine()
     visible, end = visible_gpus(gpus, variable)
     because = "" if variable is None else f" with CUDA_VISIBLE_DEVICES={variable!r}"
     if end:
         because += f" (which ends for CUDA at {end!r})"
     listed = "; ".join(map(str, visible))
     if n_workers <= len(visible):
-        fewer = n_workers < len(visible)
-        return visible, f"n_workers = {n_workers} of {len(visible)} visible GPUs: {listed}" if fewer else None
+        if n_workers < len(visible):
+            logger.warning("n_workers = %d of %d visible GPUs: %s", n_workers, len(visible), listed)
+        return devices(visible)
     if not gpus:
         raise ConfigError(
             f"n_workers = {n_workers}: env local_gpu needs as many GPUs, and NVML finds no GPU on this machine; "
@@ -129,19 +129,6 @@ def check_gpus(gpus: Sequence[Gpu], variable: str | None, n_workers: int) -> tup
     fix = f"set n_workers: {len(visible)}" if visible else "name some of them"
     of = "" if len(visible) == len(gpus) else f". The machine has {'; '.join(map(str, gpus))}"
     raise ConfigError(f"n_workers = {n_workers}: one for each GPU, and there {there}; {fix}{of}")
-
-
-def chosen_gpus(options: Mapping[str, Any], n_workers: int) -> list[str]:
-    """Return the GPUs that workers of this machine share out, as CUDA_VISIBLE_DEVICES names them."""
-    variable = options.get(GPU_VARIABLE)
-    if variable is None:
-        variable = os.environ.get(GPU_VARIABLE)
-    else:
-        variable = ",".join(map(str, variable)) if isinstance(variable, (list, tuple)) else str(variable)
-    visible, warning = check_gpus(gpus_of_machine(), variable, n_workers)
-    if warning is not None:
-        logger.warning("%s", warning)
-    return devices(visible)
 
 
 def devices(gpus: Sequence[Gpu]) -> list[str]:

@@ -103,23 +103,20 @@ class Question:
             return [([*self.command[:at], *part, *self.command[at + 1 :]], part) for part in parts]
         asked: dict[tuple[str, ...], list[str]] = {}
         for element, (job, index) in elements.items():
-            command = tuple(_filled(part, element, job, index) for part in self.command)
+            command = tuple(filled(part, element, job, index) for part in self.command)
             asked.setdefault(command, []).append(element)
         return [(list(command), ids) for command, ids in asked.items()]
 
-    def is_open(self, answers: Sequence[JobAnswer]) -> bool:
-        """Return whether earlier answers about a job leave this question open."""
-        known = {answer.known for answer in answers}
-        if known & {Known.LISTED, Known.ENDED}:
-            return False
-        return Known.NO_SUCH_JOB not in known or self.only_ends
+    def is_open(self, known: JobAnswer) -> bool:
+        """Return whether what is known of a job leaves this question open: "no such job" does so for its end."""
+        return known is NOT_KNOWN or (known is NO_SUCH_JOB and self.only_ends)
 
     def read(self, element: str, place: tuple[str, str], said: str, listed: Words) -> JobAnswer:
         """Read the answer about an element."""
         names = (re.escape(element), *map(re.escape, place))
-        if self.unknown and re.search(_filled(self.unknown, *names), said, re.MULTILINE):
+        if self.unknown and re.search(filled(self.unknown, *names), said, re.MULTILINE):
             return NO_SUCH_JOB
-        found = list(re.finditer(_filled(self.line, *names), said, re.MULTILINE)) if self.line else []
+        found = list(re.finditer(filled(self.line, *names), said, re.MULTILINE)) if self.line else []
         if not found:
             return NOT_KNOWN
         parts = found[-1].groupdict()
@@ -130,7 +127,8 @@ class Question:
         return answer_of(JobView(meaning, word, given(parts.get("reason") or "")))
 
 
-def _filled(text: str, element: str, job: str, index: str) -> str:
+def filled(text: str, element: str, job: str, index: str) -> str:
+    """Return a word or pattern of a question about one job; a pattern's own braces stay."""
     return text.replace("{id}", element).replace("{job}", job).replace("{index}", index)
 
 
@@ -156,11 +154,6 @@ def submitter() -> str:
         return str(os.getuid())
 
 
-def together(answers: Sequence[JobAnswer]) -> JobAnswer:
-    """Combine the answers to several questions: life before an end, an end before "no such job"."""
-    return min(answers, key=lambda answer: list(Known).index(answer.known), default=NOT_KNOWN)
-
-
 def inquire(
     questions: Sequence[Question],
     places: Mapping[str, tuple[str, str]],
@@ -171,17 +164,17 @@ def inquire(
 
     `ask` runs a command and returns its exit status and its output on both streams; None: it did not answer.
     """
-    said: dict[str, list[JobAnswer]] = {element: [] for element in places}
+    found = dict.fromkeys(places, NOT_KNOWN)
     for question in questions:
-        asked = {element: places[element] for element, got in said.items() if question.is_open(got)}
+        asked = {element: places[element] for element, known in found.items() if question.is_open(known)}
         for command, about in question.commands(asked):
             answered = ask(command)
             if answered is None:
                 break
             status, text = answered
-            found = {element: question.read(element, places[element], text, listed) for element in about}
-            for element, answer in found.items():
-                said[element].append(answer)
-            if status != 0 and all(answer is NOT_KNOWN for answer in found.values()):
+            read = {element: question.read(element, places[element], text, listed) for element in about}
+            said = {element: answer for element, answer in read.items() if answer is not NOT_KNOWN}
+            found.update(said)
+            if status != 0 and not said:
                 break  # it fails without a word about any of them: so would the next one
-    return {element: together(got) for element, got in said.items()}
+    return found

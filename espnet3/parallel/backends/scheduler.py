@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from espnet3.parallel.backends.queue_answers import JobView, Question, given, meaning_of, submitter
+from espnet3.parallel.backends.queue_answers import JobView, Question, filled, given, meaning_of, submitter
 from espnet3.parallel.backends.queue_states import Words
 from espnet3.parallel.errors import ConfigError
 
@@ -132,13 +132,8 @@ class Scheduler:
 
     def array_directive(self, name: str, count: int, limit: int) -> str:
         """Return the directive for an array of `count` elements, `limit` of them at a time, of jobs called `name`."""
-        return self.array.format(
-            first=self.first,
-            last=self.first + count - 1,
-            count=count,
-            limit=limit,
-            name=_plain(name),  # Moab takes no other letters before an array
-        )
+        numbers = {"first": self.first, "last": self.first + count - 1, "count": count, "limit": limit}
+        return self.array.format(**numbers, name=_plain(name))  # Moab takes no other letters before an array
 
     def ids_in(self, said: str, count: int | None = None, otherwise: str = "") -> list[str]:
         """Return the ids of what was submitted, in order."""
@@ -169,13 +164,10 @@ class Scheduler:
     def foreign(self, said: str, jobs: Mapping[str, Sequence[str]]) -> dict[str, str]:
         """Return the name of each of these jobs that the queue calls otherwise than it was submitted."""
         assert self.named is not None
-        told = {
-            each["job"]: each["name"].strip() for each in re.finditer(self.named.line, said, re.MULTILINE)
-        }
-        called = {job: told.get(number_of(job), "") for job in jobs}
-        return {
-            job: name for job, name in called.items() if name and jobs[job] and not _is_of(name, jobs[job])
-        }
+        found = re.finditer(self.named.line, said, re.MULTILINE)
+        told = {each["job"]: each["name"].strip() for each in found}
+        called = {job: told.get(number_of(job), "") for job, own in jobs.items() if own}
+        return {job: name for job, name in called.items() if name and not _is_of(name, jobs[job])}
 
     def sent_elsewhere(self, command: str, script: str) -> str:
         """Return the option, directive or variable that sends a job to another cluster or server; empty: none."""
@@ -193,12 +185,8 @@ class Scheduler:
 
     def query(self, *, elements: bool = False, history: bool = True) -> list[str]:
         """Return the command that lists the jobs of this process's user."""
-        command = self.listing
-        if elements:
-            command = (
-                (history and self.element_listing) or self.plain_listing or self.element_listing or command
-            )
-        return _of_user(command)
+        of_elements = (history and self.element_listing) or self.plain_listing or self.element_listing
+        return _of_user((elements and of_elements) or self.listing)
 
     def query_to_come(self) -> list[str]:
         """Return the command that lists the arrays whose elements are not all made; empty: it makes them at once."""
@@ -230,17 +218,13 @@ class Scheduler:
     def ask_comment(self, element: str) -> list[str]:
         """Return the command that asks why a job or an element waits."""
         assert self.comment is not None
-        return [
-            part.replace("{id}", element).replace("{job}", self.parts_of(element)[0])
-            for part in self.comment[0]
-        ]
+        return [filled(part, element, *self.parts_of(element)) for part in self.comment[0]]
 
     def read_comment(self, said: str) -> str:
         """Return why a job waits, as one line; empty: the answer does not say."""
         assert self.comment is not None
-        found = [
-            next(filter(None, each.groups()), "") for each in re.finditer(self.comment[1], said, re.MULTILINE)
-        ]
+        matches = re.finditer(self.comment[1], said, re.MULTILINE)
+        found = [next(filter(None, each.groups()), "") for each in matches]
         said = "; ".join(dict.fromkeys(filter(None, map(_one_line, found))))
         return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
 

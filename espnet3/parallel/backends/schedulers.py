@@ -35,10 +35,8 @@ SLURM = batch_backend(
         array="--array={first}-{last}%{limit}",
         index="$SLURM_ARRAY_TASK_ID",
         element="{job}_{index}",
-        submitted=(
-            r"Submitted batch job (\d+)(?: on cluster \S+)?",
-            r"(\d+)(?:;\S+)?",
-        ),  # the second: --parsable
+        # the second: --parsable
+        submitted=(r"Submitted batch job (\d+)(?: on cluster \S+)?", r"(\d+)(?:;\S+)?"),
         first=0,
         element_log=("%J", "%A_%a"),
         naming=f"(?:-J|--job-name){_NAME}",
@@ -366,9 +364,7 @@ MOAB = batch_backend(
         ),
         questions=(
             Question(
-                command=("checkjob", "{id}"),
-                line=r"^State:\s+(?P<word>\w+)",
-                unknown=r"invalid job specified",
+                command=("checkjob", "{id}"), line=r"^State:\s+(?P<word>\w+)", unknown="invalid job specified"
             ),
         ),
         look="checkjob {id}",
@@ -406,10 +402,8 @@ OAR = batch_backend(
         # its database forgets no job: the state stands there in a word that begins with the letter of the list
         questions=(Question(command=("oarstat", "-f", "-j", "{id}"), line=r"^\s*state = (?P<word>\w+)"),),
         look="oarstat -fj {id}",
-        comment=(
-            ("oarstat", "-f", "-j", "{id}"),
-            r"^\s*message = (.+)$",
-        ),  # the listing cuts none, but may have none
+        # the listing cuts none, but may have none
+        comment=(("oarstat", "-f", "-j", "{id}"), r"^\s*message = (.+)$"),
         minutes_last=True,
         output="-[OE]|--stdout|--stderr",
         # OARJob ignores log_directory

@@ -34,30 +34,18 @@ _LOCAL = {
     "ip": "LocalCluster replaced it: use host",
     "nthreads": "LocalCluster overwrites it: use threads_per_worker",
     "dashboard": "LocalCluster overwrites it: use dashboard_address and worker_dashboard_address",
-    "scheduler_ip": "the cluster gives each worker the address of its scheduler",
     "nanny": "the cluster connects each worker with its nanny",
     "supervisor": "espnet3.parallel forks and watches the workers itself",
     "gpus": "env: local_gpu has one worker for each GPU",
-    "scheduler": "the cluster gives each worker the address of its scheduler",
+    **dict.fromkeys(("scheduler", "scheduler_ip"), "the cluster tells each worker the scheduler's address"),
 }
 _LOCAL_INSTEAD = {
     **dict.fromkeys(("cores", "threads"), "use n_workers and threads_per_worker"),
     "memory": "use memory_limit, which is per worker",
 }
+
 # LocalCluster hands unknown parameters to its worker class (ours, or a Nanny under dask-cuda), which hands on to Worker
 # what is unknown to it as well.
-_LOCAL_SIGNATURES = (
-    "distributed.deploy.local:LocalCluster.__init__",
-    "espnet3.parallel.local.dask.cluster:ForkedWorker.__init__",
-    "distributed.worker:Worker.__init__",
-)
-_NANNY_SIGNATURES = (
-    "distributed.deploy.local:LocalCluster.__init__",
-    "distributed.nanny:Nanny.__init__",
-    "distributed.worker:Worker.__init__",
-)
-
-
 _LOCAL_ROWS = (
     Backend(
         name="local",
@@ -66,7 +54,11 @@ _LOCAL_ROWS = (
         package="distributed",
         extra=None,
         cluster="distributed.deploy.local:LocalCluster",
-        signatures=_LOCAL_SIGNATURES,
+        signatures=(
+            "distributed.deploy.local:LocalCluster.__init__",
+            "espnet3.parallel.local.dask.cluster:ForkedWorker.__init__",
+            "distributed.worker:Worker.__init__",
+        ),
         controlled=_LOCAL,
         instead=_LOCAL_INSTEAD,
         known=WITHOUT_DASK,
@@ -78,7 +70,12 @@ _LOCAL_ROWS = (
         package="dask_cuda",
         extra="gpu",
         cluster="dask_cuda:LocalCUDACluster",
-        signatures=("dask_cuda.local_cuda_cluster:LocalCUDACluster.__init__", *_NANNY_SIGNATURES),
+        signatures=(
+            "dask_cuda.local_cuda_cluster:LocalCUDACluster.__init__",
+            "distributed.deploy.local:LocalCluster.__init__",
+            "distributed.nanny:Nanny.__init__",
+            "distributed.worker:Worker.__init__",
+        ),
         controlled={
             **_LOCAL,
             "processes": "a GPU worker is always a process",
@@ -102,14 +99,11 @@ _REMOTE_ROWS = (
         required={"hosts": "hosts: [node1, node2] (the first runs the scheduler)"},
         controlled={
             **LAYER,
-            "workers": "SSHCluster makes it from hosts",
-            "worker": "SSHCluster makes it from hosts",
-            "scheduler": "SSHCluster makes it from hosts",
+            **dict.fromkeys(("workers", "worker", "scheduler"), "SSHCluster makes it from hosts"),
             "name": "SSHCluster names itself",
         },
         instead={
-            "threads_per_worker": "use worker_options: {nthreads: ...}",
-            "nthreads": "use worker_options: {nthreads: ...}",
+            **dict.fromkeys(("threads_per_worker", "nthreads"), "use worker_options: {nthreads: ...}"),
             "memory_limit": "use worker_options: {memory_limit: ...}",
             "dashboard_address": "use scheduler_options: {dashboard_address: ...}",
         },

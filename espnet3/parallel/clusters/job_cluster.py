@@ -17,6 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from distributed.core import Status
@@ -187,7 +188,7 @@ def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
 
 def _maker(job_class: Any, options: Mapping[str, Any]) -> Make:
     for_job = script.of_each_job(options)
-    return lambda changed: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **changed})
+    return cache(lambda **new: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **new}))
 
 
 def start_jobs(row: Backend, config: ParallelConfig) -> Any:
@@ -197,8 +198,7 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     if wrong := block_options.problems_here(row, options):
         raise ConfigError("\n".join(wrong))
     folder = block_options.prepare(row, options)
-    cluster = None
-    certificate = None
+    cluster = certificate = None
     try:
         shared = asked(row, options, "shared_temp_directory")
         keys = shared and os.path.expanduser(os.path.expandvars(shared))
@@ -213,7 +213,7 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         cluster = make(**options)
         cluster.folder = folder
         one = _maker(make.job_cls, options)
-        job = one({})
+        job = one()
         commands.refuse_elsewhere(row.name, job.arrays.scheduler, job.submit_command, job.job_script())
         for said in script.misread(row, config.options, one):
             logger.warning("%s", said)
@@ -260,7 +260,7 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         options["log_directory"] = logs  # a job makes its folder when it is built
         block_options.prepare(row, options)
         make = _maker(job_class, options)
-        job = make({})
+        job = make()
         factor = DetachedSettings.of(config.detached).retry_memory_factor
         said = [
             *script.defaults(row, config.options, make),

@@ -224,11 +224,7 @@ class JobKeeper:
         if not self._jobs:
             return
         jobs = {str(each.job.job_id): each for each in self._jobs.values()}
-        try:
-            listing, found = await in_thread(answers, self._scheduler, _ask, list(jobs), history=False)
-        except SubmissionError as error:  # a scheduler that restarts does not answer: its jobs go on
-            self._no_answer = f"{error.command}: {error.stderr}"
-            return
+        listing, found = await in_thread(answers, self._scheduler, _ask, list(jobs), history=False)
         self._no_answer = listing.problem if listing.failed else ""
         for job, answer in found.items():
             each = jobs[job]
@@ -237,7 +233,8 @@ class JobKeeper:
                 each.view = GONE
             elif answer.view is not None:
                 each.view = answer.view  # what is not known stays as it was
-        await self._ask_why()
+        if not listing.failed:  # a scheduler that restarts does not answer: its jobs go on
+            await self._ask_why()
 
     async def _ask_why(self) -> None:
         stuck = any(each.view.state is QueueState.HELD and not each.comment for each in self._jobs.values())

@@ -40,6 +40,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 # The name multiprocessing gives a parent's main script in a child: its `__main__` guard is false then.
 SCRIPT = "__mp_main__"
 _FIX = "put it at the top level of a .py file and import it from there"
+GUARD = "what is not a definition in it belongs under `if __name__ == '__main__':`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,8 @@ class JobSpec:
         return {"schema": SCHEMA, **asdict(self), "items": items_to_json(self.items)}
 
     @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> JobSpec:
-        """Return the spec from the data of `to_json`."""
+    def from_json(cls, plain: dict[str, Any], file: Path | str = "the spec of this job") -> JobSpec:
+        """Return the spec from the data of `to_json`, of a file."""
         values = dict(plain)
         schema = values.pop("schema", None)
         if schema != SCHEMA:
@@ -121,16 +122,14 @@ class JobSpec:
             values["policy"] = Policy(**values["policy"])
             values["surroundings"] = Surroundings(**values["surroundings"])
             return cls(**values)
-        except (KeyError, TypeError) as error:
-            raise ConfigError(f"the spec of this job is damaged: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(file, 0, error) from error
 
 
 def read_spec(path: Path, own: bool = True) -> JobSpec:
     """Read a spec from its file."""
     try:
-        return JobSpec.from_json(read_json(path, JobSpec, own=own))
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged(path, 0, error) from error
+        return JobSpec.from_json(read_json(path, JobSpec, own=own), path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such spec; `espnet3-parallel retry` writes specs again") from None
 
@@ -199,9 +198,8 @@ def _container(omegaconf: Any, config: Any, name: str) -> Any:
     try:
         resolved = conf.to_container(config, resolve=True)
     except omegaconf.errors.OmegaConfBaseException as error:
-        raise ConfigError(
-            f"the provider's {name} cannot be resolved: {str(error).splitlines()[0]}"
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"the provider's {name} cannot be resolved: {reason}") from error
     written = conf.to_container(config, resolve=False)
     if "${oc.env:" not in str(written):
         return resolved
@@ -312,11 +310,6 @@ class ClassRef:
     script: bool = False  # the file is a script that was run as `__main__`, and is loaded by its path
 
     @property
-    def shown(self) -> str:
-        """Its name in messages."""
-        return f"{self.module}.{self.name}"
-
-    @property
     def root(self) -> Path:
         """The folder that its module is imported from."""
         file = Path(self.file).resolve()
@@ -388,7 +381,7 @@ def _import(ref: ClassRef) -> ModuleType:
     except Exception as error:  # a user's module may raise anything while it is imported
         raise _cannot(ref, error) from error
     file = own_attribute(module, "__file__")
-    if not is_ours(ref.module) and not (isinstance(file, str) and _same_file(file, ref.file)):
+    if not is_ours(ref.module) and not (isinstance(file, str) and same_file(file, ref.file)):
         raise ConfigError(
             f"a detached job that imports {ref.module} gets {file}, and the one meant is {ref.file}: "
             "rename one of them, or change sys.path"
@@ -396,7 +389,8 @@ def _import(ref: ClassRef) -> ModuleType:
     return module
 
 
-def _same_file(one: str, other: str) -> bool:
+def same_file(one: str | Path, other: str | Path) -> bool:
+    """Return whether two paths lead to one file or folder; where one leads nowhere, whether they are the same."""
     try:
         return os.path.samefile(one, other)
     except OSError:
@@ -405,7 +399,7 @@ def _same_file(one: str, other: str) -> bool:
 
 def _load_script(ref: ClassRef) -> ModuleType:
     known = sys.modules.get(SCRIPT)
-    if known is not None and _same_file(str(known.__file__), ref.file):
+    if known is not None and same_file(str(known.__file__), ref.file):
         return known
     if not os.path.isfile(ref.file):
         raise ConfigError(
@@ -440,7 +434,5 @@ def _execute(ref: ClassRef, name: str) -> ModuleType:
 
 def _cannot(ref: ClassRef, error: BaseException) -> ConfigError:
     what = f"run {ref.file}" if ref.script else f"import {ref.module} ({ref.file})"
-    guard = (
-        "; what is not a definition in it belongs under `if __name__ == '__main__':`" if ref.script else ""
-    )
+    guard = f"; {GUARD}" if ref.script else ""
     return ConfigError(f"a detached job cannot {what}: {type(error).__name__}: {error}{guard}")

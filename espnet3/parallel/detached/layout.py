@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from espnet3.parallel.backends.scheduler import check_ids
-from espnet3.parallel.detached.job_spec import JobSpec, items_from_json, items_to_json
+from espnet3.parallel.detached.job_spec import JobSpec, items_from_json, items_to_json, same_file
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import (
@@ -180,17 +180,8 @@ def positions(file: Path) -> Iterator[int]:
 
 def stretches(part: bytes | bytearray, begin: int, wanted: Collection[int]) -> list[list[int]]:
     """Return the stretches [begin, end) of positions that are in one of the wanted states."""
-    found: list[list[int]] = []
-    if not any(state in part for state in wanted):
-        return found
-    for position, state in enumerate(part, begin):
-        if state not in wanted:
-            continue
-        if found and found[-1][1] == position:
-            found[-1][1] = position + 1
-        else:
-            found.append([position, position + 1])
-    return found
+    found = re.finditer(b"[%b]+" % bytes(wanted), part)
+    return [[begin + each.start(), begin + each.end()] for each in found]
 
 
 def by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float, list[int]]]:
@@ -278,7 +269,10 @@ class Layout:
 
     def template(self) -> JobSpec:
         """Read the part of the specs that all shards share."""
-        return JobSpec.from_json(self.read(TEMPLATE, JobSpec)).moved_to(self.run)
+        return self._template().moved_to(self.run)
+
+    def _template(self) -> JobSpec:
+        return JobSpec.from_json(self.read(TEMPLATE, JobSpec), self.folder / TEMPLATE)
 
     def write_template(self, spec: JobSpec) -> None:
         """Write the part of the specs that all shards share; its folder becomes the run's home."""
@@ -287,15 +281,10 @@ class Layout:
     def home(self) -> Path | None:
         """Return the folder that the last jobs were submitted for, if this one is a copy of it or was moved."""
         try:
-            home = Path(JobSpec.from_json(self.read(TEMPLATE, JobSpec)).run)
+            home = Path(self._template().run)
         except FileNotFoundError:  # its submission has not come that far
             return None
-        if os.path.abspath(home) == os.path.abspath(self.run):
-            return None
-        try:
-            return None if home.samefile(self.run) else home
-        except OSError:
-            return home
+        return None if same_file(home, self.run) else home
 
     def original(self) -> Path | None:
         """Return the run that this folder was copied from; the jobs noted here belong to it."""
@@ -317,8 +306,6 @@ class Layout:
                 check_ids(ids, parts=2)
         except FileNotFoundError:
             return {}
-        except AttributeError as error:
-            raise DamagedFolderError(f"{self.folder / JOBS} is damaged: {error}") from error
         return jobs
 
     def job_ids(self) -> dict[str, str]:

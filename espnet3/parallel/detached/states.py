@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -41,9 +41,7 @@ class Marks:
             "job": job_name(os.getsid(0)),
             "pid": os.getpid(),
         }
-        self._fd = os.open(
-            folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
-        )
+        self._fd = open_to_write(folder / MARK, 0)
         self.note()  # a death is counted once
         os.ftruncate(self._fd, _WIDTH + 1)
 
@@ -180,25 +178,30 @@ STALE = 30.0  # seconds of silence after which a worker of another host counts a
 class JobState(str, Enum):
     """The state of a shard's job; `sentence` says what it means."""
 
-    NEW = "new"
-    PENDING = "pending"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    UNFINISHED = "unfinished"
-    NOT_STARTED = "not_started"
-    CANCELLED = "cancelled"
-    PREEMPTED = "preempted"
-    TIMEOUT = "timeout"
-    OUT_OF_MEMORY = "out_of_memory"
-    NODE_FAIL = "node_fail"
-    LOST = "lost"
-    UNKNOWN = "unknown"
+    sentence: str
 
-    @property
-    def sentence(self) -> str:
-        """The meaning of the state, in a sentence."""
-        return _SENTENCES[self]
+    def __new__(cls, value: str, sentence: str = "") -> JobState:  # noqa: D102
+        state = str.__new__(cls, value)
+        state._value_, state.sentence = value, sentence
+        return state
+
+    NEW = "new", "its spec is written, and no job was submitted yet"
+    PENDING = "pending", "no job has begun it: its own is queued, or another one takes it"
+    RUNNING = "running", "a worker holds its lease and gives signs of life"
+    DONE = "done", "every item has an outcome on disk"
+    FAILED = "failed", "it stopped at an error; its log and `status` say which, and retry runs it again"
+    UNFINISHED = (
+        "unfinished",
+        "it ended in order before its last item, at its walltime or on a signal; retry goes on there",
+    )
+    NOT_STARTED = "not_started", "the run was stopped before its first item; retry runs it"
+    CANCELLED = "cancelled", "it was cancelled; retry goes on where it was"
+    PREEMPTED = "preempted", "another job took its place; retry goes on where it was"
+    TIMEOUT = "timeout", "the scheduler ended it at its walltime; retry goes on where it was"
+    OUT_OF_MEMORY = "out_of_memory", "it was killed because it took more memory than it had asked for"
+    NODE_FAIL = "node_fail", "its node went down; retry goes on where it was"
+    LOST = "lost", "its job is gone without a word: killed, or its host is down; retry goes on where it was"
+    UNKNOWN = "unknown", "it gives no sign of life, and its scheduler does not say what became of it"
 
     @property
     def alive(self) -> bool:
@@ -206,22 +209,7 @@ class JobState(str, Enum):
         return self in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
 
 
-_SENTENCES = {
-    JobState.NEW: "its spec is written, and no job was submitted yet",
-    JobState.PENDING: "no job has begun it: its own is queued, or another one takes it",
-    JobState.RUNNING: "a worker holds its lease and gives signs of life",
-    JobState.DONE: "every item has an outcome on disk",
-    JobState.FAILED: "it stopped at an error; its log and `status` say which, and retry runs it again",
-    JobState.UNFINISHED: "it ended in order before its last item, at its walltime or on a signal; retry goes on there",
-    JobState.NOT_STARTED: "the run was stopped before its first item; retry runs it",
-    JobState.CANCELLED: "it was cancelled; retry goes on where it was",
-    JobState.PREEMPTED: "another job took its place; retry goes on where it was",
-    JobState.TIMEOUT: "the scheduler ended it at its walltime; retry goes on where it was",
-    JobState.OUT_OF_MEMORY: "it was killed because it took more memory than it had asked for",
-    JobState.NODE_FAIL: "its node went down; retry goes on where it was",
-    JobState.LOST: "its job is gone without a word: killed, or its host is down; retry goes on where it was",
-    JobState.UNKNOWN: "it gives no sign of life, and its scheduler does not say what became of it",
-}
+Queue = dict[int, tuple[JobState, str]]  # what a backend says of shards: a state, and a remark on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +281,8 @@ class RunStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain JSON data."""
-        plain = {
-            name: getattr(self, name)
-            for name in ("run", "env", "done", "alive", "merged", "items", "ok", "failed")
-        }
+        names = ("run", "env", "done", "alive", "merged", "items", "ok", "failed")
+        plain = {name: getattr(self, name) for name in names}
         states = {state.value: count for state, count in self.counts.items()}
         return {
             **plain,
@@ -307,12 +293,7 @@ class RunStatus:
 
 
 def shard_status(
-    layout: Layout,
-    plan: Plan,
-    number: int,
-    job_id: str,
-    now_ns: int,
-    queue: Mapping[int, tuple[JobState, str]] | None,
+    layout: Layout, plan: Plan, number: int, job_id: str, now_ns: int, queue: Queue | None
 ) -> ShardStatus:
     """Return the state of one shard: files first, what the scheduler says second."""
     folder = layout.shard(number)
@@ -385,7 +366,7 @@ def is_free(folder: Path) -> bool:
     return released and not (folder / DONE).exists() and said_its_end(folder) is None
 
 
-def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
+def holder_lives(folder: Path, now_ns: int) -> bool:
     """Return whether a folder's lease is held by a process that gives signs of life, without waiting."""
     newest, held = _newest_lease(folder)
     if newest is None or held is None or held.get("released") or is_copied(folder, held):
@@ -394,7 +375,7 @@ def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
     if alive is not None:
         return alive
     try:
-        return abs(now_ns - newest.stat().st_mtime_ns) < stale * 1e9
+        return abs(now_ns - newest.stat().st_mtime_ns) < STALE * 1e9
     except FileNotFoundError:
         return False
 

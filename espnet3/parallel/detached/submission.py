@@ -15,7 +15,7 @@ import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.job_spec import (
     CHECKED,
+    GUARD,
     ClassRef,
     JobSpec,
     job_environment,
@@ -33,11 +34,11 @@ from espnet3.parallel.detached.job_spec import (
     refer,
 )
 from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs, settle_in
-from espnet3.parallel.detached.launch.job_arrays import walltime
 from espnet3.parallel.detached.layout import ENDED, FOLDER, RUNNER, Layout, Plan
 from espnet3.parallel.detached.looking.detached_run import DetachedRun, runner_attributes
 from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.jobs.script import set_walltime
 from espnet3.parallel.ledger.files import make_folder, refuse_others, write_json
 from espnet3.parallel.ledger.folder import SHARDS, open_run, resumed
 from espnet3.parallel.ledger.identity import Identity
@@ -46,7 +47,7 @@ from espnet3.parallel.messages import counted
 from espnet3.parallel.provenance.record import changed_files, shortened
 from espnet3.parallel.runner.hooks import is_default
 from espnet3.parallel.runner.run import Run
-from espnet3.parallel.runner.shards import write_manifest
+from espnet3.parallel.runner.shards import cut, write_manifest
 
 _CALLER = 3  # frames from here to the line that calls the runner
 _PER_WORKER = 4  # shards: late ones even out; each builds the env once
@@ -63,7 +64,7 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
             f"edited since this process imported it, so that jobs would compute with other code: "
             f"{'; '.join(shortened(changed))}. Start the program (or the notebook's kernel) again"
         )
-    workers = runner.async_num_workers or config.n_workers
+    config = replace(config, n_workers=runner.async_num_workers or config.n_workers)
     folder = run.folder
     if folder is None:  # a new one: the runner's name, the time, and four letters
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
@@ -73,13 +74,13 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
     specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{folder.name}-{uuid.uuid4().hex[:8]}"
     fresh = not folder.exists()
     with Trial(spec, config.env) as trial:
-        launcher(config.env).check(replace(config, n_workers=workers))
+        launcher(config.env).check(config)
         refuse_living(folder)
         if not fresh:
             refuse_others(folder)
             trial.passed()  # a folder that was there is not touched for a run that no job could do
         try:
-            layout, plan, shards = _write_and_submit(run, identity, config, spec, specs, workers, trial)
+            layout, plan, shards = _write_and_submit(run, identity, config, spec, specs, trial)
         except BaseException:
             if fresh and trial.failed:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -111,13 +112,7 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
 
 
 def _write_and_submit(
-    run: Run,
-    identity: Identity,
-    config: ParallelConfig,
-    spec: JobSpec,
-    specs: Path,
-    workers: int,
-    trial: Trial,
+    run: Run, identity: Identity, config: ParallelConfig, spec: JobSpec, specs: Path, trial: Trial
 ) -> tuple[Layout, Plan, list[int]]:
     folder, items, runner = Path(spec.run), run.items, run.runner
     settings = DetachedSettings.of(config.detached)
@@ -127,7 +122,8 @@ def _write_and_submit(
             bounds = [*opened.plan[SHARDS], len(items)]
         else:
             align = run.align if run.batch_forward is not None else 1
-            bounds = shard_bounds(len(items), settings.shards, workers, run.cost, align)
+            n, wanted = len(items), settings.shards or _PER_WORKER * config.n_workers
+            bounds = [*cut(n, wanted, run.cost, align), n]
         before = _plan_of(layout, spec, bounds, fresh=runner.resume is False)
         if before is None:
             kind = SESSION if run.writes else SPLIT
@@ -148,7 +144,7 @@ def _write_and_submit(
             specs=shown,
             outcomes=outcomes,
             env=config.env,
-            n_workers=workers,
+            n_workers=config.n_workers,
             options=json.loads(json.dumps(dict(config.options), default=str)),
             settings=json.loads(json.dumps(dict(config.detached), default=str)),
             code=identity.code,
@@ -226,7 +222,7 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         max_failures=runner.max_failures,
         total=identity.indices["count"],
         setup_timeout=timeout,
-        walltime=walltime(config),
+        walltime=set_walltime(row(config.env), dict(config.options)),
         batched=run.batch_forward is not None,
         hooks=run.writes,
         keep_values=run.keeps,
@@ -234,25 +230,6 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         entries=run.entries(folder),
         given="" if runner.output_dir is None else str(runner.output_dir),
     )
-
-
-def shard_bounds(
-    n: int, shards: int | None, workers: int, cost: Sequence[float] | None, align: int
-) -> list[int]:
-    """Return the positions at which shards begin, and the number of items at the end."""
-    if n == 0:
-        return [0]
-    wanted = min(n, shards or _PER_WORKER * workers)
-    if cost is None or not any(cost):
-        found = {n * number // wanted // align * align for number in range(wanted)}
-        return [*sorted(found), n]
-    found = {0}
-    goal, have = sum(cost) / wanted, 0.0
-    for position in range(n):
-        have += cost[position]
-        if have >= goal * len(found) * (1 - 1e-9) and (position + 1) % align == 0 and position + 1 < n:
-            found.add(position + 1)
-    return [*sorted(found), n]
 
 
 class Trial:
@@ -303,8 +280,7 @@ class Trial:
             status = self._process.wait(_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise ConfigError(
-                f"importing {self._spec.runner.file} in a detached job took more than {_SECONDS:g} s: what is not a "
-                "definition in it belongs under `if __name__ == '__main__':`"
+                f"importing {self._spec.runner.file} in a detached job took more than {_SECONDS:g} s: {GUARD}"
             ) from error
         if status == 0:
             self.failed = False

@@ -77,6 +77,7 @@ class Said:
 
 
 Ask = Callable[[list[str]], Said]
+Named = Mapping[str, Sequence[str]]  # jobs by their ids, each with the names that the queue may have for it
 
 
 def run(
@@ -140,9 +141,8 @@ def submitting(scheduler: Scheduler) -> Iterator[None]:
         yield
     except SubmissionError as error:
         if error.may_have_queued:
-            error.hint = (
-                f"Before it is submitted again, look for it in the queue: {shlex.join(scheduler.query())}"
-            )
+            look = shlex.join(scheduler.query())
+            error.hint = f"Before it is submitted again, look for it in the queue: {look}"
         raise
 
 
@@ -185,8 +185,8 @@ class Listing:
 
     views: Mapping[str, JobView]  # jobs and elements by id
     to_come: Mapping[str, int]  # by the job of an array, the first index whose element is not made yet
-    problem: str  # errors that the commands printed
-    failed: bool  # the listing command had an exit status of its own
+    problem: str  # errors that the commands printed, or why there is no answer
+    failed: bool  # the listing command did not answer, or had an exit status of its own
 
     def answer(self, scheduler: Scheduler, element: str) -> JobAnswer:
         """Return what the listing says about an element."""
@@ -203,11 +203,9 @@ class Listing:
 
 def _look(scheduler: Scheduler, ask: Ask, *, elements: bool, history: bool) -> Listing:
     said = ask(scheduler.query(elements=elements, history=history))
-    problem = said.problem
     if scheduler.no_history and scheduler.no_history in said.error:
         said = ask(scheduler.query(elements=elements, history=False))
-        problem = said.problem
-    to_come: dict[str, int] = {}
+    problem, to_come = said.problem, dict[str, int]()
     command = scheduler.query_to_come() if history else []
     if command:  # after the listing: an element that is made in between is left out by both, and asked about
         late = ask(command)
@@ -224,11 +222,16 @@ def answers(
     """Return what a scheduler says about jobs: by its listing, or by its answers to questions.
 
     A listing may be cut short, stale or empty, and proves the end of no job that it leaves out. With `history` jobs
-    that have ended or are not made yet are listed, too, where the scheduler can.
+    that have ended or are not made yet are listed, too, where the scheduler can. A scheduler that does not answer the
+    first command is asked no more: nothing is known.
     """
     parts = {job: scheduler.parts_of(job) for job in jobs}
     elements = history or any(index for _, index in parts.values())
-    listing = _look(scheduler, ask, elements=elements, history=history)
+    try:
+        listing = _look(scheduler, ask, elements=elements, history=history)
+    except SubmissionError as error:
+        why = f"{error.command}: {error.stderr.strip()}"
+        return Listing({}, {}, why, failed=True), dict.fromkeys(jobs, NOT_KNOWN)
     found = {job: listing.answer(scheduler, job) for job in jobs}
     left = {job: place for job, place in parts.items() if found[job] is NOT_KNOWN}
 
@@ -306,9 +309,7 @@ class NotCancelled:
         return "; ".join(dict.fromkeys([*self.foreign.values(), *self.refused.values()]))
 
 
-def cancel(
-    scheduler: Scheduler, ask: Ask, command: Sequence[str], jobs: Mapping[str, Sequence[str]]
-) -> NotCancelled:
+def cancel(scheduler: Scheduler, ask: Ask, command: Sequence[str], jobs: Named) -> NotCancelled:
     """Cancel jobs, or whole arrays, that the queue does not call otherwise than they were submitted."""
     foreign = {
         job: f"job {job} is {name!r} in the queue, not {' or '.join(jobs[job])}: it is another one, and was left alone"
@@ -326,7 +327,7 @@ def cancel(
     return NotCancelled(foreign, refused)
 
 
-def _foreign(scheduler: Scheduler, ask: Ask, jobs: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def _foreign(scheduler: Scheduler, ask: Ask, jobs: Named) -> dict[str, str]:
     said: list[str] = []
     try:
         said.extend(ask(question).out for question in scheduler.ask_names([job for job in jobs if jobs[job]]))
@@ -399,20 +400,14 @@ class JobsToCancel:
             )
 
 
-def _cancel_in_time(
-    scheduler: Scheduler, command: Sequence[str], jobs: Mapping[str, Sequence[str]]
-) -> NotCancelled:
+def _cancel_in_time(scheduler: Scheduler, command: Sequence[str], jobs: Named) -> NotCancelled:
     end = time.monotonic() + AT_END
 
     def ask(words: list[str]) -> Said:
         return run(words, seconds=max(1.0, end - time.monotonic()))
 
     left = cancel(scheduler, ask, command, jobs)
-    try:
-        known = answers(scheduler, ask, list(left.refused))[1] if left.refused else {}
-    except SubmissionError as error:
-        logger.debug("%s", error)
-        return left
+    known = answers(scheduler, ask, list(left.refused))[1] if left.refused else {}
     gone = (Known.ENDED, Known.NO_SUCH_JOB)
     refused = {job: said for job, said in left.refused.items() if known[job].known not in gone}
     return NotCancelled(left.foreign, refused)

@@ -26,8 +26,8 @@ from espnet3.parallel.backends.loading import asked, parameters
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.errors import ConfigError
 
-# Makes dask-jobqueue's job of a block, with other values of some options
-Make = Callable[[Mapping[str, Any]], Any]
+# Makes dask-jobqueue's job of a block, with other values of some options, and keeps it: it is asked for several times
+Make = Callable[..., Any]
 _OTHER_SHELLS = ("csh", "tcsh", "fish")  # read neither `export NAME=value` nor `$((1 + 2))`
 _PATH = "PYTHONPATH"
 _VARIABLE_PART = re.compile(r"[%$]")
@@ -61,9 +61,8 @@ def _shell(scheduler: Scheduler, script: str) -> str:
     words = line.removeprefix("#!").split() if line.startswith("#!") else []
     if words and os.path.basename(words[0]) == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    chosen = (
-        re.findall(rf"(?m)^{re.escape(scheduler.mark)} *-S *(\S+)", script) if scheduler.shell_line else []
-    )
+    pattern = rf"(?m)^{re.escape(scheduler.mark)} *-S *(\S+)"
+    chosen = re.findall(pattern, script) if scheduler.shell_line else []
     return str((chosen or words or ["/bin/sh"])[0])
 
 
@@ -261,6 +260,6 @@ def _is_requested(row: Backend, options: Mapping[str, Any], name: str, make: Mak
 def _header(make: Make, **changed: Any) -> str:
     with warnings.catch_warnings():  # given for the job itself
         warnings.simplefilter("ignore")
-        job = make(changed)
+        job = make(**changed)
     described = getattr(job, "job_header_dict", None)
     return str(job.job_header if described is None else described)

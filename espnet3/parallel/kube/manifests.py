@@ -51,6 +51,7 @@ def pod_fields(
     The parameters are the options; `espnet3.parallel.backends` reads their names here.
     """
     secrets = [{"name": name} for name in image_pull_secrets or []]
+    here = os.getcwd()  # where pods have it too they start in it, so that relative paths agree
     pod = {
         "volumes": volumes,
         "tolerations": tolerations,
@@ -62,7 +63,7 @@ def pod_fields(
     container = {
         "volumeMounts": volume_mounts,
         "imagePullPolicy": image_pull_policy,
-        "workingDir": working_folder(volume_mounts or []),
+        "workingDir": here if is_mounted(here, volume_mounts or []) else None,
     }
     return (
         {name: value for name, value in pod.items() if value},
@@ -79,12 +80,6 @@ def is_mounted(path: str, mounts: list[dict[str, Any]]) -> bool:
         PurePosixPath(os.path.abspath(path)).is_relative_to(str(mount.get("mountPath", "")) or "none")
         for mount in mounts
     )
-
-
-def working_folder(mounts: list[dict[str, Any]]) -> str | None:
-    """Return the current folder where pods have it too: there they start in it, so that relative paths agree."""
-    here = os.getcwd()
-    return here if is_mounted(here, mounts) else None
 
 
 def mounted_package(mounts: list[dict[str, Any]] | None) -> str | None:
@@ -109,12 +104,11 @@ def more_memory(resources: Mapping[str, Any] | None, factor: float) -> dict[str,
     """Return resources with so many times the memory; amounts are text, as Kubernetes writes them."""
     from dask.utils import parse_bytes
 
-    found: dict[str, Any] = {
-        kind: {name: str(amount) for name, amount in each.items()} for kind, each in (resources or {}).items()
-    }
-    for each in found.values():
+    found: dict[str, Any] = {}
+    for kind, each in (resources or {}).items():
+        found[kind] = {name: str(amount) for name, amount in each.items()}
         if "memory" in each and factor != 1.0:
-            each["memory"] = str(round(parse_bytes(each["memory"]) * factor))
+            found[kind]["memory"] = str(round(parse_bytes(str(each["memory"])) * factor))
     return found
 
 
@@ -173,8 +167,7 @@ def manifests(
     each = version >= PER_INDEX
     if each:
         spec["backoffLimitPerIndex"] = _ATTEMPTS
-        rules.append(_by_status("Ignore", AGAIN))
-        rules.append(_by_status("FailIndex", *_FINAL))
+        rules += [_by_status("Ignore", AGAIN), _by_status("FailIndex", *_FINAL)]
     else:
         spec["backoffLimit"] = _ATTEMPTS * len(shards)
     if version >= POLICIES:

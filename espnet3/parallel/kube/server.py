@@ -100,15 +100,10 @@ class Server:
     def may(self, verb: str, group: str, resource: str) -> bool:
         """Return whether this user has a right in the namespace."""
         name, _, part = resource.partition("/")
-        asked = {
-            "namespace": self.namespace,
-            "verb": verb,
-            "group": group,
-            "resource": name,
-            "subresource": part,
-        }
-        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
-        answer = self.post(_REVIEW, {**review, "spec": {"resourceAttributes": asked}})
+        asked = {"verb": verb, "group": group, "resource": name, "subresource": part}
+        spec = {"resourceAttributes": {"namespace": self.namespace, **asked}}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
+        answer = self.post(_REVIEW, review)
         return bool(answer["status"].get("allowed"))
 
     def path(self, group: str, kind: str, name: str = "") -> str:
@@ -217,24 +212,19 @@ def current_context() -> str:
 def waits_for(pod: Mapping[str, Any]) -> str:
     """Return why a pod or its container does not run: the scheduler's reason, or the node's; "": nothing is said."""
     status = pod.get("status", {})
-    for container in pod.get("status", {}).get("containerStatuses", []):
-        waiting = container.get("state", {}).get("waiting")
-        if waiting:
-            return joined(waiting.get("reason"), waiting.get("message"))
-    for condition in status.get("conditions", []):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return joined(condition.get("reason"), condition.get("message"))
-    return joined(status.get("reason"), status.get("message"))
+    waits = [each.get("state", {}).get("waiting") for each in status.get("containerStatuses", [])]
+    placed = (each for each in status.get("conditions", []) if each.get("type") == "PodScheduled")
+    waits += [each for each in placed if each.get("status") == "False"]
+    return joined(next(filter(None, waits), status))
 
 
 def how_it_ended(pod: Mapping[str, Any]) -> tuple[int | None, str]:
     """Return the exit status of a pod's container, and what Kubernetes calls its end; None: it has none."""
-    for container in pod.get("status", {}).get("containerStatuses", []):
-        for state in (container.get("state", {}), container.get("lastState", {})):
-            ended = state.get("terminated")
-            if ended:
-                return ended.get("exitCode"), joined(ended.get("reason"), ended.get("message"))
-    return None, joined(pod.get("status", {}).get("reason"), pod.get("status", {}).get("message"))
+    status = pod.get("status", {})
+    containers = status.get("containerStatuses", [])
+    states = (each.get(when, {}) for each in containers for when in ("state", "lastState"))
+    ended = next(filter(None, (state.get("terminated") for state in states)), status)
+    return ended.get("exitCode"), joined(ended)
 
 
 def is_disrupted(pod: Mapping[str, Any]) -> bool:
@@ -268,7 +258,7 @@ def events_of(server: Server, name: str) -> list[str]:
     except RefusedError as error:
         return [f"(its events cannot be read: {error})"]
     found.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
-    return [joined(event.get("reason"), event.get("message")) for event in found[-_EVENTS:]]
+    return list(map(joined, found[-_EVENTS:]))
 
 
 def log_of(server: Server, pod: Mapping[str, Any], lines: int = _LINES) -> str:
@@ -285,6 +275,6 @@ def log_of(server: Server, pod: Mapping[str, Any], lines: int = _LINES) -> str:
     return ""
 
 
-def joined(reason: Any, message: Any) -> str:
-    """Return what Kubernetes says of something in one line."""
-    return ": ".join(str(part).strip() for part in (reason, message) if part)
+def joined(what: Mapping[str, Any]) -> str:
+    """Return the reason and the message of a state, condition or event in one line."""
+    return ": ".join(str(part).strip() for part in map(what.get, ("reason", "message")) if part)

@@ -31,9 +31,8 @@ def cluster_spec(options: dict[str, Any], config: ParallelConfig) -> dict[str, A
     name = options.pop("name", None) or manifests.new_name()
     custom = options.pop("custom_cluster_spec", None)
     if custom is not None:
-        return _custom(
-            custom, [*given, *pod, *(each for each in container if each != "workingDir")], n_workers
-        )
+        beside = [each for each in (*given, *pod, *container) if each != "workingDir"]
+        return _custom(custom, beside, n_workers)
     spec = _made(name, n_workers, given)
     scheduler, worker = spec["spec"]["scheduler"]["spec"], spec["spec"]["worker"]["spec"]
     for each in (scheduler, worker):
@@ -77,9 +76,8 @@ def _custom(custom: Any, beside: list[str], n_workers: int) -> dict[str, Any]:
         except (OSError, yaml.YAMLError) as error:
             raise ConfigError(f"options.custom_cluster_spec cannot be read: {error}") from error
     try:
-        made = copy.deepcopy(
-            {**custom, "metadata": {**custom["metadata"], "name": custom["metadata"]["name"]}}
-        )
+        metadata = {**custom["metadata"], "name": custom["metadata"]["name"]}
+        made = copy.deepcopy({**custom, "metadata": metadata})
         made["spec"]["worker"]["replicas"] = n_workers
         complete = bool(made["spec"]["scheduler"]["spec"]["containers"]) and made["kind"] == "DaskCluster"
     except (KeyError, TypeError) as error:

@@ -133,11 +133,12 @@ class Run:
     def identity(self) -> Identity:
         """Return the run's identity, by which its folder is recognised."""
         from espnet3.parallel.ledger.identity import identify  # here: it is a tenth of a second
-        from espnet3.parallel.runner.shards import FEW, cut
+        from espnet3.parallel.runner.shards import FEW, SHARDS, cut
 
         runner, provider = self.runner, self.runner.provider
         lists = takes_lists(type(runner), checked_batch_size(runner.batch_size))
-        few = self.cost is None and len(self.items) <= FEW and not lists  # a list says what goes together
+        n = len(self.items)
+        few = self.cost is None and n <= FEW and not lists  # a list says what goes together
         return identify(
             type(runner),
             type(provider),
@@ -146,7 +147,7 @@ class Run:
             seed=runner.seed,
             lists=lists,
             policy=asdict(self.policy),
-            plan={"shards": cut(len(self.items), self.cost, self.align, few)} if self.writes else {},
+            plan={"shards": cut(n, n // 2 if few else SHARDS, self.cost, self.align)} if self.writes else {},
         )
 
 

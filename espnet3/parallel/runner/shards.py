@@ -98,16 +98,16 @@ class ShardResult:
     times: ItemTimes = field(default_factory=ItemTimes)  # times of its items
 
 
-def cut(n: int, cost: Sequence[float] | None, align: int, few: bool = False) -> list[int]:
-    """Cut `n` items into at most `SHARDS` contiguous shards of about equal cost, at batch boundaries."""
-    shards = n // 2 if few else min(SHARDS, n)
-    goal = (sum(cost) if cost is not None else n) / max(1, shards)
-    begins, begin, have = [], 0, 0.0
-    for i in range(n):
-        have += cost[i] if cost is not None else 1.0
-        if i + 1 == n or (have >= goal * (1 - 1e-9) and (i + 1) % align == 0):
-            begins.append(begin)
-            begin, have = i + 1, 0.0
+def cut(n: int, shards: int, cost: Sequence[float] | None, align: int) -> list[int]:
+    """Cut `n` items into at most so many contiguous shards of about equal cost, at batch boundaries."""
+    shards = min(n, max(1, shards))
+    if cost is None or not any(cost):
+        return sorted({n * number // shards // align * align for number in range(shards)})
+    begins, goal, have = [0], sum(cost) / shards, 0.0
+    for end in range(1, n):
+        have += cost[end - 1]
+        if have >= goal * len(begins) * (1 - 1e-9) and end % align == 0:
+            begins.append(end)
     return begins
 
 
@@ -276,9 +276,8 @@ def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items
 
 def failed_elsewhere(folder: OpenRun, left: Sequence[Shard]) -> int:
     """Return the number of failed items outside of these shards, which run again."""
-    return folder.failed - sum(
-        folder.state.count(FAILED, shard.begin, shard.begin + len(shard.items)) for shard in left
-    )
+    ends = ((shard.begin, shard.begin + len(shard.items)) for shard in left)
+    return folder.failed - sum(folder.state.count(FAILED, *each) for each in ends)
 
 
 def run_shards(

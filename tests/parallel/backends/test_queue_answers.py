@@ -7,7 +7,7 @@ import re
 import pytest
 
 from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.backends.queue_answers import JobAnswer, Known, submitter, together
+from espnet3.parallel.backends.queue_answers import JobAnswer, Known, inquire, submitter
 
 SCONTROL = """\
 JobId=21 ArrayJobId=20 ArrayTaskId=1 JobName=espnet3-run
@@ -78,8 +78,13 @@ def answers(name: str, element: str, *said: str) -> JobAnswer:
     scheduler = BACKENDS[name].scheduler
     assert scheduler is not None and len(said) <= len(scheduler.questions)
     place = scheduler.parts_of(element)
-    pairs = zip(scheduler.questions, said, strict=False)
-    return together([question.read(element, place, text, scheduler.words) for question, text in pairs])
+    asked = [question.commands({element: place})[0][0] for question in scheduler.questions]
+    texts = dict(zip(map(tuple, asked), said, strict=False))
+
+    def ask(command: list[str]) -> tuple[int, str]:
+        return 0, texts.get(tuple(command), "")
+
+    return inquire(scheduler.questions, {element: place}, scheduler.words, ask)[element]
 
 
 @pytest.mark.parametrize("line", READ.strip().splitlines())

@@ -9,13 +9,22 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import DetachedRun, ParallelError
+from espnet3.parallel import DetachedRun, ParallelError, worker
+from espnet3.parallel.detached.job.stopping import EXIT_FAILED
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.live import Watcher
 from tests.habits import rows
 from tests.parallel.detached.work import run_of
 
 BAD = (None, "x", -1, 10**400, [1, "x"], {"x": 1}, True)
+
+
+def test_a_spec_of_another_version_is_renewed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A spec of another version is no damage: `retry` writes it again, and nothing has to start anew."""
+    (tmp_path / "shard.0.json").write_text('{"schema": 2}')
+    assert worker.main([str(tmp_path / "shard.0.json")]) == EXIT_FAILED
+    said = capsys.readouterr().err
+    assert "espnet3-parallel retry" in said and "damaged" not in said and "resume=False" not in said
 
 
 def fields(value: Any, depth: int = 2) -> Iterator[list[Any]]:

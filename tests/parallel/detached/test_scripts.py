@@ -9,7 +9,6 @@ import dask
 import pytest
 
 from espnet3.parallel.backends import BACKENDS, SubmitBy
-from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.launch.job_arrays import (
     ScriptFacts,
     body,
@@ -18,9 +17,9 @@ from espnet3.parallel.detached.launch.job_arrays import (
     job_arrays,
     make_job,
     script,
-    walltime,
 )
 from espnet3.parallel.detached.layout import Plan
+from espnet3.parallel.jobs.script import set_walltime
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEDULERS = [name for name, row in BACKENDS.items() if row.scheduler is not None]
@@ -29,7 +28,6 @@ FACTS: dict[str, Any] = {
     "shebang": "#!/bin/sh",
     "cwd": "/data/submitter's",
     "prologue": ("module load python",),
-    "folder": "/data/it's $(here)",
     "python": ("/opt/py thon/bin/python",),
     "import_path": "/code/of mine",
     "tasks": "/data/it's $(here)/tasks.0.json",
@@ -93,9 +91,9 @@ def test_a_script_quotes_every_path(tmp_path: Path) -> None:
     python.chmod(0o700)
     slurm = BACKENDS["slurm"].scheduler
     assert slurm is not None
-    paths = {"folder": folder, "python": python, "import_path": folder / "code", "tasks": folder / "t"}
-    own = {"cwd": "/", "prologue": (), "requeue": False, **{name: str(path) for name, path in paths.items()}}
-    text = body(ScriptFacts(slurm, 2, 1, **{**FACTS, **own, "python": (str(python),)}), "#!/bin/sh")
+    own = {"cwd": "/", "prologue": (), "requeue": False, "python": (str(python),)}
+    paths = {"import_path": str(folder / "code"), "tasks": str(folder / "t")}
+    text = body(ScriptFacts(slurm, 2, 1, **{**FACTS, **own, **paths}), "#!/bin/sh")
     environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "7", "PYTHONPATH": "before"}
     done = subprocess.run(["sh"], input=text, capture_output=True, text=True, env=environment, check=True)
     words = ["-m", "espnet3.parallel.worker", "--tasks", str(folder / "t"), "7"]
@@ -116,7 +114,7 @@ def test_jobs_know_the_walltime_that_the_site_sets(name: str) -> None:
     """Without a walltime among the options the site's is what ends a job, so that is what it stops in time for."""
     scheduler = BACKENDS[name].scheduler
     assert scheduler is not None
-    options = {"cores": 1, "memory": "1GB", **({"disk": "1GB"} if name == "htcondor" else {})}
+    options: dict[str, Any] = {"cores": 1, "memory": "1GB"}
     with dask.config.set({f"jobqueue.{name}.walltime": "00:20" if scheduler.minutes_last else "00:20:00"}):
-        seconds = walltime(ParallelConfig(env=name, n_workers=1, options=options))
+        seconds = set_walltime(BACKENDS[name], options)
     assert seconds == (1200 if scheduler.has_walltime else None)

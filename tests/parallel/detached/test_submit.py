@@ -109,11 +109,12 @@ def test_a_forgotten_return_is_a_warning_of_the_merge(tmp_path: Path) -> None:
 
 
 def test_an_env_that_cannot_be_built_fails_the_shard(tmp_path: Path) -> None:
-    """The state says why, and the log holds the provider's traceback."""
+    """The state says why, and the log holds the provider's traceback, but no file the secret in its error."""
     run = run_of(tmp_path / "a", config={"broken": True}, shards=1)
     (shard,) = run.wait(600).shards
     assert shard.state is JobState.FAILED and "the model is not there" in shard.note
     assert "in build_env_local" in dict(run.logs())[0]
+    assert not [file for file in run.path.rglob("*") if file.is_file() and b"hunter2" in file.read_bytes()]
 
 
 def test_the_same_run_twice_is_refused_while_it_lives(tmp_path: Path) -> None:

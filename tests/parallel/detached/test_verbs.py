@@ -159,7 +159,8 @@ def test_a_job_of_an_earlier_array_is_seen_and_cancelled(
         assert status.shards[2].state is JobState.PENDING and "job 1[2]" in status.shards[2].note
         with pytest.raises(FolderInUseError):
             run.retry()
-        assert [array.cancel for array in submitted(Layout(run.path))] == [["qdel", "1[]"], ["qdel", "2[]"]]
+        arrays = submitted(Layout(run.path))
+        assert [[*each.cancel, *each.whole] for each in arrays] == [["qdel", "1[]"], ["qdel", "2[]"]]
         assert run.cancel(grace=0.2).counts == {JobState.CANCELLED: 3}
         assert queue.unfinished() == []
     assert not calls(tmp_path)

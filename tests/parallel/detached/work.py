@@ -30,7 +30,7 @@ class Provider(EnvironmentProvider):
 
     def build_env_local(self) -> dict[str, Any]:
         if self.config.get("broken"):
-            raise RuntimeError("the model is not there")
+            raise RuntimeError("the model is not there, for password=hunter2")
         note(Path(self.config["folder"]), os.getpid(), "builds")
         return {"folder": Path(self.config["folder"]), "bad": self.config.get("bad")}
 

@@ -50,7 +50,7 @@ def of_a_shard(config: ParallelConfig) -> str:
     words = tuple(interpreter(config.env, config.options, here))
     shebang, prologue = str(job.shebang), tuple(job._job_script_prologue or ())
     facts = ScriptFacts(
-        scheduler, 2, 2, "run", shebang, here, prologue, here, words, "/my code", "tasks", False
+        scheduler, 2, 2, "run", shebang, here, prologue, words, "/my code", f"{here}/tasks", False
     )
     return f"{script(facts, job.job_header)}\n{job.job_header}"  # which is not in the script of OAR
 
@@ -91,7 +91,7 @@ def test_any_shell_reads_a_script(
     words, python_path, seen = json.loads(printed)
     assert seen["OF_USER"] == "a b"
     if of_a is of_a_shard:
-        assert words == ["-m", "espnet3.parallel.worker", "--tasks", "tasks", "1"]
+        assert words == ["-m", "espnet3.parallel.worker", "--tasks", str(tmp_path / "tasks"), "1"]
         assert python_path == "/my code:before"
     else:
         assert python_path == f"{ROOT}:before"

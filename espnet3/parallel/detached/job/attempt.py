@@ -13,7 +13,6 @@ import mmap
 import os
 import signal
 import time
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,7 @@ from espnet3.parallel.detached.states import (
     said_its_end,
 )
 from espnet3.parallel.engine.blame import History, Loss
+from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.settling import Block, Call, to_lines
 from espnet3.parallel.engine.watch import Late, end_process
@@ -199,7 +199,7 @@ class _Attempt:
         self.budget = Budget(self.layout, spec.shard, spec.max_failures, spec.total)
         self.begin = spec.begin  # of the stretch that is in flight
         self.step = 1  # items that the next stretch begins with
-        self.outcomes = ShardOutcomes(spec, lease, self.worker)
+        self.outcomes = _Outcomes(spec, lease, self.worker)
 
     def run(self) -> int:
         try:
@@ -213,8 +213,9 @@ class _Attempt:
             self.stopping.end()  # the folder is another worker's
             raise
         except Exception as error:
-            state, why = JobState.FAILED, f"{type(error).__name__}: {error}"
-            traceback.print_exc()
+            _, message, trace = describe_error(error)
+            state, why = JobState.FAILED, f"{type(error).__name__}: {message}"
+            say(trace)
         self.stopping.end()
         self._count()
         self.marks.close()
@@ -262,16 +263,13 @@ class _Attempt:
         runner, env = self._env()
         hooks = Hooks.of(runner, spec.batched)
         hooks.check(env)
+        if self.failures and spec.policy.on_error == "raise":
+            first = min(self.failures)
+            outcomes.append_failure(first, self.failures[first])
+            return JobState.FAILED, outcomes.sentence_of(first, self.failures[first])
         skip = {at - spec.begin: failure for at, failure in self.failures.items()}
-        if skip and spec.policy.on_error == "raise":
-            first = spec.begin + min(skip)
-            failure = skip[min(skip)]
-            outcomes.append_failure(first, failure)
-            return JobState.FAILED, _sentence_of(failure, first in outcomes.failed_before)
-        one_by_one = any(loss.items > 1 for loss in self.losses.losses)
-        shard = shards.Shard(
-            spec.shard, str(folder), spec.items, spec.begin, skip=skip, one_by_one=one_by_one
-        )
+        apart = any(loss.items > 1 for loss in self.losses.losses)
+        shard = shards.Shard(spec.shard, str(folder), spec.items, spec.begin, skip=skip, one_by_one=apart)
 
         def mark(in_progress: shards.InProgress | None) -> None:
             if isinstance(in_progress, tuple):
@@ -298,10 +296,10 @@ class _Attempt:
         # else a hook failed, without an item
         if at < len(self.spec.items) and stop.index == self.spec.items[at]:
             self.outcomes.append_failure(position, stop)
-        print(stop.traceback, flush=True)
+        say(stop.traceback)
         if stop.cause == "runner":
             return f"the runner failed: {stop.error_type}: {stop.message}"
-        return _sentence_of(stop, position in self.outcomes.failed_before)
+        return self.outcomes.sentence_of(position, stop)
 
     def _env(self) -> tuple[Any, dict[str, Any]]:
         spec, job = self.spec, self.job
@@ -367,7 +365,7 @@ class _Attempt:
         self.outcomes.append(begin, block)
         self.budget.add(len(block.failed))
         if block.stop is not None:
-            why = _sentence_of(block.stop, begin + len(block.values) in self.outcomes.failed_before)
+            why = self.outcomes.sentence_of(begin + len(block.values), block.stop)
             say(block.stop.traceback)
             self._stop_all(why, at_item=True)
             return JobState.FAILED, why
@@ -405,12 +403,8 @@ class _Attempt:
             end_process()
 
 
-def _sentence_of(failure: ItemFailure, again: bool) -> str:
-    return f"{failure.name} failed{' again' if again else ''}: {failure.error_type}: {failure.message}"
-
-
-class ShardOutcomes(Counted):
-    """The folder of a shard's outcomes, to which its attempts append, one at a time."""
+class _Outcomes(Counted):
+    # the folder of a shard's outcomes, to which its attempts append, one at a time
 
     def __init__(self, spec: JobSpec, lease: Lease, worker: str) -> None:
         self.state = bytearray(len(spec.items))  # one byte for each of its items: `LEFT`, `OK` or `FAILED`
@@ -434,13 +428,15 @@ class ShardOutcomes(Counted):
         self.failed_before = {at for at, state in enumerate(self.state, spec.begin) if state == FAILED}
 
     @property
-    def n_lines(self) -> int:
-        """Outcomes that this attempt has appended."""
+    def n_lines(self) -> int:  # that this attempt has appended
         return self._files.errors + self._files.results - self._lines_before
 
     def left(self) -> list[list[int]]:
-        """Return the stretches [begin, end) of positions to run, in order."""
         return stretches(self.state, self._spec.begin, (LEFT, FAILED) if self._spec.retry_failed else (LEFT,))
+
+    def sentence_of(self, position: int, failure: ItemFailure) -> str:
+        again = " again" if position in self.failed_before else ""
+        return f"{failure.name} failed{again}: {failure.error_type}: {failure.message}"
 
     def append(self, begin: int, block: Block) -> None:
         """Put a block's outcomes on disk, results first, and the failure that stops the shard last."""
@@ -459,13 +455,11 @@ class ShardOutcomes(Counted):
             self.times.took(self._worker, *took, retries=block.retries)
 
     def append_failure(self, position: int, failure: ItemFailure) -> None:
-        """Put one failure on disk."""
         self._lease.check()
         self._files.append_failures([encode_failure(position, failure)])
         self._take([position], FAILED)
 
     def close(self, done: bool) -> None:
-        """Close the files; with `done`, leave the mark of a shard that is complete."""
         self.times.flush()
         self._files.close(done)
 

@@ -151,9 +151,8 @@ class Supervisor:
             os.killpg(process.pid, signal.SIGKILL)  # the processes that the job left behind
         job = job_name(process.pid)
         left = (other for other in self.places if not (self.layout.shard(other) / DONE).exists())
-        shard = next(
-            (other for other in left if read_mark(self.layout.shard(other)).get("job") == job), shard
-        )
+        taken = (other for other in left if read_mark(self.layout.shard(other)).get("job") == job)
+        shard = next(taken, shard)
         folder = self.layout.shard(shard)
         say(f"shard {shard} ended with {status}")
         killed = self._killing and status == -signal.SIGKILL
@@ -213,9 +212,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog=SUPERVISING)
     parser.add_argument("run", type=Path)
     parser.add_argument("--slots", type=int, help="jobs at a time; the plan's without it")
-    parser.add_argument(
-        "--part", default="0/1", help="which host of how many: where it begins with the shards"
-    )
+    parser.add_argument("--part", default="0/1", help="which host of how many, for the shard to begin with")
     given = parser.parse_args()
     fresh_signals()
     number, n_hosts = map(int, given.part.split("/"))

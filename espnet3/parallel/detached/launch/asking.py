@@ -29,8 +29,8 @@ from espnet3.parallel.backends.queue_states import STUCK
 from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
-from espnet3.parallel.detached.states import JobState, said_its_end
-from espnet3.parallel.errors import ConfigError, SubmissionError
+from espnet3.parallel.detached.states import JobState, Queue, said_its_end
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs.commands import Outputs, Said, answers, reasons, run
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
 from espnet3.parallel.ledger.lease import disk_now
@@ -63,8 +63,7 @@ class Submitted:
     @property
     def whole(self) -> list[str]:
         """The arguments of the cancel command for all of it."""
-        scheduler = row(self.env).scheduler
-        assert scheduler is not None
+        scheduler = scheduler_of(self.env)
         parts = [scheduler.parts_of(element) for element in self.jobs.values()]
         if not scheduler.element or not any(index for _, index in parts):
             return list(self.jobs.values())
@@ -72,12 +71,12 @@ class Submitted:
 
     @property
     def cancel(self) -> list[str]:
-        """The command that cancels all of it: the scheduler's, never one from a file."""
+        """The command that cancels jobs, without their ids: the scheduler's, never one from a file."""
         import dask
 
         cluster: Any = load_cluster_class(row(self.env))  # importing it reads the site's settings
         words = dask.config.get(f"jobqueue.{self.env}.cancel-command-extra", None) or []
-        return [*shlex.split(cluster.job_cls.cancel_command), *map(str, words), *self.whole]
+        return [*shlex.split(cluster.job_cls.cancel_command), *map(str, words)]
 
 
 def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
@@ -141,20 +140,13 @@ def _is_believed(name: str, value: Any, folder: Path) -> bool:
 
 
 def ask(
-    command: list[str],
-    folder: Path,
-    stdin: str | None = None,
-    start: Path | None = None,
-    seconds: float | None = None,
+    command: list[str], folder: Path, stdin: str = "", start: Path | None = None, seconds: float | None = None
 ) -> Said:
     """Run a command and return what it printed."""
     # OAR reads the folder from PWD
-    environment = {**job_environment(), "PWD": str(start or folder)}
-    for name, value in _place(folder).items():
-        environment.pop(name, None)
-        if value is not None:
-            environment[name] = value
-    return run(command, folder=start or folder, environment=environment, stdin=stdin or "", seconds=seconds)
+    environment = {**job_environment(), "PWD": str(start or folder), **_place(folder)}
+    given = {name: value for name, value in environment.items() if value is not None}
+    return run(command, folder=start or folder, environment=given, stdin=stdin, seconds=seconds)
 
 
 def report(scheduler: Scheduler, files: Sequence[Path]) -> tuple[JobState, str] | None:
@@ -169,7 +161,7 @@ def report(scheduler: Scheduler, files: Sequence[Path]) -> tuple[JobState, str] 
     return None
 
 
-def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
+def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     """Return what the scheduler knows about silent shards, by shard."""
     env = layout.plan().env
     scheduler = scheduler_of(env)
@@ -178,15 +170,12 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     arrays = submitted(layout, env)
     ever = ids_of(arrays)
     printed = Outputs(scheduler, [folder, *dict.fromkeys(Path(one.output) for one in arrays if one.output)])
-    try:
-        listing, known = answers(scheduler, lambda command: ask(command, folder), list(jobs.values()))
-    except SubmissionError as error:
-        raise OSError(f"{error.command}: {error.stderr.strip()}") from error
+    listing, known = answers(scheduler, lambda command: ask(command, folder), list(jobs.values()))
     if listing.failed and all(answer is NOT_KNOWN for answer in known.values()):
         raise OSError(listing.problem)
     now = disk_now(layout.folder)
     submission = _newest(folder.glob("array.*.json"))
-    found: dict[int, tuple[JobState, str]] = {}
+    found: Queue = {}
     for shard, job in jobs.items():
         own = layout.shard(int(shard))
         last = max(submission, _newest(own.iterdir()) if own.is_dir() else 0)  # by the clock of the disk
@@ -208,13 +197,12 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
             view = listing.views.get(other)
             if other != job and view is not None and view.meaning.is_alive and not found[int(shard)][0].alive:
                 found[int(shard)] = (JobState(view.meaning.shard), f"{view.note}, as job {other}")
-    waiting = {
-        int(shard): job for shard, job in jobs.items() if _waits(known[job].view, found[int(shard)][0])
-    }
-    why = reasons(scheduler, lambda command: ask(command, folder), list(waiting.values()))
-    for at, job in waiting.items():
+    waiting = [each for each in jobs.items() if _waits(known[each[1]].view, found[int(each[0])][0])]
+    why = reasons(scheduler, lambda command: ask(command, folder), [job for _, job in waiting])
+    for shard, job in waiting:
         if why[job]:
-            found[at] = found[at][0], f"{found[at][1]}: {why[job]}"
+            state, word = found[int(shard)]
+            found[int(shard)] = state, f"{word}: {why[job]}"
     return found
 
 
@@ -229,14 +217,11 @@ def _state(
     if answer.known is Known.NOT_KNOWN:
         said = f" ({problem})" if problem else ""
         return JobState.UNKNOWN, f"job {job} is not listed, and nothing says how it ended{said}"
+    state, word = JobState.LOST, f"the scheduler no longer has job {job}"
     if answer.known is Known.NO_SUCH_JOB and silent < SILENCE:
-        return (
-            JobState.UNKNOWN,
-            f"the scheduler has no job {job}; it counts as ended after {SILENCE:g} s without a sign of life",
-        )
-    if answer.view is None:
-        state, word = JobState.LOST, f"the scheduler no longer has job {job}"
-    else:
+        state, soon = JobState.UNKNOWN, f"after {SILENCE:g} s without a sign of life"
+        word = f"the scheduler has no job {job}; it counts as ended {soon}"
+    elif answer.view is not None:
         state, word = JobState(answer.view.meaning.shard), answer.view.note
     if state.alive:
         return state, word

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,14 +17,12 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import items_to_json
 from espnet3.parallel.detached.launch import asking, job_arrays, kube_jobs, supervisors
 from espnet3.parallel.detached.layout import DONE, ENDED, JOBS, Layout, Note, Plan, stretches, write_quickly
-from espnet3.parallel.detached.states import JobState, LossFile, count_failures, excuse_dead
+from espnet3.parallel.detached.states import LossFile, Queue, count_failures, excuse_dead
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly
 from espnet3.parallel.ledger.folder import set_aside
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
 from espnet3.parallel.runner.shards import write_manifest
-
-Queue = dict[int, tuple[JobState, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ _LOCAL = Launcher(supervisors.check, supervisors.start, supervisors.query, lambd
 _LAUNCHERS = {
     Kind.LOCAL: _LOCAL,
     Kind.GPU: _LOCAL,
-    Kind.SSH: replace(_LOCAL, check=supervisors.check_hosts, start=supervisors.start_on_hosts),
+    Kind.SSH: replace(_LOCAL, start=supervisors.start_hosts),
     Kind.BATCH: Launcher(job_arrays.check, job_arrays.start, asking.query, job_arrays.printed),
     Kind.KUBERNETES: Launcher(kube_jobs.check, kube_jobs.start, kube_jobs.query, kube_jobs.printed),
 }
@@ -112,8 +109,9 @@ def put_specs(
                 make_folder(folder)
                 write_quickly(folder / DONE, {"ok": part.count(OK), "failed": part.count(FAILED)})
             continue
-        for name in () if new else (DONE, ENDED):
-            (folder / name).unlink(missing_ok=True)
+        of_before = (folder / DONE, folder / ENDED, layout.run / plan.outcomes[shard] / DONE)
+        for file in () if new else of_before:
+            file.unlink(missing_ok=True)
         if retry_failed and FAILED in part:  # their earlier losses no longer count
             again = {begin + place for place, one in enumerate(part) if one == FAILED}
             LossFile(folder).forget(again)
@@ -130,9 +128,6 @@ def put_specs(
         text = ",\n".join([f'"{key}": {value}' for key, value in lines])
         # no job reads it before all are written
         write_plainly(layout.spec(shard), f"{{\n{text}\n}}\n".encode())
-        if not new:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")
         shards.append(shard)
     layout.stop.unlink(missing_ok=True)
     if shards:  # the merged files no longer cover what the jobs will add

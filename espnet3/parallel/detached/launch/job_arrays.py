@@ -11,9 +11,8 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
@@ -61,7 +60,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     limit = _given_limit(settings, scheduler) or queue.array_limit(
         scheduler, partial(asking.ask, folder=folder)
     )
-    silent = bool(scheduler.silent) and not job_script.PLAIN.fullmatch(str(output))
+    silent = () if job_script.PLAIN.fullmatch(str(output)) else scheduler.silent
     taken: list[Submitted] = []
     number = len(list(folder.glob("tasks.*.json")))
     refused: SubmissionError | None = None
@@ -73,7 +72,9 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
                 specs = [str(layout.spec(shard)) for shard in part]
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
                 facts = _facts(plan, job, len(part), at_once, cwd, tasks)
-                command, stdin, text = _write(folder / f"job.{number}.sh", job, facts, silent)
+                command, stdin, files, head = _submission(folder / f"job.{number}.sh", job, facts, silent)
+                for file, text in files.items():
+                    write_whole(file, text.encode(), mode=0o700 if file.suffix == ".sh" else 0o600)
                 # output goes to files of the folder that it is submitted from
                 with queue.submitting(scheduler):
                     said = asking.ask(command, folder, stdin, Path("/") if silent else output)
@@ -81,7 +82,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
                     ids = queue.submitted_ids(scheduler, said, count, job.job_id_regexp)
                 jobs = dict(zip(map(str, part), ids, strict=True))
                 check_ids(jobs)
-                taken.append(Submitted(plan.env, jobs, scheduler.names_in(text), str(output) if logs else ""))
+                taken.append(Submitted(plan.env, jobs, scheduler.names_in(head), str(output) if logs else ""))
                 write_json(folder / f"array.{number}.json", asdict(taken[-1]))
                 number += 1
     except SubmissionError as error:
@@ -90,7 +91,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
             raise
         refused = error
     except BaseException:
-        _cancel(scheduler, taken, folder, set())
+        _cancel(taken, folder, set())
         raise
     queued = {shard: element for array in taken for shard, element in array.jobs.items()}
     note(queued)
@@ -119,7 +120,6 @@ def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) ->
         shebang=str(job.shebang or "#!/bin/sh"),
         cwd=cwd,
         prologue=tuple(asked(row(plan.env), plan.options, "job_script_prologue") or ()),
-        folder=str(tasks.parent),
         python=tuple(interpreter(plan.env, plan.options, cwd)),
         import_path=job_script.import_path(),
         tasks=str(tasks),
@@ -135,13 +135,10 @@ def planned(config: ParallelConfig, n_shards: int, run: Path) -> tuple[int, str,
     arrays = job_arrays(range(n_shards), plan.n_workers, scheduler.usual_array if limit is None else limit.n)
     jobs = run / "detached" / FOLDER
     facts = _facts(plan, job, len(arrays[0][0]), arrays[0][1], os.getcwd(), jobs / "tasks.0.json")
-    with TemporaryDirectory() as folder:
-        command, stdin, _ = _write(Path(folder, "job.0.sh"), job, facts, silent=False)
-        # a description stands before the script that it names
-        files = sorted(Path(folder).iterdir(), reverse=True)
-        text = "\n".join(file.read_text(encoding="utf-8").rstrip() for file in files)
-        words = [*command, *(["<", files[-1].name] if stdin else [])]
-    return len(arrays), " ".join(words).replace(folder, str(jobs)), text.replace(folder, str(jobs))
+    command, stdin, files, _ = _submission(jobs / "job.0.sh", job, facts)
+    words = [*command, *(["<", "job.0.sh"] if stdin else [])]
+    # a description stands before the script that it names
+    return len(arrays), " ".join(words), "\n".join(text.rstrip() for text in reversed(files.values()))
 
 
 def _job_of(config: ParallelConfig, name: str) -> tuple[Plan, Any]:
@@ -173,24 +170,23 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
         raise ConfigError(f"options of {plan.env}: {error}") from error
 
 
-def _write(file: Path, job: Any, facts: ScriptFacts, silent: bool) -> tuple[list[str], str | None, str]:
+def _submission(
+    file: Path, job: Any, facts: ScriptFacts, silent: Sequence[str] = ()
+) -> tuple[list[str], str, dict[Path, str], str]:
+    # the command and its standard input, the files that it reads, and the text with the directives
     submit, scheduler = shlex.split(job.submit_command), facts.scheduler
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
-        write_whole(file, "\n".join([facts.shebang, body(facts, facts.shebang)]).encode())
-        text = description(facts, job.job_header_dict, str(file), silent)
-        write_whole(file.with_suffix(".sub"), text.encode())
-        return [*submit, str(file.with_suffix(".sub"))], None, text
+        text, described = description(facts, job.job_header_dict, str(file), silent), file.with_suffix(".sub")
+        files = {file: "\n".join([facts.shebang, body(facts, facts.shebang)]), described: text}
+        return [*submit, str(described)], "", files, text
     text = script(facts, job.job_header)
-    write_whole(file, text.encode())
-    file.chmod(0o700)
     if scheduler.submit_by is SubmitBy.ARGUMENTS:
-        lines = [*directives(facts, job.job_header), *(scheduler.silent if silent else ())]
-        words = [word for line in lines for word in shlex.split(line)]
-        text = "\n".join(f"{scheduler.mark} {each}" for each in lines)
-        return [*submit, *words, shlex.quote(str(file))], None, text
+        lines = [*directives(facts, job.job_header), *silent]
+        words = [*(word for line in lines for word in shlex.split(line)), shlex.quote(str(file))]
+        return [*submit, *words], "", {file: text}, "\n".join(f"{scheduler.mark} {each}" for each in lines)
     if scheduler.submit_by is SubmitBy.STDIN:
-        return submit, text, text
-    return [*submit, str(file)], None, text
+        return submit, text, {file: text}, text
+    return [*submit, str(file)], "", {file: text}, text
 
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
@@ -206,7 +202,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     done = {shard for shard in set(every.values()) if (layout.shard(int(shard)) / DONE).exists()}
     newest = {shard: ids[-1] for shard, ids in asking.ids_of(arrays).items() if shard not in done}
     told_before: set[str] = set()
-    left = _cancel(scheduler, arrays, folder, told_before)
+    left = _cancel(arrays, folder, told_before)
     again = (
         f"Jobs of {' '.join(array.whole[-1] for array in arrays)} that start or run end by themselves, because "
         f"{layout.stop} tells them to; `espnet3-parallel cancel` again when the scheduler answers, to take the others "
@@ -241,7 +237,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
         if now > begin + grace + (_REFUSED if left.refused else queue.SECONDS):
             raise ParallelError(f"the scheduler {living or problem} after their cancellation{told}. {again}")
         if now > called + _AGAIN:
-            refused = _cancel(scheduler, arrays, folder, told_before).refused
+            refused = _cancel(arrays, folder, told_before).refused
             # where it was taken before, a refusal only says that it is under way
             left = queue.NotCancelled({}, {one: said for one, said in refused.items() if one in left.refused})
             called = now
@@ -252,10 +248,7 @@ def _left(
     scheduler: Scheduler, folder: Path, every: set[str], newest: list[str], *, proven: bool
 ) -> tuple[str, str, set[str]]:
     # what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked
-    try:
-        listing, known = queue.answers(scheduler, lambda command: asking.ask(command, folder), newest)
-    except SubmissionError as error:
-        return "", f"{error.command}: {error.stderr.strip()}", set()
+    listing, known = queue.answers(scheduler, lambda command: asking.ask(command, folder), newest)
     unknown = {one for one, answer in known.items() if answer.known is Known.NO_SUCH_JOB}
     listed = any(one in every and view.meaning.is_alive for one, view in listing.views.items())
     if listed or any(answer.known is Known.LISTED for answer in known.values()):
@@ -278,13 +271,11 @@ def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
             write_quickly(folder / ENDED, {"state": JobState.LOST.value, "why": why})
 
 
-def _cancel(
-    scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path, said: set[str]
-) -> queue.NotCancelled:
+def _cancel(arrays: Sequence[Submitted], folder: Path, said: set[str]) -> queue.NotCancelled:
     left = queue.NotCancelled({}, {})
     if arrays:
-        command = arrays[0].cancel[: -len(arrays[0].whole)]
         jobs = {one: array.names for array in arrays for one in array.whole}
+        scheduler, command = scheduler_of(arrays[0].env), arrays[0].cancel
         left = queue.cancel(scheduler, lambda words: asking.ask(words, folder), command, jobs)
     if (left.foreign or left.refused) and str(left) not in said:
         said.add(str(left))
@@ -304,11 +295,6 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     return {shard: list(dict.fromkeys(files)) for shard, files in found.items()}
 
 
-def walltime(config: ParallelConfig) -> float | None:
-    """Return the seconds that a job may take by its options, or the site's; None where they set no limit."""
-    return job_script.set_walltime(row(config.env), dict(config.options))
-
-
 def check(config: ParallelConfig) -> None:
     """Raise if the scheduler's package is missing, or options of its job are wrong or send it to another cluster."""
     plan, job = _job_of(config, "check")
@@ -320,7 +306,8 @@ def check(config: ParallelConfig) -> None:
     if any(wrong):
         raise ConfigError("\n".join(filter(None, wrong)))
 
-    def make(changed: Mapping[str, Any]) -> Any:
+    @cache
+    def make(**changed: Any) -> Any:
         return make_job(replace(plan, options={**given, **changed}))
 
     factor = DetachedSettings.of(config.detached).retry_memory_factor
@@ -346,10 +333,9 @@ class ScriptFacts:
     shebang: str
     cwd: str  # where the user's own lines are run: the submitter's folder, as in a driver's jobs
     prologue: tuple[str, ...]  # these lines
-    folder: str  # where the worker starts
-    python: tuple[str, ...]  # the words that start it
+    python: tuple[str, ...]  # the words that start the worker
     import_path: str | None  # to be added to PYTHONPATH; None: nothing
-    tasks: str  # the file that lists the specs
+    tasks: str  # the file that lists the specs, in the folder where the worker starts
     requeue: bool  # a job may queue itself again
 
     @property
@@ -388,7 +374,7 @@ def body(facts: ScriptFacts, head: str) -> str:
     words += ["--tasks", shlex.quote(facts.tasks), index]
     # the worker says what is wrong where the submitter's folder is not there
     lines = [f"cd {shlex.quote(facts.cwd)} || true", *filter(None, facts.prologue)]
-    lines.append(f"cd {shlex.quote(facts.folder)} || exit 1")
+    lines.append(f"cd {shlex.quote(os.path.dirname(facts.tasks))} || exit 1")
     path = [] if facts.import_path is None else job_script.export_path(facts.import_path)
     lines += job_script.commands(scheduler, head, [*path, f"exec {' '.join(words)}"])
     return "\n".join(lines) + "\n"
@@ -402,21 +388,16 @@ def script(facts: ScriptFacts, header: str) -> str:
     return "\n".join([*lines, "", body(facts, "\n".join(lines))])
 
 
-def description(facts: ScriptFacts, header: Mapping[str, Any], file: str, silent: bool = False) -> str:
+def description(facts: ScriptFacts, header: Mapping[str, Any], file: str, silent: Sequence[str] = ()) -> str:
     """Return the description that is submitted in place of a script, and names the script."""
     scheduler = facts.scheduler
     for text, written in scheduler.quoting:
         file = file.replace(text, written)
-    lines = [
-        *scheduler.extra,
-        *(scheduler.silent if silent else ()),
-        *(scheduler.rerun if facts.requeue else ()),
-    ]
     numbers = {"limit": facts.limit, "again": scheduler.again, "starts": _STARTS}
     own = {}
-    for line in lines:
+    for line in (*scheduler.extra, *silent, *(scheduler.rerun if facts.requeue else ())):
         key, _, value = line.partition(" = ")
         own[key] = value.format(name=facts.name, script=file, **numbers)
     kept = {key: value for key, value in header.items() if key.lower() not in own and key != "LogDirectory"}
-    text_lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
-    return "\n".join([*text_lines, scheduler.array_directive(facts.name, facts.n, facts.limit)]) + "\n"
+    lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
+    return "\n".join([*lines, scheduler.array_directive(facts.name, facts.n, facts.limit)]) + "\n"

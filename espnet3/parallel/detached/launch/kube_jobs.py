@@ -22,7 +22,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch.asking import noted
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory
-from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.detached.states import JobState, Queue
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.kube import manifests as kube
 from espnet3.parallel.kube import server as api
@@ -65,17 +65,16 @@ def check(config: ParallelConfig) -> None:
         raise ConfigError(
             "options.image is missing: detached jobs need an image that has this package and your code"
         )
-    _check_mounts(dict(config.options), {"the current folder": os.getcwd()})
+    _check_mounts(config.options, "the current folder", os.getcwd())
     Server(config.options.get("namespace")).close()
 
 
-def _check_mounts(options: dict[str, Any], folders: dict[str, str]) -> None:
+def _check_mounts(options: Mapping[str, Any], what: str, path: str) -> None:
     mounts = options.get("volume_mounts") or []
-    hidden = [f"{what} {path!r}" for what, path in folders.items() if not kube.is_mounted(path, mounts)]
-    if hidden:
+    if not kube.is_mounted(path, mounts):
         places = ", ".join(str(mount.get("mountPath")) for mount in mounts) or "nothing"
         raise ConfigError(
-            f"pods do not see {' and '.join(hidden)}: options.volume_mounts shows them {places}. Detached jobs read "
+            f"pods do not see {what} {path!r}: options.volume_mounts shows them {places}. Detached jobs read "
             "and write the run folder: mount the disk that has it, under its own path, such as volumes: "
             "[{name: data, persistentVolumeClaim: {claimName: data}}], volume_mounts: [{name: data, mountPath: /data}]"
         )
@@ -83,7 +82,7 @@ def _check_mounts(options: dict[str, Any], folders: dict[str, str]) -> None:
 
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
     """Create the Jobs of shards, and note them."""
-    _check_mounts(plan.options, {"the run folder": str(layout.run)})
+    _check_mounts(plan.options, "the run folder", str(layout.run))
     make_folder(layout.folder / FOLDER)
     jobs: dict[str, str] = {}
     with Server(plan.options.get("namespace")) as server:
@@ -131,7 +130,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
     return {shard: "/".join(place) for shard, place in places.items()}
 
 
-def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
+def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     """Return the states of silent shards by the API server, by shard.
 
     Its lists are complete: a Job that is not among them is gone.
@@ -142,26 +141,18 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
             pods = _pods(server, layout)
         except RefusedError as error:
             raise OSError(str(error)) from error
-        return {
-            int(shard): _state(server, layout, shard, place, found, pods) for shard, place in jobs.items()
-        }
-
-
-def _state(
-    server: Server,
-    layout: Layout,
-    shard: str,
-    place: str,
-    jobs: dict[str, dict[str, Any]],
-    pods: dict[tuple[str, str], list[dict[str, Any]]],
-) -> tuple[JobState, str]:
-    name, _, index = place.partition("/")
-    own = sorted(pods.get((name, index), []), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-    folder = layout.shard(int(shard))
-    has_ended = (folder / ENDED).exists() or (folder / DONE).exists()
-    state, note = shard_state(jobs.get(name), index, own, has_ended=has_ended)
-    lines = api.log_of(server, own[-1]).splitlines() if own and not state.alive else []
-    return state, f"{note}; its output ends with: {lines[-1].strip()}" if lines else note
+        states: Queue = {}
+        for shard, place in jobs.items():
+            name, _, index = place.partition("/")
+            own, folder = pods.get((name, index), []), layout.shard(int(shard))
+            has_ended = (folder / ENDED).exists() or (folder / DONE).exists()
+            state, note = shard_state(found.get(name), index, own, has_ended=has_ended)
+            lines = api.log_of(server, own[-1]).splitlines() if own and not state.alive else []
+            states[int(shard)] = (
+                state,
+                f"{note}; its output ends with: {lines[-1].strip()}" if lines else note,
+            )
+        return states
 
 
 def _server(layout: Layout) -> Server:
@@ -175,7 +166,8 @@ def _items(server: Server, layout: Layout, group: str, kind: str) -> list[dict[s
 
 def _pods(server: Server, layout: Layout) -> dict[tuple[str, str], list[dict[str, Any]]]:
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for pod in _items(server, layout, "v1", "pods"):
+    every = _items(server, layout, "v1", "pods")
+    for pod in sorted(every, key=lambda pod: str(pod["metadata"]["creationTimestamp"])):
         labels, notes = (pod["metadata"].get(part) or {} for part in ("labels", "annotations"))
         index = "" if kube.SHARD in labels else str(notes.get(kube.INDEX, ""))
         found.setdefault((labels.get(kube.OWNER, ""), index), []).append(pod)
@@ -189,7 +181,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     with _server(layout) as server:
         _delete(server, layout)
         end = time.monotonic() + max(grace, _GRACE) + _LATE
-        while left := [pod["metadata"]["name"] for pods in _pods(server, layout).values() for pod in pods]:
+        while left := [pod["metadata"]["name"] for pod in _items(server, layout, "v1", "pods")]:
             if time.monotonic() > end:
                 raise ParallelError(
                     f"pods of the cancelled run are still there: {', '.join(left[:5])}. "
@@ -247,10 +239,8 @@ def shard_state(
     status = job.get("status", {})
     end, reason = _end(status, index)
     if end == "Complete":
-        return (
-            JobState.FAILED,
-            f"Job {name} is complete{'' if has_ended else ', and its worker wrote no outcome'}",
-        )
+        silent = "" if has_ended else ", and its worker wrote no outcome"
+        return JobState.FAILED, f"Job {name} is complete{silent}"
     if end == "Failed":
         return _failure(name, pods, reason)
     return _going_on(job, pods)
@@ -283,7 +273,7 @@ def _end(status: Mapping[str, Any], index: str) -> tuple[str, str]:
             return "Failed", "FailedIndexes"
     for condition in status.get("conditions") or []:
         if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
-            return condition["type"], api.joined(condition.get("reason"), condition.get("message"))
+            return condition["type"], api.joined(condition)
     return "", ""
 
 

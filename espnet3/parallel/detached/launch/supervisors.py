@@ -22,7 +22,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervising import READY, SUPERVISING
 from espnet3.parallel.detached.job_spec import in_folder, interpreter, job_environment
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Note, Plan, tail
-from espnet3.parallel.detached.states import JobState, holder_lives, living_pid
+from espnet3.parallel.detached.states import JobState, Queue, holder_lives, living_pid
 from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.jobs.script import export_path, in_sh
 from espnet3.parallel.ledger.files import make_folder, open_to_write
@@ -39,9 +39,12 @@ _SECONDS = 60.0  # a host that has not answered by then is given up
 
 
 def check(config: ParallelConfig) -> None:
-    """Raise where this machine has fewer GPUs than jobs at a time; a supervisor it can always start."""
+    """Raise where this machine has fewer GPUs than jobs at a time, asyncssh is missing, or the hosts are wrong."""
     if row(config.env).kind is Kind.GPU:
         chosen_gpus(config.options, config.n_workers)
+    elif row(config.env).kind is Kind.SSH:
+        require_package(row(config.env))
+        ssh_hosts(config.options)
 
 
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
@@ -71,7 +74,7 @@ def _command(layout: Layout, python: list[str]) -> list[str]:
     return [*python, "-m", SUPERVISING, str(layout.run)]
 
 
-def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
+def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     """Return the state of jobs without a sign of life: pending while a supervisor may start them, else lost."""
     now = disk_now(layout.folder)
     supervised = any(holder_lives(folder, now) for folder in layout.folder.glob(f"{SUPERVISOR}*"))
@@ -138,15 +141,7 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
             os.killpg(process.pid, number)
 
 
-def check_hosts(config: ParallelConfig) -> None:
-    """Raise if asyncssh is missing, or the hosts are wrong."""
-    require_package(row(config.env))
-    ssh_hosts(config.options)
-
-
-def start_on_hosts(
-    layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note
-) -> None:
+def start_hosts(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
     """Start a supervisor on each host."""
     require_package(row(plan.env))
     hosts = worker_hosts(ssh_hosts(plan.options))

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,14 +29,7 @@ from espnet3.parallel.detached.looking.status import (
     status_of_ended,
     watch,
 )
-from espnet3.parallel.detached.states import (
-    GRACE,
-    JobState,
-    RunStatus,
-    acquire,
-    holder_lives,
-    progress,
-)
+from espnet3.parallel.detached.states import GRACE, JobState, RunStatus, acquire, holder_lives, progress
 from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ConfigError, ParallelError, explained
@@ -205,15 +199,13 @@ class DetachedRun(Sequence[JobRecord]):
             grace: Seconds that a job at work has for the item it is at.
         """
         grace = argument("grace", grace, Number(least=0, most=MOST_SECONDS))
-        layout = self._layout.to_act_on()
-        plan = layout.plan()
         by = f"cancelled by {submitter()}@{socket.gethostname()}"
         # a submission in between would be missed, or would lift the order
-        with _driving(layout, "cancel", _PATIENCE):
+        with self._driving("cancel", _PATIENCE) as (layout, plan, _):
             alive = run_status(layout, plan).alive
             layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
             if layout.original() is None:  # else the jobs that are noted here are another folder's
-                cancel_all(layout, layout.plan(), grace)
+                cancel_all(layout, plan, grace)
             _wait_for_leases(layout, plan, grace)
             for shard in run_status(layout, plan).shards:
                 folder = layout.shard(shard.shard)
@@ -232,14 +224,12 @@ class DetachedRun(Sequence[JobRecord]):
     @explained
     def submit(self) -> RunStatus:
         """Submit shards that were never submitted, because a scheduler refused them, say."""
-        layout = self._layout.to_act_on()
-        plan = layout.plan()
-        if (home := layout.home()) is not None:
-            raise ConfigError(
-                f"{layout.run} was submitted as {home}, and its specs name that folder: "
-                f"`{layout.retrying}` writes its own, and submits all that is missing"
-            )
-        with _driving(layout, "submit"):
+        with self._driving("submit") as (layout, plan, _):
+            if (home := layout.home()) is not None:
+                raise ConfigError(
+                    f"{layout.run} was submitted as {home}, and its specs name that folder: "
+                    f"`{layout.retrying}` writes its own, and submits all that is missing"
+                )
             new = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.NEW]
             hand_over(layout, plan, new)
             _event(layout, "submitted", shards=len(new))
@@ -261,9 +251,7 @@ class DetachedRun(Sequence[JobRecord]):
         """
         if on_error is not None:
             argument("on_error", on_error, Choice(("raise", "record"), quoted=True))
-        layout = self._layout.to_act_on()
-        with _driving(layout, "retry") as who:
-            plan = layout.plan()
+        with self._driving("retry") as (layout, plan, who):
             before = status_of_ended(layout, plan)  # before the marks of the last attempts are removed
             changed = changed_sources(plan)
             if changed and resumed(True) != "force":
@@ -306,9 +294,7 @@ class DetachedRun(Sequence[JobRecord]):
             IncompleteRunError: Items have no outcome yet; the message says what their jobs are doing.
             ItemError: An item failed, and the runner's `on_error` is "raise".
         """
-        layout = self._layout.to_act_on()
-        plan = layout.plan()
-        with _driving(layout, "merge"):
+        with self._driving("merge") as (layout, plan, _):
             items = layout.items()
             notes: list[str] = []
             try:
@@ -335,16 +321,16 @@ class DetachedRun(Sequence[JobRecord]):
             return results
         return runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])
 
-
-@contextmanager
-def _driving(layout: Layout, verb: str, patience: float = 0.0) -> Iterator[str]:
-    refuse_in_import()
-    lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
-    acquire(lease, who, patience, _LOOK)
-    try:
-        yield who
-    finally:
-        lease.release()
+    @contextmanager
+    def _driving(self, verb: str, patience: float = 0.0) -> Iterator[tuple[Layout, Plan, str]]:
+        layout = self._layout.to_act_on()
+        refuse_in_import()
+        lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
+        acquire(lease, who, patience, _LOOK)
+        try:
+            yield layout, layout.plan(), who
+        finally:
+            lease.release()
 
 
 def _event(layout: Layout, kind: str, **facts: Any) -> None:
@@ -372,11 +358,8 @@ def _waiting(status: RunStatus) -> str:
     shards = [s for s in status.shards if s.state is not JobState.DONE]
     if not shards:
         return "`espnet3-parallel retry` computes them"
-    counts = ", ".join(
-        f"{n} {state.value.replace('_', ' ')}"
-        for state, n in status.counts.items()
-        if state is not JobState.DONE
-    )
+    words = Counter(s.state.value.replace("_", " ") for s in shards)
+    counts = ", ".join(f"{n} {word}" for word, n in words.items())
     verb = "wait` waits for them" if status.alive else "retry` goes on with them"
     first = next((f" (shard {s.shard}: {s.note})" for s in shards if s.note), "")
     return f"Of {len(status.shards)} shards {counts}{first}: `espnet3-parallel {verb}"

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from espnet3.parallel.config import DetachedSettings
-from espnet3.parallel.detached.launch.handover import Queue, launcher
+from espnet3.parallel.detached.launch.handover import launcher
 from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan
 from espnet3.parallel.detached.states import (
     JobState,
+    Queue,
     RunStatus,
     ShardStatus,
     holder_lives,

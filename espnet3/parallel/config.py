@@ -225,7 +225,7 @@ def not_indented(config: Any) -> str:
         if not empty or block not in ("parallel", "trainer"):
             continue
         own = _NAMES if block == "parallel" else OF_TRAINER - {"num_device", "trainer"}
-        parts: list[list[_Row]] = [[], []]  # what the block holds, and its options
+        parts: list[list[_Row]] = [[], []]  # keys of the block, and of its options
         for row in rows[at + 1 :]:
             deeper = [each[:2] for each in parts[0][-1:]] == [("options", True)] and is_option(row[0])
             if not deeper and row[0] not in own:

@@ -114,7 +114,7 @@ class EnvironmentProvider(metaclass=_Making):
                 object.__setattr__(provider, name, value)
             return provider.build_env_local()
 
-        setup.builds = f"{cls.__qualname__}.build_env_local"  # type: ignore[attr-defined]  # what messages call it
+        setup.builds = f"{cls.__qualname__}.build_env_local"  # type: ignore[attr-defined]  # its name in messages
         return setup
 
     def build_worker_setup_fn(self) -> Callable[[], dict[str, Any]]:

@@ -142,7 +142,7 @@ def _roles(system: type) -> tuple[str, ...]:
 
 
 def _check(system: type, stages: Sequence[StageSpec], configs: StageConfigs, recipe: Path) -> None:
-    for each in sorted(stages, key=lambda each: each.name != "train"):  # which looks at most of its config
+    for each in sorted(stages, key=lambda each: each.name != "train"):  # train looks at most of its config
         role = each.role(configs.plain())
         if role is not None:
             configs.check(role, trains=each.name == "train" and is_ours(system, "train"))

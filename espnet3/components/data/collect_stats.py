@@ -28,7 +28,7 @@ from espnet3.parallel.env_provider import EnvironmentProvider
 logger = logging.getLogger(__name__)
 
 _LENGTHS = "_lengths"
-_ONLY = "feats"  # what a feature is called that has no name of its own
+_ONLY = "feats"  # the name of a feature without one of its own
 _SUMS = "sums.json"
 
 Features = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]

@@ -51,7 +51,7 @@ class LengthBatches(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes; Lightning does."""
         self.epoch = epoch
-        # what the loader seeds its own processes from
+        # the loader seeds its own processes from this generator
         self.generator.manual_seed(draw(self.seed, epoch))
 
     def __len__(self) -> int:

@@ -58,8 +58,8 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
         arrays = Arrays(scheduler_record)
         to_cancel = commands.JobsToCancel(scheduler_record)
         patience: float | None = None  # seconds for the command that submits it
-        script: str | None = None  # what to submit in place of its own script
-        names: Sequence[str] = ()  # what the queue may call it
+        script: str | None = None  # submitted in place of its own script
+        names: Sequence[str] = ()  # names that the queue may show
 
         def __init__(
             self,
@@ -243,8 +243,8 @@ class JobPlan:
     elements: int  # jobs that one submission takes, as a job array; a site may allow less
     command: str
     script: str  # with placeholders in capitals for what is known at the start only
-    warnings: tuple[str, ...] = ()  # what keeps this machine from starting such a run; another one may
-    remarks: tuple[str, ...] = ()  # what a person may not expect of it
+    warnings: tuple[str, ...] = ()  # reasons why this machine cannot start such a run, where another one may
+    remarks: tuple[str, ...] = ()  # facts that a person may not expect
 
 
 def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:

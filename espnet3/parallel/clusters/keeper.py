@@ -57,7 +57,7 @@ class Watched:
 
     job: Any  # dask-jobqueue's
     since: float = field(default_factory=time.monotonic)  # when it was submitted
-    view: JobView = NEW  # what the queue said last
+    view: JobView = NEW  # by the queue's last answer
     comment: str = ""  # why it waits, where the scheduler says that only of a single job
     seen: bool = False  # a worker of it has come
     up: int = 0  # workers of it that are there
@@ -232,7 +232,7 @@ class JobKeeper:
             if each.denied >= _DENIED and time.monotonic() - each.since > _UNKNOWN:
                 each.view = GONE
             elif answer.view is not None:
-                each.view = answer.view  # what is not known stays as it was
+                each.view = answer.view  # a job without an answer keeps its view
         if not listing.failed:  # a scheduler that restarts does not answer: its jobs go on
             await self._ask_why()
 

@@ -156,7 +156,7 @@ class StartsInTime:
         except BaseException:
             from distributed.deploy.cluster import Cluster
 
-            close: Any = Cluster._close  # what the cluster has in this process: nothing is deleted
+            close: Any = Cluster._close  # closes the parts in this process and deletes nothing
             await close(self)
             raise
 
@@ -244,7 +244,7 @@ class _Patient:
 
 def ask_for_certificate(server: Any) -> None:
     """Have the HTTP server of a scheduler or worker ask for the run's certificate; stop it if that fails."""
-    role = "worker" if hasattr(server, "nanny") else "scheduler"  # which has none
+    role = "worker" if hasattr(server, "nanny") else "scheduler"  # a scheduler has no nanny
     try:
         limit_requests(server)
         server.http_server.ssl_options = server.security.get_listen_args(role)["ssl_context"]

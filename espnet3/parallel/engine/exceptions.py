@@ -219,7 +219,7 @@ def load_error(blob: bytes | None) -> BaseException | None:
         # Dask has them pickled without columns, so that carets would point anywhere
         each.__traceback__ = None
         _fill_fields(each)
-    return error  # type: ignore[no-any-return]  # what pickle_error put there
+    return error  # type: ignore[no-any-return]  # pickle_error made the bytes of an exception
 
 
 def named_error(error: BaseException, failure: ItemFailure | None, position: int) -> BaseException:

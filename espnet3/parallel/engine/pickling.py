@@ -145,7 +145,7 @@ def _standard_stream(obj: Any) -> str:
 
 def _is_found(name: Any) -> bool:
     module = sys.modules.get(name) if isinstance(name, str) else None
-    if not isinstance(module, ModuleType) or name == "__main__":  # which cloudpickle sends by value itself
+    if not isinstance(module, ModuleType) or name == "__main__":  # cloudpickle sends __main__ by value itself
         return False
     known = _looked_for.get(name)
     if known is None or known[0] is not module:

@@ -299,7 +299,7 @@ class Sizer:
             return KEEP
         if not self._rate or left == float("inf") or self._pace > _QUICK:
             return BUDGET
-        if window == 1:  # what is left, divided, is less
+        if window == 1:  # the rest, divided, is less
             return _LONGEST
         return min(max(BUDGET, left / (max(1, self._slots()) * self._rate * _SHARE)), _LONGEST)
 

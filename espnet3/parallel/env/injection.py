@@ -42,7 +42,7 @@ def name_of(func: Any) -> str:
     return type(func).__qualname__
 
 
-_of_builtin = functools.lru_cache(maxsize=32)(inspect.signature)  # which it parses from a text, for 0.3 ms
+_of_builtin = functools.lru_cache(maxsize=32)(inspect.signature)  # parsing their text takes 0.3 ms
 
 
 def _signature(func: Callable[..., Any]) -> inspect.Signature:

@@ -45,7 +45,7 @@ _OPTIONS = [
     if name not in ("self", "provider", "batch_size", "split_batches")
 ]
 _ENV = 'a mapping from parameter names to values (a backend is chosen by parallel={"env": ...})'
-# what other libraries call them
+# names of other libraries
 _CALLED = {
     **dict.fromkeys(
         ("n_jobs", "nj", "jobs", "processes", "max_workers", "num_workers", "num_proc"), "n_workers"

@@ -107,7 +107,7 @@ def run(
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            start_new_session=True,  # what a site's wrapper has started may hold the streams open
+            start_new_session=True,  # programs of a site's wrapper may hold the streams open
         )
     except OSError as error:
         hint = f"Is this a machine jobs are submitted from? {command[0]!r} must be on its PATH."

@@ -154,7 +154,7 @@ def _reap(control: socket.socket, alive: set[int]) -> None:
         if pid == 0:
             return
         alive.discard(pid)
-        kill_group(pid)  # what the worker had started does not outlive it
+        kill_group(pid)  # programs that the worker started end with it
         _report(control, b"X", pid, status)
 
 

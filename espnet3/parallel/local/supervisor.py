@@ -57,7 +57,7 @@ class Supervised:
     given_up: bool = False
     stopped: bool = False  # its end was asked for
     sock: socket.socket | None = None
-    inbox: bytes = b""  # what was read, up to the end of a line
+    inbox: bytes = b""  # the beginning of a line that is not whole yet
     answer: Mapping[str, Any] | None = None  # the first line of a process that has started
     since: float = 0.0  # when it was up, by `time.monotonic`, as the next two
     again: float | None = None  # when the next process is started
@@ -297,7 +297,7 @@ class Supervisor:
     def _on_exit(self, worker: Supervised, pid: int, status: int) -> None:
         if worker.sock is not None:
             worker.sock.setblocking(False)
-        while worker.sock is not None:  # what it said last; that nothing more waits is taken for the end
+        while worker.sock is not None:  # read its last words; nothing more to read counts as the end
             self._read(worker)
         end = self.exits[pid] = worker.memory.end_of(pid, status)
         worker.ended = True

@@ -78,7 +78,7 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
     except Exception:
         _send(sock, {"error": traceback.format_exc()})
         return
-    before = changeable()  # what an item may change for those that come after it
+    before = changeable()  # an item may change it for the items after it
     _send(sock, {"up": True})
     STARTED.set()
     poller = select.poll()
@@ -131,7 +131,7 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
     def on_message() -> None:
         if not _receive(sock):
             _leave()
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what breaks from here on was asked for
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors of the end are expected
         stop.set()
 
     asyncio.get_running_loop().add_reader(sock, on_message)

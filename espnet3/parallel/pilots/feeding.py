@@ -81,7 +81,7 @@ class Feeder:
         left = self.work.left
         window = self.sizer.window(left)
         while len(slot.flying) < (window if ahead else 1) and process not in self._quarantined:
-            # what was handed out before must come back: a stream in order may wait for nothing else
+            # chunks that came back go first: an ordered stream may wait for nothing else
             if not (self.work.returned or self.may_take()):
                 return False
             units, most, seconds = self.sizer.next(left, window)

@@ -36,7 +36,7 @@ _FEW = 8  # records that are sent at once before an item has ended: they fit int
 _PLAIN = (str, int, float, bool, type(None))
 _STREAMS = ("stdout", "stderr")
 _PRINTED = "printed"  # the key of a line in place of a record: its stream
-# what Dask and this package say of themselves goes where it always went
+# records of Dask and of this package go where they always went
 _OURS = ("distributed", "dask", "tornado", "bokeh", "espnet3.parallel")
 
 
@@ -45,9 +45,11 @@ class Hearing:
     """The driver's wishes about records and lines of its items."""
 
     levels: dict[str, int]  # of its loggers by name, "" the root
-    disabled: int  # what `logging.disable` was called with
+    disabled: int  # the argument of `logging.disable`
     host: str
-    files: dict[str, tuple[int, int] | None]  # which its output and error are; None: replaced by its program
+    files: dict[
+        str, tuple[int, int] | None
+    ]  # the files of its output and error; None: replaced by its program
     bar: bool  # is shown on its terminal
 
 

@@ -103,7 +103,7 @@ def prepare(spec: RunSpec) -> Call:
         env = ENVS.get(ENVS.default if spec.env_key == "" else spec.env_key)
         if spec.check is not None:
             spec.check(env)
-        spec.check_loaded("this process")  # what the env has imported
+        spec.check_loaded("this process")  # the env may have imported modules
         many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
         return Call(bind(spec.one, env, spec.kwargs), many)
     except BaseException:

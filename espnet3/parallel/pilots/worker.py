@@ -176,7 +176,7 @@ class Pilot:
     replaced: bool = True
     as_new: Callable[[], bool] = lambda: True
 
-    end = staticmethod(end_process)  # what an item that takes too long does to its process
+    end = staticmethod(end_process)  # an item that takes too long ends its process
 
     def __post_init__(self) -> None:
         self.worker = self.hello.worker
@@ -199,7 +199,7 @@ class Pilot:
                 message = self._inbox.popleft() if self._inbox else self.channel.recv()
                 self.busy, run_id = True, message[1]
                 if message[0] == "chunk" and self.leaving:
-                    self._send(("bye", message[1]))  # what was sent ahead has not begun
+                    self._send(("bye", message[1]))  # a chunk sent ahead has not begun
                     self.channel.finish()  # an answer may still be on its way
                     return
                 getattr(self, "_on_" + message[0])(*message[1:])
@@ -208,13 +208,13 @@ class Pilot:
             self.channel.close()
         except BaseException as error:  # an item has broken this process beyond use: a new one will do better
             self.broken = True
-            with suppress(Exception):  # what broke it may have broken standard error too
+            with suppress(Exception):  # standard error may be broken too
                 traceback.print_exc()
             if self.replaced:
                 self.channel.close()
                 end_process()
             kind, text, trace = describe_error(error)
-            with suppress(OSError, *ANYTHING):  # what broke it may be in the way: the driver reads the end
+            with suppress(OSError, *ANYTHING):  # the channel may be broken too: the driver then reads its end
                 self._send(("broken", run_id, f"{kind}: {text}", trace))
             self.channel.close()
         finally:
@@ -314,7 +314,7 @@ class Pilot:
                 how = budget, interrupted, self.mark.step, singly, self._step, keep
                 block = run_items(items, call, spec.policy, self.worker, *how)
             try:
-                spec.check_loaded("this process")  # what the items have imported
+                spec.check_loaded("this process")  # the items may have imported modules
             except ParallelError as error:
                 self._broken.add(run_id)
                 del self.calls[run_id]

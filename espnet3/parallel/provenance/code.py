@@ -24,7 +24,7 @@ from espnet3.parallel.checks import is_a
 from espnet3.parallel.provenance.modules import absolute
 
 DIGITS = 16
-BODY = "<module>"  # what a module's own statements are called among its functions
+BODY = "<module>"  # the name of a module's own statements among its functions
 _FLAGS = 0x2AF  # optimized, new locals, *args, **kwargs, and generators and coroutines of all kinds
 _IS_FUNCTION = 0x02  # its locals are its own: no class body, and no module
 _UNSAID = frozenset({"__doc__", "__firstlineno__", "__static_attributes__"})  # of class bodies and modules
@@ -392,7 +392,7 @@ class Changed:
         is_class, found = is_a(value, type), set(self._loose if id(value) in self._handed_on else ())
         modules = {base.__module__ for base in type(value).__mro__}
         if OF_LAYERS in modules and not self._names.isdisjoint(("eval", "train")):
-            found.add("training")  # which these methods of torch set
+            found.add("training")  # these methods of torch set it
         for base in value.__mro__ if is_class else type(value).__mro__:
             for on_class, names in self._by_methods.get(id(base), ()):
                 if len(names) > 1:

@@ -60,7 +60,7 @@ def is_users(thing: Any) -> bool:
     file = own_attribute(live, "__file__")
     if isinstance(file, str) and not file.startswith("<"):
         return is_own(file)
-    if module in sys.builtin_module_names or module.startswith("_cython_"):  # which has no file and no spec
+    if module in sys.builtin_module_names or module.startswith("_cython_"):  # these have no file and no spec
         return False
     return module in MAIN or own_attribute(live, "__spec__") is None
 

@@ -87,7 +87,7 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
     reach.hash(config, "config")
     reach.follow()
     called = {"forward", "build_env_local"}
-    for root in roots:  # what a base of ours has, this layer calls
+    for root in roots:  # this layer calls the methods that a base of ours has
         called.update(*(vars(base) for base in getattr(root, "__mro__", ()) if not is_users(base)))
     return reach.result(Changed(reach.functions.values(), called)), reach.installed
 

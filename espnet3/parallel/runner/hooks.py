@@ -129,7 +129,7 @@ def in_batches_of_one(runner: Any) -> Callable[..., Any]:
         return results[0]
 
     forward.__module__, forward.__qualname__ = runner.__module__, f"{runner.__qualname__}.forward"
-    forward.__signature__ = inspect.signature(batch_forward)  # type: ignore[attr-defined]  # what `inspect` reads
+    forward.__signature__ = inspect.signature(batch_forward)  # type: ignore[attr-defined]  # `inspect` reads its
     setattr(forward, MADE, True)
     return forward
 

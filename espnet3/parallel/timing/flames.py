@@ -13,7 +13,7 @@ from typing import Any
 
 _NAME = "py-spy"
 _RATE = 500  # samples a second
-_BEGUN = "Sampling process"  # what py-spy prints once it samples
+_BEGUN = "Sampling process"  # py-spy prints it once it samples
 _WRONG = "Error: "
 _UNSEEN = "No stack counts found"
 _PATIENCE = 60.0  # seconds for it to write the file

@@ -46,7 +46,7 @@ def _collect(whole: Mapping[str, Any], split: str) -> Any:
     # the other splits, and how the work is done, are no part of what a run is known by
     seen = {key: whole[key] for key in _SEEN if whole.get(key) is not None}
     if "features" in seen:
-        seen.pop("model", None)  # what is trained may change without new statistics
+        seen.pop("model", None)  # another model needs no new statistics
     own = {key: value for key, value in whole["dataset"].items() if key == split or key not in SPLITS}
     seen |= {"dataset": own, "split": split}
     dataset = split_of(seen)

@@ -49,7 +49,7 @@ class InferResult:
     items: int  # of the run
     failed: int  # listed in `errors.jsonl`
     seconds: float  # wall time, with the start of the workers
-    run: Any  # what the runner returned: the results, or a detached run
+    run: Any  # returned by the runner: results, or a detached run
 
 
 def infer(config: Any) -> dict[str, InferResult]:

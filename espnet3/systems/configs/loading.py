@@ -30,7 +30,7 @@ class StageConfig:
     role: Role
     config: DictConfig
     places: Places  # where each key was set
-    fault: str = ""  # what is wrong with the file, whatever its values
+    fault: str = ""  # the fault of the file itself, whatever its values
 
     @property
     def is_read(self) -> bool:

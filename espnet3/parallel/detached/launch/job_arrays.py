@@ -247,7 +247,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
 def _left(
     scheduler: Scheduler, folder: Path, every: set[str], newest: list[str], *, proven: bool
 ) -> tuple[str, str, set[str]]:
-    # what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked
+    # the run's jobs still in the queue, as the end of "the scheduler ...", and why the queue cannot be asked
     listing, known = queue.answers(scheduler, lambda command: asking.ask(command, folder), newest)
     unknown = {one for one, answer in known.items() if answer.known is Known.NO_SUCH_JOB}
     listed = any(one in every and view.meaning.is_alive for one, view in listing.views.items())

@@ -48,7 +48,7 @@ QUIET: dict[str, Any] = {
     "distributed.diagnostics.nvml": False,
 }
 
-# what Dask logs about a worker that was killed on purpose; a user's own logging settings stay
+# Dask reports a worker that was killed on purpose as an error; a user's own levels stay
 for _name in ("distributed.batched", "distributed.comm", "distributed.core", "distributed.scheduler"):
     if not logging.getLogger(_name).level:
         logging.getLogger(_name).setLevel(logging.ERROR)
@@ -181,7 +181,7 @@ class ForkedWorker(ProcessInterface):
         if supervised.stopped:
             self._stopped.set()
         over = supervised.stopped or supervised.given_up
-        # what has an error of its own would have it again; later the fault may be one of the moment
+        # a start that failed by an error of its own would fail again; a later end may be chance
         if not self._starting.done() and (over or refused):
             self._starting.set_exception(RuntimeError(failure or f"worker {self.name} was stopped"))
         if was_up and not over:

@@ -87,7 +87,7 @@ def submit_to_client(
 
     check_client(client)
     key = setup_key(setup)
-    # what Dask's own `submit` would take for itself travels with the function
+    # keywords that Dask's own `submit` would take travel with the function
     options = inspect.signature(Client.submit).parameters
     given = {name: value for name, value in kwargs.items() if name in options}
     rest = {name: value for name, value in kwargs.items() if name not in options}

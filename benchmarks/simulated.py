@@ -95,7 +95,7 @@ def measure(case: Case) -> dict[str, Any]:
         with other("work" if case.trip else "simulate", facts, case):
             connected = time.perf_counter() - begin
             # workers are lost by themselves, now and then two over one item
-            spec = RunSpec(functools.partial(nap, seconds=case.item_s), policy=Policy(poison_after=0))
+            spec = RunSpec(functools.partial(nap, seconds=case.item_s), policy=Policy(poison_after=1000))
             config = ParallelConfig(frozen_timeout=None)
             run = PilotRun(Slots(), Work(range(case.items)), spec, PlainCluster(), config)
             cpu, begin, done = time.process_time(), time.perf_counter(), 0

@@ -47,11 +47,7 @@ def cli() -> str:
 
 def modules() -> dict[str, tuple[ModuleType, list[str]]]:
     """Return each public module, the package that its names are imported from, and these names."""
-    homes: dict[str, tuple[ModuleType, list[str]]] = {}
-    for name in parallel.__all__:
-        lazy = parallel._MODULE_OF.get(name)  # the others, errors, are there at once
-        home = f"espnet3.parallel.{lazy}" if lazy else getattr(parallel, name).__module__
-        homes.setdefault(home, (parallel, []))[1].append(name)
+    homes = {f"espnet3.parallel.{home}": (parallel, names) for home, names in parallel._HOME.items()}
     beside = {one.__name__: (one, list(one.__all__)) for one in (ledger, testing)}
     return dict(sorted({**homes, **beside}.items()))
 

@@ -16,7 +16,7 @@ import psutil
 
 from espnet3.parallel.ledger.lines import hash_indices
 from espnet3.parallel.ledger.scan import LEFT, scan_splits
-from espnet3.parallel.runner.shards import cut
+from espnet3.parallel.runner.shards import SHARDS, cut
 from tests.chaos import outcome
 from tests.chaos.kinds import ALL, KINDS, ONE, Kind, kind_of_sessions
 from tests.chaos.outcome import Disturbance, count_again
@@ -231,5 +231,5 @@ def _in_flight(kind: Kind, start: Start) -> int:
 def _largest_shard() -> int:
     """Return the most items a shard may have, whatever batch size it was cut for."""
     costs = [float(cost_of(idx)) for idx in range(N)]
-    begins = [[*cut(N, costs, batch or 1), N] for batch in BATCHES]
+    begins = [[*cut(N, SHARDS, costs, batch or 1), N] for batch in BATCHES]
     return max(b - a for cuts in begins for a, b in itertools.pairwise(cuts))

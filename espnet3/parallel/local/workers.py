@@ -27,7 +27,6 @@ from espnet3.parallel.pilots.pool import ChangedWorkersError, Pool, RunSlots, Sl
 from espnet3.parallel.surroundings import surroundings
 
 Outcome = TypeVar("Outcome")
-_AFTER_AN_ERROR = 0.5  # seconds that processes have to close what their envs hold open
 
 
 class OwnWorkers(SupervisedCluster, RunSlots):
@@ -184,7 +183,7 @@ def borrowed(config: ParallelConfig, most: int | None, modules: Sequence[str] = 
     try:
         yield workers
     except BaseException:
-        workers.close(_AFTER_AN_ERROR)
+        workers.close()
         raise
     if config.idle_timeout > 0:
         _STAY.put(workers, wanted, config.idle_timeout)

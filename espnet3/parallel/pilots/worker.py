@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 4  # at a handshake, which on a busy host takes longer than its time limit
 _PAUSE = 0.5  # seconds after the first one; more after each further one
-_LOOK = 0.005  # seconds between looks whether the last item has ended
+_LOOK = 0.005  # seconds between looks whether the last slot has ended
 
 # Unset while a worker's start has not been answered yet: an item that ends the process first would make it
 # look like a worker that cannot start.
@@ -96,13 +96,12 @@ class Slots:
         return any(pilot.is_needed() for pilot in self._last)
 
     def end(self, seconds: float) -> None:
-        """Let the items in hand end, so many seconds at most, and forget every run: the process ends."""
+        """Let the items in hand go on, so many seconds at most, and slots drop their envs: the process ends."""
         self.leave()
         until = time.monotonic() + seconds
-        while any(pilot.busy for pilot in self._last) and time.monotonic() < until:
+        # one that is not busy is at the end of its channel: its driver, which has closed that, ends what takes too long
+        while any(not pilot.busy or time.monotonic() < until for pilot in list(self._pilots)):
             time.sleep(_LOOK)
-        for pilot in self._last:
-            pilot.calls.clear()
 
     def drop_chunks(self) -> None:
         """Give up the chunks in hand: the driver does not wait for them."""
@@ -183,7 +182,7 @@ class Pilot:
         self.leaving = False  # the worker is about to end: the chunk in hand is the last one
         self.broken = False  # it could not go on
         self.answered = False  # a chunk
-        self.busy = False
+        self.busy = False  # with a run's env or items
         self._step = 1  # items that the steps of this run's last chunk held
         self._send_lock = threading.Lock()
         self._outlet = Outlet(self.worker, self.channel, self._send_lock)
@@ -197,7 +196,7 @@ class Pilot:
         try:
             while True:
                 message = self._inbox.popleft() if self._inbox else self.channel.recv()
-                self.busy, run_id = True, message[1]
+                self.busy, run_id = message[0] != "end", message[1]
                 if message[0] == "chunk" and self.leaving:
                     self._send(("bye", message[1]))  # a chunk sent ahead has not begun
                     self.channel.finish()  # an answer may still be on its way
@@ -206,6 +205,9 @@ class Pilot:
                 self.busy = False
         except (ChannelClosedError, OSError):
             self.channel.close()
+            self.busy = False
+            for each in list(self.calls):  # their driver cannot say any more that they have ended
+                self._on_end(each)
         except BaseException as error:  # an item has broken this process beyond use: a new one will do better
             self.broken = True
             with suppress(Exception):  # standard error may be broken too

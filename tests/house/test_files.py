@@ -22,8 +22,8 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (1_681, ["espnet3/parallel/provenance/"]),
-    (3_016, ["espnet3/parallel/ledger/"]),
+    (1_568, ["espnet3/parallel/provenance/"]),
+    (3_015, ["espnet3/parallel/ledger/"]),
     (3_045, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_746, ["espnet3/parallel/pilots/"]),
     (1_194, ["espnet3/parallel/local/"]),
@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (818, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_729, ["espnet3_parallel/"]),
     (5_221, ["espnet3/components/", "espnet3/systems/"]),
-    (41_032, ["tests/"]),
+    (40_987, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

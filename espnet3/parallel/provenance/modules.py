@@ -10,21 +10,16 @@ import sys
 import sysconfig
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
+from itertools import accumulate
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 
-_OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # a new version of us is not another run
 MAIN = ("__main__", "__mp_main__")
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths]
-    found += [*site.getsitepackages(), site.getusersitepackages()]
-    return tuple({os.path.realpath(path) + os.sep for path in found})
+_OURS = os.path.dirname(os.path.dirname(__file__))  # a new version of us is not another run
+_FOLDERS = {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages()}
+_NOT_OWN = tuple(os.path.realpath(path) + os.sep for path in {*_FOLDERS, site.getusersitepackages(), _OURS})
 
 
 @functools.lru_cache(maxsize=1 << 15)
@@ -42,13 +37,10 @@ def is_own(file: str) -> bool:
         return False
     path = real(file)
     above, inside, _ = path.rpartition(f"{os.sep}site-packages{os.sep}")
-    is_packaged = inside and _has_packages(above + inside)
-    return not (is_packaged or path.startswith((*_installed(), _OURS + os.sep)))
+    return not path.startswith(_NOT_OWN) and not (inside and _has_packages(above + inside))
 
 
-@functools.cache
-def _has_packages(folder: str) -> bool:
-    return bool(glob.glob("*.dist-info", root_dir=folder))
+_has_packages = functools.cache(lambda folder: bool(glob.glob("*.dist-info", root_dir=folder)))
 
 
 def is_users(thing: Any) -> bool:
@@ -142,10 +134,8 @@ def locate(module: str) -> dict[str, str]:
     Of an installed package, the `__init__` alone.
     """
     files: dict[str, str] = {}
-    parts = module.split(".")
     folders: Any = None
-    for size in range(1, len(parts) + 1):
-        name = ".".join(parts[:size])
+    for name in accumulate(module.split("."), "{}.{}".format):
         if (live := sys.modules.get(name)) is not None:
             file, folders = own_attribute(live, "__file__"), own_attribute(live, "__path__")
         elif (spec := _spec(name, folders)) is not None:

@@ -82,11 +82,13 @@ def _plain(value: Any, around: tuple[int, ...] = (), resolve: bool = True) -> An
 def differences(old: Any, new: Any, name: str = "config") -> list[str]:
     """Return a line "name.key: old -> new" for each place where two plain values differ."""
     was, now = dict(_flat(old, name)), dict(_flat(new, name))
-    places = [place for place in {**was, **now} if was.get(place) != now.get(place)]
-    return [
-        f"{place}: {_short(was.get(place, '(new)'))} -> {_short(now.get(place, '(gone)'))}"
-        for place in places
-    ]
+    both = {place: (was.get(place, "(new)"), now.get(place, "(gone)")) for place in {**was, **now}}
+    changed = {place: [*map(_short, pair)] for place, pair in both.items() if pair[0] != pair[1]}
+    return [f"{place}: {before} -> {after}" for place, (before, after) in changed.items()]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _flat(value: Any, place: str) -> Iterator[tuple[str, str]]:
@@ -96,10 +98,6 @@ def _flat(value: Any, place: str) -> Iterator[tuple[str, str]]:
         yield from _flat(one, where)
     if not parts and value not in ({}, []):
         yield place, json.dumps(value, ensure_ascii=False)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def origin(code: str | None = None) -> dict[str, Any]:
@@ -117,12 +115,8 @@ def origin(code: str | None = None) -> dict[str, Any]:
 
 def shown_command(command: list[str]) -> list[str]:
     """Return a command line without secrets: `--token x` as well as `--token=x`."""
-    shown, name = [], ""
-    for word in command:
-        shown.append(str(masked(word, name)))
-        option = _OPTION.match(word)
-        name = option[1] if option else ""
-    return shown
+    options = [_OPTION.match(word) for word in ("", *command)]
+    return [str(masked(word, one[1] if one else "")) for word, one in zip(command, options, strict=False)]
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
@@ -145,17 +139,11 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def _git_state(folder: str | None) -> dict[str, Any] | None:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    how: dict[str, Any] = {"cwd": folder, "timeout": _GIT_SECONDS, "stdin": subprocess.DEVNULL, "text": True}
+    how["env"] = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # read only: never take the index's lock
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # read only: never take the index's lock
-        )
+        done = subprocess.run(command, capture_output=True, check=False, **how)
     except (OSError, subprocess.TimeoutExpired):
         return None  # no git, or one that does not answer: the run does not depend on it
     commit, _, dirty = done.stdout.strip().partition("-")

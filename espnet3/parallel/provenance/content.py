@@ -13,7 +13,7 @@ import marshal
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from enum import Enum
 from functools import cached_property, lru_cache
 from itertools import filterfalse
@@ -113,17 +113,11 @@ def attributes_of(value: Any) -> dict[str, Any]:
 class Content:
     """Hashes values; a subclass also takes in the code in them."""
 
-    def __init__(
-        self,
-        module_name: Callable[[str], str] = name_of,
-        left_out: Callable[[Any], Set[str]] = lambda _: frozenset(),
-        come_later: Set[str] = frozenset(),
-        lenient: bool = False,
-    ) -> None:
+    def __init__(self, module_name: Callable[[str], str] = name_of, lenient: bool = False) -> None:
         self._module_name = module_name
-        self._left_out = left_out  # the names of an object's attributes that do not count
-        self._come_later = come_later  # modules whose functions and classes are missing yet when a run begins
         self._lenient = lenient  # any value without content drops out
+        self._left_out: Callable[[Any], set[str]] = lambda _: set()  # names of an object that do not count
+        self._come_later: set[str] = set()  # modules whose functions and classes are missing as a run begins
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
         self._known: dict[int, tuple[str, Any]] = {}
@@ -224,7 +218,7 @@ class Content:
                 raise NoContentError(_NO_CONTENT.format(place, kind))
             return _digest("nothing", self._of(kind, place))
         self._targets(attributes)
-        out = {*self._left_out(value)}
+        out = self._left_out(value)
         for base in kind.__mro__:  # in these cached properties keep their values
             out.update(name for name, one in vars(base).items() if type(one) is cached_property)
         parts = [("", kind), ("", taken), *(pair for pair in attributes.items() if pair[0] not in out)]

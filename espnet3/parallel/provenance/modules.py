@@ -59,12 +59,10 @@ def is_users(thing: Any) -> bool:
 
 def own_modules() -> list[tuple[str, str, ModuleType]]:
     """Return the modules of the user's own that are loaded, with their names and files."""
-    loaded = [(name, own_attribute(live, "__file__"), live) for name, live in list(sys.modules.items())]
-    return [
-        (name, os.path.abspath(file), live)
-        for name, file, live in loaded
-        if is_a(live, ModuleType) and isinstance(file, str) and is_own(file)
+    loaded = [
+        (name, file_of(name), live) for name, live in list(sys.modules.items()) if is_a(live, ModuleType)
     ]
+    return [(name, file, live) for name, file, live in loaded if file is not None and is_own(file)]
 
 
 def module_of(thing: Any) -> str:

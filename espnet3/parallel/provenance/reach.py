@@ -26,7 +26,7 @@ from espnet3.parallel.provenance import FUNCTION, modules
 from espnet3.parallel.provenance import code as bytecode
 from espnet3.parallel.provenance.code import BODY, DIGITS, Changed, Function, facts_of
 from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, given_to
-from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, module_of, real
+from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, locate, module_of, real
 
 INSTALLED = "installed packages"
 _PUT_THERE = "what the program has put there"
@@ -59,7 +59,7 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
     Of a config, code in it counts, and what is named under `_target_`. The nearest module and part comes first; of
     packages, whose versions say whether they are the same, the import names.
     """
-    modules.locate.cache_clear()  # nothing is imported from here on
+    locate.cache_clear()  # nothing is imported from here on
     roots, reach = list(roots), _Reach()
     for root in roots:
         reach.add(root)
@@ -114,12 +114,13 @@ class _Reach(Content):
                 self._all_names(vars(thing))
 
     def result(self, changed: Changed) -> Code:
-        content = Content(left_out=changed.of, come_later=self._later, lenient=True)
+        self._left_out, self._come_later = changed.of, self._later
+        self._known.clear()
         for entry, phrase, value, owner, name in self._values.values():
             out = changed.of(owner)
             counts = value if name is not None else (value[0], sorted(value[1] - out))
             if name not in out:
-                entry["values"].setdefault(phrase, set()).add(content.hash(counts, phrase)[:DIGITS])
+                entry["values"].setdefault(phrase, set()).add(self.hash(counts, phrase)[:DIGITS])
         self._entry(INSTALLED, None)["values"][_PUT_THERE] = self._put
         by_file = {real(entry["file"]): entry for entry in self._entries.values() if entry["file"]}
         for module, file, live in self._loaded:
@@ -195,8 +196,7 @@ class _Reach(Content):
         for phrase, (value, is_changed) in given_to(function, name).items():
             self.hash(value, phrase) if is_changed else self._value(module, phrase, value)
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
-        if "__wrapped__" in held:
-            self.add(held.pop("__wrapped__"))
+        self.add(held.pop("__wrapped__", None))
         for one, value in held.items():
             self._value(module, f"{_VALUE}{name}.{one}", value, function, one)
         self._code(code, function.__globals__)
@@ -306,9 +306,7 @@ class _Reach(Content):
             dots = len(text) - len(text.lstrip("."))
             for above in (package, *(facts.texts if dots else ())):
                 dotted = modules.absolute(text[dots:], dots, above)
-                if dotted.replace(".", "").isidentifier() and any(
-                    map(is_own, modules.locate(dotted).values())
-                ):
+                if dotted.replace(".", "").isidentifier() and any(map(is_own, locate(dotted).values())):
                     found = True
                     self._module(dotted, facts.names | frozenset(dotted.split(".")))
         if not found:  # by a name made at run time: any module may be meant
@@ -316,7 +314,7 @@ class _Reach(Content):
                 self._of_module(live, facts.names)
 
     def _module(self, dotted: str, names: frozenset[str], is_imported: bool = True) -> None:
-        for name, file in modules.locate(dotted).items():
+        for name, file in locate(dotted).items():
             live = sys.modules.get(name)
             if not is_own(file):
                 self.installed.add(name.partition(".")[0])
@@ -451,12 +449,10 @@ def _parts_of(module: ModuleType, file: str, wanted: Set[str]) -> dict[str, set[
 
 @cache
 def _parts_in(code: CodeType) -> dict[str, set[str]]:
-    functions = bytecode.functions_in(code).items()
-    found = {BODY: {bytecode.body_hash(code)}}
-    found |= {name: {facts_of(one).hash for one in each} for name, each in functions}
-    return found | {
-        f"{_VALUE}{name}": {_constant_hash(one)} for name, one in bytecode.constants_in(code).items()
-    }
+    functions, constants = bytecode.functions_in(code).items(), bytecode.constants_in(code).items()
+    found = {name: {facts_of(one).hash for one in each} for name, each in functions}
+    found |= {f"{_VALUE}{name}": {_constant_hash(one)} for name, one in constants}
+    return {BODY: {bytecode.body_hash(code)}, **found}
 
 
 def _constant_hash(value: Any) -> str:

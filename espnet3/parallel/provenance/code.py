@@ -10,13 +10,12 @@ import dis
 import hashlib
 import sys
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, namedtuple
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from inspect import getattr_static
 from itertools import pairwise
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a
@@ -177,8 +176,7 @@ def body_hash(code: CodeType) -> str:
     return _hash(code, _steps_of(code), True)
 
 
-def inner_codes(code: CodeType) -> list[CodeType]:
-    """Return the functions, classes and comprehensions that code has right in it."""
+def _inner_codes(code: CodeType) -> list[CodeType]:
     return [one for one in code.co_consts if isinstance(one, CodeType)]
 
 
@@ -186,7 +184,7 @@ class Facts:
     """The hash of a piece of code, and the names and attributes outside of it that it and its inner functions use."""
 
     def __init__(self, code: CodeType) -> None:
-        steps, inner = _steps_of(code), [*map(facts_of, inner_codes(code))]
+        steps, inner = _steps_of(code), [*map(facts_of, _inner_codes(code))]
         # names from modules are no texts
         taken = [before[1] for before, step in pairwise(steps) if step[0] == "IMPORT_NAME"]
         parts = [each if type(each) is tuple else (each,) for each in code.co_consts if each not in taken]
@@ -212,7 +210,7 @@ facts_of = cache(Facts)  # by equality, to which lines and the types of constant
 def functions_in(code: CodeType, around: str = "") -> dict[str, list[CodeType]]:
     """Return the functions that code defines, by qualified name."""
     found: dict[str, list[CodeType]] = defaultdict(list)
-    for one in inner_codes(code):
+    for one in _inner_codes(code):
         name, is_function = getattr(one, "co_qualname", around + one.co_name), one.co_flags & _IS_FUNCTION
         if is_function and "<generic parameters" not in one.co_name:
             found[name].append(one)
@@ -232,7 +230,7 @@ def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tupl
             found.append((base, "*" if "*" in taken else ""))
         elif op == "IMPORT_FROM" and value in taken:  # else `import a.b as c`
             found.append((f"{base}.{value}", str(steps[at + 1][1])))
-    for one in inner_codes(code):
+    for one in _inner_codes(code):
         if not (at_once and one.co_flags & _IS_FUNCTION):  # which does not run as the module is imported
             found += imports_in(one, package, at_once)
     return found
@@ -250,7 +248,7 @@ def constants_in(code: CodeType) -> dict[str, Any]:
 @cache
 def changes_of(code: CodeType) -> frozenset[_Place]:
     """Return the places that code changes and has not made itself; "[]" at the end means changed in place."""
-    return frozenset(filter(None, _changes(code))).union(*map(changes_of, inner_codes(code)))
+    return frozenset(filter(None, _changes(code))).union(*map(changes_of, _inner_codes(code)))
 
 
 def _changes(code: CodeType) -> Iterator[_Place | None]:
@@ -301,14 +299,9 @@ def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | No
     return known.get(name) if is_local else _part(steps, at - 1, known) if op in _PARTS else None
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function, and how code calls it: by its name, or "name=" if setting an attribute calls it."""
-
-    function: FunctionType
-    kind: type | None = None  # the class that it is a method of
-    of_class: bool = False  # it is given the class, as a class method is
-    called: str = ""
+# A function, the class that it is a method of, whether it is given this class, and how code calls it: by its name, or
+# "name=" if setting an attribute calls it
+Function = namedtuple("Function", "function kind of_class called", defaults=(None, False, ""))
 
 
 class Changed:

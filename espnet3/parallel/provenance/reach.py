@@ -20,7 +20,7 @@ from functools import cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from espnet3.parallel.checks import is_a, is_path, own_attribute
+from espnet3.parallel.checks import is_a, is_path
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.provenance import FUNCTION, modules
 from espnet3.parallel.provenance import code as bytecode
@@ -84,10 +84,9 @@ class _Reach(Content):
         self._seen: dict[Any, Any] = {}
         self._put: set[str] = set()
         self._entries: Code = {}
-        self._places: dict[tuple[str, str | None], dict[str, Any]] = {}
+        self._places: dict[tuple[str, str], dict[str, Any]] = {}
         # each with its entry, phrase, what has it, and its name there: None for a set of names
         self._values: dict[Any, tuple[dict[str, Any], str, Any, Any, str | None]] = {}
-        self._file_of = cache(modules.file_of)
         self._loaded = modules.own_modules()
 
     def _is_new(self, key: Any, thing: Any = None) -> bool:
@@ -121,7 +120,7 @@ class _Reach(Content):
             counts = value if name is not None else (value[0], sorted(value[1] - out))
             if name not in out:
                 entry["values"].setdefault(phrase, set()).add(self.hash(counts, phrase)[:DIGITS])
-        self._entry(INSTALLED, None)["values"][_PUT_THERE] = self._put
+        self._entry(INSTALLED)["values"][_PUT_THERE] = self._put
         by_file = {real(entry["file"]): entry for entry in self._entries.values() if entry["file"]}
         for module, file, live in self._loaded:
             entry = by_file.get(real(file), {"unloaded": True})
@@ -156,27 +155,27 @@ class _Reach(Content):
 
     # --- notes ---
 
-    def _entry(self, module: str, file: str | None) -> dict[str, Any]:
-        if (module, file) not in self._places:
+    def _entry(self, module: str, of_code: str = "") -> dict[str, Any]:
+        if (module, of_code) not in self._places:
+            file = of_code or modules.file_of(module)
             name, known = modules.name_of(module, file), self._entries.get
             here = os.path.isfile(file or "") and real(file or "")  # cells of a notebook are in no file
             while here and os.path.isfile(at := known(name, {}).get("file") or "") and real(at) != here:
                 name += "'"  # another folder has one of that name
             new: dict[str, Any] = {"file": file, "module": module, "code": {}, "values": {}}
-            self._places[module, file] = self._entries.setdefault(name, new)
-        return self._places[module, file]
+            self._places[module, of_code] = self._entries.setdefault(name, new)
+        return self._places[module, of_code]
 
     def _value(self, module: str, phrase: str, value: Any, owner: Any = None, name: str | None = "") -> None:
         # it counts unless reached code changes what its owner has under that name
         if (key := (module, phrase, id(value), id(owner))) in self._values:
             return
-        file = self._file_of(module)
-        text = str(value) if type(value) is str or is_path(value) else ""
-        if file is not None and text.count(os.sep) > 1 and os.path.isabs(text):
+        entry, text = self._entry(module), str(value) if type(value) is str or is_path(value) else ""
+        if (file := entry["file"]) is not None and text.count(os.sep) > 1 and os.path.isabs(text):
             here = os.path.dirname(file)
             if os.path.commonpath([text, file]) in (here, text.rstrip(os.sep)):  # a checkout may be moved
                 value = (type(value), os.path.relpath(text, here))
-        self._values[key] = self._entry(module, file), phrase, value, owner, name
+        self._values[key] = entry, phrase, value, owner, name
         self.hash(value, phrase)
 
     # --- functions and classes ---
@@ -188,10 +187,10 @@ class _Reach(Content):
         self._seen[id(function)] = self.functions[id(function)] = met
         # not what the function says, which may be the module of another one that it stands for
         module, is_text = str(function.__globals__.get("__name__", "")), code.co_filename.startswith("<")
-        file = modules.file_of(module) if is_text else os.path.abspath(code.co_filename)
+        entry = self._entry(module, "" if is_text else os.path.abspath(code.co_filename))
         known = name if is_text else getattr(code, "co_qualname", function.__qualname__)
-        kind = "values" if is_text and file else "code"
-        self._entry(module, file)[kind].setdefault(known, set()).add(facts_of(code).hash)
+        kind = "values" if is_text and entry["file"] else "code"
+        entry[kind].setdefault(known, set()).add(facts_of(code).hash)
         self._codes[facts_of(code).hash] = code
         for phrase, (value, is_changed) in given_to(function, name).items():
             self.hash(value, phrase) if is_changed else self._value(module, phrase, value)
@@ -258,7 +257,7 @@ class _Reach(Content):
     def _origin(self, world: dict[str, Any], name: str) -> None:
         # a constant that a module imports counts where it is written, too: other processes read that file
         module, package = str(world.get("__name__", "")), str(world.get("__package__") or "")
-        code = compiled(module, file) if (file := self._file_of(module)) is not None else None
+        code = compiled(module, file) if (file := self._entry(module)["file"]) is not None else None
         for dotted, known in bytecode.imports_in(code, package, at_once=True) if code is not None else ():
             if known in (name, "*"):
                 home, _, there = (dotted if known == name else f"{dotted}.{name}").rpartition(".")
@@ -394,12 +393,9 @@ class LoadedCode:
     """
 
     def __init__(self, code: Code) -> None:
-        script = own_attribute(sys.modules.get("__main__"), "__file__")
-        self._left: Code = {
-            module: {part: one for part, one in entry.items() if part != "values"}
-            for module, entry in code.items()
-            if entry["file"] is not None and not (script and real(entry["file"]) == real(script))
-        }
+        script = real(modules.file_of(MAIN[0]) or "")
+        others = {key: one for key, one in code.items() if one["file"] and real(one["file"]) != script}
+        self._left: Code = {key: {**one, "values": {}} for key, one in others.items()}
         self._known: Any = None
 
     def check(self, where: str) -> None:

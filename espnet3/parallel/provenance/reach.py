@@ -11,10 +11,8 @@ is known once all of it has been reached.
 from __future__ import annotations
 
 import builtins
-import hashlib
 import os
 import sys
-from collections import deque
 from collections.abc import Iterable, Set
 from functools import cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -71,16 +69,15 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
     return reach.result(Changed(reach.functions.values(), called)), reach.installed
 
 
+# Gathers all that is reached, the nearest first
 class _Reach(Content):
-    # gathers all that is reached, the nearest first
-
     def __init__(self) -> None:
         super().__init__(lenient=True)
         self.installed: set[str] = set()  # import names of packages, the standard library's included
         self.functions: dict[int, Function] = {}
         self._codes: dict[str, CodeType] = {}
         self._later: set[str] = set()  # modules that functions import: what they register is not there yet
-        self._todo: deque[Any] = deque()
+        self._todo: list[Any] = []
         self._seen: dict[Any, Any] = {}
         self._put: set[str] = set()
         self._entries: Code = {}
@@ -99,8 +96,7 @@ class _Reach(Content):
             self._todo.append(thing)
 
     def follow(self) -> None:
-        while self._todo:
-            thing = self._todo.popleft()
+        for thing in self._todo:  # which grows
             if type(thing) is str:
                 self._module(thing, frozenset(thing.split(".")), is_imported=False)
             elif not is_users(thing):
@@ -283,14 +279,11 @@ class _Reach(Content):
                 self.add(value)
 
     def _all_names(self, world: dict[str, Any]) -> None:
-        module, known = str(world.get("__name__", "")), set()
-        for name, value in list(world.items()):
-            is_private = name.startswith("_") and name != "__getattr__"
-            is_meant = is_a(value, (FunctionType, type, *WRAPPERS, *PLAIN))
-            if is_meant and not is_private and name not in _OF_NOTEBOOKS:
-                self._value(module, f"{_VALUE}{name}", value, world, name)
-                known.add(name)
-        self._value(module, "the names of the module", ([], known), world, None)
+        kinds = (FunctionType, type, *WRAPPERS, *PLAIN)
+        meant = {name for name, value in list(world.items()) if is_a(value, kinds)} - _OF_NOTEBOOKS
+        known = {name for name in meant if not name.startswith("_") or name == "__getattr__"}
+        self._names(world, known, frozenset())
+        self._value(str(world.get("__name__", "")), "the names of the module", ([], known), world, None)
 
     def _imports(
         self, code: CodeType, package: str, called: Iterable[str] = (), at_once: bool = False
@@ -331,7 +324,7 @@ class _Reach(Content):
         entry, code, is_loaded = self._entry(name, file), compiled(name, file), name in sys.modules
         if code is None:
             with open(file, "rb") as stream:
-                entry["code"]["its content"] = {hashlib.sha256(stream.read()).hexdigest()[:DIGITS]}
+                entry["code"]["its content"] = {_constant_hash(stream.read())}
             return
         for part, hashes in _parts_in(code).items():
             if part == BODY or not is_loaded:

@@ -32,7 +32,6 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LONGEST = 10_000  # characters of an object's text
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "numpy", "omegaconf", "torch")
 _GIT_SECONDS = 5.0  # a checkout on a busy network disk must not hold up the run
-_OPTION = re.compile(r"^--?([\w-]+)$")
 
 
 def shown_config(config: Any) -> Any:
@@ -105,18 +104,12 @@ def origin(code: str | None = None) -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "command": shown_command(sys.argv),
+        "command": masked(sys.argv),
         "cwd": working_folder(),
         "python": platform.python_version(),
         "versions": versions(_PACKAGES),
         "git": _git_state(os.path.dirname(code) if code else None),
     }
-
-
-def shown_command(command: list[str]) -> list[str]:
-    """Return a command line without secrets: `--token x` as well as `--token=x`."""
-    options = [_OPTION.match(word) for word in ("", *command)]
-    return [str(masked(word, one[1] if one else "")) for word, one in zip(command, options, strict=False)]
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

@@ -272,10 +272,7 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
 
 
 def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, bool]]:
-    """Return the defaults of a function, and the variables of the function around it that it reads.
-
-    Each comes with a flag: the function changes it.
-    """
+    """Return a function's defaults, and what it reads of the function around it, each with a flag: it changes it."""
     code, defaults, around = function.__code__, function.__defaults__ or (), {}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:

@@ -117,11 +117,11 @@ class _Reach(Content):
             if name not in out:
                 entry["values"].setdefault(phrase, set()).add(self.hash(counts, phrase)[:DIGITS])
         self._entry(INSTALLED)["values"][_PUT_THERE] = self._put
-        by_file = {real(entry["file"]): entry for entry in self._entries.values() if entry["file"]}
+        loaded = [entry for entry in self._entries.values() if entry["file"] and "unloaded" not in entry]
+        by_file = {real(entry["file"]): entry for entry in loaded}
         for module, file, live in self._loaded:
-            entry = by_file.get(real(file), {"unloaded": True})
-            if "unloaded" not in entry and (code := compiled(module, file)) is not None:
-                self._compare(entry, code, vars(live))
+            if (key := real(file)) in by_file and (code := compiled(module, file)) is not None:
+                self._compare(by_file[key], code, vars(live))
         for entry in self._entries.values():
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
@@ -285,13 +285,11 @@ class _Reach(Content):
         self._names(world, known, frozenset())
         self._value(str(world.get("__name__", "")), "the names of the module", ([], known), world, None)
 
-    def _imports(
-        self, code: CodeType, package: str, called: Iterable[str] = (), at_once: bool = False
-    ) -> None:
+    def _imports(self, code: CodeType, package: str, also: Iterable[str] = (), at_once: bool = False) -> None:
         facts = facts_of(code)
         for dotted, _ in bytecode.imports_in(code, package, at_once):
             self._module(dotted, frozenset() if at_once else facts.names)
-        if at_once or _IMPORTERS.isdisjoint({*facts.names, *called}):
+        if at_once or _IMPORTERS.isdisjoint({*facts.names, *also}):
             return
         found = False
         for text in facts.texts:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import is_dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -43,39 +44,33 @@ def shown_config(config: Any) -> Any:
     written = _plain(config, resolve=False)
     names = _ENV.findall(json.dumps(written))
     secrets = [one for one in map(os.environ.get, names) if one and len(one) >= _LEAST_SECRET]
-    return _without(secrets, masked(written if names else _plain(config)))
+    return masked(_plain(config, not names, secrets))
 
 
-def _without(secrets: list[str], value: Any) -> Any:
-    if is_a(value, dict):
-        return {key: _without(secrets, one) for key, one in value.items()}
-    if is_a(value, list):
-        return [_without(secrets, one) for one in value]
-    return "***" if is_a(value, str) and any(one in value for one in secrets) else value
-
-
-def _plain(value: Any, around: tuple[int, ...] = (), resolve: bool = True) -> Any:
-    if value is None or is_a(value, (bool, str)):
+def _plain(value: Any, resolve: bool = True, secrets: Iterable[str] = (), outer: tuple[int, ...] = ()) -> Any:
+    if value is None or type(value) in (bool, int) or (type(value) is float and value - value == 0):
         return value
-    if is_a(value, (int, float, PurePath)):
-        # a number's text: nan is not JSON, and a numpy number or an IntEnum is not a plain one
-        return value if type(value) is int or (type(value) is float and value - value == 0) else str(value)
-    if id(value) in around:
+    # a number's text: nan is not JSON, and a numpy number or an IntEnum is not a plain one
+    text = str(value) if is_a(value, (int, float, PurePath)) else value
+    if is_a(text, str):
+        return "***" if any(one in text for one in secrets) else text
+    if id(value) in outer:
         return "(itself)"
-    around, value, kind = (*around, id(value)), as_containers(value, resolve), type(value)
+    plain = partial(_plain, resolve=resolve, secrets=secrets, outer=(*outer, id(value)))
+    value, kind = as_containers(value, resolve), type(value)
     if is_dataclass(kind):
         value = {"__class__": f"{kind.__module__}.{kind.__qualname__}", **attributes_of(value)}
     if is_a(value, Mapping):
-        return {str(key): _plain(item, around, resolve) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if is_a(value, (list, tuple)):
-        return [_plain(item, around, resolve) for item in value]
+        return [plain(item) for item in value]
     if is_a(value, Set):
-        return sorted((_plain(item, around, resolve) for item in value), key=repr)
+        return sorted((plain(item) for item in value), key=repr)
     if is_a(value, (bytes, bytearray)):
         return f"{len(value)} bytes, sha256 {hashlib.sha256(value).hexdigest()}"
     if is_a(value, (type, FunctionType, BuiltinFunctionType, MethodType)):
         return f"{module_of(value)}.{value.__qualname__}"
-    return _ADDRESS.sub("", brief(value, _LONGEST))
+    return plain(_ADDRESS.sub("", brief(value, _LONGEST)))
 
 
 def differences(old: Any, new: Any, name: str = "config") -> list[str]:

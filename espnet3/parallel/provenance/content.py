@@ -266,9 +266,8 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
         taken = reduce(value)
     except Exception:  # it cannot be taken apart: of an object with attributes, these count alone
         return None
-    if isinstance(taken, str):  # a name in its module
-        return [taken]
-    return [list(part) if at > 2 and part is not None else part for at, part in enumerate(taken)]
+    parts = [taken] if isinstance(taken, str) else taken  # a name in its module
+    return [list(part) if at > 2 and part is not None else part for at, part in enumerate(parts)]
 
 
 def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, bool]]:

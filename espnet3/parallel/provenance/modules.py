@@ -33,8 +33,6 @@ def real(file: str) -> str:
 @functools.lru_cache(maxsize=1 << 15)
 def is_own(file: str) -> bool:
     """Tell whether a file is the user's own: neither installed, nor of the standard library, nor of this layer."""
-    if file.startswith("<"):
-        return False
     path = real(file)
     above, inside, _ = path.rpartition(f"{os.sep}site-packages{os.sep}")
     return not path.startswith(_NOT_OWN) and not (inside and _has_packages(above + inside))

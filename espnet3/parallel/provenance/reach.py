@@ -311,13 +311,11 @@ class _Reach(Content):
                 continue
             if live is not None:
                 self._of_module(live, names)
-            if live is None or (is_imported and name not in MAIN):
+            if (live is None or (is_imported and name not in MAIN)) and self._is_new(file):
                 self._file(name, file)
 
     def _file(self, name: str, file: str) -> None:
         # what an import would run: of a module that is loaded its statements, and else all that it has
-        if not self._is_new(("file", file)):
-            return
         self._later.add(name)
         entry, code, is_loaded = self._entry(name, file), compiled(name, file), name in sys.modules
         if code is None:
@@ -365,10 +363,9 @@ def changed_files(old: Code) -> list[str]:
     """Return the changes in the files of an earlier `code_of`, without importing any."""
     lines: list[str] = []
     for module, was in old.items():
-        file = was["file"] or ""
-        code = compiled(module, file) if os.path.isfile(file) else None  # named by a plan that anybody wrote
-        if code is not None:
-            lines += _differences(file, was, _parts_in(code))
+        is_there = os.path.isfile(was["file"] or "")  # it is named by a plan that anybody wrote
+        if is_there and (code := compiled(module, was["file"])) is not None:
+            lines += _differences(was["file"], was, _parts_in(code))
     return lines
 
 

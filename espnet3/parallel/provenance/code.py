@@ -310,7 +310,7 @@ class Changed:
     A method runs with the items if such code names it, or if this layer calls it (`called`).
     """
 
-    def __init__(self, functions: Iterable[Function] = (), called: Iterable[str] = ()) -> None:
+    def __init__(self, functions: Iterable[Function], called: Iterable[str]) -> None:
         # names, by the identity of what has them: a module's names, or an object
         self._of: dict[int, set[str]] = defaultdict(set)
         # by that of a class, what its methods change: whether it is the class's too, and the names that lead there

@@ -156,7 +156,5 @@ def _spec(name: str, folders: Any) -> ModuleSpec | None:
 
 def absolute(module: str, level: int, package: str) -> str:
     """Return the absolute name of an import of `module` with `level` dots before it, in a package."""
-    if not level:
-        return module
-    above = package.split(".")
+    above = package.split(".") if level else []
     return ".".join([*above[: len(above) - level + 1], *([module] if module else [])])

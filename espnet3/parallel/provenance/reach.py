@@ -63,9 +63,8 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
         reach.add(root)
     reach.hash(config, "config")
     reach.follow()
-    called = {"forward", "build_env_local"}
-    for root in roots:  # what a base of ours has, this layer calls
-        called.update(*(vars(base) for base in getattr(root, "__mro__", ()) if not is_users(base)))
+    bases = [base for root in roots for base in getattr(root, "__mro__", ()) if not is_users(base)]
+    called = {"forward", "build_env_local"}.union(*map(vars, bases))  # what a base of ours has, we call
     return reach.result(Changed(reach.functions.values(), called)), reach.installed
 
 

@@ -148,8 +148,6 @@ class _Reach(Content):
         in_text = modules.file_of(MAIN[0]) is None or any(name in facts_of(code).texts for code in codes)
         return in_text or any(name in place for code in codes for place in bytecode.changes_of(code))
 
-    # --- notes ---
-
     def _entry(self, module: str, of_code: str = "") -> dict[str, Any]:
         if (module, of_code) not in self._places:
             file = of_code or modules.file_of(module)
@@ -172,8 +170,6 @@ class _Reach(Content):
                 value = (type(value), os.path.relpath(text, here))
         self._values[key] = entry, phrase, value, owner, name
         self.hash(value, phrase)
-
-    # --- functions and classes ---
 
     def _function(self, met: Function, name: str) -> None:
         function, code = met.function, met.function.__code__
@@ -224,8 +220,6 @@ class _Reach(Content):
             if type(one) is FunctionType and is_users(one):
                 self._put.add(f"{thing.__qualname__}.{name}")
                 self.add(one)
-
-    # --- what code names ---
 
     def _code(self, code: CodeType, world: dict[str, Any]) -> None:
         facts = facts_of(code)

@@ -14,6 +14,7 @@ import sys
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from functools import cached_property, lru_cache
 from itertools import filterfalse
@@ -101,10 +102,8 @@ def attributes_of(value: Any) -> dict[str, Any]:
     for kind in type(value).__mro__:
         for name, slot in list(vars(kind).items()):
             if type(slot) is MemberDescriptorType and kind.__flags__ & _MADE_BY_PYTHON:
-                try:
+                with suppress(AttributeError):  # no value yet
                     found[name] = slot.__get__(value)
-                except AttributeError:  # no value yet
-                    continue
     if is_a(value, BaseException):
         found.pop("__notes__", None)  # a run adds them where it raises one
     return found
@@ -274,10 +273,8 @@ def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, b
     """Return a function's defaults, and what it reads of the function around it, each with a flag: it changes it."""
     code, defaults, around = function.__code__, function.__defaults__ or (), {}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
+        with suppress(ValueError):  # not bound yet
             around[name] = None if name == "__class__" else cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
     places = changes_of(code) if given or around else ()

@@ -129,12 +129,12 @@ class _Reach(Content):
     def _compare(self, entry: dict[str, Any], code: CodeType, held: dict[str, Any]) -> None:
         # notes which constants all processes have, and what the file says of functions that were compiled anew
         for name, found in bytecode.functions_in(code).items():
-            known, written = entry["code"].get(name, set()), {one.hash: one for one in map(facts_of, found)}
-            if known and len(written) == 1 and known.isdisjoint(written):
-                (said,) = written.values()
-                # a decorator has put something in, as typeguard's does, or an import hook; an edit has also taken out
-                if any(said.names < facts_of(self._codes[one]).names for one in known & self._codes.keys()):
-                    known.update(written)
+            known, said = entry["code"].get(name, set()), facts_of(found[0])
+            live = [facts_of(self._codes[one]) for one in known & self._codes.keys()]
+            is_one = len({facts_of(one).hash for one in found}) == 1
+            # a decorator has put something in, as typeguard's does, or an import hook; an edit has also taken out
+            if is_one and any(said.names < one.names for one in live):
+                known.add(said.hash)
         for name, written_value in bytecode.constants_in(code).items():
             if (phrase := f"{_VALUE}{name}") in entry["values"] and type(held.get(name)) in PLAIN:
                 mine = _constant_hash(held[name])

@@ -123,7 +123,6 @@ def _hash(code: CodeType, steps: list[_Step], body: bool = False) -> str:
 
 
 def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
-    """Return the instructions, and for those that do not go on with the next one alone, how far away their next are."""
     flow: list[Any] = [
         (op, value if type(value) is str or type(value) is int else (_steady(value, body),))
         for op, value, _, _ in steps

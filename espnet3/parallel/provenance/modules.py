@@ -101,11 +101,6 @@ def _name_of_place(path: str) -> str:
     return f"{_name_of_place(folder)}.{name}" if is_packaged else name
 
 
-class _Reader(SourceFileLoader):
-    def set_data(self, *_: Any, **__: Any) -> None:
-        """Write no compiled file."""
-
-
 def compiled(module: str, file: str) -> CodeType | None:
     """Return a module's code as an import would find it now; None for a compiled extension."""
     try:
@@ -120,7 +115,10 @@ def compiled(module: str, file: str) -> CodeType | None:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _code(module: str, file: str, text: bytes) -> CodeType | None:
-    return _Reader(module, file).get_code(module)
+    loader: Any = SourceFileLoader(module, file)
+    loader.set_data = lambda *_, **__: None  # it writes no compiled file
+    code: CodeType | None = loader.get_code(module)
+    return code
 
 
 @functools.cache

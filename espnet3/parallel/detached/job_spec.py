@@ -23,8 +23,8 @@ from espnet3.parallel.jobs.script import import_path, python_words
 from espnet3.parallel.ledger.errors import ValueTypeError, damaged
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.values import decode, encode
+from espnet3.parallel.messages import masked
 from espnet3.parallel.provenance import FUNCTION
-from espnet3.parallel.provenance.shown import shown_command
 from espnet3.parallel.records import Policy
 from espnet3.parallel.runner.hooks import folder_entries
 from espnet3.parallel.surroundings import give, portable, search_path, working_folder
@@ -269,7 +269,7 @@ def record(names: Sequence[str], env: str, options: Mapping[str, Any]) -> Surrou
         python=shlex.join(interpreter(env, options, here)),
         variables={name: os.environ[name] for name in [*wanted, *names]},
         # a spec holds no secrets
-        portable={**portable(), "arguments": shown_command(sys.argv)},
+        portable={**portable(), "arguments": masked(sys.argv)},
     )
 
 

@@ -15,8 +15,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.lines import describe_indices, list_shown
 from espnet3.parallel.provenance.content import Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
-from espnet3.parallel.provenance.reach import code_of
-from espnet3.parallel.provenance.record import changed_parts, shortened
+from espnet3.parallel.provenance.reach import changed_parts, code_of, shortened
 from espnet3.parallel.provenance.shown import differences, package_versions, shown_config
 
 # How a run is executed, wherever a config says it: blocks, and values

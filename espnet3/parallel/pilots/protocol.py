@@ -31,7 +31,7 @@ from espnet3.parallel.records import ItemFailure, Policy
 from espnet3.parallel.timing.recorder import ItemTimes
 
 if TYPE_CHECKING:
-    from espnet3.parallel.provenance.record import LoadedCode
+    from espnet3.parallel.provenance.reach import LoadedCode
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,8 +319,7 @@ class Pilot:
                 spec.check_loaded("this process")  # the items may have imported modules
             except ParallelError as error:
                 self._broken.add(run_id)
-                del self.calls[run_id]
-                forget(spec)
+                self._on_end(run_id)
                 self.mark.clear()
                 self._send(("setup", run_id, setup_report(error, self.worker)))
                 return
@@ -331,10 +330,8 @@ class Pilot:
                 to_lines(block, positions, items, spec.policy, self.worker)
             parts = self._pickled(run_id, items, block, spec.policy, report)
             block.error = None  # its traceback leads to this frame, and the frame to it
-        try:
+        with suppress(*ANYTHING):  # an item has closed it, or replaced it
             sys.stdout.flush()
-        except ANYTHING:  # an item has closed it, or replaced it
-            pass
         with self._send_lock:
             self._outlet.flush(run_id)
             self.channel.send_parts(*parts)

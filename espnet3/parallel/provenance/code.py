@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import dis
 import hashlib
-import re
 import sys
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, namedtuple
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from inspect import getattr_static
 from itertools import pairwise
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, cast
+from types import CodeType, ModuleType
+from typing import Any
 
 from espnet3.parallel.checks import is_a
 from espnet3.parallel.provenance.modules import absolute
@@ -36,12 +34,8 @@ _WITH_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256))
 _MORE, _IMPORT = dis.opmap["EXTENDED_ARG"], dis.opmap["IMPORT_NAME"]
 _NO_STEPS = frozenset(dis.opmap.get(name) for name in ("EXTENDED_ARG", "NOP", "CACHE"))
 # One instruction for two
-_PAIRS = {
-    op: parts.groups()
-    for name, op in dis.opmap.items()
-    if (parts := re.fullmatch("(LOAD|STORE)_FAST_(LOAD|STORE)_FAST", name))
-}
-_CONSTANTS = [*dis.hasconst, *(op for name, op in dis.opmap.items() if name == "KW_NAMES")]
+_PAIRS = {op: name.split("_")[::2] for name, op in dis.opmap.items() if name.count("_FAST") > 1}
+_CONSTANTS = [*dis.hasconst, dis.opmap.get("KW_NAMES", -1)]
 _TABLES = (dis.hasname, _CONSTANTS, dis.haslocal, dis.hasfree, dis.hascompare)
 # By instruction: the table that its argument is a number in, and how many lower bits of the argument say something else
 _MEANT = {op: (at, 0) for at, ops in enumerate(_TABLES) for op in ops} | {
@@ -67,13 +61,12 @@ _SETTERS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATT
 _TAKERS = ("STORE_", "DELETE_", "POP_", "END_")  # they leave no value
 _COPIES, _TURNS = ("COPY", "DUP_"), ("SWAP", "ROT_")
 _KINDS = {"STORE_GLOBAL": "global", "DELETE_GLOBAL": "global", "STORE_DEREF": "free", "DELETE_DEREF": "free"}
-_STORES = frozenset(dis.opmap[name] for name in (*_SETTERS, *_KINDS) if name in dis.opmap)
 _CHANGERS = frozenset(  # methods of containers that change them
     {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
     | {"reverse", "setdefault", "sort", "update"}
 )
-# The place of a value: a root, which is "global", the "first" argument, another one ("argument x") or "free" (a
-# variable of the function around), then the names that lead to the value
+# The place of a value: a root, which is "global", the "first" argument, another "argument" or "free" (a variable of the
+# function around), then the names that lead to the value
 _Place = tuple[str, ...]
 # Methods that run before an item sees the object
 _MAKERS = frozenset(
@@ -87,35 +80,30 @@ _Step = tuple[str, Any, int, int]
 
 
 @lru_cache(maxsize=64)
-def steps_of(code: CodeType) -> list[_Step]:
-    """Return the instructions that count; split those that do two things."""
+def _steps_of(code: CodeType) -> list[_Step]:
     steps: list[_Step] = []
     raw, above, has_names = code.co_code, 0, not code.co_flags & _IS_FUNCTION
-    cells = (*code.co_cellvars, *code.co_freevars)
+    fast, cells = code.co_varnames, (*code.co_cellvars, *code.co_freevars)
     if _VERSION >= (3, 11):  # cells that are arguments have one number
-        cells = (*code.co_varnames, *(one for one in cells if one not in code.co_varnames))
-    fast = cells if _VERSION >= (3, 11) else code.co_varnames
+        fast = cells = (*fast, *(one for one in cells if one not in fast))
     tables: tuple[Any, ...] = (code.co_names, code.co_consts, fast, cells, dis.cmp_op)
     for number, op in enumerate(raw[::2]):
         if op in _NO_STEPS:
             above = (above | raw[2 * number + 1]) << 8 if op == _MORE else 0
             continue
-        at, arg, above = 2 * number, above | raw[2 * number + 1], 0
-        name: str = _NAMES[op]
-        value: Any = arg
+        name, at, arg, above = _NAMES[op], 2 * number, above | raw[2 * number + 1], 0
         if op in _PAIRS:
-            for part, local in zip(_PAIRS[op], (arg >> 4, arg & 15), strict=True):
-                steps.append((f"{part}_FAST", fast[local], local, at))
-        elif name in _JUMP_NAMES:
-            steps.append((name, _target(raw, at, arg), arg, at))
+            parts = zip(_PAIRS[op], (arg >> 4, arg & 15), strict=True)
+            steps += [(f"{part}_FAST", fast[local], local, at) for part, local in parts]
+            continue
+        value: Any = _target(raw, at, arg) if name in _JUMP_NAMES else arg
+        if op in _MEANT:
+            table, shift = _MEANT[op]
+            value = tables[table][arg >> shift]
+        if has_names and name == "STORE_NAME" and value in _UNSAID:
+            steps.pop()
         else:
-            if op in _MEANT:
-                table, shift = _MEANT[op]
-                value = tables[table][arg >> shift]
-            if has_names and name == "STORE_NAME" and value in _UNSAID:
-                steps.pop()
-            else:
-                steps.append((name, value, arg, at))
+            steps.append((name, value, arg, at))
     return steps
 
 
@@ -135,16 +123,12 @@ def _hash(code: CodeType, steps: list[_Step], body: bool = False) -> str:
 
 
 def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
-    """Return the instructions, and for those that do not go on with the next one alone, how far away their next are."""
     flow: list[Any] = [
         (op, value if type(value) is str or type(value) is int else (_steady(value, body),))
         for op, value, _, _ in steps
     ]
     offsets = [step[3] for step in steps]
     jumps = {at: bisect_left(offsets, step[1]) for at, step in enumerate(steps) if step[0] in _JUMP_NAMES}
-    table = getattr(code, "co_exceptiontable", b"")  # since Python 3.11
-    if not jumps and not table:
-        return flow
     always = {at: to for at, to in jumps.items() if steps[at][0] in _ALWAYS}
     for at, to in jumps.items() if body else ():
         said = [value for _, value, *_ in steps[max(at - 3, 0) : at]]
@@ -158,10 +142,9 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
             at = always[at]
         return at
 
-    entries = cast("Any", dis.Bytecode(code)).exception_entries if table else ()
     caught = {
         at: (bisect_left(offsets, one.target), one.depth)
-        for one in entries
+        for one in getattr(dis.Bytecode(code), "exception_entries", ())  # since Python 3.11
         for at in range(bisect_left(offsets, one.start), bisect_left(offsets, one.end))
     }
     kept = [at for at in range(len(steps)) if at not in always]
@@ -189,30 +172,27 @@ def _steady(value: Any, body: bool = False) -> str:
 @cache
 def body_hash(code: CodeType) -> str:
     """Return the hash of a module's code without its functions and its lines for the program."""
-    return _hash(code, steps_of(code), True)
+    return _hash(code, _steps_of(code), True)
+
+
+def _inner_codes(code: CodeType) -> list[CodeType]:
+    return [one for one in code.co_consts if isinstance(one, CodeType)]
 
 
 class Facts:
-    """The names outside of a piece of code that it and its inner functions use.
-
-    Attributes:
-        hash: The hash of the code.
-        names: All names and attributes in it.
-        texts: All texts in it.
-        reads: The names of the module that it reads.
-        bare: Those of them that it hands on as they are, so that other code may change them.
-    """
+    """The hash of a piece of code, and the names and attributes outside of it that it and its inner functions use."""
 
     def __init__(self, code: CodeType) -> None:
-        steps, inner = steps_of(code), [facts_of(one) for one in code.co_consts if isinstance(one, CodeType)]
+        steps, inner = _steps_of(code), [*map(facts_of, _inner_codes(code))]
         # names from modules are no texts
         taken = [before[1] for before, step in pairwise(steps) if step[0] == "IMPORT_NAME"]
         parts = [each if type(each) is tuple else (each,) for each in code.co_consts if each not in taken]
+        texts = {one for each in parts for one in each if type(one) is str}
         self.hash = _hash(code, steps)
         self.names: frozenset[str] = frozenset(code.co_names).union(*(one.names for one in inner))
-        self.texts: frozenset[str] = frozenset(one for each in parts for one in each if type(one) is str)
-        self.texts = self.texts.union(*(one.texts for one in inner))
-        self.reads: set[str] = set().union(*(one.reads for one in inner))
+        self.texts: frozenset[str] = frozenset(texts).union(*(one.texts for one in inner))
+        self.reads: set[str] = set().union(*(one.reads for one in inner))  # names of the module
+        # those of them that it hands on as they are, so that other code may change them
         self.bare: set[str] = set().union(*(one.bare for one in inner))
         for at, (op, value, arg, _) in enumerate(steps):
             if op in _GLOBALS:
@@ -226,28 +206,22 @@ facts_of = cache(Facts)  # by equality, to which lines and the types of constant
 
 
 @cache
-def functions_in(code: CodeType) -> dict[str, list[CodeType]]:
+def functions_in(code: CodeType, around: str = "") -> dict[str, list[CodeType]]:
     """Return the functions that code defines, by qualified name."""
-    found: dict[str, list[CodeType]] = {}
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            is_function = one.co_flags & _IS_FUNCTION
-            is_generic = one.co_name.startswith("<generic parameters")
-            if is_function and not is_generic:
-                found.setdefault(one.co_name, []).append(one)
-            inside = "" if is_generic else f"{one.co_name}.<locals>." if is_function else f"{one.co_name}."
-            for name, inner in functions_in(one).items():
-                found.setdefault(inside + name, []).extend(inner)
+    found: dict[str, list[CodeType]] = defaultdict(list)
+    for one in _inner_codes(code):
+        name, is_function = getattr(one, "co_qualname", around + one.co_name), one.co_flags & _IS_FUNCTION
+        if is_function and "<generic parameters" not in one.co_name:
+            found[name].append(one)
+        for each, more in functions_in(one, f"{name}.<locals>." if is_function else f"{name}.").items():
+            found[each] += more
     return found
 
 
 @cache
 def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tuple[str, str]]:
-    """Return the absolute names of what code of a package imports, and their names there; "" for modules.
-
-    `at_once`: its functions do not count.
-    """
-    steps, found, base, taken = steps_of(code) if _IMPORT in code.co_code[::2] else [], [], "", ()
+    """Return the absolute names of what code of a package imports, and their names there; "" for modules."""
+    steps, found, base, taken = _steps_of(code) if _IMPORT in code.co_code[::2] else [], [], "", ()
     for at, (op, value, *_) in enumerate(steps):
         if op == "IMPORT_NAME":
             level, taken = steps[at - 2][1], steps[at - 1][1] or ()
@@ -255,8 +229,8 @@ def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tupl
             found.append((base, "*" if "*" in taken else ""))
         elif op == "IMPORT_FROM" and value in taken:  # else `import a.b as c`
             found.append((f"{base}.{value}", str(steps[at + 1][1])))
-    for one in code.co_consts:
-        if isinstance(one, CodeType) and not (at_once and one.co_flags & _IS_FUNCTION):
+    for one in _inner_codes(code):
+        if not (at_once and one.co_flags & _IS_FUNCTION):  # which does not run as the module is imported
             found += imports_in(one, package, at_once)
     return found
 
@@ -264,7 +238,7 @@ def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tupl
 @cache
 def constants_in(code: CodeType) -> dict[str, Any]:
     """Return the constants that a module's code sets once, to a literal."""
-    steps = pairwise(steps_of(code))
+    steps = pairwise(_steps_of(code))
     stores = [(name, before) for before, (op, name, *_) in steps if op in ("STORE_NAME", "STORE_GLOBAL")]
     times = Counter(name for name, _ in stores)
     return {name: set_to for name, (op, set_to, *_) in stores if times[name] == 1 and op == "LOAD_CONST"}
@@ -273,18 +247,16 @@ def constants_in(code: CodeType) -> dict[str, Any]:
 @cache
 def changes_of(code: CodeType) -> frozenset[_Place]:
     """Return the places that code changes and has not made itself; "[]" at the end means changed in place."""
-    inner = [changes_of(one) for one in code.co_consts if isinstance(one, CodeType)]
-    is_changer = not (_STORES.isdisjoint(code.co_code[::2]) and _CHANGERS.isdisjoint(code.co_names))
-    return frozenset(place for place in (_changes(code) if is_changer else ()) if place).union(*inner)
+    return frozenset(filter(None, _changes(code))).union(*map(changes_of, _inner_codes(code)))
 
 
 def _changes(code: CodeType) -> Iterator[_Place | None]:
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-    arguments = code.co_varnames[:count] if code.co_flags & _IS_FUNCTION else ()
-    known: dict[str, _Place | None] = {name: (f"argument {name}",) for name in arguments}
+    arguments = code.co_varnames[:count]
+    known: dict[str, _Place | None] = {name: ("argument", name) for name in arguments}
     known |= {name: ("first",) for name in arguments[:1] if code.co_argcount}
     known |= {name: ("free", name) for name in code.co_freevars}
-    steps = steps_of(code)
+    steps = _steps_of(code)
     for at, (op, name, _, _) in enumerate(steps):
         before = steps[at - 1][0]
         if op in _KINDS and name not in code.co_cellvars:
@@ -326,14 +298,9 @@ def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | No
     return known.get(name) if is_local else _part(steps, at - 1, known) if op in _PARTS else None
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function, and how code calls it: by its name, or "name=" if setting an attribute calls it."""
-
-    function: FunctionType
-    kind: type | None = None  # the class that it is a method of
-    of_class: bool = False  # it is given the class, as a class method is
-    called: str = ""
+# A function, the class that it is a method of, whether it is given this class, and how code calls it: by its name, or
+# "name=" if setting an attribute calls it
+Function = namedtuple("Function", "function kind of_class called", defaults=(None, False, ""))
 
 
 class Changed:
@@ -342,7 +309,7 @@ class Changed:
     A method runs with the items if such code names it, or if this layer calls it (`called`).
     """
 
-    def __init__(self, functions: Iterable[Function] = (), called: Iterable[str] = ()) -> None:
+    def __init__(self, functions: Iterable[Function], called: Iterable[str]) -> None:
         # names, by the identity of what has them: a module's names, or an object
         self._of: dict[int, set[str]] = defaultdict(set)
         # by that of a class, what its methods change: whether it is the class's too, and the names that lead there

@@ -13,9 +13,11 @@ import marshal
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Set
+from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from functools import cached_property, lru_cache
+from itertools import filterfalse
 from pathlib import PurePath
 from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -42,45 +44,30 @@ _OF_C = (
 # Functions of Cython: a type of each version, and an attribute may be an address
 _CYTHON = "cython_function_or_method"
 # Modules of objects that never decide a result, and of those that differ at each start
-_NOTHING = frozenset({
-    "_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc"
-})  # fmt: skip
-_ONCE = frozenset({
-    "_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"
-})  # fmt: skip
+_NOTHING = {"_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc"}
+_ONCE = {"_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"}
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
 _INSIDE: dict[type, Callable[[Any], Any]] = {
-    bool: bool.__repr__,
+    **{kind: kind.__repr__ for kind in (bool, int, float, complex)},
     str: lambda one: str.encode(one, "utf-8", "surrogatepass"),
-    int: int.__repr__,
-    float: float.__repr__,
-    complex: complex.__repr__,
-    bytes: lambda one: b"".join([one]),
-    bytearray: lambda one: b"".join([one]),
+    **dict.fromkeys((bytes, bytearray), lambda one: b"".join([one])),
     memoryview: lambda one: [one.format, one.shape, one.tobytes()],
     list: lambda one: list(list.__iter__(one)),
     tuple: lambda one: list(tuple.__iter__(one)),
     OrderedDict: lambda one: dict(OrderedDict.items(one)),
     defaultdict: lambda one: [vars(defaultdict)["default_factory"].__get__(one), dict(dict.items(one))],
     dict: lambda one: dict(dict.items(one)),
-    MappingProxyType: lambda one: dict(one.items()),
     set: lambda one: set(set.__iter__(one)),
     frozenset: lambda one: set(frozenset.__iter__(one)),
     deque: lambda one: [list(deque.__iter__(one)), vars(deque)["maxlen"].__get__(one)],
-    PurePath: PurePath.__str__,
 }
-_NAMES: dict[type, str] = {MappingProxyType: "dict", PurePath: "path"}
+_NO_CONTENT = "{} is a {.__qualname__}, which has no content that could be compared"
 _MADE_BY_PYTHON = 1 << 9  # of a class: a class statement, or `type`, has made it
 _PICKLING = ("__reduce__", "__reduce_ex__", "__getstate__")
 
 
 class NoContentError(TypeError):
     """A value has no content that could be compared, and may decide a result."""
-
-    def __init__(self, place: str, kind: str, why: str = "") -> None:
-        super().__init__(
-            f"{place} is a {kind}, which has no content that could be compared{why and f' ({why})'}"
-        )
 
 
 def content_hash(value: Any, place: str = "value") -> str:
@@ -115,29 +102,21 @@ def attributes_of(value: Any) -> dict[str, Any]:
     for kind in type(value).__mro__:
         for name, slot in list(vars(kind).items()):
             if type(slot) is MemberDescriptorType and kind.__flags__ & _MADE_BY_PYTHON:
-                try:
+                with suppress(AttributeError):  # no value yet
                     found[name] = slot.__get__(value)
-                except AttributeError:  # no value yet
-                    continue
     if is_a(value, BaseException):
         found.pop("__notes__", None)  # a run adds them where it raises one
     return found
 
 
 class Content:
-    """Hashes values; `reach.Reach` also takes in the code in them."""
+    """Hashes values; a subclass also takes in the code in them."""
 
-    def __init__(
-        self,
-        module_name: Callable[[str], str] = name_of,
-        left_out: Callable[[Any], Set[str]] = lambda _: frozenset(),
-        come_later: Set[str] = frozenset(),
-        lenient: bool = False,
-    ) -> None:
+    def __init__(self, module_name: Callable[[str], str] = name_of, lenient: bool = False) -> None:
         self._module_name = module_name
-        self._left_out = left_out  # the names of an object's attributes that do not count
-        self._come_later = come_later  # modules whose functions and classes are missing yet when a run begins
         self._lenient = lenient  # any value without content drops out
+        self._left_out: Callable[[Any], set[str]] = lambda _: set()  # names of an object that do not count
+        self._come_later: set[str] = set()  # modules whose functions and classes are missing as a run begins
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
         self._known: dict[int, tuple[str, Any]] = {}
@@ -152,7 +131,8 @@ class Content:
                 found = self._of(value, place).hex()
             except RecursionError:
                 if not self._lenient:
-                    raise NoContentError(place, type(value).__qualname__, "it is nested too deeply") from None
+                    why = " (it is nested too deeply)"
+                    raise NoContentError(_NO_CONTENT.format(place, type(value)) + why) from None
                 found = "deep"
             finally:
                 self._met.clear()
@@ -169,13 +149,13 @@ class Content:
             return _digest("again", str(self._met[id(value)][0]).encode())
         if kind not in (tuple, frozenset):  # of these nobody can tell whether there are one or two
             self._met[id(value)] = len(self._met), value
+        if issubclass(kind, PurePath):
+            return _digest("path", PurePath.__str__(value).encode())
         if (other := _instead(value, kind)) is not value:
             return self._of(other, place)
         base = next((each for each in kind.__mro__ if each in _INSIDE), None)
-        if base is None:
-            return self._object(value, kind, place)
-        inside = self._inside(_NAMES.get(base, base.__name__), _INSIDE[base](value), place)
-        return inside if base is kind or base is PurePath else self._object(value, kind, place, inside)
+        inside = self._inside(base.__name__, _INSIDE[base](value), place) if base is not None else b""
+        return inside if base is kind else self._object(value, kind, place, inside)
 
     def _targets(self, held: dict[Any, Any]) -> None:
         if type(held.get("_target_")) is str:
@@ -188,10 +168,9 @@ class Content:
             return _digest(f"long {name}", marshal.dumps(inside, 0))  # of this version: no references
         if isinstance(inside, set):
             met, found = self._met, []
-            for one in inside:  # in no order: each by itself
-                if not self._comes_later(one):
-                    self._met = dict(met)
-                    found.append(self._of(one, f"an element of {place}"))
+            for one in filterfalse(self._comes_later, inside):  # in no order: each by itself
+                self._met = dict(met)
+                found.append(self._of(one, f"an element of {place}"))
             self._met = met
             return _digest(name, *sorted(found))
         if isinstance(inside, dict):
@@ -223,24 +202,22 @@ class Content:
         kept = tuple(one for one, is_changed in given_to(value).values() if not is_changed)
         return _digest("code", full, said, self._of(kept, place))
 
-    def _object(self, value: Any, kind: type, place: str, inside: bytes = b"") -> bytes:
+    def _object(self, value: Any, kind: type, place: str, inside: bytes) -> bytes:
         modules = {base.__module__ for base in kind.__mro__}
         if modules & _NOTHING or (self._lenient and modules & _ONCE):
             return _digest("nothing", kind.__qualname__.encode())
-        attributes, is_users_own = attributes_of(value), any(map(is_users, kind.__mro__))
-        is_stream = not is_users_own and (
-            hasattr(kind, "__next__") or kind.__module__ in ("socket", "_socket")
-        )
+        attributes, is_own = attributes_of(value), any(map(is_users, kind.__mro__))
+        is_stream = not is_own and (hasattr(kind, "__next__") or kind.__module__ in ("socket", "_socket"))
         taken = None if inside or is_stream else _taken(value, kind, bool(attributes))
-        if taken is not None and not is_users_own:
+        if taken is not None and not is_own:
             return self._of(("object", kind, *taken), place)
         is_empty = not (inside or taken or attributes or kind.__flags__ & _MADE_BY_PYTHON or kind is object)
         if is_empty or is_stream:
             if not self._lenient:
-                raise NoContentError(place, kind.__qualname__)
+                raise NoContentError(_NO_CONTENT.format(place, kind))
             return _digest("nothing", self._of(kind, place))
         self._targets(attributes)
-        out = {*self._left_out(value)}
+        out = self._left_out(value)
         for base in kind.__mro__:  # in these cached properties keep their values
             out.update(name for name, one in vars(base).items() if type(one) is cached_property)
         parts = [("", kind), ("", taken), *(pair for pair in attributes.items() if pair[0] not in out)]
@@ -250,6 +227,8 @@ class Content:
 
 def _instead(value: Any, kind: type) -> Any:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if kind is MappingProxyType:
+        return dict(value)
     if kind in WRAPPERS:
         return (kind.__name__, *[getattr(value, name) for name in WRAPPERS[kind]])
     wrapped = own_attribute(value, "__wrapped__")
@@ -286,31 +265,23 @@ def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
         taken = reduce(value)
     except Exception:  # it cannot be taken apart: of an object with attributes, these count alone
         return None
-    if isinstance(taken, str):  # a name in its module
-        return [taken]
-    return [list(part) if at > 2 and part is not None else part for at, part in enumerate(taken)]
+    parts = [taken] if isinstance(taken, str) else taken  # a name in its module
+    return [list(part) if at > 2 and part is not None else part for at, part in enumerate(parts)]
 
 
 def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, bool]]:
-    """Return the defaults of a function, and the variables of the function around it that it reads.
-
-    Each comes with a flag: the function changes it.
-    """
+    """Return a function's defaults, and what it reads of the function around it, each with a flag: it changes it."""
     code, defaults, around = function.__code__, function.__defaults__ or (), {}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
+        with suppress(ValueError):  # not bound yet
             around[name] = None if name == "__class__" else cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
     places = changes_of(code) if given or around else ()
-    changed = {" ".join(place[:2]) if place[0] == "free" else place[0] for place in places}
-    changed |= {f"argument {name}" for name in code.co_varnames[:1] if "first" in changed}
-    found = {
-        f"the default {name} of {called}": (one, f"argument {name}" in changed) for name, one in given.items()
-    }
-    return found | {f"{name} of {called}": (one, f"free {name}" in changed) for name, one in around.items()}
+    changed = {("argument", code.co_varnames[0]) if place[0] == "first" else place[:2] for place in places}
+    parts = [("argument", name, f"the default {name} of {called}", one) for name, one in given.items()]
+    parts += [("free", name, f"{name} of {called}", one) for name, one in around.items()]
+    return {phrase: (one, (root, name) in changed) for root, name, phrase, one in parts}
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:

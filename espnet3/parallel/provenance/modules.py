@@ -10,21 +10,16 @@ import sys
 import sysconfig
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
+from itertools import accumulate
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 
-_OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # a new version of us is not another run
 MAIN = ("__main__", "__mp_main__")
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths]
-    found += [*site.getsitepackages(), site.getusersitepackages()]
-    return tuple({os.path.realpath(path) + os.sep for path in found})
+_OURS = os.path.dirname(os.path.dirname(__file__))  # a new version of us is not another run
+_FOLDERS = {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages()}
+_NOT_OWN = tuple(os.path.realpath(path) + os.sep for path in {*_FOLDERS, site.getusersitepackages(), _OURS})
 
 
 @functools.lru_cache(maxsize=1 << 15)
@@ -38,17 +33,12 @@ def real(file: str) -> str:
 @functools.lru_cache(maxsize=1 << 15)
 def is_own(file: str) -> bool:
     """Tell whether a file is the user's own: neither installed, nor of the standard library, nor of this layer."""
-    if file.startswith("<"):
-        return False
     path = real(file)
     above, inside, _ = path.rpartition(f"{os.sep}site-packages{os.sep}")
-    is_packaged = inside and _has_packages(above + inside)
-    return not (is_packaged or path.startswith((*_installed(), _OURS + os.sep)))
+    return not path.startswith(_NOT_OWN) and not (inside and _has_packages(above + inside))
 
 
-@functools.cache
-def _has_packages(folder: str) -> bool:
-    return bool(glob.glob("*.dist-info", root_dir=folder))
+_has_packages = functools.cache(lambda folder: bool(glob.glob("*.dist-info", root_dir=folder)))
 
 
 def is_users(thing: Any) -> bool:
@@ -67,12 +57,10 @@ def is_users(thing: Any) -> bool:
 
 def own_modules() -> list[tuple[str, str, ModuleType]]:
     """Return the modules of the user's own that are loaded, with their names and files."""
-    loaded = [(name, own_attribute(live, "__file__"), live) for name, live in list(sys.modules.items())]
-    return [
-        (name, os.path.abspath(file), live)
-        for name, file, live in loaded
-        if is_a(live, ModuleType) and isinstance(file, str) and is_own(file)
+    loaded = [
+        (name, file_of(name), live) for name, live in list(sys.modules.items()) if is_a(live, ModuleType)
     ]
+    return [(name, file, live) for name, file, live in loaded if file is not None and is_own(file)]
 
 
 def module_of(thing: Any) -> str:
@@ -113,11 +101,6 @@ def _name_of_place(path: str) -> str:
     return f"{_name_of_place(folder)}.{name}" if is_packaged else name
 
 
-class _Reader(SourceFileLoader):
-    def set_data(self, *_: Any, **__: Any) -> None:
-        """Write no compiled file."""
-
-
 def compiled(module: str, file: str) -> CodeType | None:
     """Return a module's code as an import would find it now; None for a compiled extension."""
     try:
@@ -132,7 +115,10 @@ def compiled(module: str, file: str) -> CodeType | None:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _code(module: str, file: str, text: bytes) -> CodeType | None:
-    return _Reader(module, file).get_code(module)
+    loader: Any = SourceFileLoader(module, file)
+    loader.set_data = lambda *_, **__: None  # it writes no compiled file
+    code: CodeType | None = loader.get_code(module)
+    return code
 
 
 @functools.cache
@@ -142,10 +128,8 @@ def locate(module: str) -> dict[str, str]:
     Of an installed package, the `__init__` alone.
     """
     files: dict[str, str] = {}
-    parts = module.split(".")
     folders: Any = None
-    for size in range(1, len(parts) + 1):
-        name = ".".join(parts[:size])
+    for name in accumulate(module.split("."), "{}.{}".format):
         if (live := sys.modules.get(name)) is not None:
             file, folders = own_attribute(live, "__file__"), own_attribute(live, "__path__")
         elif (spec := _spec(name, folders)) is not None:
@@ -170,7 +154,5 @@ def _spec(name: str, folders: Any) -> ModuleSpec | None:
 
 def absolute(module: str, level: int, package: str) -> str:
     """Return the absolute name of an import of `module` with `level` dots before it, in a package."""
-    if not level:
-        return module
-    above = package.split(".")
+    above = package.split(".") if level else []
     return ".".join([*above[: len(above) - level + 1], *([module] if module else [])])

@@ -1,4 +1,4 @@
-"""The user's code that a run depends on, as loaded in this process: all that runner and provider reach.
+"""The user's code that a run depends on, as loaded in this process, and its changes in words.
 
     runner, provider ── functions, classes ──> compiled code ── names in it ──> functions, classes, modules, values ...
 
@@ -11,46 +11,24 @@ is known once all of it has been reached.
 from __future__ import annotations
 
 import builtins
-import hashlib
 import os
 import sys
-from collections import deque
 from collections.abc import Iterable, Set
 from functools import cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, is_path
-from espnet3.parallel.provenance import FUNCTION
-from espnet3.parallel.provenance.code import (
-    BODY,
-    DIGITS,
-    Changed,
-    Function,
-    body_hash,
-    changes_of,
-    constants_in,
-    facts_of,
-    functions_in,
-    imports_in,
-)
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.provenance import FUNCTION, modules
+from espnet3.parallel.provenance import code as bytecode
+from espnet3.parallel.provenance.code import BODY, DIGITS, Changed, Function, facts_of
 from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, given_to
-from espnet3.parallel.provenance.modules import (
-    MAIN,
-    absolute,
-    compiled,
-    file_of,
-    is_own,
-    is_users,
-    locate,
-    module_of,
-    name_of,
-    own_modules,
-    real,
-)
+from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, locate, module_of, real
 
-INSTALLED, PUT_THERE = "installed packages", "what the program has put there"
-VALUE = "the value of "  # and a variable's name
+INSTALLED = "installed packages"
+_PUT_THERE = "what the program has put there"
+_VALUE = "the value of "  # and a variable's name
 # Attributes that Python makes for every class, or that differ between equal classes
 _NOT_CODE = frozenset({
     FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__slots__",
@@ -68,74 +46,56 @@ _IMPORTERS = frozenset({
 })  # fmt: skip
 _SEES_ALL = frozenset({"globals", "eval", "exec", "__subclasses__", "modules"})
 
-# By module: {"file": ..., "module": its name here, "code": {part: hash}, "values": {what: hash}}; "unloaded": True
-# where it was not loaded. All processes of a run have the same "code"
+# By module: {"file": its path, or None, "module": its name here, "code": {part: hash}, "values": {what: hash}};
+# "unloaded": True where it was not loaded. All processes of a run have the same "code"
 Code = dict[str, dict[str, Any]]
 
 
 def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
     """Return the user's own code that classes, functions or modules depend on, and the installed packages that it uses.
 
-    Of a config, code in it counts, and what is named under `_target_`. By module: its file (None: it has none), the
-    hash of each function's code, and of what else counts, the nearest first. Then the import names of packages; of
-    those, versions say whether they are the same.
+    Of a config, code in it counts, and what is named under `_target_`. The nearest module and part comes first; of
+    packages, whose versions say whether they are the same, the import names.
     """
     locate.cache_clear()  # nothing is imported from here on
-    roots, reach = list(roots), Reach()
+    roots, reach = list(roots), _Reach()
     for root in roots:
         reach.add(root)
     reach.hash(config, "config")
     reach.follow()
-    called = {"forward", "build_env_local"}
-    for root in roots:  # this layer calls the methods that a base of ours has
-        called.update(*(vars(base) for base in getattr(root, "__mro__", ()) if not is_users(base)))
+    bases = [base for root in roots for base in getattr(root, "__mro__", ()) if not is_users(base)]
+    called = {"forward", "build_env_local"}.union(*map(vars, bases))  # this layer calls methods of its bases
     return reach.result(Changed(reach.functions.values(), called)), reach.installed
 
 
-@cache
-def parts_in(code: CodeType) -> dict[str, set[str]]:
-    """Return the hashes of a module's own statements, of its functions and of its constants, by name."""
-    functions = {name: {facts_of(one).hash for one in found} for name, found in functions_in(code).items()}
-    constants = {f"{VALUE}{name}": {constant_hash(one)} for name, one in constants_in(code).items()}
-    return {BODY: {body_hash(code)}, **functions, **constants}
-
-
-def constant_hash(value: Any) -> str:
-    """Return the hash of a variable's value, as another process finds it."""
-    return Content(lenient=True).hash(value, "a constant")[:DIGITS]
-
-
-class Reach(Content):
-    """Gathers all that is reached, the nearest first."""
-
+# Gathers all that is reached, the nearest first
+class _Reach(Content):
     def __init__(self) -> None:
         super().__init__(lenient=True)
         self.installed: set[str] = set()  # import names of packages, the standard library's included
         self.functions: dict[int, Function] = {}
         self._codes: dict[str, CodeType] = {}
         self._later: set[str] = set()  # modules that functions import: what they register is not there yet
-        self._todo: deque[Any] = deque()
-        self._seen: dict[int, Any] = {}
+        self._todo: list[Any] = []
+        self._seen: dict[Any, Any] = {}
         self._put: set[str] = set()
-        self._looked: set[tuple[int, frozenset[str]]] = set()
-        self._files: set[str] = set()
         self._entries: Code = {}
-        self._places: dict[tuple[str, str | None], dict[str, Any]] = {}
+        self._places: dict[tuple[str, str], dict[str, Any]] = {}
         # each with its entry, phrase, what has it, and its name there: None for a set of names
         self._values: dict[Any, tuple[dict[str, Any], str, Any, Any, str | None]] = {}
-        self._files_of = cache(file_of)
-        self._loaded = own_modules()
+        self._loaded = modules.own_modules()
+
+    def _is_new(self, key: Any, thing: Any = None) -> bool:
+        is_new = key not in self._seen
+        self._seen[key] = thing  # kept, so that no other thing gets its identity
+        return is_new
 
     def add(self, thing: Any) -> None:
-        """Take in a function, a class or a module of the user's, or the dotted name of one."""
-        if id(thing) not in self._seen:
-            self._seen[id(thing)] = thing
+        if self._is_new(id(thing), thing):
             self._todo.append(thing)
 
     def follow(self) -> None:
-        """Follow references from all things added."""
-        while self._todo:
-            thing = self._todo.popleft()
+        for thing in self._todo:  # which grows
             if type(thing) is str:
                 self._module(thing, frozenset(thing.split(".")), is_imported=False)
             elif not is_users(thing):
@@ -148,72 +108,68 @@ class Reach(Content):
                 self._all_names(vars(thing))
 
     def result(self, changed: Changed) -> Code:
-        """Return the code that was found, and the values that it does not change as it runs."""
-        content = Content(left_out=changed.of, come_later=self._later, lenient=True)
+        self._left_out, self._come_later = changed.of, self._later
+        self._known.clear()
         for entry, phrase, value, owner, name in self._values.values():
             out = changed.of(owner)
             counts = value if name is not None else (value[0], sorted(value[1] - out))
             if name not in out:
-                entry["values"].setdefault(phrase, set()).add(content.hash(counts, phrase)[:DIGITS])
-        self._entry(INSTALLED, None)["values"][PUT_THERE] = self._put
-        by_file = {real(entry["file"]): entry for entry in self._entries.values() if entry["file"]}
+                entry["values"].setdefault(phrase, set()).add(self.hash(counts, phrase)[:DIGITS])
+        self._entry(INSTALLED)["values"][_PUT_THERE] = self._put
+        loaded = [entry for entry in self._entries.values() if entry["file"] and "unloaded" not in entry]
+        by_file = {real(entry["file"]): entry for entry in loaded}
         for module, file, live in self._loaded:
-            entry = by_file.get(real(file), {"unloaded": True})
-            if "unloaded" not in entry and (code := compiled(module, file)) is not None:
-                self._compare(entry, code, vars(live))
+            if (key := real(file)) in by_file and (code := compiled(module, file)) is not None:
+                self._compare(by_file[key], code, vars(live))
         for entry in self._entries.values():
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
 
     def _compare(self, entry: dict[str, Any], code: CodeType, held: dict[str, Any]) -> None:
-        """Note which constants all processes have, and what the file says of functions that were compiled anew."""
-        for name, found in functions_in(code).items():
-            known, written = entry["code"].get(name, set()), {one.hash: one for one in map(facts_of, found)}
-            if known and len(written) == 1 and known.isdisjoint(written):
-                (said,) = written.values()
-                # a decorator has put something in, as typeguard's does, or an import hook; an edit has also taken out
-                if any(said.names < facts_of(self._codes[one]).names for one in known & self._codes.keys()):
-                    known.update(written)
-        for name, written_value in constants_in(code).items():
-            if (phrase := f"{VALUE}{name}") in entry["values"] and type(held.get(name)) in PLAIN:
-                mine = constant_hash(held[name])
-                if mine == constant_hash(written_value) or not self._is_set(name):
+        # notes which constants all processes have, and what the file says of functions that were compiled anew
+        for name, found in bytecode.functions_in(code).items():
+            known, said = entry["code"].get(name, set()), facts_of(found[0])
+            live = [facts_of(self._codes[one]) for one in known & self._codes.keys()]
+            is_one = len({facts_of(one).hash for one in found}) == 1
+            # a decorator has put something in, as typeguard's does, or an import hook; an edit has also taken out
+            if is_one and any(said.names < one.names for one in live):
+                known.add(said.hash)
+        for name, written_value in bytecode.constants_in(code).items():
+            if (phrase := f"{_VALUE}{name}") in entry["values"] and type(held.get(name)) in PLAIN:
+                mine = _constant_hash(held[name])
+                if mine == _constant_hash(written_value) or not self._is_set(name):
                     entry["code"][phrase] = {mine}
                     del entry["values"][phrase]
 
     def _is_set(self, name: str) -> bool:
-        """Tell whether loaded code sets a variable of that name; if none does, a file with another value was edited."""
+        # if no loaded code sets a variable of that name, a file with another value was edited
         codes = [code for module, file, _ in self._loaded if (code := compiled(module, file)) is not None]
-        in_text = file_of(MAIN[0]) is None or any(name in facts_of(code).texts for code in codes)
-        return in_text or any(name in place for code in codes for place in changes_of(code))
+        in_text = modules.file_of(MAIN[0]) is None or any(name in facts_of(code).texts for code in codes)
+        return in_text or any(name in place for code in codes for place in bytecode.changes_of(code))
 
-    # --- notes ---
-
-    def _entry(self, module: str, file: str | None) -> dict[str, Any]:
-        if (module, file) not in self._places:
-            name, known = name_of(module, file), self._entries.get
+    def _entry(self, module: str, of_code: str = "") -> dict[str, Any]:
+        if (module, of_code) not in self._places:
+            file = of_code or modules.file_of(module)
+            name, known = modules.name_of(module, file), self._entries.get
             here = os.path.isfile(file or "") and real(file or "")  # cells of a notebook are in no file
             while here and os.path.isfile(at := known(name, {}).get("file") or "") and real(at) != here:
                 name += "'"  # another folder has one of that name
             new: dict[str, Any] = {"file": file, "module": module, "code": {}, "values": {}}
-            self._places[module, file] = self._entries.setdefault(name, new)
-        return self._places[module, file]
+            self._places[module, of_code] = self._entries.setdefault(name, new)
+        return self._places[module, of_code]
 
     def _value(self, module: str, phrase: str, value: Any, owner: Any = None, name: str | None = "") -> None:
-        """Take in a value, which counts unless reached code changes what its owner has under that name."""
+        # it counts unless reached code changes what its owner has under that name
         if (key := (module, phrase, id(value), id(owner))) in self._values:
             return
-        file = self._files_of(module)
-        text = str(value) if type(value) is str or is_path(value) else ""
-        if file is not None and text.count(os.sep) > 1 and os.path.isabs(text):
+        entry, text = self._entry(module), str(value) if type(value) is str or is_path(value) else ""
+        if (file := entry["file"]) is not None and text.count(os.sep) > 1 and os.path.isabs(text):
             here = os.path.dirname(file)
             if os.path.commonpath([text, file]) in (here, text.rstrip(os.sep)):  # a checkout may be moved
                 value = (type(value), os.path.relpath(text, here))
-        self._values[key] = self._entry(module, file), phrase, value, owner, name
+        self._values[key] = entry, phrase, value, owner, name
         self.hash(value, phrase)
-
-    # --- functions and classes ---
 
     def _function(self, met: Function, name: str) -> None:
         function, code = met.function, met.function.__code__
@@ -222,18 +178,17 @@ class Reach(Content):
         self._seen[id(function)] = self.functions[id(function)] = met
         # not what the function says, which may be the module of another one that it stands for
         module, is_text = str(function.__globals__.get("__name__", "")), code.co_filename.startswith("<")
-        file = file_of(module) if is_text else os.path.abspath(code.co_filename)
+        entry = self._entry(module, "" if is_text else os.path.abspath(code.co_filename))
         known = name if is_text else getattr(code, "co_qualname", function.__qualname__)
-        kind = "values" if is_text and file else "code"
-        self._entry(module, file)[kind].setdefault(known, set()).add(facts_of(code).hash)
+        kind = "values" if is_text and entry["file"] else "code"
+        entry[kind].setdefault(known, set()).add(facts_of(code).hash)
         self._codes[facts_of(code).hash] = code
         for phrase, (value, is_changed) in given_to(function, name).items():
             self.hash(value, phrase) if is_changed else self._value(module, phrase, value)
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
-        if "__wrapped__" in held:
-            self.add(held.pop("__wrapped__"))
+        self.add(held.pop("__wrapped__", None))
         for one, value in held.items():
-            self._value(module, f"{VALUE}{name}.{one}", value, function, one)
+            self._value(module, f"{_VALUE}{name}.{one}", value, function, one)
         self._code(code, function.__globals__)
 
     def _class(self, cls: type) -> None:
@@ -244,9 +199,9 @@ class Reach(Content):
         name, module = cls.__qualname__, module_of(cls)
         bases = (*cls.__bases__, type(cls))
         known = {one: value for one, value in list(vars(cls).items()) if one not in _NOT_CODE}
-        if known.get("__annotations__") == {}:  # asking a class for them adds them
+        if not known.get("__annotations__", True):  # asking a class for them adds them
             del known["__annotations__"]
-        made_from = [f"{name_of(module_of(base))}:{base.__qualname__}" for base in bases]
+        made_from = [f"{modules.name_of(module_of(base))}:{base.__qualname__}" for base in bases]
         self._value(module, name, (made_from, {*known}), cls, None)
         for base in bases:
             self.add(base)
@@ -256,7 +211,7 @@ class Reach(Content):
             for one in filter(is_users, functions):
                 called = f"{attribute}=" if any(one is each for each in setters) else attribute
                 self._function(Function(one, cls, is_a(value, classmethod), called), f"{name}.{attribute}")
-            self._value(module, f"{'' if functions else VALUE}{name}.{attribute}", value, cls, attribute)
+            self._value(module, f"{'' if functions else _VALUE}{name}.{attribute}", value, cls, attribute)
 
     def _installed(self, thing: Any) -> None:
         module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
@@ -266,16 +221,14 @@ class Reach(Content):
                 self._put.add(f"{thing.__qualname__}.{name}")
                 self.add(one)
 
-    # --- what code names ---
-
     def _code(self, code: CodeType, world: dict[str, Any]) -> None:
         facts = facts_of(code)
         self._names(world, facts.reads, facts.names)
         self._of_module(builtins, frozenset(facts.reads - world.keys()))
         read = {name: world[name] for name in facts.reads & world.keys()}
-        for name, one in read.items():
-            if name in facts.bare and is_a(one, ModuleType) and is_users(one):
-                self.add(one)
+        for name in facts.bare & read.keys():
+            if is_a(read[name], ModuleType) and is_users(read[name]):
+                self.add(read[name])
         called = [one.__name__ for one in read.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
         self._imports(code, str(world.get("__package__") or ""), called)
         if not _SEES_ALL.isdisjoint(facts.names):
@@ -286,15 +239,15 @@ class Reach(Content):
             if is_a(world[name], ModuleType):
                 self._of_module(world[name], names)
             else:
-                self._value(str(world.get("__name__", "")), f"{VALUE}{name}", world[name], world, name)
+                self._value(str(world.get("__name__", "")), f"{_VALUE}{name}", world[name], world, name)
                 if type(world[name]) in PLAIN:
                     self._origin(world, name)
 
     def _origin(self, world: dict[str, Any], name: str) -> None:
-        """Note a constant that a module imports where it is written, too: other processes read that file."""
+        # a constant that a module imports counts where it is written, too: other processes read that file
         module, package = str(world.get("__name__", "")), str(world.get("__package__") or "")
-        code = compiled(module, file) if (file := self._files_of(module)) is not None else None
-        for dotted, known in imports_in(code, package, at_once=True) if code is not None else ():
+        code = compiled(module, file) if (file := self._entry(module)["file"]) is not None else None
+        for dotted, known in bytecode.imports_in(code, package, at_once=True) if code is not None else ():
             if known in (name, "*"):
                 home, _, there = (dotted if known == name else f"{dotted}.{name}").rpartition(".")
                 live: Any = sys.modules.get(home)
@@ -302,9 +255,8 @@ class Reach(Content):
                     self._of_module(live, frozenset({there}))
 
     def _of_module(self, module: ModuleType, names: frozenset[str]) -> None:
-        if (id(module), names) in self._looked:
+        if not self._is_new((id(module), names), module):
             return
-        self._looked.add((id(module), names))
         if is_users(module):
             self._names(vars(module), names | {"__getattr__"}, names)
             return
@@ -315,31 +267,28 @@ class Reach(Content):
                 self._of_module(value, names)
             elif is_a(value, (FunctionType, type)) and is_users(value):
                 self._put.add(f"{module.__name__}.{name}")
-                self._value(INSTALLED, f"{VALUE}{module.__name__}.{name}", value)
+                self._value(INSTALLED, f"{_VALUE}{module.__name__}.{name}", value)
             elif is_a(value, type):
                 self.add(value)
 
     def _all_names(self, world: dict[str, Any]) -> None:
-        module, known = str(world.get("__name__", "")), set()
-        for name, value in list(world.items()):
-            is_private = name.startswith("_") and name != "__getattr__"
-            is_meant = is_a(value, (FunctionType, type, *WRAPPERS, *PLAIN))
-            if is_meant and not is_private and name not in _OF_NOTEBOOKS:
-                self._value(module, f"{VALUE}{name}", value, world, name)
-                known.add(name)
-        self._value(module, "the names of the module", ([], known), world, None)
+        kinds = (FunctionType, type, *WRAPPERS, *PLAIN)
+        meant = {name for name, value in list(world.items()) if is_a(value, kinds)} - _OF_NOTEBOOKS
+        known = {name for name in meant if not name.startswith("_") or name == "__getattr__"}
+        self._names(world, known, frozenset())
+        self._value(str(world.get("__name__", "")), "the names of the module", ([], known), world, None)
 
-    def _imports(self, code: CodeType, package: str, called: Iterable[str] = ()) -> None:
+    def _imports(self, code: CodeType, package: str, also: Iterable[str] = (), at_once: bool = False) -> None:
         facts = facts_of(code)
-        for dotted, _ in imports_in(code, package):
-            self._module(dotted, facts.names)
-        if _IMPORTERS.isdisjoint({*facts.names, *called}):
+        for dotted, _ in bytecode.imports_in(code, package, at_once):
+            self._module(dotted, frozenset() if at_once else facts.names)
+        if at_once or _IMPORTERS.isdisjoint({*facts.names, *also}):
             return
         found = False
         for text in facts.texts:
             dots = len(text) - len(text.lstrip("."))
             for above in (package, *(facts.texts if dots else ())):
-                dotted = absolute(text[dots:], dots, above)
+                dotted = modules.absolute(text[dots:], dots, above)
                 if dotted.replace(".", "").isidentifier() and any(map(is_own, locate(dotted).values())):
                     found = True
                     self._module(dotted, facts.names | frozenset(dotted.split(".")))
@@ -355,31 +304,24 @@ class Reach(Content):
                 continue
             if live is not None:
                 self._of_module(live, names)
-            if live is None or (is_imported and name not in MAIN):
-                self._file(name, file, live is not None)
+            if (live is None or (is_imported and name not in MAIN)) and self._is_new(file):
+                self._file(name, file)
 
-    def _file(self, name: str, file: str, is_loaded: bool) -> None:
-        """Take in what an import would run: of a module that is loaded its statements, and else all that it has."""
-        if file in self._files:
-            return
-        self._files.add(file)
+    def _file(self, name: str, file: str) -> None:
+        # what an import would run: of a module that is loaded its statements, and else all that it has
         self._later.add(name)
-        entry, code = self._entry(name, file), compiled(name, file)
+        entry, code, is_loaded = self._entry(name, file), compiled(name, file), name in sys.modules
         if code is None:
             with open(file, "rb") as stream:
-                entry["code"]["its content"] = {hashlib.sha256(stream.read()).hexdigest()[:DIGITS]}
+                entry["code"]["its content"] = {_constant_hash(stream.read())}
             return
-        for part, hashes in ({BODY: {body_hash(code)}} if is_loaded else parts_in(code)).items():
-            entry["code"].setdefault(part, set()).update(hashes)
+        for part, hashes in _parts_in(code).items():
+            if part == BODY or not is_loaded:
+                entry["code"].setdefault(part, set()).update(hashes)
         package = name if os.path.basename(file).startswith("__init__.") else name.rpartition(".")[0]
         if not is_loaded:
             entry["unloaded"] = True
-            self._imports(code, package)
-            return
-        for dotted, _ in imports_in(code, package, at_once=True):
-            for inner, where in locate(dotted).items():
-                if is_own(where) and inner not in MAIN:
-                    self._file(inner, where, inner in sys.modules)
+        self._imports(code, package, at_once=is_loaded)
 
 
 def _functions(value: Any) -> list[FunctionType]:
@@ -387,3 +329,118 @@ def _functions(value: Any) -> list[FunctionType]:
         return [value]
     parts = [part for part in WRAPPERS.get(type(value), ()) if part != "__self__"]
     return [each for part in parts for each in _functions(getattr(value, part))]
+
+
+# --- changes in words: between two starts, on disk, and between a run's processes ---
+
+
+def changed_parts(old: Code, new: Code) -> list[str]:
+    """Return the differences of two results of `code_of`, the nearest first: lines that name file and function.
+
+    A part that only one of them has is no difference: the code that leads there differs, or it was not loaded yet.
+    """
+    lines = []
+    for module, now in new.items():
+        was = old.get(module, now)
+        alike = bool(was.get("unloaded")) == bool(now.get("unloaded"))
+        for kind, other in (("code", "values"), ("values", "code"))[: 1 + alike]:
+            for name, one in now[kind].items():
+                before, after = set(was[kind].get(name, was[other].get(name, one)).split()), set(one.split())
+                if before != after and (alike or not (before < after or after < before)):
+                    said = f"{name} ({', '.join(sorted(before ^ after))})" if name == _PUT_THERE else name
+                    lines.append(_line(module if module == INSTALLED else now["file"], module, said))
+    return lines
+
+
+def changed_files(old: Code) -> list[str]:
+    """Return the changes in the files of an earlier `code_of`, without importing any."""
+    lines: list[str] = []
+    for module, was in old.items():
+        is_there = os.path.isfile(was["file"] or "")  # it is named by a plan that anybody wrote
+        if is_there and (code := compiled(module, was["file"])) is not None:
+            lines += _differences(was["file"], was, _parts_in(code))
+    return lines
+
+
+def shortened(lines: list[str], most: int = 10) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    return lines if len(lines) <= most else [*lines[:most], f"... and {len(lines) - most} more"]
+
+
+class LoadedCode:
+    """The code that a run's driver has loaded, by `code_of`: its other processes must have loaded the same.
+
+    Code of the script itself travels with the run; a module that is imported by name is compared once it is loaded.
+    """
+
+    def __init__(self, code: Code) -> None:
+        script = real(modules.file_of(MAIN[0]) or "")
+        others = {key: one for key, one in code.items() if one["file"] and real(one["file"]) != script}
+        self._left: Code = {key: {**one, "values": {}} for key, one in others.items()}
+        self._known: Any = None
+
+    def check(self, where: str) -> None:
+        """Compare what this process, called `where`, has loaded since it was last asked.
+
+        Raises:
+            ConfigError: It is other code; the message names module and function.
+        """
+        known, self._known = self._known, (os.getpid(), len(sys.modules))
+        if self._known == known:
+            return
+        lines: list[str] = []
+        places = {at: key for key, one in self._left.items() for at in (one["module"], real(one["file"]))}
+        for name, file, module in modules.own_modules():
+            key = places.get(real(file)) or places.get(MAIN[0] if name in MAIN else name, "")
+            if name != MAIN[0] and (entry := self._left.pop(key, None)) is not None:
+                now = _parts_of(module, os.path.basename(file), entry["code"].keys())
+                if entry.get("unloaded") and (code := compiled(name, file)) is not None:
+                    for one, found in _parts_in(code).items():  # a decorator may have compiled it anew
+                        now[one] = now.get(one, set()) | found
+                lines += _differences(file, entry, now)
+        if lines:
+            raise ConfigError(
+                f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
+                "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "
+                'client); resume=False starts anew, resume="force" goes on with the results of both'
+            )
+
+
+def _parts_of(module: ModuleType, file: str, wanted: Set[str]) -> dict[str, set[str]]:
+    held = {f"{_VALUE}{name}": value for name, value in vars(module).items() if type(value) in PLAIN}
+    found = {name: {_constant_hash(held[name])} for name in wanted & held.keys()}
+    left, seen = list(vars(module).values()), set()
+    for thing in left:  # which grows
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if is_a(thing, type) and module_of(thing) == module.__name__:
+            left += vars(thing).values()
+        for one in _functions(thing):
+            if os.path.basename(one.__code__.co_filename) == file:
+                name = getattr(one.__code__, "co_qualname", one.__qualname__)
+                found.setdefault(name, set()).add(facts_of(one.__code__).hash)
+            left += [*(value for value, _ in given_to(one).values()), vars(one).get("__wrapped__")]
+    return found
+
+
+@cache
+def _parts_in(code: CodeType) -> dict[str, set[str]]:
+    functions, constants = bytecode.functions_in(code).items(), bytecode.constants_in(code).items()
+    found = {name: {facts_of(one).hash for one in each} for name, each in functions}
+    found |= {f"{_VALUE}{name}": {_constant_hash(one)} for name, one in constants}
+    return {BODY: {bytecode.body_hash(code)}, **found}
+
+
+def _constant_hash(value: Any) -> str:
+    return Content(lenient=True).hash(value, "a constant")[:DIGITS]
+
+
+def _differences(file: str, was: dict[str, Any], now: dict[str, set[str]]) -> list[str]:
+    parts = was["code"].items()
+    return [_line(file, "", name) for name, one in parts if name in now and now[name].isdisjoint(one.split())]
+
+
+def _line(file: str | None, module: str, name: str) -> str:
+    place = file or f"module {module}, which has no file"
+    return f"{place}: {'a statement' if name == BODY else name} has changed"

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from espnet3.parallel.checks import is_path
+from espnet3.parallel.checks import is_a, is_path
 
 _MOST = 10_000  # values among a provider's arguments or in one attribute: more are data, not settings
 _DICTS = (dict, OrderedDict, defaultdict, Counter)
@@ -45,12 +45,11 @@ def is_data(value: Any) -> bool:
 def _found(value: Any) -> tuple[set[int], dict[int, Any]]:
     held: set[int] = set()
     others: dict[int, Any] = {}
-    left, seen = [value], 0
-    while left:
-        one = left.pop()
-        parts, seen = _parts(one), seen + 1
-        if seen > _MOST:
+    left = [value]
+    for number, one in enumerate(left):  # which grows
+        if number == _MOST:
             return set(), {id(value): value}  # as if it were an object
+        parts = _parts(one)
         if parts is None and not _is_plain(one):
             others[id(one)] = one
         elif parts is not None and id(one) not in held:
@@ -60,7 +59,21 @@ def _found(value: Any) -> tuple[set[int], dict[int, Any]]:
 
 
 def _is_plain(value: Any) -> bool:
-    return issubclass(type(value), _DATA) or is_path(value)  # an object may say that its class is another
+    return is_a(value, _DATA) or is_path(value)  # an object may say that its class is another
+
+
+def _parts(value: Any) -> list[Any] | None:
+    kind, omegaconf = type(value), sys.modules.get("omegaconf")
+    if kind in _DICTS:
+        return [*value, *value.values()]
+    if kind in _LISTS:
+        return [*value]
+    if omegaconf is not None and issubclass(kind, omegaconf.Container):
+        return []  # it holds nothing but data, and copies itself
+    if kind is SimpleNamespace or (kind.__name__, kind.__module__) == ("Namespace", "argparse"):
+        return [*vars(value).values()]
+    names = [field.name for field in fields(kind)] if is_dataclass(kind) else None
+    return names and [getattr(value, name) for name in names if hasattr(value, name)]
 
 
 def editable(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,23 +90,5 @@ def edited(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
     # here: a run's processes start before it is needed
     from espnet3.parallel.provenance.content import content_hash
 
-    return {
-        name
-        for name, value in then.items()
-        if name in now and is_data(now[name]) and content_hash(now[name], name) != content_hash(value, name)
-    }
-
-
-def _parts(value: Any) -> list[Any] | None:
-    kind, omegaconf = type(value), sys.modules.get("omegaconf")
-    if kind in _DICTS:
-        return [*value, *value.values()]
-    if kind in _LISTS:
-        return [*value]
-    if omegaconf is not None and issubclass(kind, omegaconf.Container):
-        return []  # it holds nothing but data, and copies itself
-    if kind is SimpleNamespace or (kind.__name__ == "Namespace" and kind.__module__ == "argparse"):
-        return [*vars(value).values()]
-    if is_dataclass(kind):
-        return [getattr(value, field.name) for field in fields(kind) if hasattr(value, field.name)]
-    return None
+    both = {name: (value, now[name]) for name, value in then.items() if name in now and is_data(now[name])}
+    return {name for name, (old, new) in both.items() if content_hash(old, name) != content_hash(new, name)}

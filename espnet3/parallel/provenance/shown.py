@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import is_dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -32,7 +33,6 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LONGEST = 10_000  # characters of an object's text
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "numpy", "omegaconf", "torch")
 _GIT_SECONDS = 5.0  # a checkout on a busy network disk must not hold up the run
-_OPTION = re.compile(r"^--?([\w-]+)$")
 
 
 def shown_config(config: Any) -> Any:
@@ -44,49 +44,45 @@ def shown_config(config: Any) -> Any:
     written = _plain(config, resolve=False)
     names = _ENV.findall(json.dumps(written))
     secrets = [one for one in map(os.environ.get, names) if one and len(one) >= _LEAST_SECRET]
-    return _without(secrets, masked(written if names else _plain(config)))
+    return masked(_plain(config, not names, secrets))
 
 
-def _without(secrets: list[str], value: Any) -> Any:
-    if is_a(value, dict):
-        return {key: _without(secrets, one) for key, one in value.items()}
-    if is_a(value, list):
-        return [_without(secrets, one) for one in value]
-    return "***" if is_a(value, str) and any(one in value for one in secrets) else value
-
-
-def _plain(value: Any, around: tuple[int, ...] = (), resolve: bool = True) -> Any:
-    if value is None or is_a(value, (bool, str)):
+def _plain(value: Any, resolve: bool = True, secrets: Iterable[str] = (), outer: tuple[int, ...] = ()) -> Any:
+    if value is None or type(value) in (bool, int) or (type(value) is float and value - value == 0):
         return value
-    if is_a(value, (int, float, PurePath)):
-        # a number's text: nan is not JSON, and a numpy number or an IntEnum is not a plain one
-        return value if type(value) is int or (type(value) is float and value - value == 0) else str(value)
-    if id(value) in around:
+    # a number's text: nan is not JSON, and a numpy number or an IntEnum is not a plain one
+    text = str(value) if is_a(value, (int, float, PurePath)) else value
+    if is_a(text, str):
+        return "***" if any(one in text for one in secrets) else text
+    if id(value) in outer:
         return "(itself)"
-    around, value, kind = (*around, id(value)), as_containers(value, resolve), type(value)
+    plain = partial(_plain, resolve=resolve, secrets=secrets, outer=(*outer, id(value)))
+    value, kind = as_containers(value, resolve), type(value)
     if is_dataclass(kind):
         value = {"__class__": f"{kind.__module__}.{kind.__qualname__}", **attributes_of(value)}
     if is_a(value, Mapping):
-        return {str(key): _plain(item, around, resolve) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if is_a(value, (list, tuple)):
-        return [_plain(item, around, resolve) for item in value]
+        return [plain(item) for item in value]
     if is_a(value, Set):
-        return sorted((_plain(item, around, resolve) for item in value), key=repr)
+        return sorted((plain(item) for item in value), key=repr)
     if is_a(value, (bytes, bytearray)):
         return f"{len(value)} bytes, sha256 {hashlib.sha256(value).hexdigest()}"
     if is_a(value, (type, FunctionType, BuiltinFunctionType, MethodType)):
         return f"{module_of(value)}.{value.__qualname__}"
-    return _ADDRESS.sub("", brief(value, _LONGEST))
+    return plain(_ADDRESS.sub("", brief(value, _LONGEST)))
 
 
 def differences(old: Any, new: Any, name: str = "config") -> list[str]:
     """Return a line "name.key: old -> new" for each place where two plain values differ."""
     was, now = dict(_flat(old, name)), dict(_flat(new, name))
-    places = [place for place in {**was, **now} if was.get(place) != now.get(place)]
-    return [
-        f"{place}: {_short(was.get(place, '(new)'))} -> {_short(now.get(place, '(gone)'))}"
-        for place in places
-    ]
+    both = {place: (was.get(place, "(new)"), now.get(place, "(gone)")) for place in {**was, **now}}
+    changed = {place: [*map(_short, pair)] for place, pair in both.items() if pair[0] != pair[1]}
+    return [f"{place}: {before} -> {after}" for place, (before, after) in changed.items()]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _flat(value: Any, place: str) -> Iterator[tuple[str, str]]:
@@ -98,31 +94,17 @@ def _flat(value: Any, place: str) -> Iterator[tuple[str, str]]:
         yield place, json.dumps(value, ensure_ascii=False)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def origin(code: str | None = None) -> dict[str, Any]:
     """Return the facts about this process that belong to a run; `code` is a file of its own."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "command": shown_command(sys.argv),
+        "command": masked(sys.argv),
         "cwd": working_folder(),
         "python": platform.python_version(),
         "versions": versions(_PACKAGES),
         "git": _git_state(os.path.dirname(code) if code else None),
     }
-
-
-def shown_command(command: list[str]) -> list[str]:
-    """Return a command line without secrets: `--token x` as well as `--token=x`."""
-    shown, name = [], ""
-    for word in command:
-        shown.append(str(masked(word, name)))
-        option = _OPTION.match(word)
-        name = option[1] if option else ""
-    return shown
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
@@ -145,17 +127,11 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def _git_state(folder: str | None) -> dict[str, Any] | None:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    how: dict[str, Any] = {"cwd": folder, "timeout": _GIT_SECONDS, "stdin": subprocess.DEVNULL, "text": True}
+    how["env"] = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # read only: never take the index's lock
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # read only: never take the index's lock
-        )
+        done = subprocess.run(command, capture_output=True, check=False, **how)
     except (OSError, subprocess.TimeoutExpired):
         return None  # no git, or one that does not answer: the run does not depend on it
     commit, _, dirty = done.stdout.strip().partition("-")

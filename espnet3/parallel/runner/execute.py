@@ -167,7 +167,7 @@ def _on_own_workers(
 
         yield from PilotRun(workers, work, spec, workers, config, may_take, False, tally)
 
-    of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.provenance.record")
+    of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.provenance.reach")
     yield from on_own_workers(config, work.total, run, of_folder if spec.loaded is not None else ())
 
 

@@ -210,7 +210,7 @@ def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> tuple[l
 def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> tuple[Any, RunSummary]:
     from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
     from espnet3.parallel.ledger.results import Results
-    from espnet3.parallel.provenance.record import LoadedCode
+    from espnet3.parallel.provenance.reach import LoadedCode
     from espnet3.parallel.runner.shards import failed_elsewhere, shards_of
 
     retry = run.retry_failed

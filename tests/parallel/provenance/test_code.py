@@ -5,8 +5,7 @@ import importlib.util
 import pytest
 
 from espnet3.parallel import ConfigError
-from espnet3.parallel.provenance.reach import INSTALLED, code_of
-from espnet3.parallel.provenance.record import LoadedCode, changed_files, changed_parts
+from espnet3.parallel.provenance.reach import INSTALLED, LoadedCode, changed_files, changed_parts, code_of
 from tests.parallel.provenance.package import ROOT, Package
 
 FIRST = """

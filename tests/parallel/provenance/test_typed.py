@@ -11,7 +11,7 @@ from tests.parallel.provenance import cases
 PROGRAM = """
 import json, os
 from espnet3.parallel.provenance.reach import code_of
-from espnet3.parallel.provenance.record import changed_parts
+from espnet3.parallel.provenance.reach import changed_parts
 
 def typed(text):
     exec(text, globals())

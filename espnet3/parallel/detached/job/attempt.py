@@ -59,7 +59,7 @@ from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPEC, SplitWriter
-from espnet3.parallel.provenance.record import LoadedCode
+from espnet3.parallel.provenance.reach import LoadedCode
 from espnet3.parallel.records import ItemFailure, ProcessEnd
 from espnet3.parallel.runner import shards
 from espnet3.parallel.runner.execute import build_here

@@ -43,7 +43,7 @@ from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, scan_splits
 from espnet3.parallel.ledger.split import RESULTS
 from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.messages import counted, html_table
-from espnet3.parallel.provenance.record import LoadedCode
+from espnet3.parallel.provenance.reach import LoadedCode
 from espnet3.parallel.runner.hooks import folder_entries, is_default
 from espnet3.parallel.runner.progress import look_for_nones
 

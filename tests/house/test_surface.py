@@ -9,7 +9,21 @@ import pytest
 
 import espnet3.parallel
 
-SURFACE = [
+FUNCTIONS = [
+    "build_client",
+    "build_local_gpu_cluster",
+    "get_client",
+    "get_parallel_config",
+    "make_client",
+    "make_local_gpu_cluster",
+    "parallel_for",
+    "parallel_map",
+    "parallel_submit",
+    "set_parallel",
+    "wrap_func_with_worker_env",
+]
+SURFACE = sorted([
+    *FUNCTIONS,
     "BaseRunner",
     "BatchLengthError",
     "ChangedRunError",
@@ -41,40 +55,16 @@ SURFACE = [
     "TooManyFailuresError",
     "ValueTypeError",
     "WorkerSetupError",
-    "build_client",
-    "build_local_gpu_cluster",
     "concatenate_shard_files",
-    "get_client",
-    "get_parallel_config",
-    "make_client",
-    "make_local_gpu_cluster",
-    "parallel_for",
-    "parallel_map",
-    "parallel_submit",
     "run",
-    "set_parallel",
-    "wrap_func_with_worker_env",
-]
+])  # fmt: skip
 
 # Modules that the documentation names beside the package, with what it imports from them.
 DOCUMENTED = {
     "espnet3.parallel.base_runner": ["BaseRunner", "concatenate_shard_files"],
     "espnet3.parallel.env_provider": ["EnvironmentProvider"],
     "espnet3.parallel.inference_provider": ["InferenceProvider"],
-    "espnet3.parallel.parallel": [
-        "DictReturnWorkerPlugin",
-        "build_client",
-        "build_local_gpu_cluster",
-        "get_client",
-        "get_parallel_config",
-        "make_client",
-        "make_local_gpu_cluster",
-        "parallel_for",
-        "parallel_map",
-        "parallel_submit",
-        "set_parallel",
-        "wrap_func_with_worker_env",
-    ],
+    "espnet3.parallel.parallel": ["DictReturnWorkerPlugin", *FUNCTIONS],
 }
 
 

@@ -223,11 +223,11 @@ class _Watchman:
                 watches = list(self._watches)
             now = clock.look(pause)
             for watch in watches:
-                late = watch.look(now)
-                if late is not None:
+                if (late := watch.look(now)) is not None:
                     self.remove(watch)
                     watch.report(late)
             pause = min(max(min(w.limit for w in watches) / _LOOKS, _LEAST_PAUSE), _MOST_PAUSE)
+            del watches, watch  # they hold results
             time.sleep(pause)
 
 

@@ -45,6 +45,13 @@ class Uses(BaseRunner):
         return [Uses.forward(idx, model) for idx in indices]
 
 
+class Returns(Uses):
+    @staticmethod
+    def forward(idx, model):
+        sum(range(1_000_000))  # it is watched meanwhile
+        return Uses.forward(idx, model) and Model()
+
+
 class Writes(Uses):
     @staticmethod
     def open_writers(shard_dir, model):
@@ -78,7 +85,7 @@ def collected():
 
 
 CALLS = {
-    "timed": (Uses, Keeps, {"on_error": "record", "item_timeout": 60.0}),
+    "timed": (Returns, Keeps, {"on_error": "record", "item_timeout": 60.0}),
     "batches": (Uses, Keeps, {"on_error": "record", "batch_size": 2}),
     "raised-after-retries": (Uses, Keeps, {"max_retries": 2}),
     "not-built": (Uses, Fails, {}),
@@ -86,7 +93,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", rows([*CALLS], ("batches", "raised-after-retries", "not-built", "writers")))
+@pytest.mark.parametrize("call", rows([*CALLS], ("timed", "batches", "raised-after-retries", "not-built", "writers")))
 def test_an_env_is_gone_after_its_call(place, call, tmp_path, monkeypatch):
     """However a runner's call ends, its env is in no process any more when the next call runs there."""
     monkeypatch.chdir(tmp_path)

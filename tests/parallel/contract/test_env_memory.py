@@ -7,7 +7,6 @@ import weakref
 import pytest
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, ItemError, WorkerSetupError, parallel_map
-from tests.habits import rows
 
 MODELS = weakref.WeakSet()  # of this process
 
@@ -93,7 +92,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", rows([*CALLS], ("timed", "batches", "raised-after-retries", "not-built", "writers")))
+@pytest.mark.parametrize("call", CALLS)
 def test_an_env_is_gone_after_its_call(place, call, tmp_path, monkeypatch):
     """However a runner's call ends, its env is in no process any more when the next call runs there."""
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from espnet3.parallel import parallel_for, parallel_map, parallel_submit
+from espnet3.parallel import ItemError, parallel_for, parallel_map, parallel_submit
 from tests.parallel.contract import work
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -272,3 +272,5 @@ def test_an_item_that_lets_a_stop_iteration_out_is_called_once(tmp_path):
         parallel_map(work.noted_and_stopped, range(5), folder=str(tmp_path))
     (failed,) = caught.value.args  # the first one that came in, of several workers
     assert (tmp_path / "log").read_text().splitlines().count(str(failed)) == 1
+    with pytest.raises(ItemError, match="StopIteration"):  # no generator can raise the other
+        list(parallel_for(work.noted_and_stopped, range(5), folder=str(tmp_path)))

@@ -3,6 +3,7 @@
 import gc
 import os
 import weakref
+from contextlib import suppress
 
 import pytest
 
@@ -100,10 +101,8 @@ def test_an_env_is_gone_after_its_call(place, call, tmp_path, monkeypatch):
     for attempt in range(2):
         if "output_dir" in options:
             options = {**options, "output_dir": tmp_path / f"run{attempt}"}
-        try:
+        with suppress(ItemError, WorkerSetupError):
             runner(provider({}), progress=False, **options)(range(9))
-        except (ItemError, WorkerSetupError):
-            pass
     assert {models for _, models in parallel_map(models_here, range(50))} == {0}
 
 

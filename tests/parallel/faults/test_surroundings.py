@@ -197,8 +197,7 @@ if __name__ == "__main__":
         assert not glob.glob("held-*"), glob.glob("held-*")
         ran, files = glob.glob("*.ran"), glob.glob("*.txt")
         assert sum(map(os.path.getsize, files)) == len(ran) and (len(ran) == 8 or FAILS == 7)
-        for each in ran + files:
-            os.remove(each)
+        list(map(os.remove, ran + files))
     print("done")
 """
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine.exceptions import named_error
+from espnet3.parallel.engine.exceptions import item_error, named_error
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.work import Work, as_items, as_stream
 from espnet3.parallel.env.calls import call_text, unwrapped
@@ -65,17 +65,17 @@ def _results(
 ) -> Generator[Any, None, None]:
     if work.empty:
         return
-    waiting: dict[int, Block] = {}
-    position = 0
-    with closing(
-        outcomes(spec, work, client, config, may_take=lambda: len(waiting) < _MAX_BUFFERED)
-    ) as pairs:
+    waiting, position = dict[int, Block](), 0
+    found = outcomes(spec, work, client, config, may_take=lambda: len(waiting) < _MAX_BUFFERED)
+    with closing(found) as pairs:
         for chunk, block in pairs:
             waiting[chunk.start] = block
             position = position if ordered else chunk.start
             while (done := waiting.pop(position, None)) is not None:
                 position += len(done.values)
                 yield from done.values
+                if isinstance(done.error, StopIteration):  # no generator can raise one
+                    raise item_error(done.take_error(), done.stop)
                 if done.error is not None:
                     raise named_error(done.take_error(), done.stop, position)
 

@@ -61,6 +61,7 @@ _SETTERS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATT
 _TAKERS = ("STORE_", "DELETE_", "POP_", "END_")  # they leave no value
 _COPIES, _TURNS = ("COPY", "DUP_"), ("SWAP", "ROT_")
 _KINDS = {"STORE_GLOBAL": "global", "DELETE_GLOBAL": "global", "STORE_DEREF": "free", "DELETE_DEREF": "free"}
+_STORES = frozenset(dis.opmap.get(name) for name in (*_SETTERS, *_KINDS))
 _CHANGERS = frozenset(  # methods of containers that change them
     {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
     | {"reverse", "setdefault", "sort", "update"}
@@ -247,7 +248,9 @@ def constants_in(code: CodeType) -> dict[str, Any]:
 @cache
 def changes_of(code: CodeType) -> frozenset[_Place]:
     """Return the places that code changes and has not made itself; "[]" at the end means changed in place."""
-    return frozenset(filter(None, _changes(code))).union(*map(changes_of, _inner_codes(code)))
+    changes_none = _STORES.isdisjoint(code.co_code[::2]) and _CHANGERS.isdisjoint(code.co_names)  # most code
+    found = () if changes_none else filter(None, _changes(code))
+    return frozenset(found).union(*map(changes_of, _inner_codes(code)))
 
 
 def _changes(code: CodeType) -> Iterator[_Place | None]:

@@ -57,10 +57,8 @@ def is_users(thing: Any) -> bool:
 
 def own_modules() -> list[tuple[str, str, ModuleType]]:
     """Return the modules of the user's own that are loaded, with their names and files."""
-    loaded = [
-        (name, file_of(name), live) for name, live in list(sys.modules.items()) if is_a(live, ModuleType)
-    ]
-    return [(name, file, live) for name, file, live in loaded if file is not None and is_own(file)]
+    loaded = [(name, file_of(name), live) for name, live in list(sys.modules.items())]
+    return [(name, at, live) for name, at, live in loaded if at and is_a(live, ModuleType) and is_own(at)]
 
 
 def module_of(thing: Any) -> str:
@@ -117,8 +115,7 @@ def compiled(module: str, file: str) -> CodeType | None:
 def _code(module: str, file: str, text: bytes) -> CodeType | None:
     loader: Any = SourceFileLoader(module, file)
     loader.set_data = lambda *_, **__: None  # it writes no compiled file
-    code: CodeType | None = loader.get_code(module)
-    return code
+    return loader.get_code(module)  # type: ignore[no-any-return]  # of the loader, to which an attribute is set
 
 
 @functools.cache

@@ -303,8 +303,7 @@ class Pool:
                 if former is not None:  # of a worker that is gone, at the same address
                     former.close()
                 self._controls[hello.address] = channel
-                busy = not self._idle and self._claimed
-                if busy and any(not claim.slots for claim in self._claims):  # it has asked for more already
+                if self._are_taken() and any(not claim.slots for claim in self._claims):  # it asked before
                     self._open_slot(hello.address, channel)
                 return
             self.connected = True
@@ -338,10 +337,12 @@ class Pool:
     def ask_for_more(self) -> None:
         """Have every worker open one more slot, if those there are serve another run."""
         with self._lock:
-            busy = not self._idle and self._claimed
-            controls = list(self._controls.items()) if busy else []
+            controls = list(self._controls.items()) if self._are_taken() else []
         for address, control in controls:
             self._open_slot(address, control)
+
+    def _are_taken(self) -> bool:  # all slots; without any, those of workers that are starting will do
+        return not self._idle and self._claimed > 0
 
     def _open_slot(self, address: str, control: Channel) -> None:
         try:

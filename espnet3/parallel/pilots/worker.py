@@ -146,10 +146,8 @@ class Slots:
             channel = self._connect(replace(self.hello, mark=mark.name))
             if channel is None:
                 return
-            alone = self._alone
-            pilot = Pilot(
-                channel, self.hello, self._permits, mark, alone, alone and self.replaced, self.as_new
-            )
+            how = self._alone, self._alone and self.replaced, self.as_new
+            pilot = Pilot(channel, self.hello, self._permits, mark, *how)
             self._pilots.add(pilot)
             try:
                 pilot.serve()

@@ -147,14 +147,13 @@ def pickle_error(error: BaseException | None) -> bytes | None:
     if error is None:
         return None
     let_go(error)
-    causes: list[BaseException] = []
-    while (cause := (causes or [error])[-1].__cause__) is not None and len(causes) < _MOST_CAUSES:
-        causes.append(cause)
-    candidates: list[Any] = [(error, causes), (error, causes[:1]), (error, []), (_Bare(error), [])]
-    for candidate in candidates:
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and len(chain) <= _MOST_CAUSES:
+        chain.append(cause)
+    for n in range(len(chain), 0, -1):
         with suppress(*ANYTHING):  # the failure record says it in words
-            blob = pickling.dumps(candidate)
-            pickle.loads(blob)  # many exceptions can be pickled and not loaded
+            blob = pickling.dumps([_plain(one) for one in chain[:n]])
+            pickle.loads(blob)
             return blob
     return None
 
@@ -185,7 +184,7 @@ def _plain(value: Any) -> Any:
 
 def _travels(value: Any) -> bool:
     try:
-        pickle.loads(pickling.dumps(value))
+        pickle.loads(pickling.dumps(value))  # many exceptions can be pickled and not loaded
     except ANYTHING:
         return False
     return True
@@ -198,27 +197,24 @@ def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attri
     return error
 
 
-def _fill_fields(error: BaseException) -> None:
-    for kind in _FILLED:
-        if isinstance(error, kind):
-            with suppress(TypeError, ValueError):  # a subclass has taken other arguments
-                kind.__init__(error, *error.args)
-
-
 def load_error(blob: bytes | None) -> BaseException | None:
     """Load an exception that a worker pickled, with its causes."""
     if blob is None:
         return None
     try:
-        error, causes = pickle.loads(blob)
+        error, *causes = pickle.loads(blob)
     except ANYTHING:  # its class cannot be imported here; the failure record says it in words
         return None
     for effect, cause in zip([error, *causes], causes, strict=False):
         effect.__cause__ = cause
     for each in _chain(error):
-        # Dask has them pickled without columns, so that carets would point anywhere
-        each.__traceback__ = None
-        _fill_fields(each)
+        each.__traceback__ = (
+            None  # Dask has them pickled without columns, so that carets would point anywhere
+        )
+        for kind in _FILLED:
+            if isinstance(each, kind):
+                with suppress(TypeError, ValueError):  # a subclass has taken other arguments
+                    kind.__init__(each, *each.args)
     return error  # type: ignore[no-any-return]  # pickle_error made the bytes of an exception
 
 

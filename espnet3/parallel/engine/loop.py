@@ -11,6 +11,8 @@ Before each step the worker's mark is set to the items in it: if the worker dies
 The clock is read between steps, not between items, and steps grow until one takes about a twelfth of
 the time budget: the code between two steps is no longer in the processor's caches after a few
 milliseconds of user code, and costs 20 to 40 µs.
+
+Of a step that has raised, a batch that was too large goes in halves, others one by one, with retries.
 """
 
 from __future__ import annotations
@@ -21,25 +23,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import ANYTHING, spoilt_cuda
+from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, spoilt_cuda
 from espnet3.parallel.engine.inside import THREAD
 from espnet3.parallel.engine.seeding import seeded, turn
-from espnet3.parallel.engine.settling import (
-    Attempt,
-    Block,
-    Call,
-    Fit,
-    Step,
-    in_halves,
-    is_the_runners,
-    is_too_large,
-    one_by_one,
-    stepper,
-)
-from espnet3.parallel.engine.watch import Feed, KeepingFeed, Report, Watch, late_in
+from espnet3.parallel.engine.settling import Block, Call, WrongBatch, give_memory_back, is_too_large
+from espnet3.parallel.engine.watch import Feed, Report, Watch, late_in
 from espnet3.parallel.errors import add_note
 from espnet3.parallel.records import Policy
 
@@ -101,23 +92,18 @@ def run_items(
     keep: float = float("inf"),
 ) -> Block:
     """Run items in order until they are done, the budget is spent, or one stops the run."""
-    block = Block(worker=worker)
     begin, cpu = time.perf_counter(), time.process_time()
-    unit = call.fit.of(policy.batch_size) if call.many is not None and policy.batch_size and not singly else 1
-    first = unit if singly else max(unit, min(step, int(len(items) * _FIRST)) // unit * unit)
-    feed = Feed() if keep == float("inf") else KeepingFeed(keep)
-    loop = _Loop(
-        items, block, policy, worker, unit, first, budget, interrupted, enter, singly, call.fit, keep, feed
-    )
-    outer, outer_loop = _INSIDE.values, _INSIDE.loop  # not None: this call is made from within an item
+    loop = _Loop(items, call, policy, worker, budget, interrupted, enter, singly, step, keep)
+    block, outer, outer_loop = loop.block, _INSIDE.values, _INSIDE.loop
+    # `outer` is not None: this call is made from within an item
     _INSIDE.values, _INSIDE.loop = block.values if outer is None else outer, loop
     try:
         if policy.seed is None and policy.item_timeout is None:
-            loop.run(stepper(call, policy, None, loop.feed, None), None)
+            loop.run()
         else:
             # the turn first: waiting for it does not make an item late
-            with turn(policy.seed), seeded(policy.seed) as seed_for, _watched(loop, outer) as watch:
-                loop.run(stepper(call, policy, seed_for, loop.feed, watch), watch)
+            with turn(policy.seed), seeded(policy.seed) as loop.seed_for, _watched(loop, outer) as loop.watch:
+                loop.run()
     finally:
         _INSIDE.values, _INSIDE.loop = outer, outer_loop
     block.seconds, block.cpu = time.perf_counter() - begin, time.process_time() - cpu
@@ -140,28 +126,43 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+class _Attempt(NamedTuple):
+    error: BaseException
+    seconds: float  # after which it was raised (an item's share of its step)
+
+
 @dataclass(slots=True)
 class _Loop:
     items: Sequence[Any]
-    block: Block
+    call: Call
     policy: Policy
     worker: str
-    unit: int
-    step: int
     budget: float
     interrupted: Callable[[], bool]
     enter: Enter | None
     singly: bool
-    fit: Fit
+    step: int
     keep: float
-    feed: Feed
+    block: Block = field(init=False)
+    feed: Feed = field(init=False)
+    size: int | None = field(init=False)  # of batches, as asked for
+    unit: int = field(init=False)  # that a step is made of: 1, or the size of batches that fit
+    seed_for: Callable[[Any], None] | None = None
+    watch: Watch | None = None
     pid: int = field(default_factory=os.getpid)
 
-    def run(self, do: Step, watch: Watch | None) -> None:
+    def __post_init__(self) -> None:
+        self.block, self.feed = Block(worker=self.worker), Feed(self.keep)
+        self.size = self.policy.batch_size if self.call.many is not None else None
+        self.unit = min(self.size, self.call.most) if self.size and not self.singly else 1
+        first = min(self.step, int(len(self.items) * _FIRST)) // self.unit * self.unit
+        self.step = self.unit if self.singly else max(self.unit, first)
+
+    def run(self) -> None:
         clock = time.perf_counter
         begin = last = asked = clock()
-        items, values, enter, budget, keep = self.items, self.block.values, self.enter, self.budget, self.keep
-        steps = self.block.steps
+        items, values, enter, watch = self.items, self.block.values, self.enter, self.watch
+        budget, keep, steps = self.budget, self.keep, self.block.steps
         n, step = len(items), self.step
         while (at := len(values)) < n:
             if enter is not None:
@@ -170,7 +171,7 @@ class _Loop:
                 watch.begin()
             since = last  # when the items that are not in `steps` yet began
             try:
-                do(items[at : at + step], values)
+                self.do(items[at : at + step])
             except BaseException as error:  # SystemExit too: an item must not end its worker without a word
                 if self.feed.begun:
                     since = self.feed.begun
@@ -179,7 +180,7 @@ class _Loop:
                 # where it is not known when the item began: its share of its step
                 took = (clock() - since) / (len(values) - at + 1)
                 # no variable for the attempt: the error leads to this frame, which would lead to the error
-                if self.pid == os.getpid() and not self._failed(Attempt(error, took), do, watch):
+                if self.pid == os.getpid() and not self.settle(_Attempt(error, took)):
                     break
             # a child that an item has forked, and that came back from the item: its parent goes on
             if self.pid != os.getpid():
@@ -192,6 +193,30 @@ class _Loop:
                 asked = now
             step, last = self._next_step(step, now - last), now
         self.block.step = step
+
+    def do(self, part: Sequence[Any]) -> None:
+        """Run a step: append one result per item to the block's values; end early where the feed is ended."""
+        values, feed = self.block.values, self.feed
+        if self.seed_for is not None:
+            # a batch of one where the runner has batches: what an item draws must not depend on
+            # its neighbours, or on how many of them there are
+            for item in feed.of(part):
+                self.seed_for(item)
+                values.extend(self.call.batch([item]) if self.size else [self.call.one(item)])
+        elif self.size is not None:
+            fitting = min(self.size, self.call.most)
+            for at in feed.of(range(0, len(part), fitting)):
+                items = list(part[at : at + fitting])
+                if self.watch is not None:
+                    self.watch.batch(len(items))
+                values.extend(self.call.batch(items))
+        else:
+            one, append, had = self.call.one, values.append, len(values)
+            # not `extend(map(...))`, which is no faster and takes an item's StopIteration for its own end
+            for item in feed.of(part):
+                append(one(item))
+            if feed.ended and len(values) == had:  # before its first item: a step runs one at least
+                append(one(part[0]))
 
     def _timed(self, n: int, took: float) -> list[tuple[int, float]]:
         unit = self.unit if self.policy.seed is None else 1
@@ -208,40 +233,98 @@ class _Loop:
             return max(self.unit, step // 4 // self.unit * self.unit) if not self.feed.ended else self.unit
         return step
 
-    def _failed(self, tried: Attempt, do: Step, watch: Watch | None) -> bool:
-        block, unit = self.block, self.unit
-        if is_the_runners(tried.error, block):
+    # --- what becomes of items whose step has raised; each returns False where the run stops ---
+
+    def settle(self, tried: _Attempt) -> bool:
+        """Settle the item or batch that a step has raised at."""
+        if self._is_the_runners(tried.error):
             return False
-        part = self.items[len(block.values) : len(block.values) + unit]
+        at = len(self.block.values)
+        part = self.items[at : at + self.unit]
         self._leave_spoilt(tried, 1 if self.policy.seed is not None else len(part))
-        announced = self._announced(do, watch)
         if len(part) > 1 and is_too_large(tried.error, self.policy):
-            go_on, fitted = in_halves(part, tried.error, block, announced, self.policy, self.worker)
-            if fitted:
-                self.fit.size = self.unit = fitted
-            return go_on
+            return self.in_halves(part, tried.error)
         # a batch that raised goes again one by one, so that only the guilty item pays
         # a batch of one, at a chunk's end or where there is a seed, was the item's own attempt
-        first = tried if len(part) == 1 or self.policy.seed is not None else None
-        return one_by_one(part, first, block, announced, self.policy, self.worker)
+        return self.one_by_one(part, tried if len(part) == 1 or self.policy.seed is not None else None)
 
-    def _announced(self, do: Step, watch: Watch | None) -> Step:
+    def one_by_one(self, items: Sequence[Any], failed: _Attempt | None) -> bool:
+        """Settle items one at a time, with retries.
 
-        def announced(part: Sequence[Any], out: list[Any]) -> None:
-            if self.enter is not None:
-                self.enter(len(out), len(part))
-            if watch is not None:
-                watch.begin()
-            begin = time.perf_counter()
-            try:
-                do(part, out)
-            except BaseException as error:
-                self._leave_spoilt(Attempt(error, time.perf_counter() - begin), len(part))
-                raise
+        `failed` is the first item's attempt just now; None if it was tried only within its batch.
+        """
+        block, policy = self.block, self.policy
+        for item in items:
+            tried = 1 if failed is not None else 0
+            while failed is not None or tried == 0:
+                if failed is not None and tried > policy.max_retries:
+                    failure = failure_of(failed.error, item, tried, self.worker, seconds=failed.seconds)
+                    if policy.on_error == "raise":
+                        if note := spoilt_cuda(failed.error):  # `parallel_*` raise it as it is
+                            add_note(failed.error, note)
+                        block.error, block.stop = failed.error, failure
+                        return False
+                    block.failed.append(len(block.values))
+                    block.values.append(failure)
+                    break
+                block.retries += bool(tried)
+                tried += 1
+                failed = self._again([item])
+                if failed is not None and self._is_the_runners(failed.error):
+                    return False
+            failed = None
+        return True
 
-        return announced
+    def in_halves(self, part: Sequence[Any], error: BaseException) -> bool:
+        """Run a batch that did not fit into memory in smaller ones; later batches are as small."""
+        size, worked = len(part), 0
+        too_large: BaseException | None = error
+        while part:
+            if too_large is not None:
+                give_memory_back(too_large)
+                self.block.halved += 1
+                size, too_large = -(-size // 2), None
+            now = part[:size]
+            failed = self._again(now)
+            if failed is None:
+                worked = max(worked, len(now))
+            elif self._is_the_runners(failed.error):
+                return False
+            elif len(now) > 1 and is_too_large(failed.error, self.policy):
+                too_large, size = failed.error, len(now)
+                continue
+            elif not self.one_by_one(now, failed if len(now) == 1 else None):
+                return False
+            part, failed = part[len(now) :], None  # its frames hold what the batch held
+        if worked:
+            self.call.most = self.unit = worked
+        return True
 
-    def _leave_spoilt(self, tried: Attempt, n: int) -> None:
+    def _again(self, part: Sequence[Any]) -> _Attempt | None:
+        if self.enter is not None:
+            self.enter(len(self.block.values), len(part))
+        if self.watch is not None:
+            self.watch.begin()
+        begin = time.perf_counter()
+        try:
+            self.do(part)
+        except BaseException as error:  # as in `run`, also for the attempt
+            seconds = time.perf_counter() - begin
+            self._leave_spoilt(_Attempt(error, seconds), len(part))
+            return _Attempt(error, seconds)
+        return None
+
+    def _is_the_runners(self, error: BaseException) -> bool:
+        # Ctrl-C reaches main threads alone; in any other thread a KeyboardInterrupt is the item's
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise error
+        # not its BatchLengthError: a run inside an item raises that, or the user
+        if isinstance(error, WrongBatch):
+            self.block.error = error.mistake
+            return True
+        return False
+
+    def _leave_spoilt(self, tried: _Attempt, n: int) -> None:
         leave, at = _INSIDE.leave, len(self.block.values)
         if leave is not None and (note := spoilt_cuda(tried.error)):
             add_note(tried.error, note)  # `parallel_*` raise it as it is

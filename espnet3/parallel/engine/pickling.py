@@ -160,21 +160,16 @@ def _leads_to(name: str, file: Any) -> bool:
         return True
     if isinstance(file, str) and is_installed(file):
         return True
-    above = name.rpartition(".")[0]
     folders: Any = None
-    for part in [*accumulate(above.split("."), "{}.{}".format)] if above else []:
-        spec = _spec_of(part, folders)
-        folders = None if spec is None else spec.submodule_search_locations
-        if folders is None:
+    for part in accumulate(name.split("."), "{}.{}".format):
+        found = (finder.find_spec(part, folders) for finder in sys.meta_path)
+        spec = next(filter(None, found), None)
+        if spec is None:
             return False
-    spec = _spec_of(name, folders)
-    if spec is None or not isinstance(file, str) or spec.origin is None:
-        return spec is not None
+        folders = spec.submodule_search_locations or []  # nothing is below a module that is no package
+    if not isinstance(file, str) or spec.origin is None:
+        return True
     return os.path.realpath(spec.origin) == os.path.realpath(file)
-
-
-def _spec_of(name: str, folders: Any) -> ModuleSpec | None:
-    return next(filter(None, (finder.find_spec(name, folders) for finder in sys.meta_path)), None)
 
 
 def _cached(func: Callable[..., Any], parameters: dict[str, Any]) -> Any:

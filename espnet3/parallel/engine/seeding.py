@@ -69,10 +69,8 @@ class _SeedAfterImport:
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         seed = _SEEDERS.get(name)
-        if seed is None:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target) if seed is not None else None
+        if seed is None or spec is None or spec.loader is None:
             return None
         run = spec.loader.exec_module
 

@@ -91,40 +91,30 @@ class AwakeClock:
 
 
 class Feed:
-    """Gives a step its items, and can be ended by another thread: the step ends with the item it is in."""
+    """Gives a step its items, and can be ended by another thread: the step ends with the item it is in.
 
-    __slots__ = ("_items", "begun", "ended", "long")
+    A step also ends with an item that took `keep` seconds or more: what is done is to be kept.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_items", "_keep", "begun", "ended", "long")
+
+    def __init__(self, keep: float) -> None:
         self.ended = False  # the step in progress was ended early
         self.begun = 0.0  # when the item in progress began; 0 where no clock is read between items
         self.long = 0.0  # seconds of the step's last item, where the step ended with it as it took long
+        self._keep = keep
         self._items: Iterator[Any] = iter(())
 
     def of(self, part: Iterable[Any]) -> Iterator[Any]:
         """Return the iterator of a new step."""
         self.ended = False
         self._items = iter(part)
-        return self._items
+        return self._items if self._keep == float("inf") else self._timed(self._items)
 
     def end(self) -> None:
         """End the step: what is left of its items, a list or a range, is used up in C, between two of them."""
         self.ended = True
         deque(self._items, maxlen=0)
-
-
-class KeepingFeed(Feed):
-    """One that ends a step with an item that took `keep` seconds or more: what is done is to be kept."""
-
-    __slots__ = ("_keep",)
-
-    def __init__(self, keep: float) -> None:
-        super().__init__()
-        self._keep = keep
-
-    def of(self, part: Iterable[Any]) -> Iterator[Any]:
-        """Return the iterator of a new step."""
-        return self._timed(super().of(part))
 
     def _timed(self, items: Iterator[Any]) -> Iterator[Any]:
         clock, keep = time.perf_counter, self._keep

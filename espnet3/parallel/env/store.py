@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -48,7 +48,7 @@ class EnvStore:
         self._envs: dict[str, _Env] = {}
         self._defaults: list[str] = []
         self._borrowed: list[str] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def default(self) -> str | None:
@@ -91,20 +91,18 @@ class EnvStore:
     def _in_time(self, entry: _Env) -> dict[str, Any]:
         if entry.timeout is None or entry.value is not None:
             return self._built(entry)
-        answer: queue.Queue[dict[str, Any] | WorkerSetupError] = queue.Queue()
+        answer: queue.SimpleQueue[WorkerSetupError | None] = queue.SimpleQueue()
 
         def build() -> None:
-            with SetupWatch(entry.timeout, lambda text: answer.put(WorkerSetupError(text))):
-                try:
-                    answer.put(self._built(entry))
-                except WorkerSetupError as error:
-                    answer.put(error)
+            watch = SetupWatch(entry.timeout, lambda text: answer.put(WorkerSetupError(text)))
+            with watch, suppress(WorkerSetupError):  # the entry has it
+                self._built(entry)
+            answer.put(None)
 
         threading.Thread(target=build, name="env-build", daemon=True).start()
-        first = answer.get()
-        if isinstance(first, WorkerSetupError):
-            raise first
-        return first
+        if (late := answer.get()) is not None:
+            raise late
+        return self._built(entry)
 
     def borrow(self, key: str, build: SetupFn, timeout: float | None) -> dict[str, Any]:
         """Return an env without an owner: of those, the last few that were used stay."""
@@ -119,25 +117,21 @@ class EnvStore:
         except WorkerSetupError:
             with self._lock:
                 if self._envs.get(key) is entry:
-                    self._forget(key)
+                    self.drop(key)
             raise
 
     def drop(self, key: str) -> None:
         """Forget an env, so that its memory can go."""
         with self._lock:
-            self._forget(key)
+            self._envs.pop(key, None)
+            for names in (self._defaults, self._borrowed):
+                if key in names:
+                    names.remove(key)
 
     def clear(self) -> None:
         """Forget all envs: the process ends, and what they hold open is closed."""
-        with self._lock:
-            for key in list(self._envs):
-                self._forget(key)
-
-    def _forget(self, key: str) -> None:
-        self._envs.pop(key, None)
-        for names in (self._defaults, self._borrowed):
-            if key in names:
-                names.remove(key)
+        for key in list(self._envs):
+            self.drop(key)
 
 
 ENVS = EnvStore()
@@ -149,7 +143,7 @@ class Adding:
 
     build: SetupFn
     entries: dict[str, Any]
-    given: str = ""
+    given: str = ""  # `output_dir` as the user wrote it
 
     def __call__(self) -> dict[str, Any]:
         """Build the env."""
@@ -157,15 +151,7 @@ class Adding:
         if "output_dir" in entries and self.given:
             entries["output_dir"] = str(seen_as(entries["output_dir"], self.given))
         # anything but a dict is an error, which `build_env` words
-        return {**entries, **env} if isinstance(env, dict) else env
-
-
-def adding(build: SetupFn, entries: dict[str, Any], given: str = "") -> SetupFn:
-    """Return a setup function whose env has these entries too, unless `build` gives them itself.
-
-    `given` is `output_dir` as the user wrote it.
-    """
-    return Adding(build, entries, given) if entries else build
+        return {**entries, **env} if entries and isinstance(env, dict) else env
 
 
 def seen_as(folder: str | Path, given: str | Path) -> Path:

@@ -22,8 +22,6 @@ from espnet3.parallel.ledger.values import from_json, to_json
 from espnet3.parallel.messages import brief
 from espnet3.parallel.records import ItemFailure
 
-RESULT = b"result"
-FAILURE = b"failure"
 DAMAGED = -1
 _SHORT = 1 << 63  # a number below it is written as it is
 _CHUNK = 1 << 16  # indices that are hashed at a time
@@ -72,36 +70,24 @@ def encode_failure(position: int, failure: ItemFailure) -> bytes:
     return sealed(b'{"n":%d,"index":%b,"failure":%b' % (position, index_json(failure.index), outcome))
 
 
-def read_merged(line: bytes, file: object, number: int) -> dict[str, Any]:
-    """Return the record in a line of a merged file; damage is a `DamagedFolderError` with file and number."""
+def record_of(line: bytes, file: object, number: int) -> dict[str, Any]:
+    """Return the record in a line; damage is a `DamagedFolderError` with file and number."""
     record = from_json(line, file, number)
     if type(record) is dict and "index" in record:
         return record
     raise damaged(file, number, ValueError("it has no index"))
 
 
-def merged_failure(line: bytes, file: object, number: int) -> ItemFailure:
-    """Return the record of a failed item from its line in the merged file."""
-    facts = read_merged(line, file, number)
-    return _failure(facts["index"], facts, file, number)
-
-
 def failure_of(line: bytes, file: object, number: int) -> ItemFailure:
-    """Return the record of a failed item from a whole line of a split."""
-    try:
-        index, facts = (from_json(part, file, number) for part in split_line(line))
-    except ValueError as error:
-        raise damaged(file, number, error) from error
-    return _failure(index, facts, file, number)
-
-
-def _failure(index: Any, facts: Any, file: object, number: int) -> ItemFailure:
+    """Return the record of a failed item from its line, of a split or in the merged file."""
+    record = record_of(line, file, number)
+    facts = record.get("failure", record)
     found = facts if type(facts) is dict else {}
     wrong = [name for name, kinds in _FIELDS.items() if type(found.get(name)) not in kinds]
     if wrong:
         raise damaged(file, number, ValueError(f"a failure has no right {', '.join(wrong)}"))
     values: list[Any] = [found.get(name) for name in _FIELDS]
-    return ItemFailure(index, *values)
+    return ItemFailure(record["index"], *values)
 
 
 def index_json(index: Any) -> bytes:

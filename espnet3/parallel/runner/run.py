@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.exceptions import item_error
 from espnet3.parallel.engine.work import Work, as_items
-from espnet3.parallel.env.store import adding, seen_as
+from espnet3.parallel.env.store import Adding, seen_as
 from espnet3.parallel.env_provider import built_here, made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError, NoOutputDirError
 from espnet3.parallel.messages import shown
@@ -163,7 +163,7 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
     spec = RunSpec(
         one=type(runner).forward,
         many=run.batch_forward,
-        setup=adding(worker_setup_of(provider), entries, given),
+        setup=Adding(worker_setup_of(provider), entries, given),
         policy=run.policy,
         setup_timeout=runner.setup_timeout,
     )
@@ -173,7 +173,7 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
         client=client,
         config=config,
         tally=report.tally,
-        here=adding(partial(built_here, provider), entries, given),
+        here=Adding(partial(built_here, provider), entries, given),
         killable=run.policy.item_timeout is not None,
         show_dashboard=runner.progress,
     )

@@ -52,8 +52,7 @@ class FlameGraph:
 
     def __exit__(self, *_: object) -> None:
         assert self._spy.stdout is not None
-        if self._spy.poll() is None:
-            self._spy.send_signal(signal.SIGINT)  # it writes what it has seen
+        self._spy.send_signal(signal.SIGINT)  # it writes what it has seen
         try:
             self._spy.wait(_PATIENCE)
         except subprocess.TimeoutExpired:

@@ -66,11 +66,11 @@ class ItemTimes:
         self.counts[number] = self.counts.get(number, 0) + n
         self._name([(each, place)], [(each, place)] if n == 1 else [])
 
-    def merge(self, other: ItemTimes, move: int = 0) -> None:
-        """Add another one's counts, with places moved by `move`."""
+    def merge(self, other: ItemTimes) -> None:
+        """Add another one's counts."""
         for number, n in other.counts.items():
             self.counts[number] = self.counts.get(number, 0) + n
-        self._name([(s, p + move) for s, p in other.slow], [(s, p + move) for s, p in other.some])
+        self._name(other.slow, other.some)
         self.memory = max(self.memory, other.memory)
 
     def _name(self, slow: list[tuple[float, int]], some: list[tuple[float, int]]) -> None:

@@ -26,7 +26,7 @@ from espnet3.parallel.detached.looking.status import no_run
 from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.seeding import seeded
 from espnet3.parallel.env.injection import bind
-from espnet3.parallel.env.store import adding
+from espnet3.parallel.env.store import Adding
 from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.functions.running import runner_of
@@ -227,7 +227,7 @@ class Replay:
     def prepare(self) -> Callable[[Any], Any]:
         """Build the env before the first item, and return the function of an index."""
         if self._bound is None:
-            env = build_here(adding(self._setup, self._entries()), None)
+            env = build_here(Adding(self._setup, self._entries()), None)
             if self._batched:
                 many = bind(self.runner.batch_forward, env)
                 self._bound = lambda index: next(iter(many([index])))

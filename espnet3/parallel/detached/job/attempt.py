@@ -50,7 +50,7 @@ from espnet3.parallel.engine.settling import Block, Call, to_lines
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.injection import bind
-from espnet3.parallel.env.store import adding, name_worker
+from espnet3.parallel.env.store import Adding, name_worker
 from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
@@ -315,7 +315,7 @@ class _Attempt:
             provider = make_provider(load(spec.provider), spec.arguments)
             job.loaded.check("this job")
             begin = time.perf_counter()
-            env = build_here(adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
+            env = build_here(Adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
             job.loaded.check("this job")  # with the modules that the env has imported
             job.built = runner, env
         self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)

@@ -39,32 +39,31 @@ class _Env:
         self.lock = threading.Lock()
         self.value: dict[str, Any] | None = None
         self.error: WorkerSetupError | None = None
+        self.is_default = self.is_borrowed = False
 
 
 class EnvStore:
     """The envs of one process by key; each is built once, on first use, under its own lock."""
 
     def __init__(self) -> None:
-        self._envs: dict[str, _Env] = {}
-        self._defaults: list[str] = []
-        self._borrowed: list[str] = []
+        self._envs: dict[str, _Env] = {}  # the last one that was made the default, or borrowed, comes last
         self._lock = threading.RLock()
 
     @property
     def default(self) -> str | None:
         """The key of the env that was made the default last and has not been dropped."""
         with self._lock:
-            return self._defaults[-1] if self._defaults else None
+            return next((key for key, env in reversed(self._envs.items()) if env.is_default), None)
 
     def register(
         self, key: str, build: SetupFn, *, default: bool = False, timeout: float | None = None
     ) -> None:
         """Make `build` known under `key`; nothing is built yet."""
         with self._lock:
-            if key not in self._envs:
-                self._envs[key] = _Env(build, timeout)
+            entry = self._envs.setdefault(key, _Env(build, timeout))
             if default:
-                self._defaults = [*(k for k in self._defaults if k != key), key]
+                entry.is_default = True
+                self._envs[key] = self._envs.pop(key)
 
     def get(self, key: str | None, *, in_time: bool = False) -> dict[str, Any]:
         """Return the env of `key`, building it if this is its first use; None gives an empty one.
@@ -107,11 +106,10 @@ class EnvStore:
     def borrow(self, key: str, build: SetupFn, timeout: float | None) -> dict[str, Any]:
         """Return an env without an owner: of those, the last few that were used stay."""
         with self._lock:
-            entry = self._envs.setdefault(key, _Env(build, timeout))
-            self._borrowed = [*(k for k in self._borrowed if k != key), key]
-            old, self._borrowed = self._borrowed[:-_BORROWED], self._borrowed[-_BORROWED:]
-            for each in old:  # a call that is using one holds on to it
-                del self._envs[each]
+            entry = self._envs[key] = self._envs.pop(key, None) or _Env(build, timeout)
+            entry.is_borrowed = True
+            for old in [each for each, env in self._envs.items() if env.is_borrowed][:-_BORROWED]:
+                del self._envs[old]  # a call that is using one holds on to it
         try:
             return self._in_time(entry)
         except WorkerSetupError:
@@ -124,14 +122,11 @@ class EnvStore:
         """Forget an env, so that its memory can go."""
         with self._lock:
             self._envs.pop(key, None)
-            for names in (self._defaults, self._borrowed):
-                if key in names:
-                    names.remove(key)
 
     def clear(self) -> None:
         """Forget all envs: the process ends, and what they hold open is closed."""
-        for key in list(self._envs):
-            self.drop(key)
+        with self._lock:
+            self._envs.clear()
 
 
 ENVS = EnvStore()

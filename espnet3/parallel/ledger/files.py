@@ -172,11 +172,8 @@ def write_plainly(path: str | os.PathLike[str], data: bytes) -> None:
 
     For thousands of files at a time: renaming takes as long again on a network file system.
     """
-    fd = open_to_write(path, os.O_TRUNC)
-    try:
-        write_all(fd, data)
-    finally:
-        os.close(fd)
+    with open(open_to_write(path, os.O_TRUNC), "wb") as file:
+        file.write(data)
 
 
 def write_all(fd: int, data: bytes) -> None:

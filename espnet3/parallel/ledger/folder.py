@@ -12,12 +12,14 @@ import warnings
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
 from espnet3.parallel.checks import RESUME, argument
+from espnet3.parallel.errors import add_note
 from espnet3.parallel.ledger.errors import ChangedRunError, DamagedFolderError, LedgerError
 from espnet3.parallel.ledger.files import (
     Appender,
@@ -73,14 +75,13 @@ class OpenRun(Counted):
         self._kind, plan = (SESSION, {"plan": self.plan}) if SHARDS in self.plan else (SPLIT, {})
         # finished shards can be reused only by a run that is cut the same way; noted here in case run.json is lost
         spec = {"schema": SCHEMA, "run_id": self.run_id, "indices": self.items_sha256, **plan}
-        self._split = SplitWriter(self.path, spec, self._kind)
+        self.split = SplitWriter(self.path, spec, self._kind)
         scan = scan_splits(self.path, self.items, self.items_sha256, kind=self._kind)
         self._events = Appender(self.path / EVENTS)
         self.state = scan.state  # when the folder was opened, like `ok` and `failed`, which count it
-        self.repaired = scan.repaired  # sentences about damage and its repair
-        self._noted = set(scan.repaired)
+        self.repaired: list[str] = []  # sentences about damage and its repair
         for sentence in scan.repaired:
-            self.event("repaired", what=sentence)
+            self._note_repair(sentence)
 
     def left(self, retry_failed: bool = False) -> Sequence[int]:
         """Return the positions still to be computed, in order: a range where that is all of them."""
@@ -107,13 +108,13 @@ class OpenRun(Counted):
         When it returns, they survive the death of this process; a power failure may cost the last second.
         """
         self._before_write()
-        self._split.append(lines, positions if isinstance(positions, range) else None)
+        self.split.append(lines, positions if isinstance(positions, range) else None)
 
     def append_failures(self, failures: Iterable[tuple[int, ItemFailure]]) -> None:
         """Put failed items on disk: position and record of each."""
         lines = [encode_failure(position, failure) for position, failure in failures]
         self._before_write()
-        self._split.append_failures(lines)
+        self.split.append_failures(lines)
 
     def has_shard(self, shard: tuple[Path, range], retry_failed: bool = False) -> bool:
         """Tell whether a shard with writers of its own was finished, and need not be run again."""
@@ -138,13 +139,9 @@ class OpenRun(Counted):
     def _mark(self, positions: range) -> dict[str, Any]:
         return {"indices": self.items_sha256, "begin": positions.start, "end": positions.stop}
 
-    def append_times(self, lines: Sequence[bytes]) -> None:
-        """Note how long items took: lines of `timing`; no outcome depends on them."""
-        self._split.append_times(lines)
-
     def _before_write(self) -> None:
         self.lease.check()
-        if self._split.folder is None:
+        if self.split.folder is None:
             with writing(self.path / RECEIPT):
                 (self.path / RECEIPT).unlink(missing_ok=True)  # it no longer covers everything in the folder
 
@@ -155,29 +152,25 @@ class OpenRun(Counted):
     def merge(self) -> Receipt:
         """Write the merged, ordered files and the receipt that proves them."""
         self.lease.check()
-        self._split.sync()
-        self._split.check()
+        self.split.sync()
+        self.split.check()
         receipt = merge_splits(self.path, self.items, self.items_sha256, self._note_repair, self._kind)
         self.event("merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
         return receipt
 
     def _note_repair(self, sentence: str) -> None:
-        if sentence not in self._noted:  # the scan at the start has seen most of them
-            self._noted.add(sentence)
+        if sentence not in self.repaired:  # the scan at the start has seen most of them
             self.repaired.append(sentence)
             self.event("repaired", what=sentence)
 
     def close(self, done: bool = True) -> None:
         """Close the files and give the lease back; a second call does nothing."""
-        try:
-            self._split.close(done)
+        with ExitStack() as stack:
+            stack.callback(self.lease.release)
+            stack.callback(self._events.close)
+            self.split.close(done)
             if self.lease.missed:
                 self.event("missed_beats", count=self.lease.missed, last=str(self.lease.last_error))
-        finally:
-            try:
-                self._events.close()
-            finally:
-                self.lease.release()
 
     def __enter__(self) -> OpenRun:
         return self
@@ -194,9 +187,8 @@ class OpenRun(Counted):
             finally:
                 self.close(done=False)
         except LedgerError as second:  # a full disk stays full: the first error is the one to report
-            gone = isinstance(error, DamagedFolderError)
-            if error is not None and not gone and hasattr(error, "add_note"):
-                error.add_note(f"closing the run folder failed as well: {second}")
+            if error is not None and not isinstance(error, DamagedFolderError):
+                add_note(error, f"closing the run folder failed as well: {second}")
 
 
 def note_event(events: Appender, kind: str, facts: dict[str, Any]) -> None:
@@ -314,8 +306,7 @@ def _open(
     for kind, facts in notes.items():
         if facts:
             run.event(kind, **facts)
-    kind = "resumed" if old or damage else "started"
-    run.event(kind, run_id=run_id, ok=run.ok, failed=run.failed)
+    run.event("resumed" if old or damage else "started", run_id=run_id, ok=run.ok, failed=run.failed)
     return run
 
 

@@ -21,8 +21,9 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from espnet3.parallel.ledger.errors import (
     DamagedFolderError,
@@ -31,6 +32,8 @@ from espnet3.parallel.ledger.errors import (
     LeaseLostError,
 )
 from espnet3.parallel.ledger.files import create_whole, now, open_plain, read_json, write_json, writing
+
+T = TypeVar("T")
 
 BEAT = 2.0  # seconds between two signs of life
 STALE = 30.0  # seconds without one before a holder on another host is suspected
@@ -62,12 +65,24 @@ class Lease:
 
     def acquire(self, who: str) -> None:
         """Take the lease."""
-        for _ in range(_ATTEMPTS):
-            number = max(lease_numbers(self.path), default=0)
-            self._refuse_if_alive(number)
-            if self._take(number + 1, who):
-                break
-        else:
+        token = uuid.uuid4().hex
+        self._facts = {
+            "run_id": who,
+            "since": now(),
+            **this_process(),
+            "beat": self.beat,
+            "token": token,
+            "folder": _place(self.path),
+        }
+        # before the file is there: other threads take a token that is not held for a dead one's
+        _HELD.add(token)
+        taken = False
+        try:
+            taken = any(self._take() for _ in range(_ATTEMPTS))
+        finally:
+            if not taken:
+                _HELD.discard(token)
+        if not taken:
             raise FolderInUseError(f"{self.path}: other drivers keep taking this folder's lease; try again")
         self._beaten = time.monotonic()
         self._thread = threading.Thread(target=self._keep, name="espnet3-lease", daemon=True)
@@ -107,27 +122,9 @@ class Lease:
     def _file(self, number: int) -> Path:
         return self.path / f"lease.{number}.json"
 
-    def _take(self, number: int, who: str) -> bool:
-        token = uuid.uuid4().hex
-        self._facts = {
-            "run_id": who,
-            "since": now(),
-            **this_process(),
-            "beat": self.beat,
-            "token": token,
-            "folder": _place(self.path),
-        }
-        # before the file is there: other threads take a token that is not held for a dead one's
-        _HELD.add(token)
-        taken = False
-        try:
-            taken = self._create(number)
-        finally:
-            if not taken:
-                _HELD.discard(token)
-        return taken
-
-    def _create(self, number: int) -> bool:
+    def _take(self) -> bool:
+        number = max(lease_numbers(self.path), default=0) + 1
+        self._refuse_if_alive(number - 1)
         with writing(self._file(number)):
             try:
                 # whole from its first moment on: a reader would take a part of it for a damaged one
@@ -252,32 +249,23 @@ def this_process() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "boot_id": boot_id(),
-        "pid_namespace": _pid_namespace(),
+        "boot_id": _or_none(lambda: (_PROC / "sys/kernel/random/boot_id").read_text().strip()),
+        "pid_namespace": _or_none(lambda: os.readlink(_PROC / "self/ns/pid")),
         "process_start": process_start(os.getpid()),
     }
 
 
-def boot_id() -> str | None:
-    """Return the id of this boot of this host; None where the system has none."""
+def _or_none(read: Callable[[], T]) -> T | None:
     try:
-        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
-
-
-def _pid_namespace() -> str | None:
-    try:
-        return os.readlink(_PROC / "self/ns/pid")
-    except OSError:
+        return read()
+    except OSError:  # a system without it, or a process that is gone
         return None
 
 
 def process_start(pid: int) -> int | None:
     """Return the start of a process, in ticks since the boot; None for one that is gone or a zombie."""
-    try:
-        stat = (_PROC / str(pid) / "stat").read_bytes()
-    except OSError:
+    stat = _or_none((_PROC / str(pid) / "stat").read_bytes)
+    if stat is None:
         return None
     # the name in parentheses may hold anything, also spaces and parentheses
     fields = stat[stat.rindex(b")") + 2 :].split()

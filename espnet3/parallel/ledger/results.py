@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from array import array
-from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -12,7 +11,7 @@ from typing import Any, overload
 from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import open_plain
-from espnet3.parallel.ledger.lines import merged_failure, read_merged
+from espnet3.parallel.ledger.lines import failure_of, record_of
 from espnet3.parallel.ledger.merge import read_receipt
 from espnet3.parallel.ledger.split import ERRORS, RESULTS
 from espnet3.parallel.messages import html_table, shown
@@ -56,7 +55,7 @@ class Results(Sequence[Any]):
                 f"{receipt.results_bytes}: run again with the same arguments to merge"
             )
         self._offsets: array[int] | None = None
-        self._errors: tuple[array[int], array[int]] | None = None
+        self._errors: dict[bytes, tuple[int, int]] | None = None  # offset and number of each line
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self.path, self._length, self._failures, self._stamp
@@ -127,7 +126,7 @@ class Results(Sequence[Any]):
         """The records of the failed items, in order."""
         path = self.path / ERRORS
         with open_plain(path, _BUFFER) as file:
-            return [merged_failure(line, path, number) for number, line in enumerate(file, 1)]
+            return [failure_of(line, path, number) for number, line in enumerate(file, 1)]
 
     @property
     def ok(self) -> list[Any]:
@@ -154,7 +153,7 @@ class Results(Sequence[Any]):
                 line = file.readline()
                 if line[-2:] != b"}\n":
                     raise DamagedFolderError(f"{path} ends before position {position}")
-                record = read_merged(line, path, position + 1)
+                record = record_of(line, path, position + 1)
                 yield (record["index"], record["result"] if "result" in record else self._failed(position))
 
     def _offset(self, stretch: int) -> int:
@@ -169,24 +168,19 @@ class Results(Sequence[Any]):
         return self._offsets[stretch]
 
     def _failed(self, position: int) -> ItemFailure:
+        path = self.path / ERRORS
         if self._errors is None:
-            positions, offsets, at = array("q"), array("q"), 0
-            with open_plain(self.path / ERRORS, _BUFFER) as file:
-                for line in file:
-                    digits = line[5 : line.find(b",", 5)]
-                    positions.append(int(digits) if digits.isdigit() and len(digits) < 19 else -1)
-                    offsets.append(at)
+            self._errors, at = {}, 0
+            with open_plain(path, _BUFFER) as file:
+                for number, line in enumerate(file, 1):
+                    self._errors[line[: line.find(b",")]] = at, number
                     at += len(line)
-            self._errors = positions, offsets
-        positions, offsets = self._errors
-        place = bisect_left(positions, position)
-        if place == len(positions) or positions[place] != position:
-            raise DamagedFolderError(
-                f"{self.path / ERRORS} has no line for position {position}, which failed"
-            )
-        with open_plain(self.path / ERRORS) as file:
-            file.seek(offsets[place])
-            return merged_failure(file.readline(), self.path / ERRORS, place + 1)
+        found = self._errors.get(b'{"n":%d' % position)
+        if found is None:
+            raise DamagedFolderError(f"{path} has no line for position {position}, which failed")
+        with open_plain(path) as file:
+            file.seek(found[0])
+            return failure_of(file.readline(), path, found[1])
 
     def _stamp_now(self) -> tuple[int, int]:
         try:

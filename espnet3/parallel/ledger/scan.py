@@ -16,15 +16,7 @@ from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import open_plain, read_json
-from espnet3.parallel.ledger.lines import (
-    FAILURE,
-    RESULT,
-    check_line,
-    checked,
-    failure_of,
-    index_json,
-    split_line,
-)
+from espnet3.parallel.ledger.lines import check_line, checked, failure_of, index_json, split_line
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SPLIT, Span, read_spans, split_folders
 
 LEFT, OK, FAILED = 0, 1, 2
@@ -201,10 +193,8 @@ class _Reader:
 
     def _own_place(self, file: Path, outcome: int) -> Place:
         items, n, of_numbers = self.items, len(self.items), isinstance(self.items, range)
-        head = b'{"n":%%d,"index":%%%b,"%b":' % (
-            b"d" if of_numbers else b"b",
-            RESULT if outcome == OK else FAILURE,
-        )
+        kind = b"result" if outcome == OK else b"failure"
+        head = b'{"n":%%d,"index":%%%b,"%b":' % (b"d" if of_numbers else b"b", kind)
 
         def place(line: bytes, at: int, position: int, checksum: int) -> tuple[int, int]:
             if position < n:

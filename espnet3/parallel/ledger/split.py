@@ -9,12 +9,14 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json, writing
+from espnet3.parallel.ledger.files import Appender, open_plain, write_json, writing
 from espnet3.parallel.ledger.lines import DAMAGED, check_line, sealed
 
 RESULTS = "results.jsonl"
@@ -158,15 +160,10 @@ class SplitWriter:
 
     def _begin(self) -> Path:
         existing = split_folders(self.path, self.kind)
-        number = int(existing[-1].suffix[1:]) + 1 if existing else 0
-        while True:
+        for number in count(int(existing[-1].suffix[1:]) + 1 if existing else 0):
             folder = self.path / f"{self.kind}.{number}"
-            with writing(folder):
-                try:
-                    os.mkdir(folder, 0o700)  # fails where there is one: a session never shares a split
-                except FileExistsError:
-                    number += 1
-                    continue
-            make_folder(folder)
-            write_json(folder / SPEC, self.spec)
-            return folder
+            with writing(folder), suppress(FileExistsError):  # a session never shares a split
+                os.mkdir(folder, 0o700)
+                break
+        write_json(folder / SPEC, self.spec)
+        return folder

@@ -41,7 +41,7 @@ from espnet3.parallel.messages import brief
 MAX_ARRAY_BYTES = 64 << 10  # a line stays something that `less` and `jq` can show
 _MAX_DEPTH = 100  # far below what any reader's stack holds
 _HOOK = "or write it in a writer hook (open_writers, write_record)"
-_NO_ENCODING = f"for which there is no encoding: return numbers, text, lists and dicts, {_HOOK}"
+_NO_ENCODING = f"which a line of JSON cannot hold: return numbers, text, lists and dicts, {_HOOK}"
 _TAG = "__type__"
 _SCALARS = frozenset({str, int, bool, type(None), float})
 _STRINGS = frozenset({str})
@@ -131,29 +131,23 @@ def _refusal(value: Any) -> str:
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     base = next((b for b in (dict, list, tuple, str, int, float, bytes) if issubclass(kind, b)), None)
-    if base is not None:
-        return f"is of type {name}, and would come back as {base.__name__}: return {base.__name__}(value), {_HOOK}"
+    if base is None:
+        return f"is of type {name}, {_NO_ENCODING}"
     return (
-        f"is of type {name}, which a line of JSON cannot hold: return numbers, text, lists and dicts, {_HOOK}"
+        f"is of type {name}, and would come back as {base.__name__}: return {base.__name__}(value), {_HOOK}"
     )
 
 
-def _write_int(value: int, where: str, depth: int) -> Any:
+def _write_text(value: str | int, where: str, depth: int) -> Any:
     try:
-        str(value)
+        str(value).encode()
     except ValueError:
-        raise ValueTypeError(where, "is an int of too many digits: return a float, or text") from None
-    return value
-
-
-def _write_str(value: str, where: str, depth: int) -> Any:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueTypeError(
-            where,
-            "is a str with lone surrogates, which no UTF-8 file can hold: return bytes, as of os.fsencode",
-        ) from None
+        wrong = (
+            "a str with lone surrogates, which no UTF-8 file can hold: return bytes, as of os.fsencode"
+            if type(value) is str
+            else "an int of too many digits: return a float, or text"
+        )
+        raise ValueTypeError(where, f"is {wrong}") from None
     return value
 
 
@@ -175,12 +169,11 @@ def _is_object(value: dict[Any, Any]) -> bool:
 
 def _write_path(value: pathlib.PurePath, where: str, depth: int) -> Any:
     kind = "path" if isinstance(value, pathlib.Path) else "purepath"
-    return {_TAG: kind, "value": _write_str(str(value), where, depth)}
+    return {_TAG: kind, "value": _write_text(str(value), where, depth)}
 
 
 _WRITERS: dict[type, Callable[[Any, str, int], Any]] = {
-    str: _write_str,
-    int: _write_int,
+    **dict.fromkeys((str, int), _write_text),
     float: lambda value, *_: value if math.isfinite(value) else {_TAG: "float", "value": str(value)},
     **dict.fromkeys((bool, type(None)), lambda value, *_: value),
     list: _write_list,
@@ -199,7 +192,7 @@ def _numpy_scalar(value: Any, where: str, depth: int) -> Any:
         # a float64 holds every float16, float32 and float64
         return {_TAG: "numpy.scalar", "dtype": dtype.name, "value": _tagged(value.item(), where, depth)}
     if dtype.kind == "U":
-        return {_TAG: "numpy.scalar", "dtype": "str", "value": _write_str(str(value), where, depth)}
+        return {_TAG: "numpy.scalar", "dtype": "str", "value": _write_text(str(value), where, depth)}
     if dtype.kind in "fcmMS":
         return {_TAG: "numpy.scalar", "dtype": dtype.str, "base64": _base64(value.tobytes())}
     raise ValueTypeError(where, f"is a numpy scalar of dtype {dtype}, {_NO_ENCODING}")

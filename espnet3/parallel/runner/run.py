@@ -247,7 +247,7 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
         work = Work([run.items[p] for p in left], cost, run.align, left, _AT_RISK)
     with (
         closing(launch(spec, work)) as pairs,
-        TimesRecorder(folder.append_times, run.items, run.cost) as times,
+        TimesRecorder(folder.split.append_times, run.items, run.cost) as times,
     ):
         for chunk, block in pairs:
             times.workers(report.tally)
@@ -284,7 +284,7 @@ def _run_shards(
         policy=Policy(on_error="record", poison_after=0),  # of shards; their items have their own
         check=hooks.check,
     )
-    recorder = TimesRecorder(folder.append_times, run.items, run.cost)
+    recorder = TimesRecorder(folder.split.append_times, run.items, run.cost)
     run_shards(folder, left, spec, launch, run.policy, report, recorder)
 
 

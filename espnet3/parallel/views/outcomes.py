@@ -14,7 +14,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import damaged
 from espnet3.parallel.ledger.files import NewLines, open_plain, read_or_none
 from espnet3.parallel.ledger.folder import RUN, SHARDS, read_run
-from espnet3.parallel.ledger.lines import check_line, failure_of, merged_failure
+from espnet3.parallel.ledger.lines import check_line, failure_of
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.scan import FAILED, OK, Counted
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
@@ -158,7 +158,7 @@ def merged_failures(run: Path, failed: int) -> Failures:
     found = Failures()
     with open_plain(run / ERRORS, 1 << 20) as file:
         for number, line in enumerate(islice(file, MOST_FAILURES), 1):
-            found.add(number, merged_failure(line, run / ERRORS, number))
+            found.add(number, failure_of(line, run / ERRORS, number))
     found.unread = max(0, failed - MOST_FAILURES)
     return found
 

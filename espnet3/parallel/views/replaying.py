@@ -33,7 +33,7 @@ from espnet3.parallel.functions.running import runner_of
 from espnet3.parallel.ledger.files import open_plain, read_json, refuse_others
 from espnet3.parallel.ledger.folder import INDICES, read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
-from espnet3.parallel.ledger.lines import DAMAGED, check_line, index_json, read_merged
+from espnet3.parallel.ledger.lines import DAMAGED, check_line, index_json, record_of
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
 from espnet3.parallel.ledger.values import decode
 from espnet3.parallel.messages import did_you_mean
@@ -315,7 +315,7 @@ def _lines(run: Path, name: str) -> Iterator[tuple[int, _Line]]:
 
 
 def _record(line: _Line) -> dict[str, Any]:
-    record = read_merged(*line)
+    record = record_of(*line)
     facts = record.pop("failure", record)
     return {
         "index": record["index"],

@@ -125,8 +125,7 @@ class Results(Sequence[Any]):
     def failures(self) -> list[ItemFailure]:
         """The records of the failed items, in order."""
         path = self.path / ERRORS
-        with open_plain(path, _BUFFER) as file:
-            return [failure_of(line, path, number) for number, line in enumerate(file, 1)]
+        return [failure_of(line, path, number) for number, _, line in _placed(path)]
 
     @property
     def ok(self) -> list[Any]:
@@ -158,23 +157,14 @@ class Results(Sequence[Any]):
 
     def _offset(self, stretch: int) -> int:
         if self._offsets is None:
-            offsets, at = array("q"), 0
-            with open_plain(self.path / RESULTS, _BUFFER) as file:
-                for number, line in enumerate(file):
-                    if number % _STRIDE == 0:
-                        offsets.append(at)
-                    at += len(line)
-            self._offsets = offsets
+            lines = _placed(self.path / RESULTS)
+            self._offsets = array("q", (at for number, at, _ in lines if number % _STRIDE == 1))
         return self._offsets[stretch]
 
     def _failed(self, position: int) -> ItemFailure:
         path = self.path / ERRORS
         if self._errors is None:
-            self._errors, at = {}, 0
-            with open_plain(path, _BUFFER) as file:
-                for number, line in enumerate(file, 1):
-                    self._errors[line[: line.find(b",")]] = at, number
-                    at += len(line)
+            self._errors = {line[: line.find(b",")]: (at, number) for number, at, line in _placed(path)}
         found = self._errors.get(b'{"n":%d' % position)
         if found is None:
             raise DamagedFolderError(f"{path} has no line for position {position}, which failed")
@@ -190,6 +180,14 @@ class Results(Sequence[Any]):
                 f"{self.path / RESULTS} is gone: run again with the same arguments to merge"
             ) from None
         return status.st_size, status.st_mtime_ns
+
+
+def _placed(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    with open_plain(path, _BUFFER) as file:
+        for number, line in enumerate(file, 1):
+            yield number, at, line
+            at += len(line)
 
 
 def table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,89 +44,59 @@ class Counted:
         return self.state.count(FAILED)
 
 
-@dataclass(slots=True)
 class Scan(Counted):
-    """The content of a run's splits; `where` and `spans` are empty unless they were asked for."""
+    """The content of a run's splits; `where` and `spans` are empty unless `offsets` are asked for."""
 
-    state: bytearray
-    where: memoryview[int]  # by position, the place of its line, where it is in no span (`locate`)
-    sums: memoryview[int]  # by position, the checksum of its line, to tell whether another result is the same
-    splits: list[Path]
-    # those taken whole, by their first position, and the place of their first line
-    spans: dict[int, tuple[Span, int]] = field(default_factory=dict)
-    repaired: list[str] = field(default_factory=list)  # a sentence for each damage, with its repair
-    repeated: int = 0  # lines that repeat an earlier one
+    def __init__(
+        self,
+        path: Path,
+        items: Sequence[Any],
+        indices_sha256: str,
+        in_spans: bool,
+        offsets: bool,
+        kind: str,
+    ) -> None:
+        self.state = bytearray(len(items))
+        self.where = _zeros("q", len(items))  # by position, the place of its line, if in no span (`locate`)
+        self.sums = _zeros(
+            "I", len(items)
+        )  # by position, the checksum of its line: is another result the same?
+        self.splits = split_folders(path, kind)
+        # those taken whole, by their first position, and the place of their first line
+        self.spans: dict[int, tuple[Span, int]] = {}
+        self.repaired: list[str] = []  # a sentence for each damage, with its repair
+        self.repeated = 0  # lines that repeat an earlier one
+        self._items = items
+        self._in_spans = in_spans
+        self._offsets = offsets
+        self._own = [self._is_own(split, indices_sha256) for split in self.splits]
+        # failures first: whichever result came before or comes later takes their place
+        errors = [self._file(number, ERRORS, FAILED) for number in range(len(self.splits))]
+        results = [self._file(number, RESULTS, OK) for number in range(len(self.splits))]
+        for split, n_results, n_errors in zip(self.splits, results, errors, strict=True):
+            self._compare_with_done(split, {"results": n_results, "errors": n_errors})
+        self.__dict__.pop("_by_index", None)  # it is large
 
     def locate(self, position: int) -> tuple[int, int]:
         """Return the number of the split and the offset in its file of a position's line."""
         place = self.spans[position][1] if position in self.spans else self.where[position]
         return place >> _OFFSET_BITS, place & ((1 << _OFFSET_BITS) - 1)
 
-
-def scan_splits(
-    path: Path, items: Sequence[Any], indices_sha256: str, *, offsets: bool = False, kind: str = SPLIT
-) -> Scan:
-    """Read all splits of a run.
-
-    A line that is damaged or torn counts as not written. A result wins over a failure, whichever is
-    later; of two failures the later one. A split of another index list (after `resume="force"`) is
-    looked up by index.
-    """
-    n = len(items)
-
-    def read(in_spans: bool) -> Scan:
-        scan = Scan(bytearray(n), _zeros("q", n), _zeros("I", n), split_folders(path, kind))
-        return _Reader(scan, items, indices_sha256, in_spans, offsets).read()
-
-    try:
-        return read(in_spans=True)
-    except _SecondOutcomeError:
-        return read(in_spans=False)
-
-
-def _zeros(kind: str, n: int) -> memoryview[int]:
-    # pages that nothing is written to take no memory: items in spans need none. typeshed knows no `cast` by a variable
-    return memoryview(mmap.mmap(-1, max(1, n) * struct.calcsize(kind))).cast(kind)[:n]  # type: ignore[call-overload, no-any-return]
-
-
-class _SecondOutcomeError(Exception):
-    """A second result of a position, whose first one was read in a span without its own checksum."""
-
-
-class _Reader:
-    def __init__(
-        self, scan: Scan, items: Sequence[Any], indices_sha256: str, in_spans: bool, offsets: bool
-    ) -> None:
-        self.scan = scan
-        self.items = items
-        self.in_spans = in_spans
-        self.offsets = offsets
-        self.own = [self._is_own(split, indices_sha256) for split in scan.splits]
-
-    def read(self) -> Scan:
-        splits = self.scan.splits
-        # failures first: whichever result came before or comes later takes their place
-        errors = [self._file(number, ERRORS, FAILED) for number in range(len(splits))]
-        results = [self._file(number, RESULTS, OK) for number in range(len(splits))]
-        for split, n_results, n_errors in zip(splits, results, errors, strict=True):
-            self._compare_with_done(split, {"results": n_results, "errors": n_errors})
-        return self.scan
-
     def _is_own(self, split: Path, indices_sha256: str) -> bool:
         try:
             return bool(read_json(split / SPEC).get("indices") == indices_sha256)
         except (DamagedFolderError, FileNotFoundError) as error:
             what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
-            self.scan.repaired.append(f"{split.name}/{SPEC} {what}: what it holds was looked up by its index")
+            self.repaired.append(f"{split.name}/{SPEC} {what}: what it holds was looked up by its index")
             return False
 
     def _file(self, number: int, name: str, outcome: int) -> int:
-        file = self.scan.splits[number] / name
+        file = self.splits[number] / name
         if not file.exists():
             return 0
-        own = self.own[number]
+        own = self._own[number]
         place = self._own_place(file, outcome) if own else self._moved_place
-        spans = read_spans(file.parent) if outcome == OK and own and self.in_spans else []
+        spans = read_spans(file.parent) if outcome == OK and own and self._in_spans else []
         at, lines, first = 0, 0, number << _OFFSET_BITS
         damage: list[int] = []
         with open_plain(file, _BUFFER) as stream:
@@ -148,14 +117,14 @@ class _Reader:
         if damage:
             shown = ", ".join(map(str, damage[:_SHOWN])) + (", ..." if len(damage) > _SHOWN else "")
             count = f"{len(damage)} damaged or torn line{'s' if len(damage) > 1 else ''}"
-            self.scan.repaired.append(
+            self.repaired.append(
                 f"{file.parent.name}/{file.name}: {count} left out (line {shown}); "
                 "items without another outcome are computed again"
             )
         return lines - len(damage)
 
     def _line(self, line: bytes, at: int, begin: int, number: int, outcome: int, place: Place) -> bool:
-        state, sums, where = self.scan.state, self.scan.sums, self.scan.where
+        state, sums, where = self.state, self.sums, self.where
         found = checked(line)
         if found is None:
             return False
@@ -167,32 +136,32 @@ class _Reader:
             return True
         position, checksum = placed
         if state[position] == OK:
-            if self.in_spans:
+            if self._in_spans:
                 raise _SecondOutcomeError
             if sums[position] == checksum:
-                self.scan.repeated += 1
-            elif self.own[number]:
+                self.repeated += 1
+            elif self._own[number]:
                 raise self._two_results(position, number, at)
             return True
         state[position], sums[position] = outcome, checksum
-        if self.offsets:
+        if self._offsets:
             where[position] = begin
             if outcome == FAILED:
-                failure_of(line, self.scan.splits[number] / ERRORS, at)  # raises for a damaged one
+                failure_of(line, self.splits[number] / ERRORS, at)  # raises for a damaged one
         return True
 
     def _take(self, span: Span, offset: int) -> int:
         begin, end = span.n, span.n + span.items
-        state = self.scan.state
+        state = self.state
         if end > len(state) or state.count(LEFT, begin, end) != span.items:
             return 0
-        if self.offsets:
-            self.scan.spans[begin] = span, offset
+        if self._offsets:
+            self.spans[begin] = span, offset
         state[begin:end] = bytes([OK]) * span.items
         return span.items
 
     def _own_place(self, file: Path, outcome: int) -> Place:
-        items, n, of_numbers = self.items, len(self.items), isinstance(self.items, range)
+        items, n, of_numbers = self._items, len(self._items), isinstance(self._items, range)
         kind = b"result" if outcome == OK else b"failure"
         head = b'{"n":%%d,"index":%%%b,"%b":' % (b"d" if of_numbers else b"b", kind)
 
@@ -219,7 +188,7 @@ class _Reader:
     @cached_property
     def _by_index(self) -> dict[bytes, int | None]:
         found: dict[bytes, int | None] = {}
-        for position, item in enumerate(self.items):
+        for position, item in enumerate(self._items):
             index = index_json(item)
             found[index] = None if index in found else position
         return found
@@ -230,20 +199,18 @@ class _Reader:
         except FileNotFoundError:
             return
         except DamagedFolderError:
-            self.scan.repaired.append(
-                f"{split.name}/{DONE} is damaged: what the split holds was counted instead"
-            )
+            self.repaired.append(f"{split.name}/{DONE} is damaged: what the split holds was counted instead")
             return
         for kind, count in have.items():
             if count != said.get(kind):
-                self.scan.repaired.append(
+                self.repaired.append(
                     f"{split.name}/{DONE} says {said.get(kind)} {kind} and {count} whole ones are there: "
                     "items without another outcome are computed again"
                 )
 
     def _two_results(self, position: int, number: int, at: int) -> DamagedFolderError:
         first = "another line"
-        for other, own in zip(self.scan.splits[: number + 1], self.own, strict=False):
+        for other, own in zip(self.splits[: number + 1], self._own, strict=False):
             if own and (other / RESULTS).exists():
                 with open_plain(other / RESULTS) as stream:
                     hit = next((k for k, line in enumerate(stream, 1) if check_line(line) == position), None)
@@ -251,7 +218,31 @@ class _Reader:
                     first = f"{other / RESULTS}, line {hit}"
                     break
         return DamagedFolderError(
-            f"item {self.items[position]!r} (position {position}) has two different results: {first}, "
-            f"and {self.scan.splits[number] / RESULTS}, line {at}. Remove the wrong line, or start anew with "
+            f"item {self._items[position]!r} (position {position}) has two different results: {first}, "
+            f"and {self.splits[number] / RESULTS}, line {at}. Remove the wrong line, or start anew with "
             "resume=False"
         )
+
+
+def scan_splits(
+    path: Path, items: Sequence[Any], indices_sha256: str, *, offsets: bool = False, kind: str = SPLIT
+) -> Scan:
+    """Read all splits of a run.
+
+    A line that is damaged or torn counts as not written. A result wins over a failure, whichever is
+    later; of two failures the later one. A split of another index list (after `resume="force"`) is
+    looked up by index.
+    """
+    try:
+        return Scan(path, items, indices_sha256, True, offsets, kind)
+    except _SecondOutcomeError:
+        return Scan(path, items, indices_sha256, False, offsets, kind)
+
+
+def _zeros(kind: str, n: int) -> memoryview[int]:
+    # pages that nothing is written to take no memory: items in spans need none. typeshed knows no `cast` by a variable
+    return memoryview(mmap.mmap(-1, max(1, n) * struct.calcsize(kind))).cast(kind)[:n]  # type: ignore[call-overload, no-any-return]
+
+
+class _SecondOutcomeError(Exception):
+    """A second result of a position, whose first one was read in a span without its own checksum."""

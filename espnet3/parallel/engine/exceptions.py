@@ -51,16 +51,12 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         text = str(error)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as wrong:  # user classes may raise anything here, SystemExit too
+    except ANYTHING as wrong:
         text = f"(message unavailable: its __str__ raised {type(wrong).__name__})"
     below = below_ours(error.__traceback__)
     try:
         trace = "".join(traceback.format_exception(kind, error, below))
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # Python before 3.13 asks for `__notes__`, where a class of the user's may raise
+    except ANYTHING:  # Python before 3.13 asks for `__notes__`, where a class of the user's may raise
         trace = "".join([*traceback.format_tb(below), f"{name}: {text}\n"])
     return name, masked(text), masked(trace)
 
@@ -228,8 +224,6 @@ def named_error(error: BaseException, failure: ItemFailure | None, position: int
     if failure.attempts > 1:
         note += f", tried {failure.attempts} times"
     add_note(error, note)
-    let_go(error)
-    error.__traceback__ = below_ours(error.__traceback__)
     show_remote(error, failure)
     return error
 
@@ -240,8 +234,6 @@ def item_error(error: BaseException, failure: ItemFailure | None) -> BaseExcepti
         return error
     if failure.cause == "poison":
         return PoisonItemError(failure)
-    let_go(error)
-    error.__traceback__ = below_ours(error.__traceback__)
     show_remote(error, failure)
     return item_error_of(error, failure)
 
@@ -257,7 +249,9 @@ def recorded_error(failure: ItemFailure) -> BaseException:
 
 
 def show_remote(error: BaseException, failure: ItemFailure) -> None:
-    """Put the worker's traceback, which shows all causes, under the first cause."""
+    """Show an exception without our frames, and under its first cause the worker's traceback, which has all causes."""
+    let_go(error)
+    error.__traceback__ = below_ours(error.__traceback__)
     if failure.traceback and error.__traceback__ is None:
         first = _chain(error)[-1]
         if not isinstance(first, RemoteTraceback):

@@ -101,21 +101,20 @@ def run_items(
         if policy.seed is None and policy.item_timeout is None:
             loop.run()
         else:
+            limit, report, watch = policy.item_timeout, _INSIDE.report, None
+            if limit is not None and report is not None:
+                watch = Watch(limit, items, block.values, loop.feed, report, outer)
             # the turn first: waiting for it does not make an item late
-            with turn(policy.seed), seeded(policy.seed) as loop.seed_for, _watched(loop, outer) as loop.watch:
+            with (
+                turn(policy.seed),
+                seeded(policy.seed) as loop.seed_for,
+                watch or nullcontext() as loop.watch,
+            ):
                 loop.run()
     finally:
         _INSIDE.values, _INSIDE.loop = outer, outer_loop
     block.seconds, block.cpu = time.perf_counter() - begin, time.process_time() - cpu
     return block
-
-
-def _watched(loop: _Loop, outer: list[Any] | None) -> Any:
-    report = _INSIDE.report
-    limit = loop.policy.item_timeout
-    if limit is None or report is None:
-        return nullcontext()
-    return Watch(limit, loop.items, loop.block.values, loop.feed, report, outer)
 
 
 def _forked() -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.engine.exceptions import failure_of, pickle_error, stack_text
+from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, pickle_error, stack_text
 
 _LONGEST_STEP = 0.1  # seconds after which a step of several items ends with the item it is in
 _LOOKS = 10  # per timeout
@@ -67,7 +67,7 @@ def late_in(
     inner: list[Any] = list(items[at : at + n])
     try:
         pickle.dumps(inner)
-    except (Exception, SystemExit, GeneratorExit):  # user classes may raise anything; their text will do
+    except ANYTHING:  # their text will do
         inner = [repr(item) for item in inner]
     return Late(len(outer), 1, seconds, stack, inner, said, raised)
 

@@ -52,7 +52,7 @@ class ItemTimes:
     @classmethod
     def of_steps(cls, steps: Iterable[tuple[int, float]], place: int = 0) -> ItemTimes:
         """Count steps of this process that follow each other, and look at its memory."""
-        found = cls(memory=recent_peak())
+        found = cls(memory=peak_memory())
         for n, seconds in steps:
             if n:
                 found.add(place, n, seconds)
@@ -84,26 +84,22 @@ class ItemTimes:
         return self.counts, self.slow, self.some, self.memory
 
 
-def recent_peak() -> int:
-    """Return what `peak_memory` has returned within the last 20 ms, or does now."""
+def peak_memory() -> int:
+    """Return the most bytes that this process has held up to 20 ms ago, as `VmHWM` of proc(5) or `ru_maxrss`."""
     process, now = os.getpid(), time.monotonic()
     when, peak = _seen.get(process, (-_EVERY, 0))
-    if now - when >= _EVERY:
-        peak = peak_memory()
-        _seen[process] = now, peak
-    return peak
-
-
-def peak_memory() -> int:
-    """Return the most memory that this process has held so far, in bytes, as `VmHWM` of proc(5) or `ru_maxrss`."""
+    if now - when < _EVERY:
+        return peak
     try:
         with open(_STATUS, "rb", buffering=0) as stream:
             said = stream.read(4096)
         begin = said.index(_PEAK) + len(_PEAK)
-        return int(said[begin : said.index(b"kB", begin)]) * 1024
+        peak = int(said[begin : said.index(b"kB", begin)]) * 1024
     except (OSError, ValueError):  # not Linux, or a kernel that does not say it
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        peak = peak if sys.platform == "darwin" else peak * 1024
+    _seen[process] = now, peak
+    return peak
 
 
 @dataclass(slots=True)

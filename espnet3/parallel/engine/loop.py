@@ -56,7 +56,7 @@ def items_in_hand() -> Sequence[Any]:
     if loop is None:
         return ()
     at = len(loop.block.values)
-    return loop.items[at : at + (loop.unit if loop.policy.seed is None else 1)]
+    return loop.items[at : at + loop.at_once]
 
 
 @contextmanager
@@ -103,12 +103,12 @@ def run_items(
         else:
             limit, report, watch = policy.item_timeout, _INSIDE.report, None
             if limit is not None and report is not None:
-                watch = Watch(limit, items, block.values, loop.feed, report, outer)
+                watch = Watch(loop, limit, report, outer)
             # the turn first: waiting for it does not make an item late
             with (
                 turn(policy.seed),
                 seeded(policy.seed) as loop.seed_for,
-                watch or nullcontext() as loop.watch,
+                watch or nullcontext(),
             ):
                 loop.run()
     finally:
@@ -147,7 +147,9 @@ class _Loop:
     size: int | None = field(init=False)  # of batches, as asked for
     unit: int = field(init=False)  # that a step is made of: 1, or the size of batches that fit
     seed_for: Callable[[Any], None] | None = None
-    watch: Watch | None = None
+    calls: int = 0  # of `do`
+    began: float = float("inf")  # when the last one did
+    at_once: int = 1  # items of the call in progress
     pid: int = field(default_factory=os.getpid)
 
     def __post_init__(self) -> None:
@@ -160,14 +162,12 @@ class _Loop:
     def run(self) -> None:
         clock = time.perf_counter
         begin = last = asked = clock()
-        items, values, enter, watch = self.items, self.block.values, self.enter, self.watch
-        budget, keep, steps = self.budget, self.keep, self.block.steps
+        items, values, enter, budget, keep = self.items, self.block.values, self.enter, self.budget, self.keep
+        steps = self.block.steps
         n, step = len(items), self.step
         while (at := len(values)) < n:
             if enter is not None:
                 enter(at, step)
-            if watch is not None:
-                watch.begin()
             since = last  # when the items that are not in `steps` yet began
             try:
                 self.do(items[at : at + step])
@@ -196,6 +196,7 @@ class _Loop:
     def do(self, part: Sequence[Any]) -> None:
         """Run a step: append one result per item to the block's values; end early where the feed is ended."""
         values, feed = self.block.values, self.feed
+        self.calls, self.began, self.at_once = self.calls + 1, time.perf_counter(), 1
         if self.seed_for is not None:
             # a batch of one where the runner has batches: what an item draws must not depend on
             # its neighbours, or on how many of them there are
@@ -206,8 +207,7 @@ class _Loop:
             fitting = min(self.size, self.call.most)
             for at in feed.of(range(0, len(part), fitting)):
                 items = list(part[at : at + fitting])
-                if self.watch is not None:
-                    self.watch.batch(len(items))
+                self.at_once = len(items)
                 values.extend(self.call.batch(items))
         else:
             one, append, had = self.call.one, values.append, len(values)
@@ -302,13 +302,10 @@ class _Loop:
     def _again(self, part: Sequence[Any]) -> _Attempt | None:
         if self.enter is not None:
             self.enter(len(self.block.values), len(part))
-        if self.watch is not None:
-            self.watch.begin()
-        begin = time.perf_counter()
         try:
             self.do(part)
         except BaseException as error:  # as in `run`, also for the attempt
-            seconds = time.perf_counter() - begin
+            seconds = time.perf_counter() - self.began
             self._leave_spoilt(_Attempt(error, seconds), len(part))
             return _Attempt(error, seconds)
         return None

@@ -130,24 +130,19 @@ class Feed:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """One thread's items in progress, and their results so far.
+    """One thread's loop over items, seen from outside.
 
     `report` is called, once, with a call that takes longer than `limit` seconds; it ends the process, where that is
     possible. `outer`: where these items run within an item of another chunk, that chunk's results so far.
     """
 
+    loop: Any  # the loop of `engine.loop`, with items, block, feed, calls, began and at_once
     limit: float
-    items: Sequence[Any]
-    values: list[Any]
-    feed: Feed
     report: Report
     outer: list[Any] | None = None
     thread: int = field(default_factory=threading.get_ident)
-    calls: int = 0
-    at_once: int = 1
     seen: tuple[int, int] = (-1, -1)
     since: float = 0.0
-    began: float = field(default_factory=time.monotonic)
 
     def __enter__(self) -> Watch:
         _WATCHMAN.add(self)
@@ -156,31 +151,23 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         _WATCHMAN.remove(self)
 
-    def begin(self) -> None:
-        """Note that a step, or another attempt at one item, begins."""
-        self.at_once = 1
-        self.began = time.monotonic()
-        self.calls += 1
-
-    def batch(self, n: int) -> None:
-        """Note that a batch of `n` items begins."""
-        self.at_once = n
-
     def look(self, now: float) -> Late | None:
         """See how far the items are, `now` by the watching thread's clock; called by that thread."""
-        seen = (len(self.values), self.calls)
+        loop = self.loop
+        seen = (len(loop.block.values), loop.calls)
         if seen != self.seen:
             self.seen, self.since = seen, now
         elif now - self.since > self.limit:
             return self._late(now - self.since)
-        if not self.feed.ended and time.monotonic() - self.began > _LONGEST_STEP:
-            self.feed.end()
+        if not loop.feed.ended and time.perf_counter() - loop.began > _LONGEST_STEP:
+            loop.feed.end()
         return None
 
     def _late(self, seconds: float) -> Late:
         frame = sys._current_frames().get(self.thread)
         stack = "" if frame is None else stack_text(frame, ("espnet3.parallel.engine.",))[-_STACK:]
-        return late_in(self.items, len(self.values), self.at_once, seconds, self.outer, stack)
+        loop = self.loop
+        return late_in(loop.items, len(loop.block.values), loop.at_once, seconds, self.outer, stack)
 
 
 class _Watchman:

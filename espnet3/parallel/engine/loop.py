@@ -20,7 +20,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, spoilt_cuda
 from espnet3.parallel.engine.inside import THREAD
 from espnet3.parallel.engine.seeding import seeded, turn
 from espnet3.parallel.engine.settling import Block, Call, WrongBatch, give_memory_back, is_too_large
-from espnet3.parallel.engine.watch import Feed, Report, Watch, late_in
+from espnet3.parallel.engine.watch import Report, Watch, late_in
 from espnet3.parallel.errors import add_note
 from espnet3.parallel.records import Policy
 
@@ -119,7 +120,7 @@ def run_items(
 
 def _forked() -> None:
     if _INSIDE.loop is not None:  # in a child that an item has forked the step ends with that item
-        _INSIDE.loop.feed.end()
+        _INSIDE.loop.end_step()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -143,17 +144,20 @@ class _Loop:
     step: int
     keep: float
     block: Block = field(init=False)
-    feed: Feed = field(init=False)
     size: int | None = field(init=False)  # of batches, as asked for
     unit: int = field(init=False)  # that a step is made of: 1, or the size of batches that fit
     seed_for: Callable[[Any], None] | None = None
     calls: int = 0  # of `do`
     began: float = float("inf")  # when the last one did
     at_once: int = 1  # items of the call in progress
+    left: Iterable[Any] = ()  # what the step in progress has not begun
+    ended: bool = False  # that step was ended early
+    item_began: float = 0.0  # when the item in progress did; 0 where no clock is read between items
+    long: float = 0.0  # seconds of the step's last item, where the step ended with it as it took long
     pid: int = field(default_factory=os.getpid)
 
     def __post_init__(self) -> None:
-        self.block, self.feed = Block(worker=self.worker), Feed(self.keep)
+        self.block = Block(worker=self.worker)
         self.size = self.policy.batch_size if self.call.many is not None else None
         self.unit = min(self.size, self.call.most) if self.size and not self.singly else 1
         first = min(self.step, int(len(self.items) * _FIRST)) // self.unit * self.unit
@@ -172,8 +176,8 @@ class _Loop:
             try:
                 self.do(items[at : at + step])
             except BaseException as error:  # SystemExit too: an item must not end its worker without a word
-                if self.feed.begun:
-                    since = self.feed.begun
+                if self.item_began:
+                    since = self.item_began
                     steps.append((len(values) - at, since - last))
                     at = len(values)
                 # where it is not known when the item began: its share of its step
@@ -194,34 +198,56 @@ class _Loop:
         self.block.step = step
 
     def do(self, part: Sequence[Any]) -> None:
-        """Run a step: append one result per item to the block's values; end early where the feed is ended."""
-        values, feed = self.block.values, self.feed
+        """Run a step: append one result per item to the block's values; end early where another thread ends it."""
+        values = self.block.values
         self.calls, self.began, self.at_once = self.calls + 1, time.perf_counter(), 1
         if self.seed_for is not None:
             # a batch of one where the runner has batches: what an item draws must not depend on
             # its neighbours, or on how many of them there are
-            for item in feed.of(part):
+            for item in self._feed(part):
                 self.seed_for(item)
                 values.extend(self.call.batch([item]) if self.size else [self.call.one(item)])
         elif self.size is not None:
             fitting = min(self.size, self.call.most)
-            for at in feed.of(range(0, len(part), fitting)):
+            for at in self._feed(range(0, len(part), fitting)):
                 items = list(part[at : at + fitting])
                 self.at_once = len(items)
                 values.extend(self.call.batch(items))
         else:
             one, append, had = self.call.one, values.append, len(values)
             # not `extend(map(...))`, which is no faster and takes an item's StopIteration for its own end
-            for item in feed.of(part):
+            for item in self._feed(part):
                 append(one(item))
-            if feed.ended and len(values) == had:  # before its first item: a step runs one at least
+            if self.ended and len(values) == had:  # before its first item: a step runs one at least
                 append(one(part[0]))
+
+    def end_step(self) -> None:
+        """End the step: what is left of its items, a list or a range, is used up in C, between two of them."""
+        self.ended = True
+        deque(self.left, maxlen=0)
+
+    def _feed(self, part: Iterable[Any]) -> Iterator[Any]:
+        self.ended, left = False, iter(part)
+        self.left = left
+        return left if self.keep == float("inf") else self._feed_timed(left)
+
+    def _feed_timed(self, left: Iterator[Any]) -> Iterator[Any]:
+        # the step ends with an item that took `keep` seconds or more: what is done is to be kept
+        clock, keep = time.perf_counter, self.keep
+        self.long, self.item_began = 0.0, clock()
+        for item in left:
+            yield item
+            now = clock()
+            if now - self.item_began > keep:
+                self.long = now - self.item_began
+                return
+            self.item_began = now
 
     def _timed(self, n: int, took: float) -> list[tuple[int, float]]:
         unit = self.unit if self.policy.seed is None else 1
         last = n % unit or unit  # the last batch, or the last item
-        if self.feed.long and n > last:
-            return [(n - last, took - self.feed.long), (last, self.feed.long)]
+        if self.long and n > last:
+            return [(n - last, took - self.long), (last, self.long)]
         return [(n, took)]
 
     def _next_step(self, step: int, took: float) -> int:
@@ -229,7 +255,7 @@ class _Loop:
             # no more than the chunk holds: where many items fail, steps would double without end
             return step if self.singly else min(2 * step, -(-len(self.items) // self.unit) * self.unit)
         if took > self.budget * _SLOW:
-            return max(self.unit, step // 4 // self.unit * self.unit) if not self.feed.ended else self.unit
+            return max(self.unit, step // 4 // self.unit * self.unit) if not self.ended else self.unit
         return step
 
     # --- what becomes of items whose step has raised; each returns False where the run stops ---

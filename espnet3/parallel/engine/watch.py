@@ -18,8 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,44 +89,6 @@ class AwakeClock:
         return self._seconds
 
 
-class Feed:
-    """Gives a step its items, and can be ended by another thread: the step ends with the item it is in.
-
-    A step also ends with an item that took `keep` seconds or more: what is done is to be kept.
-    """
-
-    __slots__ = ("_items", "_keep", "begun", "ended", "long")
-
-    def __init__(self, keep: float) -> None:
-        self.ended = False  # the step in progress was ended early
-        self.begun = 0.0  # when the item in progress began; 0 where no clock is read between items
-        self.long = 0.0  # seconds of the step's last item, where the step ended with it as it took long
-        self._keep = keep
-        self._items: Iterator[Any] = iter(())
-
-    def of(self, part: Iterable[Any]) -> Iterator[Any]:
-        """Return the iterator of a new step."""
-        self.ended = False
-        self._items = iter(part)
-        return self._items if self._keep == float("inf") else self._timed(self._items)
-
-    def end(self) -> None:
-        """End the step: what is left of its items, a list or a range, is used up in C, between two of them."""
-        self.ended = True
-        deque(self._items, maxlen=0)
-
-    def _timed(self, items: Iterator[Any]) -> Iterator[Any]:
-        clock, keep = time.perf_counter, self._keep
-        self.long, self.begun = 0.0, clock()
-        for item in items:
-            yield item
-            now = clock()
-            if now - self.begun > keep:
-                self.long = now - self.begun
-                return
-            self.begun = now
-
-
 @dataclass(slots=True, eq=False)
 class Watch:
     """One thread's loop over items, seen from outside.
@@ -136,7 +97,7 @@ class Watch:
     possible. `outer`: where these items run within an item of another chunk, that chunk's results so far.
     """
 
-    loop: Any  # the loop of `engine.loop`, with items, block, feed, calls, began and at_once
+    loop: Any  # that of `engine.loop`
     limit: float
     report: Report
     outer: list[Any] | None = None
@@ -159,8 +120,8 @@ class Watch:
             self.seen, self.since = seen, now
         elif now - self.since > self.limit:
             return self._late(now - self.since)
-        if not loop.feed.ended and time.perf_counter() - loop.began > _LONGEST_STEP:
-            loop.feed.end()
+        if not loop.ended and time.perf_counter() - loop.began > _LONGEST_STEP:
+            loop.end_step()
         return None
 
     def _late(self, seconds: float) -> Late:

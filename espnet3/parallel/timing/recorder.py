@@ -206,13 +206,11 @@ class TimesRecorder:
             "end": round(record.end, 3),
             "busy": round(record.busy, 4),
             "items": record.items,
+            "retries": record.retries,
+            "memory": record.times.memory,
             "counts": record.times.counts,
             "slow": slow,
         }
-        if record.retries:
-            facts["retries"] = record.retries
-        if record.times.memory:
-            facts["memory"] = record.times.memory
         if self.cost is not None:
             costs = [(s, self.cost[p - self.first]) for s, p in (*record.times.some, *record.times.slow)]
             facts["cost"] = [[round(s, 6), cost] for s, cost in costs]

@@ -8,6 +8,7 @@ them, so that their instances cannot return. Here a class that comes home is the
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import os
 import re
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from itertools import accumulate
-from types import CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -121,12 +122,9 @@ def culprit(value: Any, name: str, inside: tuple[Any, ...] = ()) -> str:
 
 def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, FunctionType):
-        code = value.__code__
-        known = {**value.__globals__, **dict(zip(code.co_freevars, value.__closure__ or (), strict=False))}
-        for each in sorted({*code.co_names, *code.co_freevars} & known.keys()):
-            part = known[each]
-            with suppress(ValueError):  # a cell that is empty so far
-                yield each, part.cell_contents if isinstance(part, CellType) else part
+        with suppress(ValueError):  # a cell is empty so far
+            used = inspect.getclosurevars(value)
+            yield from sorted({**used.globals, **used.nonlocals}.items())
     elif isinstance(value, Mapping):
         yield from ((f"{name}[{brief(key, 80)}]", part) for key, part in value.items())
     elif isinstance(value, (list, tuple)):

@@ -159,15 +159,15 @@ def _leads_to(name: str, file: Any) -> bool:
     if isinstance(file, str) and is_installed(file):
         return True
     folders: Any = None
+    origin: str | None = None
     for part in accumulate(name.split("."), "{}.{}".format):
         found = (finder.find_spec(part, folders) for finder in sys.meta_path)
         spec = next(filter(None, found), None)
         if spec is None:
             return False
-        folders = spec.submodule_search_locations or []  # nothing is below a module that is no package
-    if not isinstance(file, str) or spec.origin is None:
-        return True
-    return os.path.realpath(spec.origin) == os.path.realpath(file)
+        # nothing is below a module that is no package
+        folders, origin = spec.submodule_search_locations or [], spec.origin
+    return not isinstance(file, str) or origin is None or os.path.realpath(origin) == os.path.realpath(file)
 
 
 def _cached(func: Callable[..., Any], parameters: dict[str, Any]) -> Any:

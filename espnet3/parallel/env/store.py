@@ -106,7 +106,7 @@ class EnvStore:
     def borrow(self, key: str, build: SetupFn, timeout: float | None) -> dict[str, Any]:
         """Return an env without an owner: of those, the last few that were used stay."""
         with self._lock:
-            entry = self._envs[key] = self._envs.pop(key, None) or _Env(build, timeout)
+            entry = self._envs[key] = self._envs.pop(key, _Env(build, timeout))
             entry.is_borrowed = True
             for old in [each for each, env in self._envs.items() if env.is_borrowed][:-_BORROWED]:
                 del self._envs[old]  # a call that is using one holds on to it

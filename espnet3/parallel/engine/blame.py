@@ -24,7 +24,7 @@ is charged to an item, and a charge stays.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -163,9 +163,9 @@ class History:
 
     def __init__(self, policy: Policy, losses: Iterable[Loss] = ()) -> None:
         self.losses: list[Loss] = []
+        self.suspects: dict[int, Charges] = {}  # positions that go one by one
+        self.failed: dict[int, Loss] = {}  # positions that do not go again
         self._policy = policy
-        self._charges: dict[int, Charges] = {}
-        self._failed: dict[int, Loss] = {}
         for loss in losses:
             self.add(loss)
 
@@ -174,23 +174,13 @@ class History:
         fate = Fate.AGAIN
         self.losses.append(loss)
         for position in range(loss.begin, loss.begin + loss.items):
-            before = self._charges.get(position, Charges())
-            fate, self._charges[position] = after_loss(before, loss, self._policy)
+            before = self.suspects.get(position, Charges())
+            fate, self.suspects[position] = after_loss(before, loss, self._policy)
             if fate.failed:
-                self._failed[position] = loss
+                self.failed[position] = loss
         return fate
-
-    @property
-    def suspects(self) -> Collection[int]:
-        """Positions that go one by one."""
-        return self._charges.keys()
-
-    @property
-    def failed(self) -> Collection[int]:
-        """Positions that do not go again."""
-        return self._failed.keys()
 
     def failure(self, position: int, index: Any, worker: str, place: str = "") -> ItemFailure:
         """Return the record of a position that does not go again; the arguments are those of `failure_of_item`."""
-        charges, loss = self._charges[position], self._failed[position]
+        charges, loss = self.suspects[position], self.failed[position]
         return failure_of_item(index, loss, charges, self._policy, worker, place)

@@ -255,13 +255,11 @@ def _token_of(cls: type) -> str:
 
 
 def _arrive(token: str, make: Callable[..., type], args: tuple[Any, ...], name: str, in_main: bool) -> type:
-    with _lock:
-        own = _home.get(token)
+    own = _home.get(token)
     if own is not None:
         return own
     cls = make(*args)
-    with _lock:
-        _tokens[cls] = token
+    _tokens[cls] = token
     cls.__qualname__ = name
     if in_main:
         _show_in_main(cls)
@@ -269,7 +267,5 @@ def _arrive(token: str, make: Callable[..., type], args: tuple[Any, ...], name: 
 
 
 def _fill(fill: Callable[[type, Any], Any], cls: type, state: Any) -> None:
-    with _lock:
-        own = _home.get(_tokens.get(cls, "")) is cls
-    if not own:
+    if _home.get(_tokens.get(cls, "")) is not cls:  # else it has come home
         fill(cls, state)

@@ -57,12 +57,8 @@ class Results(Sequence[Any]):
         self._offsets: array[int] | None = None
         self._errors: dict[bytes, tuple[int, int]] | None = None  # offset and number of each line
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.path, self._length, self._failures, self._stamp
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.path, self._length, self._failures, self._stamp = state
-        self._offsets = self._errors = None
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_offsets": None, "_errors": None}
 
     def __len__(self) -> int:
         return self._length

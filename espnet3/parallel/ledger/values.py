@@ -70,7 +70,7 @@ def to_json(value: Any, where: str = "result") -> bytes:
             return _dumps(value).encode()
         except ValueError:
             pass  # nan or inf: the slow way tags or refuses it
-    return _dumps(_tagged(value, where, 0)).encode()
+    return _dumps(encode(value, where, 0)).encode()
 
 
 def from_json(data: bytes, file: object = "", line: int = 0) -> Any:
@@ -82,11 +82,6 @@ def from_json(data: bytes, file: object = "", line: int = 0) -> Any:
         return _decoded(plain, 0) if '"__type__"' in text or "\\u" in text else plain
     except _NOT_WRITTEN as error:
         raise damaged(file, line, error) from error
-
-
-def encode(value: Any, where: str = "result") -> Any:
-    """Return a value as plain JSON data, tagged where needed."""
-    return _tagged(value, where, 0)
 
 
 def decode(value: Any, file: object = "") -> Any:
@@ -108,7 +103,8 @@ def _is_plain(value: Any, depth: int) -> bool:
     return _SCALARS.issuperset(map(type, inner)) or all(_is_plain(item, depth + 1) for item in inner)
 
 
-def _tagged(value: Any, where: str, depth: int) -> Any:
+def encode(value: Any, where: str = "result", depth: int = 0) -> Any:
+    """Return a value as plain JSON data, tagged where needed; it stands `depth` levels deep in another one."""
     if depth > _MAX_DEPTH:
         raise ValueTypeError(where[:200], f"is nested more than {_MAX_DEPTH} deep, or holds itself")
     write = _WRITERS.get(type(value))
@@ -152,12 +148,12 @@ def _write_text(value: str | int, where: str, depth: int) -> Any:
 
 
 def _write_list(value: Iterable[Any], where: str, depth: int) -> Any:
-    return [_tagged(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+    return [encode(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
 
 
 def _write_dict(value: dict[Any, Any], where: str, depth: int) -> Any:
     items = [
-        [_tagged(key, f"a key of {where}", depth + 1), _tagged(item, f"{where}[{brief(key, 80)}]", depth + 1)]
+        [encode(key, f"a key of {where}", depth + 1), encode(item, f"{where}[{brief(key, 80)}]", depth + 1)]
         for key, item in value.items()
     ]
     return dict(items) if _is_object(value) else {_TAG: "dict", "items": items}
@@ -190,7 +186,7 @@ def _numpy_scalar(value: Any, where: str, depth: int) -> Any:
     dtype = value.dtype
     if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):
         # a float64 holds every float16, float32 and float64
-        return {_TAG: "numpy.scalar", "dtype": dtype.name, "value": _tagged(value.item(), where, depth)}
+        return {_TAG: "numpy.scalar", "dtype": dtype.name, "value": encode(value.item(), where, depth)}
     if dtype.kind == "U":
         return {_TAG: "numpy.scalar", "dtype": "str", "value": _write_text(str(value), where, depth)}
     if dtype.kind in "fcmMS":
@@ -263,7 +259,7 @@ def _untagged(value: dict[str, Any], depth: int) -> Any:
             f"a value is tagged {brief(kind, 80)}, which this version does not know: read it with a newer one"
         )
     made = read(value)
-    if _tagged(made, "", 0) != value:
+    if encode(made, "", 0) != value:
         raise ValueError(f"this is not how a value is written: {brief(value, 80)}")
     return made
 

@@ -131,15 +131,11 @@ class SplitWriter:
             self._file(TIMES, durable=False).append(self._times)
             self._times = []
 
-    def check(self) -> None:
-        """Raise `DamagedFolderError` if a written file was deleted."""
-        for file in self._files.values():
-            file.check()
-
     def sync(self) -> None:
-        """Have the disk hold all lines."""
+        """Have the disk hold all lines; raise `DamagedFolderError` if a written file was deleted."""
         for file in self._files.values():
             file.sync()
+            file.check()
 
     def close(self, done: bool) -> None:
         """Close the files; with `done`, leave the mark of a session that ended in order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from dataclasses import dataclass, field
 from typing import Any
@@ -128,16 +127,12 @@ class ProcessEnd:
     limit: int = 0  # bytes allowed; 0 if unknown
 
     @classmethod
-    def from_wait_status(cls, status: int, reason: str = "", used: int = 0, limit: int = 0) -> ProcessEnd:
-        """Read a status of `os.waitpid`; the reason holds only if a signal killed the process."""
-        if os.WIFSIGNALED(status):
-            return cls(signal=os.WTERMSIG(status), reason=reason, used=used, limit=limit)
-        return cls(exit_code=os.WEXITSTATUS(status))
+    def from_returncode(cls, code: int, reason: str = "", used: int = 0, limit: int = 0) -> ProcessEnd:
+        """Read a code of `subprocess`, or of `os.waitstatus_to_exitcode`: below zero, it is the number of a signal.
 
-    @classmethod
-    def from_returncode(cls, code: int) -> ProcessEnd:
-        """Read a code of `subprocess` or `asyncio`: below zero, it is the number of a signal."""
-        return cls(exit_code=code) if code >= 0 else cls(signal=-code)
+        The reason holds only if a signal killed the process.
+        """
+        return cls(exit_code=code) if code >= 0 else cls(None, -code, reason, used, limit)
 
     @property
     def by_itself(self) -> bool:

@@ -54,56 +54,29 @@ if TYPE_CHECKING:
     from espnet3.parallel.records import ItemFailure as ItemFailure
     from espnet3.parallel.records import RunSummary as RunSummary
 
-_HOME = {
-    "base_runner": ["BaseRunner", "concatenate_shard_files"],
-    "config": ["ParallelConfig"],
-    "detached.looking.detached_run": ["DetachedRun", "JobRecord"],
-    "env_provider": ["EnvironmentProvider"],
-    "errors": [
-        "BatchLengthError",
-        "ConfigError",
-        "EnvConflictError",
-        "EnvTypeError",
-        "ItemError",
-        "MissingPackageError",
-        "NoOutputDirError",
-        "NoWorkersError",
-        "ParallelError",
-        "PoisonItemError",
-        "SignatureError",
-        "SubmissionError",
-        "TooManyFailuresError",
-        "WorkerSetupError",
-    ],
-    "functions.running": ["run"],
-    "inference_provider": ["InferenceProvider"],
-    "ledger.errors": [
-        "ChangedRunError",
-        "DamagedFolderError",
-        "FolderInUseError",
-        "FolderWriteError",
-        "IncompleteRunError",
-        "LeaseLostError",
-        "LedgerError",
-        "ValueTypeError",
-    ],
-    "parallel": [
-        "DictReturnWorkerPlugin",
-        "build_client",
-        "build_local_gpu_cluster",
-        "get_client",
-        "get_parallel_config",
-        "make_client",
-        "make_local_gpu_cluster",
-        "parallel_for",
-        "parallel_map",
-        "parallel_submit",
-        "set_parallel",
-        "wrap_func_with_worker_env",
-    ],
-    "records": ["ItemFailure", "RunSummary"],
+_NAMES = {
+    "base_runner": "BaseRunner concatenate_shard_files",
+    "config": "ParallelConfig",
+    "detached.looking.detached_run": "DetachedRun JobRecord",
+    "env_provider": "EnvironmentProvider",
+    "errors": (
+        "BatchLengthError ConfigError EnvConflictError EnvTypeError ItemError MissingPackageError NoOutputDirError "
+        "NoWorkersError ParallelError PoisonItemError SignatureError SubmissionError TooManyFailuresError "
+        "WorkerSetupError"
+    ),
+    "functions.running": "run",
+    "inference_provider": "InferenceProvider",
+    "ledger.errors": (
+        "ChangedRunError DamagedFolderError FolderInUseError FolderWriteError IncompleteRunError LeaseLostError "
+        "LedgerError ValueTypeError"
+    ),
+    "parallel": (
+        "DictReturnWorkerPlugin build_client build_local_gpu_cluster get_client get_parallel_config make_client "
+        "make_local_gpu_cluster parallel_for parallel_map parallel_submit set_parallel wrap_func_with_worker_env"
+    ),
+    "records": "ItemFailure RunSummary",
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_MODULE_OF)
 __version__ = "0.1.0"

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"  # also an option of the envs of this machine
+PER_HOST = (
+    "connect_options",
+    "remote_python",
+)  # options of ssh that may be lists, with an entry for each host
 
 
 class Kind(Enum):

@@ -6,11 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import shown
-
-PER_HOST = ("connect_options", "remote_python")
-
 
 @dataclass(frozen=True, slots=True)
 class SshHost:
@@ -23,13 +18,6 @@ class SshHost:
 
 def ssh_hosts(options: Mapping[str, Any]) -> tuple[SshHost, ...]:
     """Return all hosts of a block's options, in their order; the first one runs the scheduler of a cluster."""
-    problems = [
-        f"options.{name} = {shown(options[name], name)}: {reason}"
-        for name in ("hosts", *PER_HOST)
-        if name in options and (reason := refused_ssh_option(options, name))
-    ]
-    if problems or not options.get("hosts"):
-        raise ConfigError("; ".join(problems) or "options.hosts is missing")
     names = options["hosts"]
     connect = _for_each(options.get("connect_options") or {}, len(names))
     python = _for_each(options.get("remote_python"), len(names))
@@ -63,28 +51,6 @@ def unreachable(error: BaseException, options: Mapping[str, Any]) -> str:
     if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
         return f"no answer on port {port} within {options.get('connect_timeout'):g} s; is the host up?"
     return f"no connection to port {port}: {error}; see options.hosts and connect_options.port"
-
-
-def refused_ssh_option(options: Mapping[Any, Any], name: str) -> str:
-    """Return the mistake in the value of an option, and the fix; "" for a right one, and for other options."""
-    hosts, value = options.get("hosts"), options[name]
-    if name == "hosts":
-        if isinstance(value, list) and value and all(isinstance(each, str) and each for each in value):
-            return ""
-        return "must be a list of host names, such as [node1, node2]; the first runs the scheduler"
-    if name not in PER_HOST or value is None:
-        return ""
-    kind, one = (Mapping, "a mapping") if name == "connect_options" else (str, "the path of a Python")
-    given = value if isinstance(value, list) else [value]
-    if not all(isinstance(each, kind) for each in given):
-        return f"must be {one}, or a list with one for each host"
-    count = len(hosts) if isinstance(hosts, list) else len(given)
-    if isinstance(value, list) and len(value) not in (1, count):
-        return (
-            f"the list has {len(value)} entries for {count} hosts: write one for each host, in the order of hosts, "
-            "or a single one for all"
-        )
-    return ""
 
 
 def _for_each(value: Any, count: int) -> list[Any]:

@@ -39,12 +39,11 @@ _SECONDS = 60.0  # a host that has not answered by then is given up
 
 
 def check(config: ParallelConfig) -> None:
-    """Raise where this machine has fewer GPUs than jobs at a time, asyncssh is missing, or the hosts are wrong."""
+    """Raise where this machine has fewer GPUs than jobs at a time, or asyncssh is missing."""
     if row(config.env).kind is Kind.GPU:
         chosen_gpus(config.options, config.n_workers)
     elif row(config.env).kind is Kind.SSH:
         require_package(row(config.env))
-        ssh_hosts(config.options)
 
 
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:

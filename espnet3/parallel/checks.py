@@ -163,7 +163,7 @@ def is_number(value: Any) -> bool:
 
 
 class SignatureOfInit:
-    """The `__signature__` of a class whose `__new__` takes anything: that of its `__init__`, for help() and editors."""
+    """The `__signature__` of a class whose metaclass takes anything: that of its `__init__`, for help() and editors."""
 
     def __get__(self, instance: object, owner: type[Any]) -> Any:
         """Return it for a class; an object of the class has none."""

@@ -24,8 +24,12 @@ class _Making(type(Protocol)):  # type: ignore[misc]  # that of protocols, which
 
         @explained
         def __call__(cls, *args, **kwargs):
+            made_from = copied((args, kwargs))  # before the constructor can edit them
             provider = super().__call__(*args, **kwargs)
             if isinstance(provider, EnvironmentProvider):
+                # by object: also where a subclass is frozen
+                object.__setattr__(provider, "_espnet3_made_with", (args, kwargs))
+                object.__setattr__(provider, "_espnet3_made_from", made_from)
                 object.__setattr__(provider, "_espnet3_held", editable(getattr(provider, "__dict__", {})))
             return provider
 
@@ -52,16 +56,6 @@ class EnvironmentProvider(metaclass=_Making):
     _espnet3_held: Mapping[str, Any] | None = None
 
     __signature__ = SignatureOfInit()
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> EnvironmentProvider:
-        """Remember the arguments: a worker makes the same provider from them."""
-        if missing := sorted(cls.__abstractmethods__):
-            raise TypeError(f"{cls.__qualname__} must define {' and '.join(missing)}")
-        self = super().__new__(cls)
-        # by object: also where a subclass is frozen
-        object.__setattr__(self, "_espnet3_made_with", (args, kwargs))
-        object.__setattr__(self, "_espnet3_made_from", copied((args, kwargs)))
-        return self
 
     def __init__(self, config: Any = None) -> None:
         self.config = config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import pwd
 import signal
 import sys
 import threading
@@ -95,9 +96,18 @@ def _name_the_user() -> None:
     try:
         getpass.getuser()  # as asyncssh and dask-kubernetes do when they are imported
     except (KeyError, OSError):
-        from espnet3.parallel.backends.queue_answers import submitter  # here: its patterns take 3 ms
-
         os.environ["LOGNAME"] = submitter()
+
+
+def submitter() -> str:
+    """Return the name by which a scheduler knows this process's user, or the number where no line of passwd has it.
+
+    Not `getpass.getuser`, which believes LOGNAME: under sudo that is another user, without such jobs.
+    """
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def require_package(row: Backend) -> None:

@@ -27,9 +27,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, JobView, Known, answer_of, inquire
-from espnet3.parallel.backends.queue_states import HELD, WAITING
-from espnet3.parallel.backends.scheduler import Scheduler
+from espnet3.parallel.backends.scheduler import (
+    HELD,
+    NOT_KNOWN,
+    WAITING,
+    JobAnswer,
+    JobView,
+    Known,
+    Scheduler,
+    answer_of,
+    inquire,
+)
 from espnet3.parallel.errors import ConfigError, SubmissionError
 
 logger = logging.getLogger(__name__)

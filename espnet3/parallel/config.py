@@ -234,7 +234,7 @@ def check_trainer(block: Any, known: Sequence[str] | None = None) -> None:
 
     With `known`, the arguments of `lightning.Trainer`, any other key is refused as well.
     """
-    if not isinstance(block, Mapping) and not (_is_omegaconf(block) and hasattr(block, "keys")):
+    if not isinstance(block, Mapping):
         return
     problems: list[str] = []
     for key in block:

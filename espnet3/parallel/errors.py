@@ -44,15 +44,8 @@ _NO_ANSWER = re.compile(
 )
 # libraries that call this package's code back: their frames say as little as ours
 _CARRIERS = sys.stdlib_module_names | {
-    "asyncssh",
-    "cloudpickle",
-    "dask",
-    "dask_cuda",
-    "dask_jobqueue",
-    "dask_kubernetes",
-    "distributed",
-    "kr8s",
-    "tornado",
+    *("asyncssh", "cloudpickle", "dask", "dask_cuda", "dask_jobqueue", "dask_kubernetes", "distributed"),
+    *("kr8s", "tornado"),
 }
 
 

@@ -113,7 +113,7 @@ def submitter() -> str:
 def require_package(row: Backend) -> None:
     """Raise unless the package of a row is installed."""
     if not installed(row.package):
-        raise _missing(row, f"env {row.name!r} needs {row.package}, which is not installed.")
+        raise missing(f"env {row.name!r} needs {row.package}, which is not installed", row.package, row.extra)
     _name_the_user()
 
 
@@ -121,13 +121,16 @@ def load_cluster_class(row: Backend) -> Callable[..., Any]:
     """Import and return the class of a row's cluster, or for ssh a function."""
     require_package(row)
     module, _, name = row.cluster.partition(":")
+    needs = f"env {row.name!r} needs"
     try:
         loaded: Callable[..., Any] = getattr(load_module(module), name)
     except ImportError as error:
         # dask-cuda without its [cu12] or [cu13] half is such a case.
-        raise _missing(row, f"env {row.name!r} needs {module}, which cannot be imported: {error}.") from error
+        raise missing(
+            f"{needs} {module}, which cannot be imported: {error}", row.package, row.extra
+        ) from error
     except AttributeError as error:
-        raise _missing(row, f"env {row.name!r} needs {name}, which {module} does not have.") from error
+        raise missing(f"{needs} {name}, which {module} does not have", row.package, row.extra) from error
     return loaded
 
 
@@ -168,6 +171,7 @@ def pip_line(extra: str) -> str:
 _PACKAGE = "espnet3-parallel"
 
 
-def _missing(row: Backend, reason: str) -> MissingPackageError:
-    line = pip_line(row.extra or "dask")
-    return MissingPackageError(f"{reason} Please install {row.package}: {line}", name=row.package)
+def missing(what: str, package: str, extra: str | None) -> MissingPackageError:
+    """Return the error of a package that cannot be imported, with the line that installs it."""
+    line = pip_line(extra or "dask")
+    return MissingPackageError(f"{what}. Please install {package}: {line}", name=package)

@@ -17,9 +17,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from espnet3.parallel.backends.backend import GPU_VARIABLE
-from espnet3.parallel.backends.loading import has_option, installed, pip_line
+from espnet3.parallel.backends.loading import has_option, installed, missing
 from espnet3.parallel.backends.table import row
-from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +48,8 @@ class Gpu:
 def gpus_of_machine() -> list[Gpu]:
     """Return all GPUs of the machine, each followed by its parts; an empty list without an NVIDIA driver."""
     if not installed("pynvml"):
-        raise MissingPackageError(
-            "env 'local_gpu' counts GPUs with nvidia-ml-py, which is not installed. Please install it: "
-            f"{pip_line('gpu')}",
-            name="pynvml",
+        raise missing(
+            "env 'local_gpu' counts GPUs with nvidia-ml-py, which is not installed", "pynvml", "gpu"
         )
     import pynvml
 
@@ -112,23 +110,21 @@ def chosen_gpus(options: Mapping[str, Any], n_workers: int) -> list[str]:
     variable = os.environ.get(GPU_VARIABLE) if given is None else str(given)
     gpus = gpus_of_machine()
     visible, end = visible_gpus(gpus, variable)
-    because = "" if variable is None else f" with CUDA_VISIBLE_DEVICES={variable!r}"
-    if end:
-        because += f" (which ends for CUDA at {end!r})"
     listed = "; ".join(map(str, visible))
+    if n_workers < len(visible):
+        logger.warning("n_workers = %d of %d visible GPUs: %s", n_workers, len(visible), listed)
     if n_workers <= len(visible):
-        if n_workers < len(visible):
-            logger.warning("n_workers = %d of %d visible GPUs: %s", n_workers, len(visible), listed)
         return devices(visible)
+    because = "" if variable is None else f" with CUDA_VISIBLE_DEVICES={variable!r}"
+    because += f" (which ends for CUDA at {end!r})" if end else ""
     if not gpus:
-        raise ConfigError(
-            f"n_workers = {n_workers}: env local_gpu needs as many GPUs, and NVML finds no GPU on this machine; "
-            "use env: local, or a machine with an NVIDIA driver (see nvidia-smi)"
-        )
-    there = f"are visible{because}: {listed}" if visible else f"is none visible{because}"
-    fix = f"set n_workers: {len(visible)}" if visible else "name some of them"
-    of = "" if len(visible) == len(gpus) else f". The machine has {'; '.join(map(str, gpus))}"
-    raise ConfigError(f"n_workers = {n_workers}: one for each GPU, and there {there}; {fix}{of}")
+        said = "NVML finds no GPU on this machine (see nvidia-smi); use env: local, or another machine"
+    elif visible:
+        said = f"there are visible{because}: {listed}; set n_workers: {len(visible)}"
+    else:
+        said = f"there is none visible{because}; name some of them"
+    whole = "" if len(visible) == len(gpus) else f". The machine has {'; '.join(map(str, gpus))}"
+    raise ConfigError(f"n_workers = {n_workers}: one for each GPU, and {said}{whole}")
 
 
 def devices(gpus: Sequence[Gpu]) -> list[str]:

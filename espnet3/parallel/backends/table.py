@@ -30,14 +30,13 @@ WITHOUT_DASK = frozenset(
 
 _LOCAL = {
     **LAYER,
-    "start": "LocalCluster ignores it",
+    **dict.fromkeys(
+        ("start", "nanny", "supervisor", "scheduler", "scheduler_ip"), "the cluster sets it itself"
+    ),
     "ip": "LocalCluster replaced it: use host",
     "nthreads": "LocalCluster overwrites it: use threads_per_worker",
     "dashboard": "LocalCluster overwrites it: use dashboard_address and worker_dashboard_address",
-    "nanny": "the cluster connects each worker with its nanny",
-    "supervisor": "espnet3.parallel forks and watches the workers itself",
     "gpus": "env: local_gpu has one worker for each GPU",
-    **dict.fromkeys(("scheduler", "scheduler_ip"), "the cluster tells each worker the scheduler's address"),
 }
 _LOCAL_INSTEAD = {
     **dict.fromkeys(("cores", "threads"), "use n_workers and threads_per_worker"),
@@ -79,9 +78,8 @@ _LOCAL_ROWS = (
         controlled={
             **_LOCAL,
             "processes": "a GPU worker is always a process",
-            "config": "LocalCUDACluster gives it to the workers itself",
+            **dict.fromkeys(("config", "plugins"), "LocalCUDACluster sets it itself"),
             "env": "LocalCUDACluster overwrites it; workers inherit the variables of this process",
-            "plugins": "LocalCUDACluster overwrites it with its own",
         },
         instead=_LOCAL_INSTEAD,
         known=(WITHOUT_DASK - {"env", "processes"}) | {GPU_VARIABLE},

@@ -42,7 +42,6 @@ _WITHOUT_EFFECT = {
     "allow_overwrite_lock": "a run folder is held by a lease that ends soon after its holder, so that no lock of a run "
     "that was killed is in the way of the next one. Leave it out",
 }
-_LONG_NUMBER = 20  # digits of a number in text form; Python refuses to read one of thousands
 
 
 def registered(config: Any) -> Any:
@@ -209,12 +208,7 @@ def _checked(config: Any) -> dict[str, Any]:
 
 
 def _plain_block(config: Any, problems: list[str]) -> dict[str, Any]:
-    try:
-        raw = _plain(config, "", problems)
-    except RecursionError:
-        raise ConfigError(
-            "The parallel config contains itself, or is nested hundreds of levels deep: write plain values into it"
-        ) from None
+    raw = _plain(config, "", problems)
     if not isinstance(raw, dict):
         hint = "; load the file first and pass its parallel block" if isinstance(config, str) else ""
         raise ConfigError(
@@ -327,9 +321,9 @@ def _as_meant(name: str, value: Any, backend: Backend | None) -> Any:
         from espnet3.parallel.backends.machine import processors  # only needed here
 
         return processors()
-    # An interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0".
-    if name == "n_workers" and isinstance(value, str) and value.isascii() and value.isdigit():
-        return int(value) if len(value) < _LONG_NUMBER else value
+    # an interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0"
+    if name == "n_workers" and isinstance(value, str) and re.fullmatch("[0-9]{1,19}", value):
+        return int(value)
     if name == "security" and isinstance(value, bool):  # YAML reads on and off so
         return "on" if value else "off"
     return float(value) if name.endswith("_timeout") and is_number(value) else value

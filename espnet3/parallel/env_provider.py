@@ -184,12 +184,11 @@ def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
 
 
 def _is_its_own(cls: type, code: CodeType, value: Any) -> bool:
-    for each in cls.__mro__:
-        for name, member in vars(each).items():
-            for method in _functions(member):
-                if _is_within(code, method):
-                    given = method.co_argcount + method.co_kwonlyargcount > 1 or method.co_flags & _MORE
-                    return name in _MAKING or not (given or is_data(value))
+    members = (each for base in cls.__mro__ for each in vars(base).items())
+    for name, method in ((name, method) for name, member in members for method in _functions(member)):
+        if _is_within(code, method):
+            given = method.co_argcount + method.co_kwonlyargcount > 1 or method.co_flags & _MORE
+            return name in _MAKING or not (given or is_data(value))
     return False
 
 

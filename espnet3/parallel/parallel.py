@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +49,10 @@ _lock = threading.Lock()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DictReturnWorkerPlugin":  # here: its base is one of Dask's
-        from espnet3.parallel.clusters.client import DictReturnWorkerPlugin
-
-        return DictReturnWorkerPlugin
-    if name == "wrap_func_with_worker_env":
-        from espnet3.parallel.env.calls import wrap_func_with_worker_env
-
-        return wrap_func_with_worker_env
+    # the base of the first is one of Dask's
+    homes = {"DictReturnWorkerPlugin": "clusters.client", "wrap_func_with_worker_env": "env.calls"}
+    if name in homes:
+        return getattr(import_module(f"espnet3.parallel.{homes[name]}"), name)
     if name == "_DASK_AVAILABLE":  # tests written for ESPnet3 ask for it
         return find_spec("distributed") is not None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

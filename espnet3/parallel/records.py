@@ -108,9 +108,8 @@ class ItemFailure:
 
 def place_of(worker: str) -> str:
     """Return a worker's name with its preposition: "on worker 1", "in this process"."""
-    if worker == THIS_PROCESS:
-        return f"in {worker}"
-    return f"in {worker}" if worker.startswith("shard ") else f"on worker {worker}"
+    inside = worker == THIS_PROCESS or worker.startswith("shard ")
+    return f"in {worker}" if inside else f"on worker {worker}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import pwd
 import signal
 import sys
 import threading
@@ -96,18 +95,9 @@ def _name_the_user() -> None:
     try:
         getpass.getuser()  # as asyncssh and dask-kubernetes do when they are imported
     except (KeyError, OSError):
+        from espnet3.parallel.backends.scheduler import submitter  # here: it takes milliseconds to load
+
         os.environ["LOGNAME"] = submitter()
-
-
-def submitter() -> str:
-    """Return the name by which a scheduler knows this process's user, or the number where no line of passwd has it.
-
-    Not `getpass.getuser`, which believes LOGNAME: under sudo that is another user, without such jobs.
-    """
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def require_package(row: Backend) -> None:

@@ -12,12 +12,12 @@ question about this very job, says more.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from espnet3.parallel.backends.loading import submitter
 from espnet3.parallel.errors import ConfigError
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+@\[\]-]*", re.ASCII)
@@ -208,6 +208,17 @@ def meaning_of(words: Words, word: str) -> Meaning:
 def given(text: str) -> str:
     """Return a field of a list, or "" for a scheduler's word for an empty field."""
     return "" if text.strip() in ("None", "(null)", "undefined", "-", "n/a") else text.strip()
+
+
+def submitter() -> str:
+    """Return the name by which a scheduler knows this process's user, or the number where no line of passwd has it.
+
+    Not `getpass.getuser`, which believes LOGNAME: under sudo that is another user, without such jobs.
+    """
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def inquire(

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.backends.loading import submitter
-from espnet3.parallel.backends.scheduler import JobAnswer, Known, inquire
+from espnet3.parallel.backends.scheduler import JobAnswer, Known, inquire, submitter
 
 SCONTROL = """\
 JobId=21 ArrayJobId=20 ArrayTaskId=1 JobName=espnet3-run

@@ -270,29 +270,25 @@ class Scheduler:
     # `{limit}` running at a time; `{name}` is the job's name
     array: str
     index: str  # shell expression for the index of the element that runs
-    # id of an element as the queue lists it, from `{job}` and `{index}`; empty: each element has an id of its
-    # own, which the submit command prints
+    # id of an element as the queue lists it, from `{job}` and `{index}`; empty: the submit command prints one for each
     element: str
     # patterns of the submit command's line with the id, in the order of trial: sites print lines of their own
     # around it, with numbers in them. Empty: dask-jobqueue's own pattern
     submitted: tuple[str, ...] = ()
     first: int = 1  # index of the first element
     most: int = 1000  # largest index of an element where the site does not set another
-    # command that prints the number of elements the site allows in an array, and the pattern that finds it; 0
-    # means any number
+    # command that prints the number of elements the site allows in an array (0: any), and the pattern that finds it
     site_limit: tuple[tuple[str, ...], str] | None = None
     # directives in place of `array` for one element; None: an array of one element is allowed
     single: tuple[str, ...] | None = None
-    # placeholders of a job's id in dask-jobqueue's names of a worker job's output, and of an element's;
-    # empty: the scheduler itself tells the elements apart
+    # placeholders of a job's id in dask-jobqueue's names of output, and of an element's; empty: none is needed
     element_log: tuple[str, str] | None = None
     cancel: str = "{job}"  # argument of the cancel command for a whole array of the id `{job}`
     naming: str = ""  # pattern of a directive that names the job; its group is the name
     # asks for the names of jobs in the queue, those of `{user}` or the given ones; its line has the groups
     # `job` and `name`. None: the scheduler has no such command
     named: Question | None = None
-    # pattern of a directive that sends a job to another cluster or server, where no other command would find
-    # the job; empty: no directive does
+    # pattern of a directive that sends a job to a cluster or server where no other command finds it; empty: none does
     elsewhere: str = ""
     place: tuple[str, ...] = ()  # variables that send every command there, the usual one first
 
@@ -300,13 +296,11 @@ class Scheduler:
     listing: tuple[str, ...]
     # the same with the elements of job arrays, where `listing` leaves them out
     element_listing: tuple[str, ...] = ()
-    # pattern of `element_listing`'s message on standard error, in place of all jobs, at sites that keep no
-    # ended jobs
+    # pattern of `element_listing`'s message on standard error, in place of all jobs, at sites that keep no ended jobs
     no_history: str = ""
     no_jobs: str = ""  # pattern of a listing's message on standard error where an empty queue is an error
     plain_listing: tuple[str, ...] = ()  # command that lists the elements at sites without history
-    # pattern of a listed job. Its groups are `id`, or `job` and perhaps `index`; `word`; perhaps `reason` and
-    # `node`
+    # pattern of a listed job. Its groups are `id`, or `job` and perhaps `index`; `word`; perhaps `reason` and `node`
     line: str
     words: Words  # meanings of the words for states; an unknown word means that the job waits
     # command that lists the arrays of `{user}` whose elements the scheduler makes one after another, and the
@@ -350,8 +344,6 @@ class Scheduler:
     # pairs of a text and its replacement in a quoted path of a description
     quoting: tuple[tuple[str, str], ...] = ()
 
-    # patterns of names of an element's output, as of `glob`, from `{job}` and `{index}`, beside those with its id
-    printed: tuple[str, ...] = ()
     starved: str = ""  # pattern of the line of a job's output that reports a kill for want of memory
     expired: str = ""  # pattern of the line of a job's output that reports a kill at the walltime
     # directives that have an element queued again after preemption or the loss of its node, or when it exits

@@ -10,7 +10,6 @@ cancels jobs together (`JobsToCancel`).
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import logging
 import os
 import re
@@ -274,9 +273,8 @@ class Outputs:
         job, index = self._scheduler.parts_of(element)
         own = rf"(?<!\d){re.escape(job)}"
         own = rf"{own}\D{{1,2}}{index}(?!\d)|(?<!\d[-._\[]){own}\D*$" if index else rf"{own}\D*$"
-        told = [fnmatch.translate(one.format(job=job, index=index)) for one in self._scheduler.printed]
-        name, numbers = re.compile("|".join([own, *told])), re.findall(r"\d+", job)
-        keys = [""] if told or not numbers else [*filter(None, [index]), f"{numbers[-1]}$"]
+        name, numbers = re.compile(own), re.findall(r"\d+", job)
+        keys = [*filter(None, [index]), f"{numbers[-1]}$"] if numbers else [""]
         near = {file for key in keys for file in self._files.get(key, [])}
         own_files = [file for file in near if name.search(file.name) and not _NO_OUTPUT.search(file.name)]
         return sorted(file for file in own_files if file.is_file() and file.stat().st_size)

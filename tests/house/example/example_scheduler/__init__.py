@@ -28,7 +28,6 @@ BACKEND = batch_backend(
         minutes_last=True,
         writes_seconds=False,
         extra=("--log=out-%J-%I.txt",),
-        printed=("out-{job}-{index}.txt",),
         starved="memory limit passed",
     ),
     package="example_scheduler",

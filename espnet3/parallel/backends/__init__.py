@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.backends.backend import Backend as Backend
 from espnet3.parallel.backends.backend import Kind as Kind
 from espnet3.parallel.backends.backend import batch_backend as batch_backend
-from espnet3.parallel.backends.loading import load_cluster_class as load_cluster_class
+from espnet3.parallel.backends.backend import load_cluster_class as load_cluster_class
 from espnet3.parallel.backends.table import BACKENDS as BACKENDS
 from espnet3.parallel.backends.table import row as row
 

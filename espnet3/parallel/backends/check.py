@@ -8,8 +8,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends import job_text
-from espnet3.parallel.backends.backend import LAYER, PER_HOST, Backend, Kind
-from espnet3.parallel.backends.loading import allowed_options, asked, has_option, installed
+from espnet3.parallel.backends.backend import (
+    LAYER,
+    PER_HOST,
+    Backend,
+    Kind,
+    allowed_options,
+    asked,
+    has_option,
+    installed,
+)
 from espnet3.parallel.backends.table import BACKENDS, STRATEGIES
 from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, names_of, problem
 from espnet3.parallel.messages import did_you_mean, named, shown

@@ -13,8 +13,7 @@ from functools import cache, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from espnet3.parallel.backends.backend import GPU_VARIABLE, LAYER, Backend, Kind
-from espnet3.parallel.backends.loading import load_module
+from espnet3.parallel.backends.backend import GPU_VARIABLE, LAYER, Backend, Kind, load_module
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from espnet3.parallel.backends import Kind, row
-from espnet3.parallel.backends.loading import require_package
+from espnet3.parallel.backends.backend import require_package
 from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, unreachable, worker_hosts
 from espnet3.parallel.config import ParallelConfig

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 _PACKAGE = "espnet3-parallel"
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"  # also an option of the envs of this machine
-PER_HOST = (
-    "connect_options",
-    "remote_python",
-)  # options of ssh that may be lists, with an entry for each host
 
 
 class Kind(Enum):

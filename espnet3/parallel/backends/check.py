@@ -8,17 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends import job_text
-from espnet3.parallel.backends.backend import (
-    LAYER,
-    PER_HOST,
-    Backend,
-    Kind,
-    allowed_options,
-    asked,
-    has_option,
-    installed,
-)
-from espnet3.parallel.backends.table import BACKENDS, STRATEGIES
+from espnet3.parallel.backends.backend import Backend, Kind, allowed_options, asked, has_option, installed
+from espnet3.parallel.backends.table import BACKENDS, PER_HOST, STRATEGIES
 from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, names_of, problem
 from espnet3.parallel.messages import did_you_mean, named, shown
 
@@ -108,7 +99,7 @@ def _refused_name(row: Backend | None, name: Any) -> str:
     if not isinstance(name, str):
         return f"the name of an option is text, not {type(name).__name__}: put it in quotes"
     if row is None:
-        return {**_MEANT, **LAYER}.get(name, "")
+        return "set n_workers beside env" if name == "n_workers" else _MEANT.get(name, "")
     if name in row.controlled:
         return f"not an option of {row.name}: {row.controlled[name]}"
     known = has_option(row, name)
@@ -222,10 +213,9 @@ _MAPPINGS: dict[str, Sort] = {
     name: Fits(_is(Mapping), f"a mapping of names to values, such as {name}: {{port: 0}}")
     for name in ("scheduler_options", "worker_options")
 }
-_THREADS = Whole(least=1, example="threads_per_worker: 4")
 _OF_DASK: dict[str, Sort] = {
     **_MAPPINGS,
-    **dict.fromkeys(("threads_per_worker", "nthreads"), _THREADS),
+    **dict.fromkeys(("threads_per_worker", "nthreads"), Whole(least=1, example="threads_per_worker: 4")),
     "processes": FLAG,
     "memory_limit": Fits(
         job_text.is_memory_limit,
@@ -257,8 +247,7 @@ _OF_PODS: dict[str, Sort] = {
     "image_pull_secrets": names_of("secrets"),
     "env": Fits(_is((Mapping, list)), "a mapping of names to values, or a list of {name: ..., value: ...}"),
     "volume_mounts": Fits(
-        _lists(Mapping),
-        "a list of mappings, as in a pod: volume_mounts: [{name: data, mountPath: /data}]",
+        _lists(Mapping), "a list of mappings, as in a pod: volume_mounts: [{name: data, mountPath: /data}]"
     ),
 }
 _LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")

@@ -26,6 +26,7 @@ GROUP = "espnet3.parallel.backends"
 WITHOUT_DASK = frozenset(
     {"threads_per_worker", "memory_limit", "env", "preload", "processes", "silence_logs"}
 )
+PER_HOST = ("connect_options", "remote_python")  # options of ssh that may be lists, an entry for each host
 
 _LOCAL = {
     **LAYER,

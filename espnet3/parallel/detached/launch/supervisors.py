@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.backend import require_package
-from espnet3.parallel.backends.machine import chosen_gpus
-from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, unreachable, worker_hosts
+from espnet3.parallel.backends.machine import SshHost, chosen_gpus, ssh_hosts, unreachable, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervising import READY, SUPERVISING
 from espnet3.parallel.detached.job_spec import in_folder, interpreter, job_environment

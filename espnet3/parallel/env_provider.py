@@ -175,12 +175,8 @@ def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
         return {}
     cells = getattr(setup, "__closure__", None) or ()
     carried = {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
-    if code.co_filename == __file__:  # that of `make_worker_setup_fn`
-        cls, args = carried.pop("cls"), carried.pop("args")
-        names = list(inspect.signature(cls).parameters)  # more arguments have no name of their own
-        given = dict(zip(names, args, strict=False))
-        carried = {**carried.pop("now"), **given, **carried.pop("kwargs"), "args": args[len(names) :]}
-    return carried
+    # that of `make_worker_setup_fn` takes attributes
+    return {**carried.pop("now"), **carried} if code.co_filename == __file__ else carried
 
 
 def _is_its_own(cls: type, code: CodeType, value: Any) -> bool:

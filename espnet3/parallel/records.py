@@ -143,7 +143,8 @@ class ProcessEnd:
             return f"exited with code {self.exit_code}"
         if self.signal is None:
             return self.reason or "ended"
-        words = f"was killed by {signal_name(self.signal)}"
+        name = next((one.name for one in signal.Signals if one == self.signal), f"signal {self.signal}")
+        words = f"was killed by {name}"
         if self.reason != MEMORY_LIMIT:
             return f"{words} {self.reason}".rstrip()
         sizes = f" ({self.used / 2**30:.2f} of {self.limit / 2**30:.2f} GiB)" if self.limit else ""
@@ -158,14 +159,6 @@ class ProcessEnd:
             "give each worker more (a higher memory_limit in the options of the `parallel` block, with a smaller "
             "n_workers where the machine has no more), or let an item need less (a smaller batch_size, shorter items)"
         )
-
-
-def signal_name(number: int) -> str:
-    """Return a signal's name, "SIGSEGV", or "signal 40" for one without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 @dataclass(slots=True)

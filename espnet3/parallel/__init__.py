@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from espnet3.parallel.base_runner import BaseRunner as BaseRunner
     from espnet3.parallel.base_runner import concatenate_shard_files as concatenate_shard_files
+    from espnet3.parallel.clusters.client import DictReturnWorkerPlugin as DictReturnWorkerPlugin
     from espnet3.parallel.config import ParallelConfig as ParallelConfig
     from espnet3.parallel.detached.looking.detached_run import DetachedRun as DetachedRun
     from espnet3.parallel.detached.looking.detached_run import JobRecord as JobRecord
+    from espnet3.parallel.env.calls import wrap_func_with_worker_env as wrap_func_with_worker_env
     from espnet3.parallel.env_provider import EnvironmentProvider as EnvironmentProvider
     from espnet3.parallel.errors import BatchLengthError as BatchLengthError
     from espnet3.parallel.errors import ConfigError as ConfigError
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from espnet3.parallel.ledger.errors import LeaseLostError as LeaseLostError
     from espnet3.parallel.ledger.errors import LedgerError as LedgerError
     from espnet3.parallel.ledger.errors import ValueTypeError as ValueTypeError
-    from espnet3.parallel.parallel import DictReturnWorkerPlugin as DictReturnWorkerPlugin
     from espnet3.parallel.parallel import build_client as build_client
     from espnet3.parallel.parallel import build_local_gpu_cluster as build_local_gpu_cluster
     from espnet3.parallel.parallel import get_client as get_client
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from espnet3.parallel.parallel import parallel_map as parallel_map
     from espnet3.parallel.parallel import parallel_submit as parallel_submit
     from espnet3.parallel.parallel import set_parallel as set_parallel
-    from espnet3.parallel.parallel import wrap_func_with_worker_env as wrap_func_with_worker_env
     from espnet3.parallel.records import ItemFailure as ItemFailure
     from espnet3.parallel.records import RunSummary as RunSummary
 

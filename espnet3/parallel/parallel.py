@@ -20,24 +20,8 @@ from espnet3.parallel.errors import explained
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from espnet3.parallel.clusters.client import DictReturnWorkerPlugin, EnvClient
-    from espnet3.parallel.env.calls import wrap_func_with_worker_env
+    from espnet3.parallel.clusters.client import EnvClient
     from espnet3.parallel.env.store import SetupFn
-
-__all__ = [
-    "DictReturnWorkerPlugin",
-    "build_client",
-    "build_local_gpu_cluster",
-    "get_client",
-    "get_parallel_config",
-    "make_client",
-    "make_local_gpu_cluster",
-    "parallel_for",
-    "parallel_map",
-    "parallel_submit",
-    "set_parallel",
-    "wrap_func_with_worker_env",
-]
 
 # The registered block; None is the default. Without an underscore, since code written for ESPnet3 reads it here, and
 # tests set it to None.

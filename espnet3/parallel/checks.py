@@ -99,13 +99,9 @@ FLAG = Fits(lambda value: isinstance(value, bool), "true or false")
 RESUME = Choice((True, False, "force"), quoted=True)  # go on, start anew, go on despite changes
 
 
-def names_of(what: str, none: str = "") -> Sort:
-    """Return the sort of a list of names."""
-    return Fits(
-        lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
-        f"a list of names of {what}",
-        none=none,
-    )
+def lists(kind: type) -> Callable[[Any], bool]:
+    """Return the test for a list of values of a kind, none of them an empty text."""
+    return lambda value: isinstance(value, list) and all(isinstance(one, kind) and one != "" for one in value)
 
 
 class Location(Sort):

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from espnet3.parallel.backends.backend import Backend, Kind
@@ -30,7 +31,7 @@ from espnet3.parallel.checks import (
     as_python,
     is_number,
     is_whole,
-    names_of,
+    lists,
     problem,
 )
 from espnet3.parallel.errors import ConfigError
@@ -88,8 +89,7 @@ def _key(default: Any, sort: Sort) -> Any:
     return field(default=default, metadata={"sort": sort})
 
 
-def _seconds(called: str, **bounds: Any) -> Number:
-    return Number(most=MOST_SECONDS, called=called, example="600", **bounds)
+_seconds = partial(Number, most=MOST_SECONDS, example="600")
 
 
 def _is_adapt(value: Any) -> bool:
@@ -138,13 +138,13 @@ class ParallelConfig(Mapping[str, Any]):
     )
     options: Mapping[str, Any] = field(default_factory=dict)
     setup_timeout: float | None = _key(
-        None, _seconds("a positive number of seconds", above=0, none="null for no limit")
+        None, _seconds(called="a positive number of seconds", above=0, none="null for no limit")
     )
-    start_timeout: float = _key(60.0, _seconds("a positive number of seconds", above=0))
+    start_timeout: float = _key(60.0, _seconds(called="a positive number of seconds", above=0))
     frozen_timeout: float | None = _key(
-        300.0, _seconds("a number of seconds above 2", above=2, none="null for no limit")
+        300.0, _seconds(called="a number of seconds above 2", above=2, none="null for no limit")
     )
-    idle_timeout: float = _key(5.0, _seconds("a number of seconds, 0 or more", least=0))
+    idle_timeout: float = _key(5.0, _seconds(called="a number of seconds, 0 or more", least=0))
     detached: Mapping[str, Any] = field(default_factory=dict)
     security: str = _key("auto", Choice(("auto", "on", "off")))
     adapt: Mapping[str, int] | None = _key(None, _ADAPT)
@@ -346,7 +346,9 @@ class DetachedSettings:
     # number of shards; None: four for each worker, so that slow ones even out
     shards: int | None = _key(None, Whole(least=1, none="null"))
     # environment variables to record at submission and to set in the jobs
-    variables: tuple[str, ...] = _key((), names_of("environment variables", none="null"))
+    variables: tuple[str, ...] = _key(
+        (), Fits(lists(str), "a list of names of environment variables", none="null")
+    )
     # copy the user's code at submission: later edits do not reach queued jobs
     snapshot: bool = _key(False, FLAG)
     # the largest index the site allows in a job array; None: the scheduler's own

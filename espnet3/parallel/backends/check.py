@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.backends import job_text
 from espnet3.parallel.backends.backend import Backend, Kind, allowed_options, asked, has_option, installed
 from espnet3.parallel.backends.table import BACKENDS, PER_HOST, STRATEGIES
-from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, names_of, problem
+from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, lists, problem
 from espnet3.parallel.messages import did_you_mean, named, shown
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -
     sort = (_OF_PODS if row.kind is Kind.KUBERNETES else _OF_DASK).get(name)
     if sort is not None and (refusal := sort.refusal(value)):
         return refusal
-    lists = name in PER_HOST and isinstance(value, list) and isinstance(hosts, list)
-    if lists and len(value) not in (1, len(hosts)):
+    per_host = name in PER_HOST and isinstance(value, list) and isinstance(hosts, list)
+    if per_host and len(value) not in (1, len(hosts)):
         return (
             f"the list has {len(value)} entries for {len(hosts)} hosts: write one for each host, in the order of "
             "hosts, or a single one for all"
@@ -187,12 +187,8 @@ def _is(kind: type | tuple[type, ...]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kind)
 
 
-def _lists(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(isinstance(one, kind) and one != "" for one in value)
-
-
 def _is_or_lists(kind: type) -> Callable[[Any], bool]:
-    return lambda value: _lists(kind)(value if isinstance(value, list) else [value])
+    return lambda value: lists(kind)(value if isinstance(value, list) else [value])
 
 
 def _are_resources(value: Any) -> bool:
@@ -230,7 +226,7 @@ _OF_DASK: dict[str, Sort] = {
         "a mapping of variables to values, such as env: {OMP_NUM_THREADS: 1}; a name has no =, and nothing a NUL",
     ),
     "hosts": Fits(
-        lambda value: value != [] and _lists(str)(value),
+        lambda value: value != [] and lists(str)(value),
         "a list of host names, such as [node1, node2]; the first runs the scheduler",
     ),
     "connect_options": Fits(_is_or_lists(Mapping), "a mapping, or a list with one for each host"),
@@ -244,10 +240,10 @@ _OF_PODS: dict[str, Sort] = {
         lambda value: getattr(value, "value", value) in _MODES, f"one of {', '.join(_MODES)}"
     ),
     "resources": Fits(_are_resources, "such as resources: {requests: {cpu: 1}, limits: {memory: 16Gi}}"),
-    "image_pull_secrets": names_of("secrets"),
+    "image_pull_secrets": Fits(lists(str), "a list of names of secrets"),
     "env": Fits(_is((Mapping, list)), "a mapping of names to values, or a list of {name: ..., value: ...}"),
     "volume_mounts": Fits(
-        _lists(Mapping), "a list of mappings, as in a pod: volume_mounts: [{name: data, mountPath: /data}]"
+        lists(Mapping), "a list of mappings, as in a pod: volume_mounts: [{name: data, mountPath: /data}]"
     ),
 }
 _LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")

@@ -156,20 +156,6 @@ def is_number(value: Any) -> bool:
         return False
 
 
-class SignatureOfInit:
-    """The `__signature__` of a class whose metaclass takes anything: that of its `__init__`, for help() and editors."""
-
-    def __get__(self, instance: object, owner: type[Any]) -> Any:
-        """Return it for a class; an object of the class has none."""
-        if instance is not None:
-            raise AttributeError("__signature__")
-        import inspect
-
-        whole = inspect.signature(owner.__init__)
-        given = list(whole.parameters.values())[1:]
-        return whole.replace(parameters=given, return_annotation=inspect.Signature.empty)
-
-
 def is_path(value: Any) -> bool:
     """Return whether a value is a path, without importing `pathlib`: a worker starts sooner without it."""
     module = sys.modules.get("pathlib")

@@ -9,7 +9,7 @@ from functools import cached_property
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from espnet3.parallel.checks import SignatureOfInit, own_attribute
+from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.errors import explained
 from espnet3.parallel.provenance.settings import containers, copied, editable, edited, is_data
 
@@ -33,6 +33,12 @@ class _Making(type(Protocol)):  # type: ignore[misc]  # that of protocols, which
                 object.__setattr__(provider, "_espnet3_held", editable(getattr(provider, "__dict__", {})))
             return provider
 
+        @property
+        def __signature__(cls):  # for help() and editors, which would show that of `__call__`
+            whole = inspect.signature(cls.__init__)
+            given = list(whole.parameters.values())[1:]
+            return whole.replace(parameters=given, return_annotation=inspect.Signature.empty)
+
 
 class EnvironmentProvider(metaclass=_Making):
     """Builds the env that `forward(idx, **env)` runs in.
@@ -54,8 +60,6 @@ class EnvironmentProvider(metaclass=_Making):
     _espnet3_set: frozenset[str] = frozenset()
     # copies of the lists, dicts and records that it held when it was made; None: it is being made
     _espnet3_held: Mapping[str, Any] | None = None
-
-    __signature__ = SignatureOfInit()
 
     def __init__(self, config: Any = None) -> None:
         self.config = config

@@ -111,7 +111,7 @@ PARTS = {
     "variables": Part(lambda: dict(os.environ), os.environ.update, anywhere=False),
     "search path": Part(search_path, lambda path: _set_all(sys.path, path), anywhere=False),
     # a deleted one has no name, and this process is in it already
-    "working folder": Part(working_folder, lambda name: name is None or os.chdir(name), anywhere=False),
+    "working folder": Part(working_folder, lambda name: os.chdir(name) if name else None, anywhere=False),
     "limits": Part(_limits, _set_limits, anywhere=False),
     "processors": Part(
         lambda: sorted(os.sched_getaffinity(0)),

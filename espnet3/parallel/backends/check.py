@@ -166,7 +166,7 @@ def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
 
 
 def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -> str:
-    value, hosts = options[name], options.get("hosts")
+    value, hosts = options[name], options.get("hosts") or []
     if row is None or value is None or is_missing(value):
         return ""
     if row.scheduler is not None:

@@ -134,14 +134,14 @@ class JobAnswer:
     known: Known  # kind of answer
     view: JobView | None = None  # the job in the scheduler's words, where it has words for it
 
+    @classmethod
+    def of(cls, view: JobView) -> JobAnswer:
+        """Return the answer that a job's line in a listing is."""
+        return cls(Known.LISTED if view.meaning.is_alive else Known.ENDED, view)
+
 
 NOT_KNOWN = JobAnswer(Known.NOT_KNOWN)
 NO_SUCH_JOB = JobAnswer(Known.NO_SUCH_JOB)
-
-
-def answer_of(view: JobView) -> JobAnswer:
-    """Return the answer that a job's line in a listing is."""
-    return JobAnswer(Known.LISTED if view.meaning.is_alive else Known.ENDED, view)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +191,7 @@ class Question:
         meaning = meaning_of(self.words or listed, word)
         if self.only_ends and meaning.is_alive:
             return NOT_KNOWN
-        return answer_of(JobView(meaning, word, given(parts.get("reason") or "")))
+        return JobAnswer.of(JobView(meaning, word, given(parts.get("reason") or "")))
 
 
 def filled(text: str, element: str, job: str, index: str) -> str:
@@ -219,32 +219,6 @@ def submitter() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
-
-
-def inquire(
-    questions: Sequence[Question],
-    places: Mapping[str, tuple[str, str]],
-    listed: Words,
-    ask: Callable[[list[str]], tuple[int, str] | None],
-) -> dict[str, JobAnswer]:
-    """Ask about jobs that a listing leaves out.
-
-    `ask` runs a command and returns its exit status and its output on both streams; None: it did not answer.
-    """
-    found = dict.fromkeys(places, NOT_KNOWN)
-    for question in questions:
-        asked = {element: places[element] for element, known in found.items() if question.is_open(known)}
-        for command, about in question.commands(asked):
-            answered = ask(command)
-            if answered is None:
-                break
-            status, text = answered
-            read = {element: question.read(element, places[element], text, listed) for element in about}
-            said = {element: answer for element, answer in read.items() if answer is not NOT_KNOWN}
-            found.update(said)
-            if status != 0 and not said:
-                break  # it fails without a word about any of them: so would the next one
-    return found
 
 
 # --- the record --------------------------------------------------------------------------------------
@@ -436,6 +410,30 @@ class Scheduler:
                 given(parts.get("node", "")),
             )
         return views
+
+    def inquire(
+        self,
+        places: Mapping[str, tuple[str, str]],
+        ask: Callable[[list[str]], tuple[int, str] | None],
+    ) -> dict[str, JobAnswer]:
+        """Ask about jobs that a listing leaves out, given their parts (`parts_of`).
+
+        `ask` runs a command and returns its exit status and its output on both streams; None: it did not answer.
+        """
+        found = dict.fromkeys(places, NOT_KNOWN)
+        for question in self.questions:
+            asked = {element: places[element] for element, known in found.items() if question.is_open(known)}
+            for command, about in question.commands(asked):
+                answered = ask(command)
+                if answered is None:
+                    break
+                status, text = answered
+                read = {one: question.read(one, places[one], text, self.words) for one in about}
+                said = {one: answer for one, answer in read.items() if answer is not NOT_KNOWN}
+                found.update(said)
+                if status != 0 and not said:
+                    break  # it fails without a word about any of them: so would the next one
+        return found
 
     def ask_comment(self, element: str) -> list[str]:
         """Return the command that asks why a job or an element waits."""

@@ -34,8 +34,6 @@ from espnet3.parallel.backends.scheduler import (
     JobView,
     Known,
     Scheduler,
-    answer_of,
-    inquire,
 )
 from espnet3.parallel.errors import ConfigError, SubmissionError
 
@@ -202,9 +200,9 @@ class Listing:
             view = self.views[element]
             whole = self.views.get(scheduler.cancel.format(job=job)) if index else None
             held = whole is not None and whole.meaning == HELD and view.meaning == WAITING
-            return answer_of(whole if held and whole is not None else view)
+            return JobAnswer.of(whole if held and whole is not None else view)
         if index and int(index) >= self.to_come.get(job, int(index) + 1):
-            return answer_of(_TO_COME)
+            return JobAnswer.of(_TO_COME)
         return NOT_KNOWN
 
 
@@ -250,7 +248,7 @@ def answers(
             return None
         return said.status, said.all
 
-    return listing, {**found, **inquire(scheduler.questions, left, scheduler.words, asked)}
+    return listing, {**found, **scheduler.inquire(left, asked)}
 
 
 class Outputs:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from espnet3.parallel.backends.loading import pip_line
+from espnet3.parallel.backends.backend import pip_line
 from espnet3.parallel.detached.looking.status import no_run
 from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below

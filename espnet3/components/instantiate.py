@@ -8,7 +8,7 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any
 
-from espnet3.parallel.backends.loading import pip_line
+from espnet3.parallel.backends.backend import pip_line
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.messages import shown
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from espnet3.parallel.base_runner import BaseRunner as BaseRunner
     from espnet3.parallel.base_runner import concatenate_shard_files as concatenate_shard_files
+    from espnet3.parallel.clusters.client import DictReturnWorkerPlugin as DictReturnWorkerPlugin
     from espnet3.parallel.config import ParallelConfig as ParallelConfig
     from espnet3.parallel.detached.looking.detached_run import DetachedRun as DetachedRun
     from espnet3.parallel.detached.looking.detached_run import JobRecord as JobRecord
+    from espnet3.parallel.env.calls import wrap_func_with_worker_env as wrap_func_with_worker_env
     from espnet3.parallel.env_provider import EnvironmentProvider as EnvironmentProvider
     from espnet3.parallel.errors import BatchLengthError as BatchLengthError
     from espnet3.parallel.errors import ConfigError as ConfigError
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from espnet3.parallel.ledger.errors import LeaseLostError as LeaseLostError
     from espnet3.parallel.ledger.errors import LedgerError as LedgerError
     from espnet3.parallel.ledger.errors import ValueTypeError as ValueTypeError
-    from espnet3.parallel.parallel import DictReturnWorkerPlugin as DictReturnWorkerPlugin
     from espnet3.parallel.parallel import build_client as build_client
     from espnet3.parallel.parallel import build_local_gpu_cluster as build_local_gpu_cluster
     from espnet3.parallel.parallel import get_client as get_client
@@ -50,60 +51,32 @@ if TYPE_CHECKING:
     from espnet3.parallel.parallel import parallel_map as parallel_map
     from espnet3.parallel.parallel import parallel_submit as parallel_submit
     from espnet3.parallel.parallel import set_parallel as set_parallel
-    from espnet3.parallel.parallel import wrap_func_with_worker_env as wrap_func_with_worker_env
     from espnet3.parallel.records import ItemFailure as ItemFailure
     from espnet3.parallel.records import RunSummary as RunSummary
 
-_HOME = {
-    "base_runner": ["BaseRunner", "concatenate_shard_files"],
-    "config": ["ParallelConfig"],
-    "detached.looking.detached_run": ["DetachedRun", "JobRecord"],
-    "env_provider": ["EnvironmentProvider"],
-    "errors": [
-        "BatchLengthError",
-        "ConfigError",
-        "EnvConflictError",
-        "EnvTypeError",
-        "ItemError",
-        "MissingPackageError",
-        "NoOutputDirError",
-        "NoWorkersError",
-        "ParallelError",
-        "PoisonItemError",
-        "SignatureError",
-        "SubmissionError",
-        "TooManyFailuresError",
-        "WorkerSetupError",
-    ],
-    "functions.running": ["run"],
-    "inference_provider": ["InferenceProvider"],
-    "ledger.errors": [
-        "ChangedRunError",
-        "DamagedFolderError",
-        "FolderInUseError",
-        "FolderWriteError",
-        "IncompleteRunError",
-        "LeaseLostError",
-        "LedgerError",
-        "ValueTypeError",
-    ],
-    "parallel": [
-        "DictReturnWorkerPlugin",
-        "build_client",
-        "build_local_gpu_cluster",
-        "get_client",
-        "get_parallel_config",
-        "make_client",
-        "make_local_gpu_cluster",
-        "parallel_for",
-        "parallel_map",
-        "parallel_submit",
-        "set_parallel",
-        "wrap_func_with_worker_env",
-    ],
-    "records": ["ItemFailure", "RunSummary"],
+_NAMES = {
+    "base_runner": "BaseRunner concatenate_shard_files",
+    "config": "ParallelConfig",
+    "detached.looking.detached_run": "DetachedRun JobRecord",
+    "env_provider": "EnvironmentProvider",
+    "errors": (
+        "BatchLengthError ConfigError EnvConflictError EnvTypeError ItemError MissingPackageError NoOutputDirError "
+        "NoWorkersError ParallelError PoisonItemError SignatureError SubmissionError TooManyFailuresError "
+        "WorkerSetupError"
+    ),
+    "functions.running": "run",
+    "inference_provider": "InferenceProvider",
+    "ledger.errors": (
+        "ChangedRunError DamagedFolderError FolderInUseError FolderWriteError IncompleteRunError LeaseLostError "
+        "LedgerError ValueTypeError"
+    ),
+    "parallel": (
+        "DictReturnWorkerPlugin build_client build_local_gpu_cluster get_client get_parallel_config make_client "
+        "make_local_gpu_cluster parallel_for parallel_map parallel_submit set_parallel wrap_func_with_worker_env"
+    ),
+    "records": "ItemFailure RunSummary",
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_MODULE_OF)
 __version__ = "0.1.0"

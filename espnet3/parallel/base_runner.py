@@ -244,30 +244,26 @@ class BaseRunner(ABC):
 def call_runner(runner: BaseRunner, indices: Iterable[Any], config: ParallelConfig | None = None) -> Any:
     """Call a runner with a configuration of this call; None: the open client, or the registered one."""
     with before_loading(here=runner.async_mode, config=config):
-        return _call(runner, indices, config)
+        from espnet3.parallel.runner.ranks import results_of_rank_0, telling_other_ranks, waiting_rank
+        from espnet3.parallel.runner.run import Run, compute
 
+        run = Run.of(runner, indices)
+        rank = waiting_rank(run)
+        with telling_other_ranks(run) if rank is None else nullcontext():
+            if runner.async_mode:
+                return _detached(run, rank, config or active_config())
+            if rank is not None:
+                return results_of_rank_0(run, rank)
+            if run.folder is not None and os.path.isdir(run.folder / "detached"):
+                from espnet3.parallel.detached.looking.status import refuse_living
 
-def _call(runner: BaseRunner, indices: Iterable[Any], config: ParallelConfig | None) -> Any:
-    from espnet3.parallel.runner.ranks import results_of_rank_0, telling_other_ranks, waiting_rank
-    from espnet3.parallel.runner.run import Run, compute
-
-    run = Run.of(runner, indices)
-    rank = waiting_rank(run)
-    with telling_other_ranks(run) if rank is None else nullcontext():
-        if runner.async_mode:
-            return _detached(run, rank, config or active_config())
-        if rank is not None:
-            return results_of_rank_0(run, rank)
-        if run.folder is not None and os.path.isdir(run.folder / "detached"):
-            from espnet3.parallel.detached.looking.status import refuse_living
-
-            refuse_living(run.folder)
-        result, runner.summary = compute(
-            run, active_client() if config is None else None, config or active_config()
-        )
-        if not run.merges:
-            runner.write_outputs(run.items, result)
-    return result
+                refuse_living(run.folder)
+            result, runner.summary = compute(
+                run, active_client() if config is None else None, config or active_config()
+            )
+            if not run.merges:
+                runner.write_outputs(run.items, result)
+        return result
 
 
 def _detached(run: Run, rank: Rank | None, config: ParallelConfig) -> Any:

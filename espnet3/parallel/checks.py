@@ -13,7 +13,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
@@ -26,13 +25,12 @@ _STDLIB = os.path.dirname(os.__file__) + os.sep  # sysconfig would say it too, a
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Sort:
-    """A sort of value."""
+    """A sort of value: `must_be` describes right values for a wrong one, and gives "" for a right one."""
 
-    # function that returns a description of right values for a wrong one, "" for a right one
-    must_be: Callable[[Any], str]
-    none: str = ""  # name of None where None is allowed, such as "null"
+    def __init__(self, must_be: Callable[[Any], str], none: str = "") -> None:
+        self.must_be = must_be
+        self.none = none  # name of None where None is allowed, such as "null"
 
     def refusal(self, value: Any) -> str:
         """Return a refusal that begins with "must be", or "" for a right value."""
@@ -44,7 +42,7 @@ class Fits(Sort):
     """A value that passes a test; `called` describes right values."""
 
     def __init__(self, test: Callable[[Any], bool], called: str, none: str = "") -> None:
-        super().__init__(must_be=lambda value: "" if test(value) else called, none=none)
+        super().__init__(lambda value: "" if test(value) else called, none)
 
 
 class Number(Sort):
@@ -74,7 +72,7 @@ class Number(Sort):
                 return called
             return "" if value <= most else f"{most:,.0f} at most"
 
-        super().__init__(must_be=must_be, none=none)
+        super().__init__(must_be, none)
 
 
 Whole = partial(Number, whole=True)
@@ -94,20 +92,16 @@ class Choice(Sort):
             aside = f" (d{guess.removeprefix(' D')})" if guess else ""
             return f"{', '.join(names[:-1])} or {names[-1]}{aside}"
 
-        super().__init__(must_be=must_be)
+        super().__init__(must_be)
 
 
 FLAG = Fits(lambda value: isinstance(value, bool), "true or false")
 RESUME = Choice((True, False, "force"), quoted=True)  # go on, start anew, go on despite changes
 
 
-def names_of(what: str, none: str = "") -> Sort:
-    """Return the sort of a list of names."""
-    return Fits(
-        lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
-        f"a list of names of {what}",
-        none=none,
-    )
+def lists(kind: type) -> Callable[[Any], bool]:
+    """Return the test for a list of values of a kind, none of them an empty text."""
+    return lambda value: isinstance(value, list) and all(isinstance(one, kind) and one != "" for one in value)
 
 
 class Location(Sort):
@@ -124,7 +118,7 @@ class Location(Sort):
                 return f'a path inside {inside}, such as "dev"'
             return ""
 
-        super().__init__(must_be=must_be, none=none)
+        super().__init__(must_be, none)
 
 
 def argument(name: str, value: Any, kind: Sort) -> Any:
@@ -160,20 +154,6 @@ def is_number(value: Any) -> bool:
         return math.isfinite(value)
     except OverflowError:  # a whole number of hundreds of digits: no float can hold it
         return False
-
-
-class SignatureOfInit:
-    """The `__signature__` of a class whose `__new__` takes anything: that of its `__init__`, for help() and editors."""
-
-    def __get__(self, instance: object, owner: type[Any]) -> Any:
-        """Return it for a class; an object of the class has none."""
-        if instance is not None:
-            raise AttributeError("__signature__")
-        import inspect
-
-        whole = inspect.signature(owner.__init__)
-        given = list(whole.parameters.values())[1:]
-        return whole.replace(parameters=given, return_annotation=inspect.Signature.empty)
 
 
 def is_path(value: Any) -> bool:

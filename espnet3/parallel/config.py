@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from espnet3.parallel.backends.backend import Backend, Kind
@@ -30,7 +31,7 @@ from espnet3.parallel.checks import (
     as_python,
     is_number,
     is_whole,
-    names_of,
+    lists,
     problem,
 )
 from espnet3.parallel.errors import ConfigError
@@ -42,7 +43,6 @@ _WITHOUT_EFFECT = {
     "allow_overwrite_lock": "a run folder is held by a lease that ends soon after its holder, so that no lock of a run "
     "that was killed is in the way of the next one. Leave it out",
 }
-_LONG_NUMBER = 20  # digits of a number in text form; Python refuses to read one of thousands
 
 
 def registered(config: Any) -> Any:
@@ -52,7 +52,7 @@ def registered(config: Any) -> Any:
     and always with `env`, `n_workers` and `options`.
     """
     parsed = ParallelConfig.parse(config)
-    if not _is_omegaconf(config) or _is_none(config):
+    if not _is_omegaconf(config):
         return parsed
     kept = {key: config[key] for key in config if key not in _NAMES}
     given = {key: parsed[key] for key in _NAMES if key in config or key in ("env", "n_workers", "options")}
@@ -85,6 +85,31 @@ class Options(Mapping[str, Any]):
         return repr(masked(self._values))
 
 
+def _key(default: Any, sort: Sort) -> Any:
+    return field(default=default, metadata={"sort": sort})
+
+
+_seconds = partial(Number, most=MOST_SECONDS, example="600")
+
+
+def _is_adapt(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and set(value) == {"minimum", "maximum"}
+        and all(is_whole(n) for n in value.values())
+        and 0 <= value["minimum"] <= value["maximum"] <= _MOST_WORKERS
+        and value["maximum"] > 0
+    )
+
+
+_ADAPT = Fits(
+    _is_adapt,
+    "such as adapt: {minimum: 0, maximum: 64}, numbers of workers with 0 <= minimum <= maximum, and maximum from 1 "
+    f"to {_MOST_WORKERS}",
+    none="null",
+)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ParallelConfig(Mapping[str, Any]):
     """A checked `parallel` block; it also reads as a mapping (`config["env"]`, `config.get(...)`).
@@ -108,15 +133,21 @@ class ParallelConfig(Mapping[str, Any]):
     """
 
     env: str = "local"
-    n_workers: int = 1
+    n_workers: int = _key(
+        1, Whole(least=1, most=_MOST_WORKERS, example="4 (under local also auto: all processors)")
+    )
     options: Mapping[str, Any] = field(default_factory=dict)
-    setup_timeout: float | None = None
-    start_timeout: float = 60.0
-    frozen_timeout: float | None = 300.0
-    idle_timeout: float = 5.0
+    setup_timeout: float | None = _key(
+        None, _seconds(called="a positive number of seconds", above=0, none="null for no limit")
+    )
+    start_timeout: float = _key(60.0, _seconds(called="a positive number of seconds", above=0))
+    frozen_timeout: float | None = _key(
+        300.0, _seconds(called="a number of seconds above 2", above=2, none="null for no limit")
+    )
+    idle_timeout: float = _key(5.0, _seconds(called="a number of seconds, 0 or more", least=0))
     detached: Mapping[str, Any] = field(default_factory=dict)
-    security: str = "auto"
-    adapt: Mapping[str, int] | None = None
+    security: str = _key("auto", Choice(("auto", "on", "off")))
+    adapt: Mapping[str, int] | None = _key(None, _ADAPT)
 
     @classmethod
     def parse(cls, config: Any) -> ParallelConfig:
@@ -153,7 +184,7 @@ _NAMES = tuple(each.name for each in fields(ParallelConfig))
 
 
 def _checked(config: Any) -> dict[str, Any]:
-    if _is_none(config):
+    if config is None:
         return {}
     problems: list[str] = []
     raw = _plain_block(config, problems)
@@ -162,11 +193,11 @@ def _checked(config: Any) -> dict[str, Any]:
     if backend is None and not is_missing(env):
         problems.append(f"env: {unknown_env(env)}")
     _check_keys(raw, backend, problems)
-    for name, kind in _KINDS.items():
-        if name in raw and not is_missing(raw[name]):
-            given = raw[name]
+    for each in fields(ParallelConfig):
+        name, sort, given = each.name, each.metadata.get("sort"), raw.get(each.name)
+        if sort is not None and name in raw and not is_missing(given):
             raw[name] = _as_meant(name, given, backend)
-            if refusal := kind.refusal(raw[name]) or _refused_by_kind(backend, name, raw[name]):
+            if refusal := sort.refusal(raw[name]) or _refused_by_kind(backend, name, raw[name]):
                 problems.append(problem(name, given, refusal))
     for name in ("options", "detached"):
         raw[name] = {} if raw.get(name) is None else raw[name]  # a line `options:` with nothing after it
@@ -177,12 +208,7 @@ def _checked(config: Any) -> dict[str, Any]:
 
 
 def _plain_block(config: Any, problems: list[str]) -> dict[str, Any]:
-    try:
-        raw = _plain(config, "", problems)
-    except RecursionError:
-        raise ConfigError(
-            "The parallel config contains itself, or is nested hundreds of levels deep: write plain values into it"
-        ) from None
+    raw = _plain(config, "", problems)
     if not isinstance(raw, dict):
         hint = "; load the file first and pass its parallel block" if isinstance(config, str) else ""
         raise ConfigError(
@@ -202,7 +228,7 @@ def check_trainer(block: Any, known: Sequence[str] | None = None) -> None:
 
     With `known`, the arguments of `lightning.Trainer`, any other key is refused as well.
     """
-    if not isinstance(block, Mapping) and not (_is_omegaconf(block) and hasattr(block, "keys")):
+    if not isinstance(block, Mapping):
         return
     problems: list[str] = []
     for key in block:
@@ -225,27 +251,24 @@ def not_indented(config: Any) -> str:
         if not empty or block not in ("parallel", "trainer"):
             continue
         own = _NAMES if block == "parallel" else OF_TRAINER - {"num_device", "trainer"}
-        parts: list[list[_Row]] = [[], []]  # keys of the block, and of its options
-        for row in rows[at + 1 :]:
-            deeper = [each[:2] for each in parts[0][-1:]] == [("options", True)] and is_option(row[0])
-            if not deeper and row[0] not in own:
-                break
-            parts[deeper].append(row)
+        end = last = next((n for n in range(at + 1, len(rows)) if rows[n][0] not in own), len(rows))
+        if rows[end - 1][:2] == ("options", True):
+            last = next((n for n in range(end, len(rows)) if not is_option(rows[n][0])), len(rows))
+        beside, inside = rows[at + 1 : end], rows[end:last]
         place = f"line {line}: " if line else ""
-        if block == "parallel" and not parts[0] and any(row[0] == "env" for row in rows[:at]):
-            return f"{place}parallel is empty, and env stands above it: move env below, indented by 2 spaces"
-        if parts[0]:
-            steps = [f"{_named(part)} by {n} spaces" for part, n in zip(parts, (2, 4), strict=True) if part]
+        if beside:
+            steps = [f"{_named(part)} by {n} spaces" for part, n in ((beside, 2), (inside, 4)) if part]
             return (
                 f"{place}{block} is empty, and what belongs to it stands beside it: YAML has blocks by their "
                 f"indentation. Indent {' and '.join(steps)}"
             )
+        if block == "parallel" and any(row[0] == "env" for row in rows[:at]):
+            return f"{place}parallel is empty, and env stands above it: move env below, indented by 2 spaces"
     return ""
 
 
 # A key at the top of a config, whether it is empty, its first line and its last
 _Row = tuple[str, bool, int, int]
-_TOP = re.compile(r"([A-Za-z_]\w*):(?:\s+([^#\s].*)?)?$")
 
 
 def _rows(config: Any) -> list[_Row]:
@@ -253,7 +276,7 @@ def _rows(config: Any) -> list[_Row]:
         return [(str(key), config[key] is None, 0, 0) for key in config]
     rows: list[_Row] = []
     for number, line in enumerate(config.splitlines(), 1):
-        if found := _TOP.match(line.partition(" #")[0].rstrip()):
+        if found := re.match(r"([A-Za-z_]\w*):(?:\s+([^#\s].*)?)?$", line.partition(" #")[0].rstrip()):
             rows.append((found[1], not found[2], number, number))
         elif rows and line.strip() and not line.startswith("#"):  # a line of the key above
             rows[-1] = (rows[-1][0], False, rows[-1][2], number)
@@ -298,9 +321,9 @@ def _as_meant(name: str, value: Any, backend: Backend | None) -> Any:
         from espnet3.parallel.backends.machine import processors  # only needed here
 
         return processors()
-    # An interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0".
-    if name == "n_workers" and isinstance(value, str) and value.isascii() and value.isdigit():
-        return int(value) if len(value) < _LONG_NUMBER else value
+    # an interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0"
+    if name == "n_workers" and isinstance(value, str) and re.fullmatch("[0-9]{1,19}", value):
+        return int(value)
     if name == "security" and isinstance(value, bool):  # YAML reads on and off so
         return "on" if value else "off"
     return float(value) if name.endswith("_timeout") and is_number(value) else value
@@ -316,48 +339,24 @@ def _refused_by_kind(backend: Backend | None, name: str, value: Any) -> str:
     return ""
 
 
-def _is_adapt(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and set(value) == {"minimum", "maximum"}
-        and all(is_whole(n) for n in value.values())
-        and 0 <= value["minimum"] <= value["maximum"] <= _MOST_WORKERS
-        and value["maximum"] > 0
-    )
-
-
-def _seconds(called: str, **bounds: Any) -> Number:
-    return Number(most=MOST_SECONDS, called=called, example="600", **bounds)
-
-
-_KINDS: dict[str, Sort] = {
-    "adapt": Fits(
-        _is_adapt,
-        "such as adapt: {minimum: 0, maximum: 64}, numbers of workers with 0 <= minimum <= maximum, and maximum from 1 "
-        f"to {_MOST_WORKERS}",
-        none="null",
-    ),
-    "n_workers": Whole(least=1, most=_MOST_WORKERS, example="4 (under local also auto: all processors)"),
-    "setup_timeout": _seconds("a positive number of seconds", above=0, none="null for no limit"),
-    "start_timeout": _seconds("a positive number of seconds", above=0),
-    "frozen_timeout": _seconds("a number of seconds above 2", above=2, none="null for no limit"),
-    "idle_timeout": _seconds("a number of seconds, 0 or more", least=0),
-    "security": Choice(("auto", "on", "off")),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class DetachedSettings:
     """How a detached run is cut and sent."""
 
-    shards: int | None = None  # number of shards; None: four for each worker, so that slow ones even out
-    variables: tuple[str, ...] = ()  # environment variables to record at submission and to set in the jobs
-    snapshot: bool = False  # copy the user's code at submission: later edits do not reach queued jobs
+    # number of shards; None: four for each worker, so that slow ones even out
+    shards: int | None = _key(None, Whole(least=1, none="null"))
+    # environment variables to record at submission and to set in the jobs
+    variables: tuple[str, ...] = _key(
+        (), Fits(lists(str), "a list of names of environment variables", none="null")
+    )
+    # copy the user's code at submission: later edits do not reach queued jobs
+    snapshot: bool = _key(False, FLAG)
     # the largest index the site allows in a job array; None: the scheduler's own
-    array_limit: int | None = None
+    array_limit: int | None = _key(None, Whole(least=1, none="null"))
     # factor by which `retry` raises the memory after an out-of-memory kill
-    retry_memory_factor: float | None = None
-    requeue: bool = True  # have the scheduler requeue a job that stops at its walltime or is preempted
+    retry_memory_factor: float | None = _key(None, Number(above=1, none="null", example="1.5"))
+    # have the scheduler requeue a job that stops at its walltime or is preempted
+    requeue: bool = _key(True, FLAG)
 
     @classmethod
     def of(cls, block: Mapping[str, Any]) -> DetachedSettings:
@@ -368,24 +367,15 @@ class DetachedSettings:
 def _detached_problems(block: Any) -> list[str]:
     if not isinstance(block, dict):
         return [f"detached = {shown(block)}: must be a mapping, such as {{shards: 100}}"]
-    problems = []
+    problems, sorts = list[str](), {each.name: each.metadata["sort"] for each in fields(DetachedSettings)}
     for name, value in block.items():
-        if name not in _DETACHED_KINDS:
-            guess = did_you_mean(name, _DETACHED_KINDS)
-            problems.append(f"detached.{name}: unknown key.{guess} Known: {', '.join(_DETACHED_KINDS)}")
-        elif refusal := _DETACHED_KINDS[name].refusal(value):
+        if name not in sorts:
+            problems.append(
+                f"detached.{name}: unknown key.{did_you_mean(name, sorts)} Known: {', '.join(sorts)}"
+            )
+        elif refusal := sorts[name].refusal(value):
             problems.append(problem(f"detached.{name}", value, refusal))
     return problems
-
-
-_DETACHED_KINDS: dict[str, Sort] = {
-    "shards": Whole(least=1, none="null"),
-    "variables": names_of("environment variables", none="null"),
-    "snapshot": FLAG,
-    "array_limit": Whole(least=1, none="null"),
-    "retry_memory_factor": Number(above=1, none="null", example="1.5"),
-    "requeue": FLAG,
-}
 
 
 def _plain(value: Any, where: str, problems: list[str]) -> Any:
@@ -420,9 +410,3 @@ def _is_omegaconf(value: Any) -> bool:
     # Only a program that has imported omegaconf can hold one of its objects.
     omegaconf = sys.modules.get("omegaconf")
     return omegaconf is not None and isinstance(value, omegaconf.Container)
-
-
-def _is_none(config: Any) -> bool:
-    if not _is_omegaconf(config):
-        return config is None
-    return sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False) is None

@@ -9,7 +9,7 @@ from functools import cached_property
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from espnet3.parallel.checks import SignatureOfInit, own_attribute
+from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.errors import explained
 from espnet3.parallel.provenance.settings import containers, copied, editable, edited, is_data
 
@@ -24,10 +24,20 @@ class _Making(type(Protocol)):  # type: ignore[misc]  # that of protocols, which
 
         @explained
         def __call__(cls, *args, **kwargs):
+            made_from = copied((args, kwargs))  # before the constructor can edit them
             provider = super().__call__(*args, **kwargs)
             if isinstance(provider, EnvironmentProvider):
+                # by object: also where a subclass is frozen
+                object.__setattr__(provider, "_espnet3_made_with", (args, kwargs))
+                object.__setattr__(provider, "_espnet3_made_from", made_from)
                 object.__setattr__(provider, "_espnet3_held", editable(getattr(provider, "__dict__", {})))
             return provider
+
+        @property
+        def __signature__(cls):  # for help() and editors, which would show that of `__call__`
+            whole = inspect.signature(cls.__init__)
+            given = list(whole.parameters.values())[1:]
+            return whole.replace(parameters=given, return_annotation=inspect.Signature.empty)
 
 
 class EnvironmentProvider(metaclass=_Making):
@@ -50,18 +60,6 @@ class EnvironmentProvider(metaclass=_Making):
     _espnet3_set: frozenset[str] = frozenset()
     # copies of the lists, dicts and records that it held when it was made; None: it is being made
     _espnet3_held: Mapping[str, Any] | None = None
-
-    __signature__ = SignatureOfInit()
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> EnvironmentProvider:
-        """Remember the arguments: a worker makes the same provider from them."""
-        if missing := sorted(cls.__abstractmethods__):
-            raise TypeError(f"{cls.__qualname__} must define {' and '.join(missing)}")
-        self = super().__new__(cls)
-        # by object: also where a subclass is frozen
-        object.__setattr__(self, "_espnet3_made_with", (args, kwargs))
-        object.__setattr__(self, "_espnet3_made_from", copied((args, kwargs)))
-        return self
 
     def __init__(self, config: Any = None) -> None:
         self.config = config
@@ -181,21 +179,16 @@ def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
         return {}
     cells = getattr(setup, "__closure__", None) or ()
     carried = {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
-    if code.co_filename == __file__:  # that of `make_worker_setup_fn`
-        cls, args = carried.pop("cls"), carried.pop("args")
-        names = list(inspect.signature(cls).parameters)  # more arguments have no name of their own
-        given = dict(zip(names, args, strict=False))
-        carried = {**carried.pop("now"), **given, **carried.pop("kwargs"), "args": args[len(names) :]}
-    return carried
+    # that of `make_worker_setup_fn` takes attributes
+    return {**carried.pop("now"), **carried} if code.co_filename == __file__ else carried
 
 
 def _is_its_own(cls: type, code: CodeType, value: Any) -> bool:
-    for each in cls.__mro__:
-        for name, member in vars(each).items():
-            for method in _functions(member):
-                if _is_within(code, method):
-                    given = method.co_argcount + method.co_kwonlyargcount > 1 or method.co_flags & _MORE
-                    return name in _MAKING or not (given or is_data(value))
+    members = (each for base in cls.__mro__ for each in vars(base).items())
+    for name, method in ((name, method) for name, member in members for method in _functions(member)):
+        if _is_within(code, method):
+            given = method.co_argcount + method.co_kwonlyargcount > 1 or method.co_flags & _MORE
+            return name in _MAKING or not (given or is_data(value))
     return False
 
 

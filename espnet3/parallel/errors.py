@@ -44,15 +44,8 @@ _NO_ANSWER = re.compile(
 )
 # libraries that call this package's code back: their frames say as little as ours
 _CARRIERS = sys.stdlib_module_names | {
-    "asyncssh",
-    "cloudpickle",
-    "dask",
-    "dask_cuda",
-    "dask_jobqueue",
-    "dask_kubernetes",
-    "distributed",
-    "kr8s",
-    "tornado",
+    *("asyncssh", "cloudpickle", "dask", "dask_cuda", "dask_jobqueue", "dask_kubernetes", "distributed"),
+    *("kr8s", "tornado"),
 }
 
 
@@ -306,8 +299,7 @@ def _remove_our_frames(error: BaseException) -> None:
     one = error
     one.__traceback__ = _others(one.__traceback__)
     for _ in range(_MOST_CAUSES):
-        cause = one.__cause__
-        if cause is None:
+        if (cause := one.__cause__) is None:
             break
         of_workers = isinstance(one, NoWorkersError)
         cause.__traceback__ = _others(cause.__traceback__, ours=of_workers)

@@ -8,54 +8,39 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-
-class _Pattern:
-    def __init__(self, text: str, flags: int = 0) -> None:
-        self._given = text, flags
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(re.compile(*self._given), name)
-        setattr(self, name, found)
-        return found
-
-
-def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
-    """Return a regular expression that is compiled at its first use: a start need not wait for all of them."""
-    return _Pattern(text, flags)  # type: ignore[return-value]  # it has the methods of one
-
-
+# Patterns are texts: `re` compiles one at its first use and keeps it, so that a start need not wait for all of them
 _WIDTH = 80  # characters of a value in a message
 _MASK = "***"
 _LONGEST_NAME = 100  # characters; in a longer text, such as a whole file, a search would take minutes
 # control characters except tab and newline, Unicode's line ends, and characters that turn the writing direction
-_OBEYED = pattern("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_OBEYED = "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 # A name is a secret's by its words. Every speech config has tokens, so of those only a name that ends with the word
 # "token" is one, unless a word before it names the kind of token: pad_token.
-_WORDS = pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_SECRET_NAME = pattern(
+_WORDS = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+"
+_SECRET_NAME = (
     r"pass(?:word|wd|phrase|code)|secret(?!ar)|credential|authorization|(?:api|access|private|signing|encryption)_?key"
     r"|(?:^|_)(?:pwd|(?:db|user|smtp|mysql|redis|root)_pass|(?:o|basic|http|proxy)?auth|bearer|jwt|dsn|(?:set)?cookies?"
     r"|(?:api|auth|access|hub)?token)(?:_\d+)?$"
 )
-_SPOKEN = pattern(
+_SPOKEN = (
     r"_?(?:sos|eos|bos|pad|unk|mask|cls|sep|blank|special|start|end|begin|stop|lang|language|task|next|first|last|space|sil"
     r"|oov|word|sub|per|each|max|min|num|by|sentence|segment|speaker|turn|audio|text|speech|image|video|noise|time"
     r"|timestamp|target|source|src|tgt|prompt|input|output)_token(?:_\d+)?$"
 )
 # Texts name a secret as well: export API_KEY=..., --token ..., 'password': ..., Cookie: ...
-_HINT = pattern(r"pass|pwd|secret|token|credential|key|auth|bearer|jwt|dsn|cookie", re.IGNORECASE)
+_HINT = r"(?i)pass|pwd|secret|token|credential|key|auth|bearer|jwt|dsn|cookie"
 _OF_NAMES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
-_REST = pattern(rf"[\w-]{{0,{_LONGEST_NAME}}}")
-_SIGN = pattern(r"\\*[\"']?(?:\s{0,9}(?P<sign>[=:])\s{0,9}|[ \t]{1,9}(?!-))")
-_VALUE = pattern(
+_REST = rf"[\w-]{{0,{_LONGEST_NAME}}}"
+_SIGN = r"\\*[\"']?(?:\s{0,9}(?P<sign>[=:])\s{0,9}|[ \t]{1,9}(?!-))"
+_VALUE = (
     r"(?!None\b|null\b|True\b|False\b|\*\*\*)"
     r"""(?:\\*"(?:[^"\\\n]|\\.)*"?|\\*'(?:[^'\\\n]|\\.)*'?|\S+)"""
 )
-_LINE = pattern(r"(?!\*\*\*)[^\"'\n]+")
-_CALL = pattern(r"[A-Za-z_][\w.]*[(\[]")
+_LINE = r"(?!\*\*\*)[^\"'\n]+"
+_CALL = r"[A-Za-z_][\w.]*[(\[]"
 _ORDINARY = ("token", "auth", "dsn", "bearer", "jwt")  # words with other meanings in a text
 # Secrets by themselves, or by the text around them; the parts in groups stay
-_SECRETS = pattern(
+_SECRETS = (
     r"(?P<url>://[^\s/:@\"']{0,200}:)[^\s/\"']{1,500}(?=@)|(?P<user>://)[\w-]{20,200}(?=@)"
     r"|(?P<bearer>\b[Bb](?i:earer)\s{1,9})(?=[^\s\"']{0,99}\d|[^\s\"']{16})[\w.~+/=-]{6,}"
     r"|(?P<query>[?&][\w-]{0,30}(?i:signature|sig|key)=)[^&\s\"']+"
@@ -64,9 +49,7 @@ _SECRETS = pattern(
     r"|sk-(?=[\w-]{0,60}\d)[\w-]{16,}|xox[a-z]-[\w-]{8,}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?)"
     r"|(?P<pem>-----BEGIN [A-Z0-9 ]{1,60}-----)(?s:.)*?(?=-----END [A-Z0-9 ]{1,60}-----|\Z)"
 )
-_MARKS = pattern(
-    r"://|earer|EARER|[?&]|hf_|AKIA|ASIA|gh[pousr]_|github_pat|glpat|sk-|xox|AIza|eyJ|-----BEGIN"
-)
+_MARKS = r"://|earer|EARER|[?&]|hf_|AKIA|ASIA|gh[pousr]_|github_pat|glpat|sk-|xox|AIza|eyJ|-----BEGIN"
 
 
 def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
@@ -89,7 +72,7 @@ def printable(text: str) -> str:
     """Escape what a terminal would obey in a text from an item, a file or a scheduler; JSON stays JSON."""
     if text.isascii() and text.isprintable():
         return text
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub(_OBEYED, lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def masked(value: Any, name: object = "") -> Any:
@@ -121,25 +104,23 @@ def _is_option(word: object) -> bool:
 
 
 def _is_secret(name: str) -> bool:
-    words = "_".join(_WORDS.findall(name[-_LONGEST_NAME:])).lower()
-    return _SECRET_NAME.search(words) is not None and not _SPOKEN.search(words)
+    words = "_".join(re.findall(_WORDS, name[-_LONGEST_NAME:])).lower()
+    return re.search(_SECRET_NAME, words) is not None and not re.search(_SPOKEN, words)
 
 
 def _masked_text(text: str) -> str:
-    if _MARKS.search(text):
-        text = _SECRETS.sub(lambda found: "".join(filter(None, found.groups())) + _MASK, text)
+    if re.search(_MARKS, text):
+        text = re.sub(_SECRETS, lambda found: "".join(filter(None, found.groups())) + _MASK, text)
     parts, at = list[str](), 0
-    for hint in _HINT.finditer(text):
+    for hint in re.finditer(_HINT, text):
         if hint.start() < at:
             continue
         before = text[max(at, hint.start() - _LONGEST_NAME) : hint.start()]
         begin = hint.start() - len(before) + len(before.rstrip(_OF_NAMES))
-        end = _REST.match(text, hint.end()).end()  # type: ignore[union-attr]  # it matches nothing, too
-        sign = _SIGN.match(text, end)
-        value = (
-            _value_of(text, begin, text[begin:end], sign) if sign and _is_secret(text[begin:end]) else None
-        )
-        if sign and value:
+        end = re.compile(_REST).match(text, hint.end()).end()  # type: ignore[union-attr]  # it matches nothing, too
+        sign = re.compile(_SIGN).match(text, end)
+        name = text[begin:end]
+        if sign and _is_secret(name) and (value := _value_of(text, begin, name, sign)):
             parts += [text[at : sign.end()], _MASK]
             at = value.end()
     return "".join([*parts, text[at:]])
@@ -147,11 +128,12 @@ def _masked_text(text: str) -> str:
 
 def _value_of(text: str, begin: int, name: str, sign: re.Match[str]) -> re.Match[str] | None:
     word, end = name.lower().lstrip("-"), sign.end()
+    value, whole_line = re.compile(_VALUE).match, re.compile(_LINE).match
     if sign["sign"] == ":" and ("authorization" in word or "cookie" in word):  # a header
-        return _LINE.match(text, end) or _VALUE.match(text, end)
+        return whole_line(text, end) or value(text, end)
     if not sign["sign"] and not name.startswith("-"):
         return None
-    if "token" in word and _CALL.match(text, end):  # a line of code
+    if "token" in word and re.compile(_CALL).match(text, end):  # a line of code
         return None
     before = text[max(0, begin - _LONGEST_NAME) : begin]
     if sign["sign"] == ":" and not before.endswith(("'", '"')):
@@ -160,8 +142,8 @@ def _value_of(text: str, begin: int, name: str, sign: re.Match[str]) -> re.Match
         if before.endswith(".") or (line and word in _ORDINARY):
             return None
         if not line:  # of YAML
-            return _LINE.match(text, end) or _VALUE.match(text, end)
-    return _VALUE.match(text, end)
+            return whole_line(text, end) or value(text, end)
+    return value(text, end)
 
 
 def named(key: Any) -> str:

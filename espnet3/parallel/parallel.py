@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -19,24 +20,8 @@ from espnet3.parallel.errors import explained
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from espnet3.parallel.clusters.client import DictReturnWorkerPlugin, EnvClient
-    from espnet3.parallel.env.calls import wrap_func_with_worker_env
+    from espnet3.parallel.clusters.client import EnvClient
     from espnet3.parallel.env.store import SetupFn
-
-__all__ = [
-    "DictReturnWorkerPlugin",
-    "build_client",
-    "build_local_gpu_cluster",
-    "get_client",
-    "get_parallel_config",
-    "make_client",
-    "make_local_gpu_cluster",
-    "parallel_for",
-    "parallel_map",
-    "parallel_submit",
-    "set_parallel",
-    "wrap_func_with_worker_env",
-]
 
 # The registered block; None is the default. Without an underscore, since code written for ESPnet3 reads it here, and
 # tests set it to None.
@@ -48,14 +33,10 @@ _lock = threading.Lock()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DictReturnWorkerPlugin":  # here: its base is one of Dask's
-        from espnet3.parallel.clusters.client import DictReturnWorkerPlugin
-
-        return DictReturnWorkerPlugin
-    if name == "wrap_func_with_worker_env":
-        from espnet3.parallel.env.calls import wrap_func_with_worker_env
-
-        return wrap_func_with_worker_env
+    # the base of the first is one of Dask's
+    homes = {"DictReturnWorkerPlugin": "clusters.client", "wrap_func_with_worker_env": "env.calls"}
+    if name in homes:
+        return getattr(import_module(f"espnet3.parallel.{homes[name]}"), name)
     if name == "_DASK_AVAILABLE":  # tests written for ESPnet3 ask for it
         return find_spec("distributed") is not None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

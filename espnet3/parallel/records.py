@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,9 +108,8 @@ class ItemFailure:
 
 def place_of(worker: str) -> str:
     """Return a worker's name with its preposition: "on worker 1", "in this process"."""
-    if worker == THIS_PROCESS:
-        return f"in {worker}"
-    return f"in {worker}" if worker.startswith("shard ") else f"on worker {worker}"
+    inside = worker == THIS_PROCESS or worker.startswith("shard ")
+    return f"in {worker}" if inside else f"on worker {worker}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +126,12 @@ class ProcessEnd:
     limit: int = 0  # bytes allowed; 0 if unknown
 
     @classmethod
-    def from_wait_status(cls, status: int, reason: str = "", used: int = 0, limit: int = 0) -> ProcessEnd:
-        """Read a status of `os.waitpid`; the reason holds only if a signal killed the process."""
-        if os.WIFSIGNALED(status):
-            return cls(signal=os.WTERMSIG(status), reason=reason, used=used, limit=limit)
-        return cls(exit_code=os.WEXITSTATUS(status))
+    def from_returncode(cls, code: int, reason: str = "", used: int = 0, limit: int = 0) -> ProcessEnd:
+        """Read a code of `subprocess`, or of `os.waitstatus_to_exitcode`: below zero, it is the number of a signal.
 
-    @classmethod
-    def from_returncode(cls, code: int) -> ProcessEnd:
-        """Read a code of `subprocess` or `asyncio`: below zero, it is the number of a signal."""
-        return cls(exit_code=code) if code >= 0 else cls(signal=-code)
+        The reason holds only if a signal killed the process.
+        """
+        return cls(exit_code=code) if code >= 0 else cls(None, -code, reason, used, limit)
 
     @property
     def by_itself(self) -> bool:
@@ -149,7 +143,8 @@ class ProcessEnd:
             return f"exited with code {self.exit_code}"
         if self.signal is None:
             return self.reason or "ended"
-        words = f"was killed by {signal_name(self.signal)}"
+        name = next((one.name for one in signal.Signals if one == self.signal), f"signal {self.signal}")
+        words = f"was killed by {name}"
         if self.reason != MEMORY_LIMIT:
             return f"{words} {self.reason}".rstrip()
         sizes = f" ({self.used / 2**30:.2f} of {self.limit / 2**30:.2f} GiB)" if self.limit else ""
@@ -164,14 +159,6 @@ class ProcessEnd:
             "give each worker more (a higher memory_limit in the options of the `parallel` block, with a smaller "
             "n_workers where the machine has no more), or let an item need less (a smaller batch_size, shorter items)"
         )
-
-
-def signal_name(number: int) -> str:
-    """Return a signal's name, "SIGSEGV", or "signal 40" for one without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 @dataclass(slots=True)

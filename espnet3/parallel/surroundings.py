@@ -44,11 +44,6 @@ def working_folder() -> str | None:
         return None
 
 
-def _enter(folder: str | None) -> None:
-    if folder is not None:  # else it is deleted, and this process is in it already
-        os.chdir(folder)
-
-
 def _set_all(words: list[str], now: list[str]) -> None:
     words[:] = now
 
@@ -115,7 +110,8 @@ def _set_filters(filters: list[Any]) -> None:
 PARTS = {
     "variables": Part(lambda: dict(os.environ), os.environ.update, anywhere=False),
     "search path": Part(search_path, lambda path: _set_all(sys.path, path), anywhere=False),
-    "working folder": Part(working_folder, _enter, anywhere=False),
+    # a deleted one has no name, and this process is in it already
+    "working folder": Part(working_folder, lambda name: os.chdir(name) if name else None, anywhere=False),
     "limits": Part(_limits, _set_limits, anywhere=False),
     "processors": Part(
         lambda: sorted(os.sched_getaffinity(0)),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tornado.iostream import IOStream
 
-from espnet3.parallel.backends.loading import interrupts_wait
+from espnet3.parallel.backends.backend import interrupts_wait
 from espnet3.parallel.dask_compat import SEEN, is_lost_connection
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 import pytest
 
 from espnet3.parallel import ConfigError, DetachedRun, NoWorkersError, get_client, parallel_map, set_parallel
-from espnet3.parallel.backends import BACKENDS, option_problems, row
+from espnet3.parallel.backends import BACKENDS, row
+from espnet3.parallel.backends.check import option_problems
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import BackendContract

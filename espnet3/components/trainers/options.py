@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, get_args, get_type_hints
 
 from espnet3.components.instantiate import as_plain, check_targets, instantiate_block, require
-from espnet3.parallel.backends.loading import parameters
+from espnet3.parallel.backends.backend import parameters
 from espnet3.parallel.config import check_trainer
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import shown

@@ -1,16 +1,32 @@
-"""The record of a backend: the meaning of an `env`, its package and its options."""
+"""The record of a backend: the meaning of an `env`, its package, its cluster class and the options that this takes.
+
+Names of the package are imported at their first use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import getpass
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import Parameter, signature
+from operator import attrgetter
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from espnet3.parallel.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from espnet3.parallel.backends.scheduler import Scheduler  # read with the rows that have one
 
-
+_PACKAGE = "espnet3-parallel"
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"  # also an option of the envs of this machine
 
 
@@ -26,11 +42,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One row of the table: how an `env` becomes a Dask cluster.
-
-    Raises:
-        ValueError: A row of the kind `BATCH` has no scheduler, or another one has one.
-    """
+    """One row of the table: how an `env` becomes a Dask cluster."""
 
     name: str  # the value of `env`
     title: str  # description in a few words
@@ -51,10 +63,6 @@ class Backend:
     scheduler: Scheduler | None = None  # the batch scheduler, for rows of the kind `BATCH` and for no other
     known: frozenset[str] = frozenset()  # options that are accepted without importing the package
 
-    def __post_init__(self) -> None:
-        if (self.kind is Kind.BATCH) != (self.scheduler is not None):
-            raise ValueError(f"backend {self.name!r}: the kind BATCH has a scheduler, other kinds have none")
-
     @property
     def is_local(self) -> bool:
         """Return whether the workers are processes of this machine."""
@@ -63,10 +71,9 @@ class Backend:
 
 LAYER = {
     "n_workers": "set n_workers beside env",
-    "worker_class": "espnet3.parallel chooses the class of the workers",
-    "loop": "espnet3.parallel runs the cluster on its own event loop",
-    "asynchronous": "espnet3.parallel runs the cluster from synchronous code",
+    **dict.fromkeys(("worker_class", "loop", "asynchronous"), "espnet3.parallel chooses it"),
 }
+_THREADS = "use cores and processes: a worker has cores / processes threads"
 
 
 def batch_backend(
@@ -98,13 +105,158 @@ def batch_backend(
             **LAYER,
             "scheduler": "the cluster gives each job the address of its scheduler",
             "job_cls": f"env: {name} names the class of the job",
-            "dashboard_address": "put it in scheduler_options, beside host and interface",
-            "host": "put it in scheduler_options, beside interface and dashboard_address",
+            **dict.fromkeys(("dashboard_address", "host"), "put it in scheduler_options, beside interface"),
         },
         instead={
-            "threads_per_worker": "use cores and processes: a worker has cores / processes threads",
-            "nthreads": "use cores and processes: a worker has cores / processes threads",
+            **dict.fromkeys(("threads_per_worker", "nthreads"), _THREADS),
             "memory_limit": "use memory, which is per job and shared by its processes",
         },
         scheduler=scheduler,
     )
+
+
+# --- its package ---------------------------------------------------------------------------------------
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module of a backend's package, as `interrupts_wait` does."""
+    _name_the_user()
+    with interrupts_wait():
+        return import_module(name)
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Delay Ctrl-C to the end of a block of imports, and restore the handler of before.
+
+    An import may lose it: compiled modules (numpy and pandas, which Dask imports) drop errors of their lookups, and
+    Python itself those of a weak reference's callback: one in a hundred in trials. A second Ctrl-C does not wait.
+    dask-jobqueue 0.9 replaces the handler: Ctrl-C would be a silent SystemExit.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    heard: list[int] = []
+
+    def wait(number: int, frame: Any) -> None:
+        heard.append(number)
+        if len(heard) > 1:
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if len(heard) == 1:
+            before(heard[0], None)
+
+
+def installed(package: str) -> bool:
+    """Return whether a top-level package can be found; it is not imported."""
+    # find_spec raises for a module that is loaded and has no __spec__ (one made by hand).
+    return sys.modules.get(package) is not None or find_spec(package) is not None
+
+
+def parameters(reference: str) -> tuple[str, ...] | None:
+    """Return the names that a function takes as keywords; None where its package is not installed, or not whole."""
+    module, _, name = reference.partition(":")
+    if not installed(module.partition(".")[0]):
+        return None
+    try:
+        taken = signature(attrgetter(name)(load_module(module))).parameters.values()
+    except (ImportError, AttributeError):
+        return None
+    open_ended = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return tuple(one.name for one in taken if one.kind not in open_ended and one.name != "self")
+
+
+def has_option(row: Backend, name: str) -> bool | None:
+    """Return whether a row accepts an option; None if its package is not installed."""
+    if name in row.controlled:
+        return False
+    if name in row.required or name in row.known:
+        return True
+    if any(name in (parameters(reference) or ()) for reference in row.signatures):
+        return True
+    return None if any(parameters(reference) is None for reference in row.signatures) else False
+
+
+def allowed_options(row: Backend) -> tuple[str, ...]:
+    """Return the options that a row accepts, as far as its packages are installed."""
+    found = [name for reference in row.signatures for name in parameters(reference) or ()]
+    return tuple(name for name in dict.fromkeys(found) if name not in row.controlled)
+
+
+def _name_the_user() -> None:
+    try:
+        getpass.getuser()  # as asyncssh and dask-kubernetes do when they are imported
+    except (KeyError, OSError):
+        from espnet3.parallel.backends.scheduler import submitter  # here: it takes milliseconds to load
+
+        os.environ["LOGNAME"] = submitter()
+
+
+def require_package(row: Backend) -> None:
+    """Raise unless the package of a row is installed."""
+    if not installed(row.package):
+        raise missing(f"env {row.name!r} needs {row.package}, which is not installed", row.package, row.extra)
+    _name_the_user()
+
+
+def load_cluster_class(row: Backend) -> Callable[..., Any]:
+    """Import and return the class of a row's cluster, or for ssh a function."""
+    require_package(row)
+    module, _, name = row.cluster.partition(":")
+    needs = f"env {row.name!r} needs"
+    try:
+        loaded: Callable[..., Any] = getattr(load_module(module), name)
+    except ImportError as error:
+        # dask-cuda without its [cu12] or [cu13] half is such a case.
+        raise missing(
+            f"{needs} {module}, which cannot be imported: {error}", row.package, row.extra
+        ) from error
+    except AttributeError as error:
+        raise missing(f"{needs} {name}, which {module} does not have", row.package, row.extra) from error
+    return loaded
+
+
+def asked(row: Backend, options: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """Return an option of a block; one that is not given is the site's (jobqueue.yaml, the environment)."""
+    if options.get(name) is not None or row.scheduler is None:
+        return options.get(name, default)
+    load_cluster_class(row)  # importing it reads the site's files
+    import dask
+
+    section = options.get("config_name") or row.name
+    return dask.config.get(f"jobqueue.{section}.{name.replace('_', '-')}", default)
+
+
+def pip_line(extra: str) -> str:
+    """Return the command that installs an extra of this package, from where the package itself came.
+
+    pip notes that in `direct_url.json` (PEP 610), and nothing where it was an index.
+    """
+    # these take longer to import than the rest of this package
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        came = json.loads(distribution(_PACKAGE).read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:  # a checkout on sys.path
+        came = {"url": Path(__file__).resolve().parents[3].as_uri(), "dir_info": {"editable": True}}
+    if "dir_info" in came:
+        option = "-e " if came["dir_info"].get("editable") else ""
+        return f"pip install {option}'{unquote(urlsplit(came['url']).path)}[{extra}]'"
+    vcs = f"{came['vcs_info']['vcs']}+" if "vcs_info" in came else ""
+    place = f" @ {vcs}{came['url']}" if came else ""
+    return f"pip install '{_PACKAGE}[{extra}]{place}'"
+
+
+def missing(what: str, package: str, extra: str | None) -> MissingPackageError:
+    """Return the error of a package that cannot be imported, with the line that installs it."""
+    line = pip_line(extra or "dask")
+    return MissingPackageError(f"{what}. Please install {package}: {line}", name=package)

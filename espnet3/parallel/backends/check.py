@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends import job_text
-from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.loading import allowed_options, asked, has_option, installed
-from espnet3.parallel.backends.table import BACKENDS, STRATEGIES
-from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, names_of, problem
+from espnet3.parallel.backends.backend import Backend, Kind, allowed_options, asked, has_option, installed
+from espnet3.parallel.backends.table import BACKENDS, PER_HOST, STRATEGIES
+from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, lists, problem
 from espnet3.parallel.messages import did_you_mean, named, shown
 
 if TYPE_CHECKING:
@@ -37,13 +36,9 @@ _OF_OTHERS = {
     *("job_extra_directives", "job_directives_skip", "job_script_prologue", "job_name", "log_directory"),
     *("worker_extra_args", "hosts", "connect_options", "remote_python", "image", "namespace"),
 }
-_RENAMED = {  # words of ESPnet2 and of job scripts, with their equivalents here
-    **dict.fromkeys(("nj", "inference_nj", "num_workers", "ntasks"), "n_workers"),
-    "partition": "queue",
-    "time": "walltime",
-    "mem": "memory",
-    "cpus_per_task": "cores",
-}
+# words of ESPnet2 and of job scripts, with their equivalents here
+_NUMBER_OF_WORKERS = ("nj", "inference_nj", "num_workers", "ntasks")
+_RENAMED = {"partition": "queue", "time": "walltime", "mem": "memory", "cpus_per_task": "cores"}
 _TWINS = {"account": "project", "project": "account"}  # one option of two names, by the scheduler
 _COMMAND = (
     "there is no such key: env chooses what starts the work (local for run.pl, sge for queue.pl, slurm for "
@@ -57,10 +52,20 @@ _BATCHES = (
     "there is no such key: it is an argument of a runner, and stands beside model in inference.yaml; a training has "
     "dataloader: {train: {batch_size: ...}}"
 )
-_REPLACED = {
-    "batch_size": _BATCHES,
+_MEANT = {  # names that mean something else or nothing here, and the fix
+    **dict.fromkeys(OF_TRAINER, TO_TRAINER),
+    **{name: f"{TO_TRAINER}, as strategy: {name}" for name in STRATEGIES},
+    **{name: f"it is called {meant} here, under options" for name, meant in _RENAMED.items()},
+    **dict.fromkeys(_NUMBER_OF_WORKERS, "it is called n_workers here, beside env"),
     **dict.fromkeys(("train_cmd", "cuda_cmd", "decode_cmd", "cmd"), _COMMAND),
     **dict.fromkeys(("gpu_inference", "ngpu", "num_gpus", "n_gpus", "gpu", "gpus", "gres"), _GPUS),
+    "batch_size": _BATCHES,
+}
+_MEANT_IN_TRAINER = {
+    "parallel": "is a block of its own: move it out of the trainer block",
+    **{name: f"there is no such key: write strategy: {name}" for name in STRATEGIES},
+    "gpus": "there is no such key: write their number as devices, with accelerator: gpu",
+    "batch_size": _BATCHES,
 }
 MISSING = "???"  # OmegaConf's mark of a missing value, which `ParallelConfig` reports
 
@@ -94,18 +99,20 @@ def _refused_name(row: Backend | None, name: Any) -> str:
     if not isinstance(name, str):
         return f"the name of an option is text, not {type(name).__name__}: put it in quotes"
     if row is None:
-        return "set n_workers beside env" if name == "n_workers" else TO_TRAINER * (name in OF_TRAINER)
+        return "set n_workers beside env" if name == "n_workers" else _MEANT.get(name, "")
     if name in row.controlled:
         return f"not an option of {row.name}: {row.controlled[name]}"
     known = has_option(row, name)
-    if meant := "" if known else _elsewhere(name):
-        return meant
-    # None: its package is not installed; the option may be right, and building the cluster names the package
-    if known or (known is None and not (name in _OF_OTHERS and _owners(name))):
-        return ""
+    if known or name in _MEANT:
+        return "" if known else _MEANT[name]
+    others = "" if known is None and name not in _OF_OTHERS else _owners(name)
     instead = _instead(row, name)
-    if others := _owners(name):
+    if others:
         return f"belongs to {others}, not to {row.name}{instead}"
+    if (
+        known is None
+    ):  # without its package: the option may be right, and building the cluster names the package
+        return ""
     guess = did_you_mean(name, allowed_options(row))
     takes = "" if guess or instead else f". It takes the parameters of {row.cluster.replace(':', '.')}"
     lines = "; job_extra_directives has other directives" if takes and row.scheduler else ""
@@ -130,17 +137,6 @@ def _owners(name: str) -> str:
     return ", ".join(each.name for each in BACKENDS.values() if has_option(each, name))
 
 
-def _elsewhere(name: str) -> str:
-    if name in OF_TRAINER:
-        return TO_TRAINER
-    if name in STRATEGIES:
-        return f"{TO_TRAINER}, as strategy: {name}"
-    if name in _RENAMED:
-        meant = _RENAMED[name]
-        return f"it is called {meant} here, {'beside env' if meant == 'n_workers' else 'under options'}"
-    return _REPLACED.get(name, "")
-
-
 def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ...]) -> str:
     """Return the mistake in a key beside `env`, and the fix; "" for a key that resembles no known name."""
     if row is not None and name in row.controlled:
@@ -150,8 +146,8 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
     if name in _OF_OTHERS:
         not_here = f", not of {row.name}" if row else ""
         return f"belongs under options of {_owners(name) or 'another env'}{not_here}{_instead(row, name)}"
-    if meant := _elsewhere(name):
-        return meant
+    if name in _MEANT:
+        return _MEANT[name]
     guess = did_you_mean(name, known)
     if not guess and row is not None:
         guess = did_you_mean(name, allowed_options(row)).replace("?", ", under options?")
@@ -160,15 +156,9 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
 
 def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
     """Return the right place of a key of `parallel` in a `trainer` block; "" for another key."""
-    if name == "parallel":
-        return "is a block of its own: move it out of the trainer block"
-    if name in STRATEGIES:
-        return f"there is no such key: write strategy: {name}"
-    if name == "gpus":
-        return "there is no such key: write their number as devices, with accelerator: gpu"
-    if name == "batch_size":
-        return _BATCHES
-    meant = _RENAMED.get(name, name)
+    if name in _MEANT_IN_TRAINER:
+        return _MEANT_IN_TRAINER[name]
+    meant = "n_workers" if name in _NUMBER_OF_WORKERS else name
     if meant not in known and name not in _OF_OTHERS:
         return ""
     renamed = f", where it is called {meant}" if name != meant else ""
@@ -176,24 +166,29 @@ def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
 
 
 def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -> str:
-    value = options[name]
-    if row is None or is_missing(value):
-        return ""
-    if row.kind is Kind.SSH:
-        from espnet3.parallel.backends.ssh_hosts import refused_ssh_option
-
-        if reason := refused_ssh_option(options, name):
-            return reason
-    if value is None:
+    value, hosts = options[name], options.get("hosts") or []
+    if row is None or value is None or is_missing(value):
         return ""
     if row.scheduler is not None:
         return _refused_by_scheduler(row.scheduler, name, value)
     sort = (_OF_PODS if row.kind is Kind.KUBERNETES else _OF_DASK).get(name)
-    return "" if sort is None else sort.refusal(value)
+    if sort is not None and (refusal := sort.refusal(value)):
+        return refusal
+    per_host = name in PER_HOST and isinstance(value, list) and isinstance(hosts, list)
+    if per_host and len(value) not in (1, len(hosts)):
+        return (
+            f"the list has {len(value)} entries for {len(hosts)} hosts: write one for each host, in the order of "
+            "hosts, or a single one for all"
+        )
+    return ""
 
 
 def _is(kind: type | tuple[type, ...]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kind)
+
+
+def _is_or_lists(kind: type) -> Callable[[Any], bool]:
+    return lambda value: lists(kind)(value if isinstance(value, list) else [value])
 
 
 def _are_resources(value: Any) -> bool:
@@ -210,20 +205,13 @@ def _are_variables(value: Any) -> bool:
     )
 
 
-def _are_modules(value: Any) -> bool:
-    names = [value] if isinstance(value, str) else value
-    return isinstance(names, list) and all(each and isinstance(each, str) for each in names)
-
-
 _MAPPINGS: dict[str, Sort] = {
     name: Fits(_is(Mapping), f"a mapping of names to values, such as {name}: {{port: 0}}")
     for name in ("scheduler_options", "worker_options")
 }
-_THREADS = Whole(least=1, example="threads_per_worker: 4")
 _OF_DASK: dict[str, Sort] = {
     **_MAPPINGS,
-    "threads_per_worker": _THREADS,
-    "nthreads": _THREADS,
+    **dict.fromkeys(("threads_per_worker", "nthreads"), Whole(least=1, example="threads_per_worker: 4")),
     "processes": FLAG,
     "memory_limit": Fits(
         job_text.is_memory_limit,
@@ -231,12 +219,18 @@ _OF_DASK: dict[str, Sort] = {
     ),
     **dict.fromkeys(("host", "interface", "protocol"), Fits(_is(str), "text")),
     "local_directory": Location(job=True),
-    "preload": Fits(_are_modules, "a module, or a list of them, such as preload: [my_tables]"),
+    "preload": Fits(_is_or_lists(str), "a module, or a list of them, such as preload: [my_tables]"),
     "resources": Fits(_is(Mapping), "a mapping of names to numbers, such as resources: {licence: 1}"),
     "env": Fits(
         _are_variables,
         "a mapping of variables to values, such as env: {OMP_NUM_THREADS: 1}; a name has no =, and nothing a NUL",
     ),
+    "hosts": Fits(
+        lambda value: value != [] and lists(str)(value),
+        "a list of host names, such as [node1, node2]; the first runs the scheduler",
+    ),
+    "connect_options": Fits(_is_or_lists(Mapping), "a mapping, or a list with one for each host"),
+    "remote_python": Fits(_is_or_lists(str), "the path of a Python, or a list with one for each host"),
 }
 _MODES = ("CREATE_ONLY", "CREATE_OR_CONNECT", "CONNECT_ONLY")
 # Fields of pods that are read here; the API server checks the rest itself.
@@ -246,33 +240,25 @@ _OF_PODS: dict[str, Sort] = {
         lambda value: getattr(value, "value", value) in _MODES, f"one of {', '.join(_MODES)}"
     ),
     "resources": Fits(_are_resources, "such as resources: {requests: {cpu: 1}, limits: {memory: 16Gi}}"),
-    "image_pull_secrets": names_of("secrets"),
+    "image_pull_secrets": Fits(lists(str), "a list of names of secrets"),
     "env": Fits(_is((Mapping, list)), "a mapping of names to values, or a list of {name: ..., value: ...}"),
     "volume_mounts": Fits(
-        lambda value: isinstance(value, list) and all(isinstance(one, Mapping) for one in value),
-        "a list of mappings, as in a pod: volume_mounts: [{name: data, mountPath: /data}]",
+        lists(Mapping), "a list of mappings, as in a pod: volume_mounts: [{name: data, mountPath: /data}]"
     ),
 }
-
-
-_NUMBERS = Whole(least=1, example="4")
-_SIZES = Fits(job_text.is_size, "a size with its unit, such as 16GB")
-_LISTS = Fits(_is(list), "a list: dask-jobqueue would take a text apart into its letters")
+_LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")
 _OF_JOBS: dict[str, Sort] = {
     **_MAPPINGS,
-    **dict.fromkeys(("memory", "disk"), _SIZES),
-    **dict.fromkeys(("cores", "processes", "job_cpu", "ncpus"), _NUMBERS),
+    **dict.fromkeys(("memory", "disk"), Fits(job_text.is_size, "a size with its unit, such as 16GB")),
+    **dict.fromkeys(("cores", "processes", "job_cpu", "ncpus"), Whole(least=1, example="4")),
     **dict.fromkeys(
-        ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip"), _LISTS
+        _LISTS, Fits(_is(list), "a list: dask-jobqueue would take a text apart into its letters")
     ),
 }
 
 
 def _refused_by_scheduler(scheduler: Scheduler, name: str, value: Any) -> str:
-    from espnet3.parallel.backends.scheduler import SubmitBy  # loaded with the row
-
-    described = scheduler.submit_by is SubmitBy.DESCRIPTION
-    # the lines of a prologue are the user's own, except where it is one value of a description
+    described = not scheduler.mark  # it reads a description, in which a prologue is one value
     if (described or name != "job_script_prologue") and job_text.breaks_lines(value):
         return job_text.BREAKS
     if name == "walltime":

@@ -60,19 +60,13 @@ def walltime_seconds(value: Any, *, minutes_last: bool = False) -> float | None:
     text = str(value).strip().lower()
     if text in _ENDLESS:
         return math.inf
-    days, dash, rest = text.rpartition("-")
-    if re.fullmatch(r"\d+", days) and dash:  # SLURM: days-hours[:minutes[:seconds]]
-        parts = rest.split(":")
-        if all(part.isdigit() for part in parts) and len(parts) <= 3:
-            hours, minutes, seconds = (*map(int, parts), 0, 0)[:3]
-            return int(days) * 86400 + hours * 3600 + minutes * 60 + seconds
-        return None
-    if re.fullmatch(r"\d+(:\d+){1,3}", text):
-        numbers = [int(part) for part in text.split(":")]
-        if minutes_last and len(numbers) == 2:
+    if re.fullmatch(r"\d+-(\d+:){0,2}\d+|(\d+:){1,3}\d+", text):
+        numbers = [int(number) for number in re.split("[-:]", text)]
+        if "-" in text:  # SLURM: days-hours[:minutes[:seconds]]
+            numbers = [*numbers, 0, 0][:4]
+        elif minutes_last and len(numbers) == 2:
             numbers.append(0)
-        weights = (1, 60, 3600, 86400)
-        return sum(n * w for n, w in zip(reversed(numbers), weights, strict=False))
+        return sum(n * w for n, w in zip(reversed(numbers), (1, 60, 3600, 86400), strict=False))
     found = _WORDS.findall(text)
     if found and not re.sub(r"[\s,]|and", "", _WORDS.sub("", text)):
         return round(sum(float(number) * _UNITS[unit[0]] for number, unit in found))

@@ -1,4 +1,4 @@
-"""What this process may use of its machine: processors and memory, and the GPUs that CUDA would show it.
+"""Machines: what this process may use of its own (processors, memory, GPUs), and the hosts of `env: ssh`.
 
 NVML lists the GPUs, and CUDA_VISIBLE_DEVICES chooses among them, without a touch of CUDA. dask-cuda itself counts the
 commas of the variable, so that "", "-1" and "none" would all be one GPU.
@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from espnet3.parallel.backends.backend import GPU_VARIABLE
-from espnet3.parallel.backends.loading import has_option, installed, pip_line
+from espnet3.parallel.backends.backend import GPU_VARIABLE, has_option, installed, missing
 from espnet3.parallel.backends.table import row
-from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +47,8 @@ class Gpu:
 def gpus_of_machine() -> list[Gpu]:
     """Return all GPUs of the machine, each followed by its parts; an empty list without an NVIDIA driver."""
     if not installed("pynvml"):
-        raise MissingPackageError(
-            "env 'local_gpu' counts GPUs with nvidia-ml-py, which is not installed. Please install it: "
-            f"{pip_line('gpu')}",
-            name="pynvml",
+        raise missing(
+            "env 'local_gpu' counts GPUs with nvidia-ml-py, which is not installed", "pynvml", "gpu"
         )
     import pynvml
 
@@ -112,23 +109,21 @@ def chosen_gpus(options: Mapping[str, Any], n_workers: int) -> list[str]:
     variable = os.environ.get(GPU_VARIABLE) if given is None else str(given)
     gpus = gpus_of_machine()
     visible, end = visible_gpus(gpus, variable)
-    because = "" if variable is None else f" with CUDA_VISIBLE_DEVICES={variable!r}"
-    if end:
-        because += f" (which ends for CUDA at {end!r})"
     listed = "; ".join(map(str, visible))
+    if n_workers < len(visible):
+        logger.warning("n_workers = %d of %d visible GPUs: %s", n_workers, len(visible), listed)
     if n_workers <= len(visible):
-        if n_workers < len(visible):
-            logger.warning("n_workers = %d of %d visible GPUs: %s", n_workers, len(visible), listed)
         return devices(visible)
+    because = "" if variable is None else f" with CUDA_VISIBLE_DEVICES={variable!r}"
+    because += f" (which ends for CUDA at {end!r})" if end else ""
     if not gpus:
-        raise ConfigError(
-            f"n_workers = {n_workers}: env local_gpu needs as many GPUs, and NVML finds no GPU on this machine; "
-            "use env: local, or a machine with an NVIDIA driver (see nvidia-smi)"
-        )
-    there = f"are visible{because}: {listed}" if visible else f"is none visible{because}"
-    fix = f"set n_workers: {len(visible)}" if visible else "name some of them"
-    of = "" if len(visible) == len(gpus) else f". The machine has {'; '.join(map(str, gpus))}"
-    raise ConfigError(f"n_workers = {n_workers}: one for each GPU, and there {there}; {fix}{of}")
+        said = "NVML finds no GPU on this machine (see nvidia-smi); use env: local, or another machine"
+    elif visible:
+        said = f"there are visible{because}: {listed}; set n_workers: {len(visible)}"
+    else:
+        said = f"there is none visible{because}; name some of them"
+    whole = "" if len(visible) == len(gpus) else f". The machine has {'; '.join(map(str, gpus))}"
+    raise ConfigError(f"n_workers = {n_workers}: one for each GPU, and {said}{whole}")
 
 
 def devices(gpus: Sequence[Gpu]) -> list[str]:
@@ -203,3 +198,57 @@ def _numbers(path: Path) -> list[int]:
         return [int(word) for word in path.read_text().split() if word.isdigit() and int(word)]
     except OSError:
         return []
+
+
+# --- the hosts of `env: ssh`, in all modes ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SshHost:
+    """A machine that is reached over SSH."""
+
+    name: str  # its name or address
+    connect_options: Mapping[str, Any]  # arguments of `asyncssh.connect` for it
+    python: str | None  # the interpreter there; None: the path of this process's interpreter
+
+
+def ssh_hosts(options: Mapping[str, Any]) -> tuple[SshHost, ...]:
+    """Return all hosts of a block's options, in their order; the first one runs the scheduler of a cluster."""
+    names = options["hosts"]
+    connect = _for_each(options.get("connect_options") or {}, len(names))
+    python = _for_each(options.get("remote_python"), len(names))
+    return tuple(SshHost(*each) for each in zip(names, map(dict, connect), python, strict=True))
+
+
+def worker_hosts(hosts: tuple[SshHost, ...]) -> tuple[SshHost, ...]:
+    """Return the hosts that get workers.
+
+    The first of several runs the scheduler of a cluster. A detached run has no scheduler of that kind and leaves the
+    host out all the same, so that one configuration means the same machines in every mode.
+    """
+    return hosts[1:] or hosts
+
+
+def unreachable(error: BaseException, options: Mapping[str, Any]) -> str:
+    """Return why a host could not be reached, and what to look at."""
+    import asyncio
+
+    import asyncssh
+
+    port = options.get("port", 22)
+    if isinstance(error, asyncssh.HostKeyNotVerifiable):
+        return (
+            f"its host key is not trusted ({error}); add it to known_hosts, or name the file in "
+            "options.connect_options.known_hosts"
+        )
+    if isinstance(error, asyncssh.PermissionDenied):
+        user = options.get("username", "this user")
+        return f"login as {user} was refused ({error}); see connect_options.username and client_keys"
+    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+        return f"no answer on port {port} within {options.get('connect_timeout'):g} s; is the host up?"
+    return f"no connection to port {port}: {error}; see options.hosts and connect_options.port"
+
+
+def _for_each(value: Any, count: int) -> list[Any]:
+    given = value if isinstance(value, list) else [value]
+    return given * count if len(given) == 1 else given

@@ -2,22 +2,226 @@
 
 The record holds facts alone, as text and patterns. `clusters` uses them for the jobs of workers, `detached` for job
 arrays. Reading a queue's output is a pure function, so recorded output and the real command test it alike.
+
+A driver asks whether a job can still bring a worker; a detached run asks what became of a shard: the scheduler's word
+for a job's state answers both (`Meaning`). A job that a listing leaves out is *not known*: a listing may be cut short,
+stale or empty, or come from a server that has just started. Only a word for its end, or the scheduler's answer to a
+question about this very job, says more.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from espnet3.parallel.backends.queue_answers import JobView, Question, filled, given, meaning_of, submitter
-from espnet3.parallel.backends.queue_states import Words
 from espnet3.parallel.errors import ConfigError
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+@\[\]-]*", re.ASCII)
 _LONGEST = 500  # characters of a scheduler's comment: some explain each queue of a site
+_IDS = "{ids}"  # the word of a question's command that stands for many ids
+_AT_ONCE = 200  # ids in one command: the length of a command line has a limit
+
+
+# --- states of a job ---------------------------------------------------------------------------------
+
+
+class QueueState(Enum):
+    """Where a job of workers is; the value completes the sentence "job 7 ..."."""
+
+    WAITING = "waits in the queue"
+    RUNNING = "runs"
+    HELD = "is held and will not start by itself"
+    FAILED = "has failed"
+    EVICTED = "was ended by the scheduler (walltime, preemption, a lost node, or cancelled)"
+    ENDED = "has ended"
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing of the job runs or will run."""
+        return self in (QueueState.FAILED, QueueState.EVICTED, QueueState.ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """The meaning of a scheduler's word for a state."""
+
+    job: QueueState  # for a job that holds workers of a driver
+    shard: str  # for a job that runs a shard of a detached run: the value of its `JobState`
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether a job in this state may still write."""
+        return self.shard in ("pending", "running")
+
+
+Words = Mapping[str, Meaning]
+
+WAITING = Meaning(QueueState.WAITING, "pending")
+RUNNING = Meaning(QueueState.RUNNING, "running")
+HELD = Meaning(QueueState.HELD, "pending")
+STUCK = Meaning(QueueState.HELD, "lost")  # it could not be started, and stays in the queue
+LEAVING = Meaning(QueueState.EVICTED, "running")  # removed, and listed until its process is gone
+FAILED = Meaning(QueueState.FAILED, "lost")
+OUT_OF_MEMORY = Meaning(QueueState.FAILED, "out_of_memory")
+ENDED = Meaning(QueueState.ENDED, "lost")
+EVICTED = Meaning(QueueState.EVICTED, "lost")
+TIMEOUT = Meaning(QueueState.EVICTED, "timeout")
+PREEMPTED = Meaning(QueueState.EVICTED, "preempted")
+NODE_FAIL = Meaning(QueueState.EVICTED, "node_fail")
+CANCELLED = Meaning(QueueState.EVICTED, "cancelled")
+
+
+def words(*lines: tuple[Meaning, str]) -> Words:
+    """Make the mapping of a scheduler's words to their meanings from pairs of a meaning and its words.
+
+    A word stands for every word that begins with it.
+    """
+    return {word: meaning for meaning, listed in lines for word in listed.split()}
+
+
+# --- answers about a job -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job, or one element of a job array, as the queue lists it."""
+
+    meaning: Meaning  # meaning of its state
+    # the scheduler's own word for the state, such as "PENDING"; empty if the job is no longer listed
+    word: str = ""
+    reason: str = ""  # why it waits or is held, where the scheduler gives a reason
+    node: str = ""  # where it runs or ran, where the scheduler names a node
+
+    @property
+    def state(self) -> QueueState:
+        """The meaning of the state for a job that holds workers."""
+        return self.meaning.job
+
+    @property
+    def note(self) -> str:
+        """The scheduler's word and its reason, for a person."""
+        word = f"held ({self.word})" if self.meaning == HELD else self.word
+        return f"{word}: {self.reason}" if self.reason else word
+
+    def __str__(self) -> str:
+        word = f" ({self.word})" if self.word else ""
+        reason = f": {self.reason}" if self.reason else ""
+        node = f" on {self.node}" if self.node else ""
+        return f"{self.state.value}{word}{node}{reason}"
+
+
+GONE = JobView(ENDED)
+NEW = JobView(WAITING)
+
+
+class Known(Enum):
+    """The knowledge of a job, the surest first; the value completes the sentence "the scheduler ..."."""
+
+    LISTED = "lists it as waiting or running"
+    ENDED = "says how it ended"
+    NO_SUCH_JOB = "was asked for this job, and says that there is none"
+    NOT_KNOWN = "has said nothing about it"
+
+
+@dataclass(frozen=True, slots=True)
+class JobAnswer:
+    """A scheduler's answer about one job."""
+
+    known: Known  # kind of answer
+    view: JobView | None = None  # the job in the scheduler's words, where it has words for it
+
+    @classmethod
+    def of(cls, view: JobView) -> JobAnswer:
+        """Return the answer that a job's line in a listing is."""
+        return cls(Known.LISTED if view.meaning.is_alive else Known.ENDED, view)
+
+
+NOT_KNOWN = JobAnswer(Known.NOT_KNOWN)
+NO_SUCH_JOB = JobAnswer(Known.NO_SUCH_JOB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A command about jobs that a listing leaves out, and how its answer is read. Its exit status does not matter."""
+
+    # `{ids}` stands for many jobs, `{id}` for one, `{job}` for a whole array (without any of its elements)
+    command: tuple[str, ...]
+    # pattern of its output about a known job, with `{id}`, `{job}` and `{index}`. Its groups are `word`, or
+    # `ended` for another word, and perhaps `reason`. The last match counts. Empty: this question only finds
+    # out that there is no such job
+    line: str = ""
+    words: Words | None = None  # meanings of the words; empty: those of the listing
+    # pattern of what it prints, on either stream, of a job the scheduler does not have; empty: its answer
+    # never proves that
+    unknown: str = ""
+    # a job that it calls waiting or running may be gone: accounting that missed an end, say
+    only_ends: bool = False
+
+    def commands(self, elements: Mapping[str, tuple[str, str]]) -> list[tuple[list[str], list[str]]]:
+        """Return the commands that ask about elements, each with the ids it asks about."""
+        if _IDS in self.command:
+            at = self.command.index(_IDS)
+            ids = list(elements)
+            parts = [ids[begin : begin + _AT_ONCE] for begin in range(0, len(ids), _AT_ONCE)]
+            return [([*self.command[:at], *part, *self.command[at + 1 :]], part) for part in parts]
+        asked: dict[tuple[str, ...], list[str]] = {}
+        for element, (job, index) in elements.items():
+            command = tuple(filled(part, element, job, index) for part in self.command)
+            asked.setdefault(command, []).append(element)
+        return [(list(command), ids) for command, ids in asked.items()]
+
+    def is_open(self, known: JobAnswer) -> bool:
+        """Return whether what is known of a job leaves this question open: "no such job" does so for its end."""
+        return known is NOT_KNOWN or (known is NO_SUCH_JOB and self.only_ends)
+
+    def read(self, element: str, place: tuple[str, str], said: str, listed: Words) -> JobAnswer:
+        """Read the answer about an element."""
+        names = (re.escape(element), *map(re.escape, place))
+        if self.unknown and re.search(filled(self.unknown, *names), said, re.MULTILINE):
+            return NO_SUCH_JOB
+        found = list(re.finditer(filled(self.line, *names), said, re.MULTILINE)) if self.line else []
+        if not found:
+            return NOT_KNOWN
+        parts = found[-1].groupdict()
+        word = parts["word"] or parts["ended"]
+        meaning = meaning_of(self.words or listed, word)
+        if self.only_ends and meaning.is_alive:
+            return NOT_KNOWN
+        return JobAnswer.of(JobView(meaning, word, given(parts.get("reason") or "")))
+
+
+def filled(text: str, element: str, job: str, index: str) -> str:
+    """Return a word or pattern of a question about one job; a pattern's own braces stay."""
+    return text.replace("{id}", element).replace("{job}", job).replace("{index}", index)
+
+
+def meaning_of(words: Words, word: str) -> Meaning:
+    """Return the meaning of a scheduler's word; an unknown word means that the job waits."""
+    known = max((start for start in words if word.startswith(start)), key=len, default=None)
+    return WAITING if known is None else words[known]
+
+
+def given(text: str) -> str:
+    """Return a field of a list, or "" for a scheduler's word for an empty field."""
+    return "" if text.strip() in ("None", "(null)", "undefined", "-", "n/a") else text.strip()
+
+
+def submitter() -> str:
+    """Return the name by which a scheduler knows this process's user, or the number where no line of passwd has it.
+
+    Not `getpass.getuser`, which believes LOGNAME: under sudo that is another user, without such jobs.
+    """
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+# --- the record --------------------------------------------------------------------------------------
 
 
 class SubmitBy(Enum):
@@ -40,29 +244,25 @@ class Scheduler:
     # `{limit}` running at a time; `{name}` is the job's name
     array: str
     index: str  # shell expression for the index of the element that runs
-    # id of an element as the queue lists it, from `{job}` and `{index}`; empty: each element has an id of its
-    # own, which the submit command prints
+    # id of an element as the queue lists it, from `{job}` and `{index}`; empty: the submit command prints one for each
     element: str
     # patterns of the submit command's line with the id, in the order of trial: sites print lines of their own
     # around it, with numbers in them. Empty: dask-jobqueue's own pattern
     submitted: tuple[str, ...] = ()
     first: int = 1  # index of the first element
     most: int = 1000  # largest index of an element where the site does not set another
-    # command that prints the number of elements the site allows in an array, and the pattern that finds it; 0
-    # means any number
+    # command that prints the number of elements the site allows in an array (0: any), and the pattern that finds it
     site_limit: tuple[tuple[str, ...], str] | None = None
     # directives in place of `array` for one element; None: an array of one element is allowed
     single: tuple[str, ...] | None = None
-    # placeholders of a job's id in dask-jobqueue's names of a worker job's output, and of an element's;
-    # empty: the scheduler itself tells the elements apart
+    # placeholders of a job's id in dask-jobqueue's names of output, and of an element's; empty: none is needed
     element_log: tuple[str, str] | None = None
     cancel: str = "{job}"  # argument of the cancel command for a whole array of the id `{job}`
     naming: str = ""  # pattern of a directive that names the job; its group is the name
     # asks for the names of jobs in the queue, those of `{user}` or the given ones; its line has the groups
     # `job` and `name`. None: the scheduler has no such command
     named: Question | None = None
-    # pattern of a directive that sends a job to another cluster or server, where no other command would find
-    # the job; empty: no directive does
+    # pattern of a directive that sends a job to a cluster or server where no other command finds it; empty: none does
     elsewhere: str = ""
     place: tuple[str, ...] = ()  # variables that send every command there, the usual one first
 
@@ -70,13 +270,11 @@ class Scheduler:
     listing: tuple[str, ...]
     # the same with the elements of job arrays, where `listing` leaves them out
     element_listing: tuple[str, ...] = ()
-    # pattern of `element_listing`'s message on standard error, in place of all jobs, at sites that keep no
-    # ended jobs
+    # pattern of `element_listing`'s message on standard error, in place of all jobs, at sites that keep no ended jobs
     no_history: str = ""
     no_jobs: str = ""  # pattern of a listing's message on standard error where an empty queue is an error
     plain_listing: tuple[str, ...] = ()  # command that lists the elements at sites without history
-    # pattern of a listed job. Its groups are `id`, or `job` and perhaps `index`; `word`; perhaps `reason` and
-    # `node`
+    # pattern of a listed job. Its groups are `id`, or `job` and perhaps `index`; `word`; perhaps `reason` and `node`
     line: str
     words: Words  # meanings of the words for states; an unknown word means that the job waits
     # command that lists the arrays of `{user}` whose elements the scheduler makes one after another, and the
@@ -120,8 +318,6 @@ class Scheduler:
     # pairs of a text and its replacement in a quoted path of a description
     quoting: tuple[tuple[str, str], ...] = ()
 
-    # patterns of names of an element's output, as of `glob`, from `{job}` and `{index}`, beside those with its id
-    printed: tuple[str, ...] = ()
     starved: str = ""  # pattern of the line of a job's output that reports a kill for want of memory
     expired: str = ""  # pattern of the line of a job's output that reports a kill at the walltime
     # directives that have an element queued again after preemption or the loss of its node, or when it exits
@@ -214,6 +410,30 @@ class Scheduler:
                 given(parts.get("node", "")),
             )
         return views
+
+    def inquire(
+        self,
+        places: Mapping[str, tuple[str, str]],
+        ask: Callable[[list[str]], tuple[int, str] | None],
+    ) -> dict[str, JobAnswer]:
+        """Ask about jobs that a listing leaves out, given their parts (`parts_of`).
+
+        `ask` runs a command and returns its exit status and its output on both streams; None: it did not answer.
+        """
+        found = dict.fromkeys(places, NOT_KNOWN)
+        for question in self.questions:
+            asked = {element: places[element] for element, known in found.items() if question.is_open(known)}
+            for command, about in question.commands(asked):
+                answered = ask(command)
+                if answered is None:
+                    break
+                status, text = answered
+                read = {one: question.read(one, places[one], text, self.words) for one in about}
+                said = {one: answer for one, answer in read.items() if answer is not NOT_KNOWN}
+                found.update(said)
+                if status != 0 and not said:
+                    break  # it fails without a word about any of them: so would the next one
+        return found
 
     def ask_comment(self, element: str) -> list[str]:
         """Return the command that asks why a job or an element waits."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from espnet3.parallel.backends.backend import batch_backend
-from espnet3.parallel.backends.queue_answers import Question
-from espnet3.parallel.backends.queue_states import (
+from espnet3.parallel.backends.scheduler import (
     CANCELLED,
     ENDED,
     EVICTED,
@@ -18,9 +17,11 @@ from espnet3.parallel.backends.queue_states import (
     STUCK,
     TIMEOUT,
     WAITING,
+    Question,
+    Scheduler,
+    SubmitBy,
     words,
 )
-from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 
 _NAME = r"[ =]*(\"[^\"]*\"|'[^']*'|[^\s\"']+)"  # of a job, behind the option for it
 _NOT_ON = r"(?:h|hostname)=!\(?([^(),\s\"']+)\)?"  # nodes that a job of SGE keeps away from

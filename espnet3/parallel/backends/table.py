@@ -13,8 +13,7 @@ from functools import cache, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from espnet3.parallel.backends.backend import GPU_VARIABLE, LAYER, Backend, Kind
-from espnet3.parallel.backends.loading import load_module
+from espnet3.parallel.backends.backend import GPU_VARIABLE, LAYER, Backend, Kind, load_module
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
@@ -27,17 +26,17 @@ GROUP = "espnet3.parallel.backends"
 WITHOUT_DASK = frozenset(
     {"threads_per_worker", "memory_limit", "env", "preload", "processes", "silence_logs"}
 )
+PER_HOST = ("connect_options", "remote_python")  # options of ssh that may be lists, an entry for each host
 
 _LOCAL = {
     **LAYER,
-    "start": "LocalCluster ignores it",
+    **dict.fromkeys(
+        ("start", "nanny", "supervisor", "scheduler", "scheduler_ip"), "the cluster sets it itself"
+    ),
     "ip": "LocalCluster replaced it: use host",
     "nthreads": "LocalCluster overwrites it: use threads_per_worker",
     "dashboard": "LocalCluster overwrites it: use dashboard_address and worker_dashboard_address",
-    "nanny": "the cluster connects each worker with its nanny",
-    "supervisor": "espnet3.parallel forks and watches the workers itself",
     "gpus": "env: local_gpu has one worker for each GPU",
-    **dict.fromkeys(("scheduler", "scheduler_ip"), "the cluster tells each worker the scheduler's address"),
 }
 _LOCAL_INSTEAD = {
     **dict.fromkeys(("cores", "threads"), "use n_workers and threads_per_worker"),
@@ -79,9 +78,8 @@ _LOCAL_ROWS = (
         controlled={
             **_LOCAL,
             "processes": "a GPU worker is always a process",
-            "config": "LocalCUDACluster gives it to the workers itself",
+            **dict.fromkeys(("config", "plugins"), "LocalCUDACluster sets it itself"),
             "env": "LocalCUDACluster overwrites it; workers inherit the variables of this process",
-            "plugins": "LocalCUDACluster overwrites it with its own",
         },
         instead=_LOCAL_INSTEAD,
         known=(WITHOUT_DASK - {"env", "processes"}) | {GPU_VARIABLE},

@@ -24,8 +24,8 @@ from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends import Backend, load_cluster_class
+from espnet3.parallel.backends.backend import asked
 from espnet3.parallel.backends.job_text import quoted_word
-from espnet3.parallel.backends.loading import asked
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters import options as block_options
 from espnet3.parallel.clusters.arrays import Arrays, array_script

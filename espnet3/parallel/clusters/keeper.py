@@ -22,8 +22,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
-from espnet3.parallel.backends.queue_states import QueueState
+from espnet3.parallel.backends.scheduler import GONE, NEW, JobView, Known, QueueState
 from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.dask_compat.clusters import add_specs, start_missing
 from espnet3.parallel.errors import SubmissionError

@@ -13,9 +13,8 @@ from typing import Any
 import dask
 import psutil
 
-from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.backend import Backend, asked
 from espnet3.parallel.backends.job_text import quoted_word, quoted_words
-from espnet3.parallel.backends.loading import asked
 from espnet3.parallel.backends.machine import asks_for_gpus
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH
 from espnet3.parallel.dask_compat import worker_arguments

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.backends.loading import installed, pip_line
+from espnet3.parallel.backends.backend import installed, pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.ledger.errors import LedgerError

@@ -23,7 +23,8 @@ from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface, SpecCluster
 
 from espnet3.parallel.backends import Backend, load_cluster_class
-from espnet3.parallel.backends.ssh_hosts import PER_HOST, SshHost, ssh_hosts, unreachable, worker_hosts
+from espnet3.parallel.backends.machine import SshHost, ssh_hosts, unreachable, worker_hosts
+from espnet3.parallel.backends.table import PER_HOST
 from espnet3.parallel.clusters.keeper import came_back
 from espnet3.parallel.clusters.options import own_scratch
 from espnet3.parallel.clusters.security import PRELOAD, RunCertificate, certificate_for

@@ -14,7 +14,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.backends import Kind, row
-from espnet3.parallel.backends.ssh_hosts import ssh_hosts, worker_hosts
+from espnet3.parallel.backends.machine import ssh_hosts, worker_hosts
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.engine.inside import SCRIPTS, RunReachedError
 from espnet3.parallel.env_provider import state_now

@@ -10,7 +10,6 @@ cancels jobs together (`JobsToCancel`).
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import logging
 import os
 import re
@@ -27,9 +26,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, JobView, Known, answer_of, inquire
-from espnet3.parallel.backends.queue_states import HELD, WAITING
-from espnet3.parallel.backends.scheduler import Scheduler
+from espnet3.parallel.backends.scheduler import (
+    HELD,
+    NOT_KNOWN,
+    WAITING,
+    JobAnswer,
+    JobView,
+    Known,
+    Scheduler,
+)
 from espnet3.parallel.errors import ConfigError, SubmissionError
 
 logger = logging.getLogger(__name__)
@@ -195,9 +200,9 @@ class Listing:
             view = self.views[element]
             whole = self.views.get(scheduler.cancel.format(job=job)) if index else None
             held = whole is not None and whole.meaning == HELD and view.meaning == WAITING
-            return answer_of(whole if held and whole is not None else view)
+            return JobAnswer.of(whole if held and whole is not None else view)
         if index and int(index) >= self.to_come.get(job, int(index) + 1):
-            return answer_of(_TO_COME)
+            return JobAnswer.of(_TO_COME)
         return NOT_KNOWN
 
 
@@ -243,7 +248,7 @@ def answers(
             return None
         return said.status, said.all
 
-    return listing, {**found, **inquire(scheduler.questions, left, scheduler.words, asked)}
+    return listing, {**found, **scheduler.inquire(left, asked)}
 
 
 class Outputs:
@@ -266,9 +271,8 @@ class Outputs:
         job, index = self._scheduler.parts_of(element)
         own = rf"(?<!\d){re.escape(job)}"
         own = rf"{own}\D{{1,2}}{index}(?!\d)|(?<!\d[-._\[]){own}\D*$" if index else rf"{own}\D*$"
-        told = [fnmatch.translate(one.format(job=job, index=index)) for one in self._scheduler.printed]
-        name, numbers = re.compile("|".join([own, *told])), re.findall(r"\d+", job)
-        keys = [""] if told or not numbers else [*filter(None, [index]), f"{numbers[-1]}$"]
+        name, numbers = re.compile(own), re.findall(r"\d+", job)
+        keys = [*filter(None, [index]), f"{numbers[-1]}$"] if numbers else [""]
         near = {file for key in keys for file in self._files.get(key, [])}
         own_files = [file for file in near if name.search(file.name) and not _NO_OUTPUT.search(file.name)]
         return sorted(file for file in own_files if file.is_file() and file.stat().st_size)

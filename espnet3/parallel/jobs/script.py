@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import Backend
+from espnet3.parallel.backends.backend import asked, parameters
 from espnet3.parallel.backends.job_text import clock, walltime_seconds
-from espnet3.parallel.backends.loading import asked, parameters
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.errors import ConfigError
 

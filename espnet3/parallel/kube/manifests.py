@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from espnet3.parallel.backends.queue_answers import submitter
+from espnet3.parallel.backends.scheduler import submitter
 from espnet3.parallel.jobs.script import import_path
 
 RUN = "espnet3-run"  # the label by which everything that belongs to a run is found

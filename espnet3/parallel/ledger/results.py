@@ -192,7 +192,7 @@ def table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:
         import pandas
     except ImportError as error:
         # here: jobs, which import this, need none of it
-        from espnet3.parallel.backends.loading import pip_line
+        from espnet3.parallel.backends.backend import pip_line
 
         raise MissingPackageError(
             f"to_pandas needs pandas, which is not installed. Please install it: {pip_line('report')}",

@@ -63,9 +63,8 @@ class MemoryWatch:
     def end_of(self, pid: int, status: int) -> ProcessEnd:
         """Return how a process ended, from its wait status."""
         used = self._over.pop(pid, 0)
-        if not used:
-            return ProcessEnd.from_wait_status(status)
-        return ProcessEnd.from_wait_status(status, MEMORY_LIMIT, used, self._limit or 0)
+        code, reason = os.waitstatus_to_exitcode(status), MEMORY_LIMIT if used else ""
+        return ProcessEnd.from_returncode(code, reason, used, self._limit or 0)
 
 
 def _next_look() -> float:

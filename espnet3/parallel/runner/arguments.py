@@ -75,16 +75,11 @@ def check_builds(provider: Any) -> None:
 
     Making the runner accepts any provider, as its own methods may be used without an env.
     """
-    if isinstance(provider, type):
-        made = provider.__qualname__
-        raise ConfigError(
-            f"the provider must be an object, and {made} is the class: make one, {made}(config)"
-        )
     build = inspect.getattr_static(provider, "build_env_local", None)
-    if build is None or not callable(provider.build_env_local):
+    if isinstance(provider, type) or build is None or not callable(provider.build_env_local):
         raise ConfigError(
-            f"the provider must have a method build_env_local, and {shown(provider)} has none: derive a class from "
-            "EnvironmentProvider that returns the env from it, and make it: MyProvider(config)"
+            f"the provider must have a method build_env_local, and {shown(provider)} has none to call: derive a class "
+            "from EnvironmentProvider that returns the env from it, and give an object of it: MyProvider(config)"
         )
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.backends.loading import installed, interrupts_wait, pip_line
+from espnet3.parallel.backends.backend import installed, interrupts_wait, pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.engine.loop import run_items

@@ -9,17 +9,9 @@ import pytest
 from dask import config as dask_config
 from packaging.requirements import Requirement
 
-from espnet3.parallel.backends import (
-    BACKENDS,
-    allowed_options,
-    has_option,
-    installed,
-    load_cluster_class,
-    option_problems,
-    row,
-)
-from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.loading import pip_line
+from espnet3.parallel.backends import BACKENDS, load_cluster_class, row
+from espnet3.parallel.backends.backend import Backend, Kind, allowed_options, has_option, installed, pip_line
+from espnet3.parallel.backends.check import option_problems
 from espnet3.parallel.errors import MissingPackageError
 
 JOBQUEUE = [name for name, backend in BACKENDS.items() if backend.scheduler]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel.backends.loading import pip_line
+from espnet3.parallel.backends.backend import pip_line
 
 ROOT = Path(__file__).resolve().parents[3]
 INDEX = "pip install 'espnet3-parallel[gpu]'"
@@ -64,7 +64,7 @@ import os, signal, sys
 from pathlib import Path
 Path("interrupted.py").write_text("import os, signal\\n" + {inside!r} + "\\nDONE = True\\n")
 sys.path.insert(0, "")
-from espnet3.parallel.backends.loading import interrupts_wait
+from espnet3.parallel.backends.backend import interrupts_wait
 signal.signal(signal.SIGINT, {handler})
 before = signal.getsignal(signal.SIGINT)
 try:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.backends.queue_answers import JobAnswer, Known, inquire, submitter
+from espnet3.parallel.backends.scheduler import JobAnswer, Known, submitter
 
 SCONTROL = """\
 JobId=21 ArrayJobId=20 ArrayTaskId=1 JobName=espnet3-run
@@ -84,7 +84,7 @@ def answers(name: str, element: str, *said: str) -> JobAnswer:
     def ask(command: list[str]) -> tuple[int, str]:
         return 0, texts.get(tuple(command), "")
 
-    return inquire(scheduler.questions, {element: place}, scheduler.words, ask)[element]
+    return scheduler.inquire({element: place}, ask)[element]
 
 
 @pytest.mark.parametrize("line", READ.strip().splitlines())

@@ -6,7 +6,7 @@ import pytest
 
 from espnet3.parallel import MissingPackageError
 from espnet3.parallel.backends import machine
-from espnet3.parallel.backends.loading import pip_line
+from espnet3.parallel.backends.backend import pip_line
 from espnet3.parallel.backends.machine import Gpu
 from espnet3.parallel.clusters.client import gpu_options
 from espnet3.parallel.config import ParallelConfig

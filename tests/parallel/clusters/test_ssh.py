@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import ConfigError, MissingPackageError, get_client, parallel_map, set_parallel
-from espnet3.parallel.backends.loading import pip_line
-from espnet3.parallel.backends.ssh_hosts import ssh_hosts, worker_hosts
+from espnet3.parallel.backends.backend import pip_line
+from espnet3.parallel.backends.machine import ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import NoWorkersError
 from tests.parallel.clusters.ssh_server import HOSTS, ssh_server

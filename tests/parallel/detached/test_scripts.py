@@ -8,7 +8,8 @@ from typing import Any
 import dask
 import pytest
 
-from espnet3.parallel.backends import BACKENDS, SubmitBy
+from espnet3.parallel.backends import BACKENDS
+from espnet3.parallel.backends.scheduler import SubmitBy
 from espnet3.parallel.detached.launch.job_arrays import (
     ScriptFacts,
     body,

@@ -23,10 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, Scheduler, load_cluster_class, row
-from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, JobView, Known
-from espnet3.parallel.backends.queue_states import ENDED as WITHOUT_ERROR
-from espnet3.parallel.backends.queue_states import STUCK
-from espnet3.parallel.backends.scheduler import check_ids
+from espnet3.parallel.backends.scheduler import ENDED as WITHOUT_ERROR
+from espnet3.parallel.backends.scheduler import NOT_KNOWN, STUCK, JobAnswer, JobView, Known, check_ids
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, Queue, said_its_end

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import Kind, row
-from espnet3.parallel.backends.queue_answers import submitter
+from espnet3.parallel.backends.scheduler import submitter
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import items_to_json
 from espnet3.parallel.detached.launch import asking, job_arrays, kube_jobs, supervisors

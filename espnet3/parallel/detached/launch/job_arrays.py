@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
+from espnet3.parallel.backends.backend import asked
 from espnet3.parallel.backends.job_text import quoted_word
-from espnet3.parallel.backends.loading import asked
-from espnet3.parallel.backends.queue_answers import Known
-from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
+from espnet3.parallel.backends.scheduler import Known, Scheduler, SubmitBy, check_ids
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch import asking

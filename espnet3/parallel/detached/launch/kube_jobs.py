@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import row
-from espnet3.parallel.backends.loading import require_package
+from espnet3.parallel.backends.backend import require_package
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch.asking import noted

@@ -15,9 +15,8 @@ import time
 from typing import TYPE_CHECKING
 
 from espnet3.parallel.backends import Kind, row
-from espnet3.parallel.backends.loading import require_package
-from espnet3.parallel.backends.machine import chosen_gpus
-from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, unreachable, worker_hosts
+from espnet3.parallel.backends.backend import require_package
+from espnet3.parallel.backends.machine import SshHost, chosen_gpus, ssh_hosts, unreachable, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervising import READY, SUPERVISING
 from espnet3.parallel.detached.job_spec import in_folder, interpreter, job_environment
@@ -39,12 +38,11 @@ _SECONDS = 60.0  # a host that has not answered by then is given up
 
 
 def check(config: ParallelConfig) -> None:
-    """Raise where this machine has fewer GPUs than jobs at a time, asyncssh is missing, or the hosts are wrong."""
+    """Raise where this machine has fewer GPUs than jobs at a time, or asyncssh is missing."""
     if row(config.env).kind is Kind.GPU:
         chosen_gpus(config.options, config.n_workers)
     elif row(config.env).kind is Kind.SSH:
         require_package(row(config.env))
-        ssh_hosts(config.options)
 
 
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
-from espnet3.parallel.backends.queue_answers import submitter
+from espnet3.parallel.backends.scheduler import submitter
 from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
 from espnet3.parallel.config import DetachedSettings
 from espnet3.parallel.detached.job_spec import load

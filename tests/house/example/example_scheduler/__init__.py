@@ -1,7 +1,7 @@
 """A batch scheduler that nobody has, as another package would add it: this record, and a job class for its header."""
 
 from espnet3.parallel.backends import Scheduler, batch_backend
-from espnet3.parallel.backends.queue_states import ENDED, EVICTED, FAILED, RUNNING, WAITING, words
+from espnet3.parallel.backends.scheduler import ENDED, EVICTED, FAILED, RUNNING, WAITING, words
 
 BACKEND = batch_backend(
     "example",
@@ -28,7 +28,6 @@ BACKEND = batch_backend(
         minutes_last=True,
         writes_seconds=False,
         extra=("--log=out-%J-%I.txt",),
-        printed=("out-{job}-{index}.txt",),
         starved="memory limit passed",
     ),
     package="example_scheduler",

@@ -245,8 +245,10 @@ def _proof(key: bytes, who: bytes, theirs: bytes, mine: bytes) -> bytes:
 
 
 def _exactly(sock: socket.socket, n: int) -> bytes:
-    data = b""
+    data, begin = b"", time.monotonic()
     while len(data) < n:
+        if time.monotonic() - begin > (sock.gettimeout() or float("inf")):  # a byte now and then
+            raise TimeoutError("the other end took too long for the handshake")
         more = sock.recv(n - len(data))
         if not more:
             raise ChannelClosedError("the other end closed during the handshake")

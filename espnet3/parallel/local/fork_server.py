@@ -83,9 +83,6 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": st
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-_MOST_TEXT = 1 << 17  # MAX_ARG_STRLEN of Linux: bytes of one variable, with its name
-
-
 class ForkServer:
     """The driver's handle of one server process. Its methods are for one thread unless they say otherwise.
 
@@ -120,7 +117,10 @@ class ForkServer:
             ours.close()
             if getattr(error, "errno", None) in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
                 raise
-            raise ConfigError(_why_not_started(error, env)) from error
+            raise ConfigError(
+                f"workers cannot be started: {error}. sys.executable = {sys.executable!r} must be the path of a Python "
+                "interpreter that can be run, and the environment variables must not be too many or too long for it"
+            ) from error
         finally:
             theirs.close()
             os.close(fd)
@@ -200,20 +200,6 @@ def _null_if_closed(fd: int) -> int | None:
     except OSError:  # else a file of the new process would get its number, and what items print
         return subprocess.DEVNULL
     return None
-
-
-def _why_not_started(error: Exception, env: Mapping[str, str]) -> str:
-    if getattr(error, "errno", None) != errno.E2BIG:
-        return (
-            f"workers cannot be started: sys.executable = {sys.executable!r} is not the path of a Python "
-            f"interpreter that can be run ({getattr(error, 'strerror', error)}); set it to one"
-        )
-    size, name = max((len(os.fsencode(f"{name}={value}")) + 1, name) for name, value in env.items())
-    return (
-        f"workers cannot be started: the environment is too large for a new process, and its variable {name} takes "
-        f"{size:,} bytes of it (Linux: at most {_MOST_TEXT:,} in one variable, and a quarter of the stack's limit "
-        "in all); write its value to a file, and set the variable to the file's path"
-    )
 
 
 def boot_of(env: Mapping[str, str], **more: Any) -> dict[str, Any]:

@@ -117,10 +117,13 @@ class ForkServer:
             ours.close()
             if getattr(error, "errno", None) in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
                 raise
-            raise ConfigError(
-                f"workers cannot be started: {error}. sys.executable = {sys.executable!r} must be the path of a Python "
-                "interpreter that can be run, and the environment variables must not be too many or too long for it"
-            ) from error
+            why = f"sys.executable = {sys.executable!r} must be the path of a Python interpreter that can be run"
+            if getattr(error, "errno", None) == errno.E2BIG:
+                size, name = max(
+                    (len(os.fsencode(f"{name}={value}")) + 1, name) for name, value in env.items()
+                )
+                why = f"the variable {name} takes {size:,} bytes, and Linux takes 131,072 of one: use a file for it"
+            raise ConfigError(f"workers cannot be started ({error}): {why}") from error
         finally:
             theirs.close()
             os.close(fd)

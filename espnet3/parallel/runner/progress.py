@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ class Report:
             self._kinds[failure.error_type] = count + 1, first
         if self._bar is not None and time.perf_counter() - self._drawn > _DRAW:
             self._draw()
-        self._nones.see(values, failed)
+        self._nones.see(values)
         self._check()
 
     def summary(self) -> RunSummary:
@@ -202,11 +202,10 @@ class _NoneWatch:
         self._total = total
         self._left = min(total, _ENOUGH) if total > 1 else 0  # results to look at; a single None may be meant
 
-    def see(self, values: Sequence[Any], failed: Sequence[int] = ()) -> None:
+    def see(self, values: Iterable[Any]) -> None:
         if not self._left:
             return
-        skip = set(failed)
-        for value in islice((one for at, one in enumerate(values) if at not in skip), self._left):
+        for value in islice((one for one in values if not isinstance(one, ItemFailure)), self._left):
             if value is not None and not (type(value) is bytes and _NO_RESULT.search(value)):
                 self._left = 0
                 return
@@ -220,8 +219,7 @@ class _NoneWatch:
 
 def look_for_nones(name: str, results: Sequence[Any]) -> None:
     """Warn if the first results of a finished run are all None."""
-    kept = (value for value in results if not isinstance(value, ItemFailure))
-    _NoneWatch(name, len(results)).see(list(islice(kept, _ENOUGH)))
+    _NoneWatch(name, len(results)).see(results)
 
 
 # --- the figures in words ---------------------------------------------------------------------------
@@ -404,12 +402,9 @@ def _in_notebook() -> bool:
 
 
 def _bar_class() -> Any:
-    if not _in_notebook():
-        from tqdm import tqdm
-
-        return tqdm
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a notebook without ipywidgets gets the bar of a terminal
-        from tqdm.auto import tqdm as of_a_notebook
+        # it calls itself experimental; a notebook without ipywidgets gets the bar of a terminal
+        warnings.simplefilter("ignore")
+        from tqdm.autonotebook import tqdm
 
-    return of_a_notebook
+    return tqdm

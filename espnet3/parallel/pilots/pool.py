@@ -27,8 +27,7 @@ from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.engine.watch import Late
 from espnet3.parallel.engine.work import Chunk
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.pilots.channel import Channel, greet_worker
-from espnet3.parallel.pilots.mark import InFlight, Window
+from espnet3.parallel.pilots.channel import Channel, InFlight, Window, greet_worker
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.records import ProcessEnd
 

@@ -26,9 +26,8 @@ from espnet3.parallel.engine.watch import Late, end_process, late_in
 from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
+from espnet3.parallel.pilots.channel import SETUP, Channel, ChannelClosedError, Mark, connect, pickle_parts
 from espnet3.parallel.pilots.log_records import Hearing, Outlet
-from espnet3.parallel.pilots.mark import SETUP, Mark
 from espnet3.parallel.pilots.protocol import (
     Hello,
     Report,
@@ -100,7 +99,7 @@ class Slots:
 
     def is_needed(self) -> bool:
         """Return whether the driver waits for a chunk that was in hand when `leave` was called."""
-        return any(pilot.is_needed() for pilot in list(self._pilots))
+        return any(pilot.busy and not pilot.channel.at_end() for pilot in list(self._pilots))
 
     def end(self, seconds: float) -> None:
         """Let the items in hand go on, so many seconds at most, and slots drop their envs: the process ends."""
@@ -214,10 +213,6 @@ class Pilot:
             self.channel.close()
         finally:
             self.busy = False
-
-    def is_needed(self) -> bool:
-        """Return whether the driver waits for this slot's chunk."""
-        return self.busy and not self.channel.at_end()
 
     def _send(self, message: Any) -> None:
         with self._send_lock:

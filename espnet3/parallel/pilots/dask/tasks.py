@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
-from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
-from espnet3.parallel.pilots.mark import Mark
+from espnet3.parallel.pilots.channel import ChannelClosedError, Mark, pickle_parts
 from espnet3.parallel.pilots.pool import Slot, SlotClaim
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import Pilot, Slots

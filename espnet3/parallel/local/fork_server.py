@@ -127,15 +127,13 @@ class ForkServer:
         finally:
             theirs.close()
             os.close(fd)
-        self._waiting: list[Callable[[int], None]] = []
+        self._asked: list[tuple[Callable[[int], None], Callable[[int, int], None]]] = []  # as given to `fork`
         self._on_exit: dict[int, Callable[[int, int], None]] = {}
-        self._exits: list[Callable[[int, int], None]] = []
         self._inbox = b""
 
     def fork(self, fd: int, on_pid: Callable[[int], None], on_exit: Callable[[int, int], None]) -> None:
         """Ask for a worker that talks over `fd`; `read_events` calls `on_pid` and `on_exit` (pid, wait status)."""
-        self._waiting.append(on_pid)
-        self._exits.append(on_exit)
+        self._asked.append((on_pid, on_exit))
         socket.send_fds(self.sock, [b"F"], [fd])
 
     def remove_at_end(self, folder: str) -> None:
@@ -159,17 +157,14 @@ class ForkServer:
         except OSError:
             data = b""
         if not data:
-            waiting, self._waiting = self._waiting, []
-            for on_pid in waiting:
-                on_pid(0)
             return False
         self._inbox += data
         while len(self._inbox) >= EVENT.size:
             kind, pid, status = EVENT.unpack_from(self._inbox)
             self._inbox = self._inbox[EVENT.size :]
             if kind == b"P":
-                self._on_exit[pid] = self._exits.pop(0)
-                self._waiting.pop(0)(pid)
+                on_pid, self._on_exit[pid] = self._asked.pop(0)
+                on_pid(pid)
             else:
                 self._on_exit.pop(pid)(pid, status)
         return True

@@ -15,7 +15,6 @@ Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -160,18 +159,13 @@ def block_of(head: dict[str, Any], values: list[Any], worker: str) -> Block:
 def portable(
     items: Any, block: Block, head: dict[str, Any], policy: Policy, worker: str
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Make a block's values travel one by one: by pickle, else by value, else as a failure in its place."""
+    """Return a block's values with a failure in the place of each one that cannot travel."""
     values: list[Any] = []
     failed = list(block.failed)
     for position, value in enumerate(block.values):
         try:
-            pickle.dumps(value, 5)
+            pickling.dumps(value)
             values.append(value)
-            continue
-        except ANYTHING:
-            pass
-        try:
-            values.append(Pickled(pickling.dumps(value)))
             continue
         except ANYTHING as reason:  # recorded as this item's failure
             wrong = TypeError(
@@ -185,15 +179,3 @@ def portable(
         failed.append(position)
         values.append(failure)
     return values, {**head, "failed": sorted(failed)}
-
-
-class Pickled:
-    """A value that plain pickle could not pickle (a class made in a script, a lambda)."""
-
-    __slots__ = ("blob",)
-
-    def __init__(self, blob: bytes) -> None:
-        self.blob = blob
-
-    def __reduce__(self) -> Any:
-        return pickle.loads, (self.blob,)

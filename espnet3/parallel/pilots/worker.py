@@ -343,15 +343,13 @@ class Pilot:
         try:
             return pickle_parts(("done", run_id, head, values))
         except ANYTHING as error:  # some result needs more than pickle (a class made in a script) ...
-            if self.process.replaced and spoilt_cuda(
-                error
-            ):  # or is on a GPU, where the kernel of any of them failed
+            if self.process.replaced and spoilt_cuda(error):  # or is on a GPU, where some kernel has failed
                 leave(late_in(items, 0, len(values), block.seconds, None, error=error))
         try:
             return pickle_parts(("done", run_id, head, values), Pickler)
         except ANYTHING:  # ... or cannot travel at all
             values, head = portable(items, block, head, policy, self.worker)
-            return pickle_parts(("done", run_id, head, values))
+            return pickle_parts(("done", run_id, head, values), Pickler)
 
     def _on_end(self, run_id: int) -> None:
         _, spec = self.calls.pop(run_id, (None, None))

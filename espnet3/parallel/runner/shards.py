@@ -45,6 +45,7 @@ from espnet3.parallel.timing.recorder import ItemTimes, TimesRecorder
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.folder import OpenRun
     from espnet3.parallel.pilots.protocol import RunSpec
+    from espnet3.parallel.runner.run import Run
 
 SHARDS = 64  # per run: enough to keep 8 workers busy, few enough to look at
 # So few indices are a trial of a recipe: ESPnet3's tests expect one shard for two or three, two for four
@@ -280,25 +281,29 @@ def failed_elsewhere(folder: OpenRun, left: Sequence[Shard]) -> int:
 
 
 def run_shards(
-    folder: OpenRun,
-    left: Sequence[Shard],
-    spec: RunSpec,
-    launch: Launch,
-    policy: Policy,
-    report: Report,
-    recorder: TimesRecorder,
+    run: Run, folder: OpenRun, left: Sequence[Shard], spec: RunSpec, launch: Launch, report: Report
 ) -> None:
-    """Run shards to their end."""
+    """Run those shards of a run to their end that are left."""
+    write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
     if not left:
         return
     with writing(folder.path):
         for shard in left:  # an earlier driver's marks: its death took its workers along, and blames no item
             _take_mark(shard)
-    run = _Driver(folder, policy, report, {})
+    hooks = Hooks.of(type(run.runner), run.batch_forward is not None)
+    spec = replace(
+        spec,
+        one=make_shard_function(hooks, run.policy, run.keeps),
+        many=None,
+        policy=Policy(on_error="record", poison_after=0),  # of shards; their items have their own
+        check=hooks.check,
+    )
+    driver = _Driver(folder, run.policy, report, {})
     work = Work(left, [shard.cost for shard in left])
+    recorder = TimesRecorder(folder.append_times, run.items, run.cost)
     with closing(launch(spec, work)) as pairs, recorder:
         for chunk, block in pairs:
-            run.take(chunk, block, work)
+            driver.take(chunk, block, work)
             recorder.workers(report.tally)
             _note_times(recorder, chunk, block)
 

@@ -45,7 +45,6 @@ from espnet3.parallel.timing.recorder import ItemTimes, TimesRecorder
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.folder import OpenRun
     from espnet3.parallel.pilots.protocol import RunSpec
-    from espnet3.parallel.runner.run import Run
 
 SHARDS = 64  # per run: enough to keep 8 workers busy, few enough to look at
 # So few indices are a trial of a recipe: ESPnet3's tests expect one shard for two or three, two for four
@@ -281,9 +280,9 @@ def failed_elsewhere(folder: OpenRun, left: Sequence[Shard]) -> int:
 
 
 def run_shards(
-    run: Run, folder: OpenRun, left: Sequence[Shard], spec: RunSpec, launch: Launch, report: Report
+    run: Any, folder: OpenRun, left: Sequence[Shard], spec: RunSpec, launch: Launch, report: Report
 ) -> None:
-    """Run those shards of a run to their end that are left."""
+    """Run those shards of a run (`run.Run`) to their end that are left."""
     write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
     if not left:
         return

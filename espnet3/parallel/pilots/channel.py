@@ -117,16 +117,16 @@ class Channel:
         except OSError:  # closed here, or broken
             return True
 
-    def send(self, obj: Any) -> int:
-        """Send one object and return the bytes it took."""
-        return self.send_parts(*pickle_parts(obj))
+    def send(self, obj: Any) -> None:
+        """Send one object."""
+        self.send_parts(*pickle_parts(obj))
 
-    def send_parts(self, out: _Parts, buffers: list[pickle.PickleBuffer]) -> int:
+    def send_parts(self, out: _Parts, buffers: list[pickle.PickleBuffer]) -> None:
         """Send what `pickle_parts` made."""
         head = [_HEAD.pack(out.size, len(buffers))]
         raw = [b.raw() for b in buffers]
         head.extend(_SIZE.pack(r.nbytes) for r in raw)
-        return self._write([b"".join(head), *out.parts, *raw])
+        self._write([b"".join(head), *out.parts, *raw])
 
     def recv(self) -> Any:
         """Wait for one object."""
@@ -164,8 +164,7 @@ class Channel:
                 raise ChannelClosedError("the other end closed the channel")
             at += got
 
-    def _write(self, parts: list[Any]) -> int:
-        total = sum(memoryview(p).nbytes for p in parts)
+    def _write(self, parts: list[Any]) -> None:
         views = [memoryview(p) for p in parts]
         at = 0
         try:
@@ -178,7 +177,6 @@ class Channel:
                     views[at] = views[at][sent:]
         except OSError as error:
             raise _closed(error) from error
-        return total
 
 
 def _closed(error: OSError) -> OSError:
@@ -231,13 +229,12 @@ class TlsChannel(Channel):
         """Return whether the other end is gone; what is left to read is known only once it is decrypted."""
         return self.sock.fileno() < 0 or bool(self._gone.poll(0))
 
-    def _write(self, parts: list[Any]) -> int:
+    def _write(self, parts: list[Any]) -> None:
         try:
             for part in parts:
                 self.sock.sendall(part)
         except OSError as error:
             raise _closed(error) from error
-        return sum(memoryview(p).nbytes for p in parts)
 
 
 def pickle_parts(obj: Any, pickler: Any = pickle.Pickler) -> tuple[_Parts, list[pickle.PickleBuffer]]:

@@ -180,7 +180,8 @@ class Workers:
 
     def hear(self, channel: Any, item_s: float) -> None:
         """Read a message."""
-        from espnet3.parallel.pilots.protocol import Done
+        from espnet3.parallel.engine.settling import Block
+        from espnet3.parallel.pilots.protocol import head_of
 
         message = channel.recv()
         if message[0] == "run":
@@ -191,7 +192,7 @@ class Workers:
             n = min(n, max(1, int(seconds / item_s) + 1))  # as the loop does: until the time is over
             took = n * item_s
             self.free_at[channel] = max(self.now(), self.free_at[channel]) + took
-            answer = ("done", message[1], tuple(Done([], 0, took, cpu=took)), [None] * n)
+            answer = ("done", message[1], head_of(Block(seconds=took, cpu=took)), [None] * n)
             self.later(self.free_at[channel], self.answer, channel, answer)
 
     def answer(self, channel: Any, answer: Any) -> None:

@@ -83,9 +83,6 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": st
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-_MOST_TEXT = 1 << 17  # MAX_ARG_STRLEN of Linux: bytes of one variable, with its name
-
-
 class ForkServer:
     """The driver's handle of one server process. Its methods are for one thread unless they say otherwise.
 
@@ -120,19 +117,23 @@ class ForkServer:
             ours.close()
             if getattr(error, "errno", None) in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
                 raise
-            raise ConfigError(_why_not_started(error, env)) from error
+            why = f"sys.executable = {sys.executable!r} must be the path of a Python interpreter that can be run"
+            if getattr(error, "errno", None) == errno.E2BIG:
+                size, name = max(
+                    (len(os.fsencode(f"{name}={value}")) + 1, name) for name, value in env.items()
+                )
+                why = f"the variable {name} takes {size:,} bytes, and Linux takes 131,072 of one: use a file for it"
+            raise ConfigError(f"workers cannot be started ({error}): {why}") from error
         finally:
             theirs.close()
             os.close(fd)
-        self._waiting: list[Callable[[int], None]] = []
+        self._asked: list[tuple[Callable[[int], None], Callable[[int, int], None]]] = []  # as given to `fork`
         self._on_exit: dict[int, Callable[[int, int], None]] = {}
-        self._exits: list[Callable[[int, int], None]] = []
         self._inbox = b""
 
     def fork(self, fd: int, on_pid: Callable[[int], None], on_exit: Callable[[int, int], None]) -> None:
         """Ask for a worker that talks over `fd`; `read_events` calls `on_pid` and `on_exit` (pid, wait status)."""
-        self._waiting.append(on_pid)
-        self._exits.append(on_exit)
+        self._asked.append((on_pid, on_exit))
         socket.send_fds(self.sock, [b"F"], [fd])
 
     def remove_at_end(self, folder: str) -> None:
@@ -156,17 +157,14 @@ class ForkServer:
         except OSError:
             data = b""
         if not data:
-            waiting, self._waiting = self._waiting, []
-            for on_pid in waiting:
-                on_pid(0)
             return False
         self._inbox += data
         while len(self._inbox) >= EVENT.size:
             kind, pid, status = EVENT.unpack_from(self._inbox)
             self._inbox = self._inbox[EVENT.size :]
             if kind == b"P":
-                self._on_exit[pid] = self._exits.pop(0)
-                self._waiting.pop(0)(pid)
+                on_pid, self._on_exit[pid] = self._asked.pop(0)
+                on_pid(pid)
             else:
                 self._on_exit.pop(pid)(pid, status)
         return True
@@ -200,20 +198,6 @@ def _null_if_closed(fd: int) -> int | None:
     except OSError:  # else a file of the new process would get its number, and what items print
         return subprocess.DEVNULL
     return None
-
-
-def _why_not_started(error: Exception, env: Mapping[str, str]) -> str:
-    if getattr(error, "errno", None) != errno.E2BIG:
-        return (
-            f"workers cannot be started: sys.executable = {sys.executable!r} is not the path of a Python "
-            f"interpreter that can be run ({getattr(error, 'strerror', error)}); set it to one"
-        )
-    size, name = max((len(os.fsencode(f"{name}={value}")) + 1, name) for name, value in env.items())
-    return (
-        f"workers cannot be started: the environment is too large for a new process, and its variable {name} takes "
-        f"{size:,} bytes of it (Linux: at most {_MOST_TEXT:,} in one variable, and a quarter of the stack's limit "
-        "in all); write its value to a file, and set the variable to the file's path"
-    )
 
 
 def boot_of(env: Mapping[str, str], **more: Any) -> dict[str, Any]:

@@ -17,44 +17,32 @@ logger = logging.getLogger(__name__)
 _SHARE = 0.95  # of memory_limit, as Dask's nanny has it
 _EVERY = 0.5  # seconds between looks at a worker's memory
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
-_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgtp]i?)?b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 
 
 class MemoryWatch:
     """Kills a worker's process where it uses more than its limit; looks again at `next_look` (monotonic)."""
 
     def __init__(self, limit: Any, threads: int) -> None:
-        self._given = limit
-        self._threads = threads
-        self._limit: int | None = None
+        self._limit = limit_in_bytes(limit, threads)
         self._over: dict[int, int] = {}  # bytes that processes used when they were killed for it
-        self.next_look = float("inf") if limit is None else _next_look()
+        self.next_look = float("inf") if self._limit is None else _next_look()
 
     def look(self, name: str, pid: int) -> None:
         """Look at the process of the worker of this name, if it is time to."""
-        if time.monotonic() < self.next_look:
+        if self._limit is None or time.monotonic() < self.next_look:
             return
-        self.next_look = _next_look()
+        self.next_look, most = _next_look(), _SHARE * self._limit
         try:
-            self._look(name, pid)
+            with open(f"/proc/{pid}/statm", "rb") as file:  # psutil would be half a megabyte of each driver
+                used = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            if used > most:  # without what workers share, such as a table loaded before the fork
+                with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+                    used = 1024 * sum(int(line.split()[1]) for line in file if line.startswith(b"Private_"))
         except OSError as error:  # no descriptor is free, or it has just ended
             logger.debug("the memory of worker %s is not known just now: %s", name, error)
-
-    def _look(self, name: str, pid: int) -> None:
-        if self._limit is None:
-            self._limit = limit_in_bytes(self._given, self._threads)
-        if self._limit is None:
-            self.next_look = float("inf")
             return
-        with open(f"/proc/{pid}/statm", "rb") as file:  # psutil would be half a megabyte of each driver
-            used = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        # without what workers share, such as a table loaded before the fork
-        if used > _SHARE * self._limit:
-            with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-                used = 1024 * sum(int(line.split()[1]) for line in file if line.startswith(b"Private_"))
-        if used > _SHARE * self._limit:
+        if used > most:
             sizes = used / 2**30, self._limit / 2**30
             logger.warning("worker %s uses %.1f GiB of its memory_limit of %.1f GiB: killed", name, *sizes)
             self._over[pid] = used
@@ -88,5 +76,5 @@ def _size(text: str) -> int:
     if found is None:
         # the config was checked before, so this is never a user's own mistake
         raise ValueError(f"memory_limit: {text!r} is not a size such as 4GB")
-    number, unit = found.groups()
-    return int(float(number) * {**_UNITS, **_BINARY}[(unit or "").lower()])
+    number, unit, binary = found.groups()
+    return int(float(number) * (1024 if binary else 1000) ** "bkmgtp".index(unit.lower() or "b"))

@@ -58,7 +58,6 @@ class Supervised:
     stopped: bool = False  # its end was asked for
     sock: socket.socket | None = None
     inbox: bytes = b""  # the beginning of a line that is not whole yet
-    answer: Mapping[str, Any] | None = None  # the first line of a process that has started
     since: float = 0.0  # when it was up, by `time.monotonic`, as the next two
     again: float | None = None  # when the next process is started
     kill: float | None = None  # when this one is killed, if it has not ended by then
@@ -67,7 +66,7 @@ class Supervised:
 
     def restart(self) -> None:
         """Forget the last process: another is being started."""
-        self.again, self.pid, self.inbox, self.answer, self.failure = None, 0, b"", None, ""
+        self.again, self.pid, self.inbox, self.failure = None, 0, b"", ""
         self.up = self.ended = self.refused = False
 
     def tell_owner(self) -> None:
@@ -244,9 +243,7 @@ class Supervisor:
 
         def on_pid(pid: int) -> None:
             worker.pid = pid
-            if pid:
-                self.exits.pop(pid, None)  # the number is in use again
-                self._begin(worker)  # it may have answered before its server
+            self.exits.pop(pid, None)  # the number is in use again
 
         try:
             self.server.fork(theirs.fileno(), on_pid, lambda pid, status: self._on_exit(worker, pid, status))
@@ -278,15 +275,10 @@ class Supervisor:
                 worker.refused = True
                 worker.failure = f"worker {worker.name} did not start:\n{answer['error']}"
             else:
-                worker.answer = answer
-                self._begin(worker)
-
-    def _begin(self, worker: Supervised) -> None:
-        if worker.answer is None or not worker.pid or worker.up:
-            return
-        worker.up, worker.since = True, time.monotonic()
-        if worker.owner is not None:
-            worker.owner.started(worker.answer)
+                # the pid too: it may have answered before its server
+                worker.up, worker.since, worker.pid = True, time.monotonic(), answer["pid"]
+                if worker.owner is not None:
+                    worker.owner.started(answer)
 
     def _forget_socket(self, worker: Supervised) -> None:
         if worker.sock is not None:

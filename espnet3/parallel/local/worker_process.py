@@ -79,7 +79,7 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
         _send(sock, {"error": traceback.format_exc()})
         return
     before = changeable()  # an item may change it for the items after it
-    _send(sock, {"up": True})
+    _send(sock, {"pid": pid})
     STARTED.set()
     poller = select.poll()
     poller.register(sock, select.POLLIN)
@@ -144,7 +144,7 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
         return
     name_worker(worker.id)  # for calls without an env too
     slow_heartbeats(worker, _HEARTBEAT)  # the driver detects death from the process
-    _send(sock, {"address": worker.address, "directory": worker.local_directory})
+    _send(sock, {"pid": os.getpid(), "address": worker.address, "directory": worker.local_directory})
     STARTED.set()
     finished = asyncio.ensure_future(worker.finished())
     await asyncio.wait({finished, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)

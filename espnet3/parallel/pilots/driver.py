@@ -20,26 +20,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error, recorded_error
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.watch import AwakeClock
-from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.engine.work import BUDGET, SLACK, Chunk, Sizer, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, say_where
 from espnet3.parallel.messages import brief
-from espnet3.parallel.pilots.channel import ChannelClosedError
-from espnet3.parallel.pilots.feeding import Feeder
+from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
-from espnet3.parallel.pilots.losses import (
-    Losses,
-    PendingLosses,
-    SetupLosses,
-    SignsOfLife,
-    abandon_run,
-    find_late_item,
-)
+from espnet3.parallel.pilots.losses import Losses, SignsOfLife, abandon_run, find_late_item
 from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot, SlotClaim
-from espnet3.parallel.pilots.protocol import Done, RunSpec, block_of, pack, setup_error
+from espnet3.parallel.pilots.protocol import RunSpec, block_of, pack, setup_error
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
 from espnet3.parallel.surroundings import search_path
@@ -74,18 +67,15 @@ class PilotRun:
         self._id = next(_RUN_IDS)
         self._blob = pack(self.spec)
         self._signs = SignsOfLife(self.config.frozen_timeout, self.slots.last_heard)
-        self._pending = PendingLosses(self.cluster)
         self._losses = Losses(self._id, self.work, self.spec.policy, self.cluster, self._finish)
         self._clock, self._looked = AwakeClock(), 0.0
         self._selector = selectors.DefaultSelector()
         self._feeder = Feeder(self._id, self.work, self.may_take, self.spec.as_lines, self._not_sent)
         self._dead: set[tuple[str, int]] = set()
-        self._asked = False
         self._hearing = hearing_here()
         self._inlet = Inlet()
         self._answered: set[str] = set()
         self._seen: set[tuple[str, int]] = set()  # processes that became ready
-        self._in_setup = SetupLosses(self.cluster)
         self._kept, self._sure_by = self.cluster.kept, 0.0
         self._unsure: set[Slot] = set()  # slots of kept workers that have not said yet that these are as new
         self._out: list[tuple[Chunk, Block]] = []
@@ -96,18 +86,18 @@ class PilotRun:
         self._claim = self._open_claim()
         try:
             quiet_since = self._clock.look(0.0)
-            while self._feeder.flying or self._pending or not self.work.empty:
+            while self._feeder.flying or self._losses.undecided or not self.work.empty:
                 self.slots.check()
-                events = self._selector.select(self._pending.next_look(_TICK))
+                events = self._selector.select(self._losses.next_look(_TICK))
                 now = self._clock.look(_TICK)
                 if self._feeder.ready:
                     quiet_since = now
                 else:
                     self._check_patience(now - quiet_since)
                 self._listen(key.fileobj for key, _ in events)
-                self._losses.settle_all(self._pending.decided())
+                self._losses.settle()
                 if not self._feeder.ready:
-                    self._in_setup.check()
+                    self._losses.check_setup()
                 if now - self._looked > _TICK:
                     self._look_around(now)
                     self._looked = now
@@ -190,9 +180,6 @@ class PilotRun:
             raise NoWorkersError(f"no worker is left and none can be started: {given_up}")
         if self._claim.slots:  # busy with an item of an earlier run, or building the env
             return
-        if not self._asked:  # another run holds every slot
-            self._asked = True
-            self._claim.source.ask_for_more()
         if waited > self.config.start_timeout:
             raise NoWorkersError(
                 f"no worker connected within start_timeout = {self.config.start_timeout:g} s; "
@@ -206,8 +193,10 @@ class PilotRun:
     def _process_lost(self, slot: Slot) -> None:
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
+        # its last slot may have come to this run just as the others of its process were lost
+        building = building and process not in self._dead
         if building and not self.cluster.went_with_job(slot.hello.worker, slot.hello.address):
-            self._in_setup.add(slot.hello)
+            self._losses.add_in_setup(slot.hello)
         lost = [s for s in self._claim.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._claim.shared(process)
         for each in lost:
@@ -220,16 +209,16 @@ class PilotRun:
         if pid and self.cluster.owns_processes and self.cluster.end_of(pid) is None:
             self.cluster.kill_worker(*process)  # alive without its channel it would never be replaced
         if any(s.flying for s in lost):
-            self._pending.add(lost, alone)
+            self._losses.add(lost, alone)
 
     def _slot_broken(self, slot: Slot, error: str, trace: str) -> None:
         logger.warning("a slot of worker %s could not go on, and opens again:\n%s", slot.hello.worker, trace)
         slot.end = ProcessEnd(reason=f"could not go on ({error})")
         if not slot.ready:
-            self._in_setup.add(slot.hello)
+            self._losses.add_in_setup(slot.hello)
         self._drop(slot)
         if slot.flying:
-            self._pending.add([slot], True)
+            self._losses.add([slot], True)
 
     def _drop(self, slot: Slot) -> None:
         self._selector.unregister(slot)
@@ -323,7 +312,7 @@ class PilotRun:
                 self._losses.too_late(self._feeder.came_back(slot), slot)
                 slot.late = None
         else:
-            self._done(slot, Done(*message[2]), message[3])
+            self._done(slot, *message[2:])
 
     def _heard_whether_new(self, slot: Slot, is_as_new: bool) -> None:
         if not is_as_new:
@@ -331,7 +320,7 @@ class PilotRun:
         self._unsure.discard(slot)
 
     def _ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
-        self._in_setup.count = 0
+        self._losses.in_setup = 0
         slot.ready = True
         tally, ready = self.tally, self._feeder.ready
         ready[slot] = time.perf_counter()
@@ -347,30 +336,29 @@ class PilotRun:
         tally.slots = max(tally.slots, len(ready))
         tally.workers = max(tally.workers, len(_workers_of(ready)))
 
-    def _done(self, slot: Slot, done: Done, values: list[Any]) -> None:
+    def _done(self, slot: Slot, head: dict[str, Any], values: list[Any]) -> None:
         chunk = self._feeder.came_back(slot)
         self._losses.in_vain = 0
         slot.late = None
-        n = len(values)
-        self.tally.busy_seconds += done.seconds
-        self.tally.cpu_seconds += done.cpu
-        self.tally.halved += done.halved
-        if done.worker or not self.tally.warm:
-            self._answered |= {done.worker or slot.hello.address, slot.hello.address}
+        n, block, of_task = len(values), block_of(head, values, slot.hello.worker), head.get("worker")
+        self.tally.busy_seconds += block.seconds
+        self.tally.cpu_seconds += block.cpu
+        self.tally.halved += block.halved
+        if of_task or not self.tally.warm:
+            self._answered |= {of_task or slot.hello.address, slot.hello.address}
             # every worker has answered: those that are connected and, of this machine, those to come
             expected = self.tally.asked if self.cluster.owns_processes else 0
             here = _workers_of(self._claim.slots)
             self.tally.warm = len(self._answered) >= expected and self._answered >= here
-        if done.worker:  # of a task, whose slot, a place in a queue, is one of those that have answered
+        if of_task:  # whose slot, a place in a queue, is one of those that have answered
             self.tally.workers = len(self._answered) - 1
-        block = block_of(done, values, slot.hello.worker)
         block.retries += chunk.late
         if n < len(chunk.items) and block.error is None:
             self.work.put_back(chunk.part(n))
             chunk = Chunk(chunk.start, chunk.items[:n], chunk.suspect, n_bytes=chunk.n_bytes)
         if n and not chunk.suspect:
             self._feeder.sizer.seen(
-                self.work.units(chunk), n, done.seconds, max(chunk.n_bytes, slot.channel.received)
+                self.work.units(chunk), n, block.seconds, max(chunk.n_bytes, slot.channel.received)
             )
         self._out.append((chunk, block))
 
@@ -395,3 +383,116 @@ class PilotRun:
 
 def _workers_of(slots: Iterable[Slot]) -> set[str]:
     return {slot.hello.address for slot in slots}
+
+
+# --- work goes out ---
+
+_AHEAD = 48 << 10  # bytes of chunks sent to a busy worker: they must fit in the socket's buffer (see _send)
+
+
+@dataclass(eq=False)
+class Feeder:
+    """Hands a run's chunks to its slots.
+
+    `may_take` is asked before a chunk is handed out; False holds new work back (a slow consumer). `refused` gets a
+    chunk whose items cannot be pickled, and why.
+    """
+
+    run_id: int
+    work: Work
+    may_take: Callable[[], bool]
+    as_lines: bool
+    refused: Callable[[Chunk, BaseException], None]
+
+    def __post_init__(self) -> None:
+        self.ready: dict[Slot, float] = {}  # slots that have the run's env, in their order, and since when
+        self.present = 0.0  # seconds that slots were ready which are not any more
+        self.flying = 0  # chunks that are out
+        self.sizer = Sizer(lambda: len(self.ready), keeps=self.as_lines)
+        self._quarantined: set[tuple[str, int]] = set()
+        self._draining: tuple[str, int] | None = None
+
+    def leave(self, slot: Slot) -> None:
+        """Hand out nothing more to a slot; what it holds may still come back."""
+        since = self.ready.pop(slot, None)
+        if since is not None:
+            self.present += time.perf_counter() - since
+
+    def came_back(self, slot: Slot) -> Chunk:
+        """Take the answered chunk off a slot."""
+        self.flying -= 1
+        self._quarantined.discard(slot.hello.process)
+        return slot.flying.popleft()
+
+    def forget(self, slot: Slot) -> None:
+        """Hand out nothing more to a lost slot, and count its chunks as lost."""
+        self.flying -= len(slot.flying)
+        self.leave(slot)
+        process = slot.hello.process
+        self._quarantined.discard(process)
+        if self._draining == process:
+            self._draining = None
+
+    def fill_all(self) -> None:
+        """Give every slot all that it may hold; a busy one gets nothing that an idle one could begin."""
+        for ahead in (False, True):
+            for slot in [slot for slot in self.ready if ahead or not slot.flying]:
+                if slot in self.ready and not self._fill(slot, ahead):
+                    return
+            if self.sizer.window(self.work.left) == 1:
+                return
+
+    def _fill(self, slot: Slot, ahead: bool) -> bool:
+        process = slot.hello.process
+        if self.work.suspects and process not in self._quarantined:
+            if not any(other.flying for other in self.ready if other.hello.process == process):
+                self._draining = None
+                self._quarantined.add(process)
+                self._send(slot, self.work.suspects.popleft(), BUDGET)
+                return True
+            if self._draining in (None, process):  # no more for its other threads until they are idle
+                self._draining = process
+                return True
+        left = self.work.left
+        window = self.sizer.window(left)
+        while len(slot.flying) < (window if ahead else 1) and process not in self._quarantined:
+            # chunks that came back go first: an ordered stream may wait for nothing else
+            if not (self.work.returned or self.may_take()):
+                return False
+            units, most, seconds = self.sizer.next(left, window)
+            slots = len(self.ready)
+            chunk = self.work.take(units, self.work.cap(most, slots * max(2, window)), slots)
+            if chunk is None:
+                return bool(self.work.suspects)
+            if not self._send(slot, chunk, SLACK * seconds):
+                break
+        return True
+
+    def _send(self, slot: Slot, chunk: Chunk, seconds: float) -> bool:
+        # a list may hold instances of the script's own classes, which travel by value
+        try:
+            items = chunk.items if isinstance(chunk.items, range) else pickling.dumps(chunk.items)
+        except ANYTHING as error:
+            self.refused(chunk, error)
+            self._quarantined.discard(slot.hello.process)
+            return True
+        positions = self.work.positions(chunk) if self.as_lines else None
+        parts, buffers = pickle_parts(
+            ("chunk", self.run_id, items, chunk.start, chunk.suspect, positions, seconds)
+        )
+        chunk.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
+        if slot.flying and sum(each.n_bytes for each in [*slot.flying, chunk][1:]) > _AHEAD:
+            self.sizer.most_ahead = len(slot.flying) - 1
+            self.work.put_back(chunk)
+            return False
+        try:
+            slot.channel.send_parts(parts, buffers)
+        except ChannelClosedError:
+            # it has died since; what it said before, and its end, are still to be read
+            self.leave(slot)
+            self._quarantined.discard(slot.hello.process)
+            self.work.put_back(chunk)
+            return False
+        slot.flying.append(chunk)
+        self.flying += 1
+        return True

@@ -47,9 +47,8 @@ class Hearing:
     levels: dict[str, int]  # of its loggers by name, "" the root
     disabled: int  # the argument of `logging.disable`
     host: str
-    files: dict[
-        str, tuple[int, int] | None
-    ]  # the files of its output and error; None: replaced by its program
+    # the files of its output and error; None: replaced by its program
+    files: dict[str, tuple[int, int] | None]
     bar: bool  # is shown on its terminal
 
 

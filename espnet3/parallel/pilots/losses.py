@@ -6,8 +6,8 @@ A slot's mark says about its chunk:
 - items 40 to 47: these were in progress; all others go back;
 - without a mark, as the worker was on another host, all of its items may have been in progress.
 
-The decision waits until it is known how the process ended, and whether its job ended (`PendingLosses`); the driver's
-loop serves all other workers meanwhile. Charges against items travel in their chunk. Items that take too long, frozen
+The decision waits until it is known how the process ended, and whether its job ended; the driver's loop serves all
+other workers meanwhile. Charges against items travel in their chunk. Items that take too long, frozen
 workers and unfinished runs are given up here too.
 """
 
@@ -19,8 +19,8 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine.blame import Charges, Fate, Loss, after_loss, failure_of_item
@@ -47,82 +47,6 @@ _KILLED = ProcessEnd(signal=signal.SIGKILL)
 Finish = Callable[[Chunk, ItemFailure, Loss, BaseException | None], None]
 
 
-class PendingLosses:
-    """Workers that are gone with chunks in hand, until it is known why: their item, or the end of their job."""
-
-    def __init__(self, cluster: WorkerCluster) -> None:
-        self._cluster = cluster
-        self._open: list[tuple[list[Slot], bool, float]] = []
-        self._excused: Counter[int] = Counter()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def add(self, slots: list[Slot], alone: bool) -> None:
-        """Take the slots of a lost process; `alone`: the process had no item of another run."""
-        held = [slot for slot in slots if slot.flying]
-        self._open.append((held, alone, time.monotonic()))
-
-    def next_look(self, otherwise: float) -> float:
-        """Return the seconds until the next look; `otherwise` where no answer is due."""
-        due = any(_may_hear(self._cluster, slots[0].hello, since) for slots, _, since in self._open)
-        return min(_LOOK, otherwise) if due else otherwise
-
-    def decided(self) -> list[tuple[list[Slot], bool, bool]]:
-        """Return those that are decided now: the slots, `alone`, and whether they are free of blame."""
-        decided: list[tuple[list[Slot], bool, bool]] = []
-        waiting, self._open = self._open, []
-        for slots, alone, since in waiting:
-            hello = slots[0].hello
-            if _may_hear(self._cluster, hello, since):
-                self._open.append((slots, alone, since))
-                continue
-            # one that was killed because a call took too long needs no other reason
-            late = any(slot.late is not None for slot in slots)
-            innocent = False if late else self._cluster.went_with_job(hello.worker, hello.address)
-            if innocent is None and time.monotonic() - since < _PATIENCE:
-                self._open.append((slots, alone, since))
-                continue
-            starts = [slot.flying[0].start for slot in slots]
-            free = bool(innocent) and all(self._excused[start] < _EXCUSED for start in starts)
-            if free:
-                self._excused.update(starts)
-            decided.append((slots, alone, free))
-        return decided
-
-
-class SetupLosses:
-    """Workers that died while they built the env: a few in a row, and the run is given up."""
-
-    def __init__(self, cluster: WorkerCluster) -> None:
-        self.count = 0  # in a row; an env that is built sets it to 0
-        self._cluster = cluster
-        self._last: tuple[Hello, float] | None = None
-
-    def add(self, hello: Hello) -> None:
-        """Note the death of one."""
-        self.count += 1
-        self._last = (hello, time.monotonic())
-
-    def check(self) -> None:
-        """Give up if there were too many, once it is known how the last one ended."""
-        if self.count < _SETUP_DEATHS or self._last is None:
-            return
-        hello, since = self._last
-        if _may_hear(self._cluster, hello, since):
-            return
-        raise WorkerSetupError(
-            f"the env could not be built: {self.count} worker processes in a row ended while they built it; the last "
-            f"one, of worker {hello.worker}, {self._cluster.end_of(hello.pid) or ProcessEnd()}. Look for a crash in "
-            "build_env_local or setup_fn, or for a lack of memory"
-        )
-
-
-def _may_hear(cluster: WorkerCluster, hello: Hello, since: float) -> bool:
-    due = hello.pid and cluster.owns_processes and cluster.end_of(hello.pid) is None
-    return bool(due) and time.monotonic() - since < _UNHEARD
-
-
 @dataclass(slots=True, eq=False)
 class Losses:
     """Decides what becomes of the chunks that lost workers held: `work` takes them back, `finish` what has failed."""
@@ -133,14 +57,64 @@ class Losses:
     cluster: WorkerCluster
     finish: Finish
     in_vain: int = 0  # workers in a row that died with nothing begun; a chunk's answer sets it to 0
+    in_setup: int = 0  # workers in a row that died while they built the env; one that is built sets it to 0
+    last_in_setup: tuple[Hello, float] | None = None  # and since when
+    # slots of a process each, whether that had no item of another run, and since when it is lost
+    undecided: list[tuple[list[Slot], bool, float]] = field(default_factory=list)
+    excused: Counter[int] = field(default_factory=Counter)  # ends of jobs, by the start of the chunk in hand
 
-    def settle_all(self, decided: Iterable[tuple[list[Slot], bool, bool]]) -> None:
-        """Deal with what `PendingLosses` has decided."""
-        for slots, alone, free in decided:
-            if free:
+    def add(self, slots: list[Slot], alone: bool) -> None:
+        """Take the slots of a lost process; `alone`: the process had no item of another run."""
+        held = [slot for slot in slots if slot.flying]
+        self.undecided.append((held, alone, time.monotonic()))
+
+    def add_in_setup(self, hello: Hello) -> None:
+        """Note a worker that died while it built the env."""
+        self.in_setup += 1
+        self.last_in_setup = hello, time.monotonic()
+
+    def next_look(self, otherwise: float) -> float:
+        """Return the seconds until the next look; `otherwise` where no answer is due."""
+        due = any(self._may_hear(slots[0].hello, since) for slots, _, since in self.undecided)
+        return min(_LOOK, otherwise) if due else otherwise
+
+    def check_setup(self) -> None:
+        """Give up after too many deaths during setup, once it is known how the last one ended."""
+        if self.in_setup < _SETUP_DEATHS or self.last_in_setup is None:
+            return
+        hello, since = self.last_in_setup
+        if self._may_hear(hello, since):
+            return
+        raise WorkerSetupError(
+            f"the env could not be built: {self.in_setup} worker processes in a row ended while they built it; the "
+            f"last one, of worker {hello.worker}, {self.cluster.end_of(hello.pid) or ProcessEnd()}. Look for a crash "
+            "in build_env_local or setup_fn, or for a lack of memory"
+        )
+
+    def settle(self) -> None:
+        """Decide about the processes of which it is known now how they ended, and whether their job did."""
+        waiting, self.undecided = self.undecided, []
+        for slots, alone, since in waiting:
+            hello = slots[0].hello
+            # one that was killed because a call took too long needs no other reason
+            late = any(slot.late is not None for slot in slots)
+            innocent: bool | None = None
+            if not self._may_hear(hello, since):
+                innocent = False if late else self.cluster.went_with_job(hello.worker, hello.address)
+                if innocent is None and time.monotonic() - since >= _PATIENCE:
+                    innocent = False
+            starts = [slot.flying[0].start for slot in slots]
+            if innocent is None:
+                self.undecided.append((slots, alone, since))
+            elif innocent and all(self.excused[start] < _EXCUSED for start in starts):
+                self.excused.update(starts)
                 self.give_back(slots)
             else:
                 self._settle(slots, alone)
+
+    def _may_hear(self, hello: Hello, since: float) -> bool:
+        due = hello.pid and self.cluster.owns_processes and self.cluster.end_of(hello.pid) is None
+        return bool(due) and time.monotonic() - since < _UNHEARD
 
     def _settle(self, slots: Sequence[Slot], alone: bool) -> None:
         slots = [slot for slot in slots if slot.flying]

@@ -1,7 +1,7 @@
 """The driver's side of the pilots: one listener per cluster, and the slots that connected to it.
 
     worker slot ──connect, prove the key, Hello──> Door ──admit──> Pool ──claim()──> a run's loop
-                                                    └── shut down after `LIMIT` seconds without an introduction
+                                                    └── closed after `LIMIT` seconds without an introduction
 
 Only workers open connections, each of which is greeted in a thread of its own: one peer that says nothing, or something
 unknown, keeps no other one waiting. A slot serves one run at a time; a second run at the same time (nested, or from
@@ -10,10 +10,8 @@ another thread) gets slots of its own.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import select
 import socket
 import sys
 import threading
@@ -29,8 +27,7 @@ from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.engine.watch import Late
 from espnet3.parallel.engine.work import Chunk
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, greet_worker
-from espnet3.parallel.pilots.mark import InFlight, Window
+from espnet3.parallel.pilots.channel import Channel, InFlight, Window, greet_worker
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.records import ProcessEnd
 
@@ -135,129 +132,109 @@ class RunSlots(Protocol):
 
 logger = logging.getLogger(__name__)
 
-LIMIT = 5.0  # seconds from a connection to its greeting, over all steps
+LIMIT = 5.0  # seconds for each step from a connection to its greeting
 _PAUSE = 0.1  # seconds after a connection that this process has no descriptor, thread or memory for
-_LOOK = 0.5  # seconds between looks for connections whose time is over
-
-# Errors of a listener that is gone. accept() also raises for the moment (no descriptor is free) and for one connection
-# (Linux reports its network errors there): it waits in the queue, or its worker tries again.
-_NO_LISTENER = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK})
 
 BACKLOG = 1024  # connections that wait to be accepted
 _LONGEST = 90  # bytes of a folder's path: the address of a unix socket has 108 at most, on macOS 104
 _ENDS = 256  # lost slots that are remembered: more than any host loses at once
 
 
-@dataclass(eq=False)
 class Door:
     """Accepts the connections of workers until it is closed, and closes the listener then.
 
-    `admit` is called with each channel and its greeting, in the connection's own thread.
+    `admit` is called with each channel and its greeting, in the connection's own thread. `tls`: for connections from
+    other hosts. `limit`: seconds for each step of a greeting.
     """
 
-    listener: socket.socket
-    key: bytes
-    admit: Callable[[Channel, Hello], None]
-    tls: ssl.SSLContext | None = None  # for connections from other hosts
-    limit: float = LIMIT
-
-    def __post_init__(self) -> None:
-        self._lock = threading.Lock()
-        self._greeted: dict[socket.socket, float] = {}  # until when each connection may take
+    def __init__(
+        self,
+        listener: socket.socket,
+        key: bytes,
+        admit: Callable[[Channel, Hello], None],
+        tls: ssl.SSLContext | None = None,
+        limit: float = LIMIT,
+    ) -> None:
+        self._listener, self._key, self._admit, self._tls, self._limit = listener, key, admit, tls, limit
+        listener.setblocking(True)
+        self._greeted: set[socket.socket] = set()
         self._closed = False  # no event: Ctrl-C in the middle of one leaves its lock held
         self._held_up = False  # since the last connection was accepted
-        self._wake_r, self._wake_w = socket.socketpair()
-        self.listener.setblocking(False)
         self._thread = threading.Thread(target=self._serve, name="pilot-door", daemon=True)
         self._thread.start()
 
     @property
     def address(self) -> object:
         """The address that workers connect to: a path, or a host and a port."""
-        return self.listener.getsockname()
+        return self._listener.getsockname()
 
     def fileno(self) -> int:
         """Return the listener's descriptor; -1 once it is closed."""
-        return self.listener.fileno()
+        return self._listener.fileno()
 
     def close(self) -> None:
         """Accept nothing more; connections that are being greeted are shut down."""
         self._closed = True
-        self._wake_w.close()
+        with suppress(OSError):  # it is closed already
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends `accept`
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)
 
     def _serve(self) -> None:
-        poller = select.poll()
-        poller.register(self.listener, select.POLLIN)
-        poller.register(self._wake_r, select.POLLIN)
         try:
             while not self._closed:
-                poller.poll(_LOOK * 1000 if self._greeted else None)
-                self._shut_down(time.monotonic())
-                if not self._closed:
-                    self._accept()
+                self._accept()
         finally:
-            self._shut_down(None)
-            self.listener.close()
-            self._wake_r.close()
+            self._listener.close()
+            for sock in list(self._greeted):
+                with suppress(OSError):  # the other end has gone already
+                    # not SSLSocket's own, which would take the TLS state away from the thread that uses it
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         try:
-            sock, _ = self.listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):  # it went again before it was accepted
+            sock, _ = self._listener.accept()
+        except ConnectionAbortedError:  # it went again before it was accepted
             return
         except OSError as error:
-            if error.errno in _NO_LISTENER:
-                raise
-            if not self._held_up:
+            if self._closed:
+                return
+            if not self._held_up:  # no descriptor is free, or a network error of one connection
                 logger.warning("workers that want to connect have to wait: %s", error)
             self._held_up = True
             time.sleep(_PAUSE)
             return
         self._held_up = False
         try:
-            sock.setblocking(True)
-            if self.tls is not None:  # its handshake is the first step of the connection's own thread
-                sock = self.tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            with self._lock:
-                self._greeted[sock] = time.monotonic() + self.limit
+            sock.settimeout(self._limit)
+            if self._tls is not None:  # its handshake is the first step of the connection's own thread
+                sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            self._greeted.add(sock)
             threading.Thread(target=self._greet, args=(sock,), name="pilot-greeting", daemon=True).start()
         except (OSError, RuntimeError) as error:  # it has gone; or no thread can be started just now
             logger.warning("a worker's connection was dropped, and it will try again: %s", error)
-            self._forget(sock)
+            self._greeted.discard(sock)
             sock.close()
             time.sleep(_PAUSE)
 
     def _greet(self, sock: socket.socket) -> None:
         try:
-            channel = greet_worker(sock, self.key)
+            channel = greet_worker(sock, self._key)
             hello = channel.recv()
             if not isinstance(hello, Hello):
                 raise TypeError(f"a greeting is a Hello, not {type(hello).__name__}")
+            sock.settimeout(None)
         except ANYTHING as error:
             if isinstance(error, OSError):  # it went, took too long, or does not hold the key
                 logger.debug("a connection to the pool ended in its handshake: %s", error)
             else:
                 why = "a worker's greeting cannot be read (%s: %s): does it run another version of this package?"
                 logger.warning(why, type(error).__name__, error)
-            self._forget(sock)
             sock.close()
         else:
-            self._forget(sock)
-            self.admit(channel, hello)
-
-    def _forget(self, sock: socket.socket) -> None:
-        with self._lock:
-            self._greeted.pop(sock, None)
-
-    def _shut_down(self, now: float | None) -> None:
-        with self._lock:
-            for sock, until in self._greeted.items():
-                if now is None or now > until:
-                    with suppress(OSError):  # the other end has gone already
-                        # not SSLSocket's own, which would take the TLS state away from the thread that uses it
-                        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            self._admit(channel, hello)
+        finally:
+            self._greeted.discard(sock)
 
 
 class Pool:
@@ -273,8 +250,6 @@ class Pool:
         self.key = os.urandom(32)  # workers prove to hold it
         self._lock = threading.Lock()
         self._idle: list[Slot] = []
-        self._claimed = 0
-        self._controls: dict[str, Channel] = {}  # by the worker's address
         self._claims: list[SlotClaim] = []
         self._ends: deque[tuple[SlotClaim, tuple[str, int]]] = deque(maxlen=_ENDS)
         self._folder = folder
@@ -297,14 +272,6 @@ class Pool:
         with self._lock:
             if self._closed:
                 channel.close()
-                return
-            if hello.control:
-                former = self._controls.pop(hello.address, None)
-                if former is not None:  # of a worker that is gone, at the same address
-                    former.close()
-                self._controls[hello.address] = channel
-                if self._are_taken() and any(not claim.slots for claim in self._claims):  # it asked before
-                    self._open_slot(hello.address, channel)
                 return
             self.connected = True
             self._idle.append(Slot(channel, hello, mark))
@@ -329,27 +296,7 @@ class Pool:
         claim = SlotClaim(self)
         with self._lock:
             self._claims.append(claim)
-            for address in list(self._controls):
-                self._drop_control(address)
-        self.ask_for_more()
         return claim
-
-    def ask_for_more(self) -> None:
-        """Have every worker open one more slot, if those there are serve another run."""
-        with self._lock:
-            controls = list(self._controls.items()) if self._are_taken() else []
-        for address, control in controls:
-            self._open_slot(address, control)
-
-    def _are_taken(self) -> bool:  # all slots; without any, those of workers that are starting will do
-        return not self._idle and self._claimed > 0
-
-    def _open_slot(self, address: str, control: Channel) -> None:
-        try:
-            control.send(1)
-        except ChannelClosedError:
-            control.close()
-            self._controls.pop(address, None)
 
     def take(self, claim: SlotClaim) -> list[Slot]:
         """Hand idle slots to a claim, as many of a worker as it has threads.
@@ -369,7 +316,6 @@ class Pool:
                     taken.append(slot)
             chosen = set(taken)
             self._idle = [slot for slot in self._idle if slot not in chosen]
-            self._claimed += len(taken)
             return taken
 
     def give_back(self, claim: SlotClaim, slots: list[Slot]) -> None:
@@ -377,21 +323,20 @@ class Pool:
         with self._lock:
             if claim in self._claims:
                 self._claims.remove(claim)
-            self._claimed -= len(slots)
             if self._closed:
                 for slot in slots:
                     slot.channel.close()
                 return
-            self._idle.extend(slots)
+            self._idle[:0] = (
+                slots  # the next run takes them again, and one in a run at the same time the others
+            )
         self.wake()
 
     def forget(self, claim: SlotClaim, slot: Slot) -> None:
         """Drop a slot whose worker is gone, and remember whether that was inside an item."""
         with self._lock:
-            self._claimed -= 1
             if slot.is_inside:
                 self._ends.append((claim, slot.hello.process))
-            self._drop_control(slot.hello.address)
             free = bool(self._idle)
         slot.channel.close()
         if free:  # perhaps of the same worker, which had as many slots in this run as it has threads
@@ -404,17 +349,10 @@ class Pool:
         for claim in claims:
             claim.wake()
 
-    def _drop_control(self, address: str) -> None:
-        control = self._controls.get(address)
-        if control is not None and control.at_end():
-            control.close()
-            self._controls.pop(address, None)  # `_open_slot` may have found it gone at the same time
-
     def descriptors(self) -> list[int]:
         """Return the descriptors of its listener and of all connections of workers; asked in a forked child."""
         slots = [*self._idle, *(slot for claim in self._claims for slot in claim.slots)]
-        channels = [*self._controls.values(), *(slot.channel for slot in slots)]
-        return [self._door.fileno(), *(each.fileno() for each in channels if not each.at_end())]
+        return [self._door.fileno(), *(slot.fileno() for slot in slots if not slot.channel.at_end())]
 
     def close(self) -> None:
         """Close the door and every idle slot; pilots end when their channel does."""
@@ -425,10 +363,7 @@ class Pool:
             self._closed = True
             for slot in self._idle:
                 slot.channel.close()
-            for control in self._controls.values():
-                control.close()
             self._idle.clear()
-            self._controls.clear()
             claims = list(self._claims)
         finally:
             if held:

@@ -6,7 +6,7 @@ Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path, Hearing, wh
     ("end", id), ("chunk", id, items or their pickle, start, singly, their positions in the caller's list for a run with
     `as_lines`, seconds it may take).
 Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id, Report),
-    ("log", id, records and lines of items), ("done", id, fields of Done, values), ("late", id, Late),
+    ("log", id, records and lines of items), ("done", id, `head_of` a block, its values), ("late", id, Late),
     ("unread", id, ItemFailure without its index, pickled error) where the items could not be unpickled,
     ("as_new", id, whether the process is as it was before its first run),
     ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends,
@@ -15,10 +15,9 @@ Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, load_error, pickle_error
@@ -27,7 +26,7 @@ from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, Adding, SetupFn
 from espnet3.parallel.env_provider import carried_by
 from espnet3.parallel.errors import ParallelError, WorkerSetupError, say_where
-from espnet3.parallel.records import ItemFailure, Policy
+from espnet3.parallel.records import Policy
 from espnet3.parallel.timing.recorder import ItemTimes
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ class Hello:
     pid: int
     host: str
     threads: int = 1  # how many of its slots one run may use
-    control: bool = False  # the one channel per worker that only starts further slots
     mark: str = ""  # name of the slot's mark in the pool's folder
 
     @property
@@ -72,23 +70,6 @@ class RunSpec:
         """Raise a ConfigError where this process has loaded other code than the driver."""
         if self.loaded is not None:
             self.loaded.check(where)
-
-
-class Done(NamedTuple):
-    """Head of the answer to a chunk; the values follow in the same message.
-
-    It travels as a plain tuple: an item may have removed this very module from its process.
-    """
-
-    failed: list[int]  # positions in the values that hold an `ItemFailure`
-    retries: int
-    seconds: float
-    stop: ItemFailure | None = None  # ends the run, where `on_error` is "raise"
-    error: bytes | None = None  # its exception, pickled, where that can be; or the runner's own mistake
-    cpu: float = 0.0  # the slot's share of the processor time of its process
-    worker: str = ""  # address of the worker, where its slot is no connection to one
-    halved: int = 0  # times a batch did not fit into memory
-    times: tuple[Any, ...] | None = None  # `ItemTimes.fields()`, where the answer is lines of a run folder
 
 
 Report = tuple[str, bytes | None]  # of a setup that failed: words for the user, and the exception pickled
@@ -159,45 +140,32 @@ def setup_error(report: Report) -> ParallelError:
     return wrapped
 
 
-def head_of(block: Block) -> Done:
-    """Return the head of a block's answer."""
-    return Done(
-        block.failed,
-        block.retries,
-        block.seconds,
-        block.stop,
-        pickle_error(block.error),
-        block.cpu,
-        halved=block.halved,
-        times=None if block.times is None else block.times.fields(),
-    )
+def head_of(block: Block) -> dict[str, Any]:
+    """Return what travels of a block beside its values: plain data, as an item may have removed modules."""
+    head = {name: getattr(block, name) for name in ("failed", "retries", "seconds", "cpu", "halved", "stop")}
+    times = None if block.times is None else block.times.fields()
+    return {**head, "error": pickle_error(block.error), "times": times}
 
 
-def block_of(done: Done, values: list[Any], worker: str) -> Block:
-    """Make the block of a chunk's answer."""
-    block = Block(
-        values, done.failed, done.retries, done.seconds, done.cpu, load_error(done.error), done.stop
-    )
-    block.worker = done.worker or worker
-    block.times = None if done.times is None else ItemTimes(*done.times)
-    if done.stop is not None and block.error is None:
-        block.error = RuntimeError(f"{done.stop.error_type}: {done.stop.message}")
-    return block
+def block_of(head: dict[str, Any], values: list[Any], worker: str) -> Block:
+    """Make the block of a chunk's answer; a task's head says which worker has run it."""
+    error, times, stop = load_error(head["error"]), head["times"], head["stop"]
+    if stop is not None and error is None:
+        error = RuntimeError(f"{stop.error_type}: {stop.message}")
+    times = None if times is None else ItemTimes(*times)
+    return Block(values, **{"worker": worker, **head, "error": error, "times": times})
 
 
-def portable(items: Any, block: Block, head: Done, policy: Policy, worker: str) -> tuple[list[Any], Done]:
-    """Make a block's values travel one by one: by pickle, else by value, else as a failure in its place."""
+def portable(
+    items: Any, block: Block, head: dict[str, Any], policy: Policy, worker: str
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return a block's values with a failure in the place of each one that cannot travel."""
     values: list[Any] = []
     failed = list(block.failed)
     for position, value in enumerate(block.values):
         try:
-            pickle.dumps(value, 5)
+            pickling.dumps(value)
             values.append(value)
-            continue
-        except ANYTHING:
-            pass
-        try:
-            values.append(Pickled(pickling.dumps(value)))
             continue
         except ANYTHING as reason:  # recorded as this item's failure
             wrong = TypeError(
@@ -206,20 +174,8 @@ def portable(items: Any, block: Block, head: Done, policy: Policy, worker: str) 
             )
             failure = failure_of(wrong, items[position], 1, worker, cause="result")
         if policy.on_error == "raise":
-            head = head._replace(stop=failure, error=pickle_error(wrong))
+            head = {**head, "stop": failure, "error": pickle_error(wrong)}
             break
         failed.append(position)
         values.append(failure)
-    return values, head._replace(failed=sorted(failed))
-
-
-class Pickled:
-    """A value that plain pickle could not pickle (a class made in a script, a lambda)."""
-
-    __slots__ = ("blob",)
-
-    def __init__(self, blob: bytes) -> None:
-        self.blob = blob
-
-    def __reduce__(self) -> Any:
-        return pickle.loads, (self.blob,)
+    return values, {**head, "failed": sorted(failed)}

@@ -26,9 +26,8 @@ from espnet3.parallel.engine.watch import Late, end_process, late_in
 from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
+from espnet3.parallel.pilots.channel import SETUP, Channel, ChannelClosedError, Mark, connect, pickle_parts
 from espnet3.parallel.pilots.log_records import Hearing, Outlet
-from espnet3.parallel.pilots.mark import SETUP, Mark
 from espnet3.parallel.pilots.protocol import (
     Hello,
     Report,
@@ -56,7 +55,7 @@ STARTED.set()
 
 @dataclass(eq=False)
 class Slots:
-    """The slots of this process to one driver: a channel each, and one more that asks for further ones.
+    """The slots of this process to one driver, a channel each.
 
     `driver`: its host and process. `replaced`: another worker takes the place of one that ends, so that a process
     beyond use may be ended. `as_new`: whether no item has changed the process, and no edit its modules.
@@ -71,29 +70,36 @@ class Slots:
     as_new: Callable[[], bool] = lambda: True
 
     def __post_init__(self) -> None:
-        self._alone = self.hello.process != self.driver
-        self._leaving = False
-        self._pilots: set[Pilot] = set()
-        self._last: list[Pilot] = []
-        # a worker has more slots than threads while runs overlap; no more of them than it has
+        # else threads of the driver's own process: no item's time limit may kill that
+        self.alone = self.hello.process != self.driver
+        self.replaced = self.replaced and self.alone
+        self.leaving = False  # the worker is about to end: chunks in hand are the last ones
+        # a worker has more slots than threads, for runs that overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
-        self._permits = threading.Semaphore(self.hello.threads)
+        self.permits = threading.Semaphore(self.hello.threads)
+        self._pilots: set[Pilot] = set()
+        self._open = 0
+        self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Start the control thread and one slot per worker thread."""
-        self._open(self.hello.threads)
-        threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
+        """Start one slot per worker thread, and one for a run beside the first."""
+        with self._lock:
+            for _ in range(self.hello.threads + 1):
+                self._start()
+
+    def keep_one_free(self) -> None:
+        """Start another slot where each has a run: one that begins meanwhile gets slots of its own."""
+        with self._lock:
+            if 0 < self._open == sum(pilot.in_run for pilot in self._pilots):
+                self._start()
 
     def leave(self) -> None:
         """Take no more chunks."""
-        self._leaving = True
-        self._last = list(self._pilots)
-        for pilot in self._last:
-            pilot.leaving = True
+        self.leaving = True
 
     def is_needed(self) -> bool:
         """Return whether the driver waits for a chunk that was in hand when `leave` was called."""
-        return any(pilot.is_needed() for pilot in self._last)
+        return any(pilot.busy and not pilot.channel.at_end() for pilot in list(self._pilots))
 
     def end(self, seconds: float) -> None:
         """Let the items in hand go on, so many seconds at most, and slots drop their envs: the process ends."""
@@ -106,11 +112,10 @@ class Slots:
     def drop_chunks(self) -> None:
         """Give up the chunks in hand: the driver does not wait for them."""
         self._pilots = set()
-        self._last = []
 
-    def _open(self, n: int) -> None:
-        for _ in range(n):
-            threading.Thread(target=self._slot, name="pilot", daemon=True).start()
+    def _start(self) -> None:
+        threading.Thread(target=self._slot, name="pilot", daemon=True).start()
+        self._open += 1
 
     def _connect(self, hello: Hello) -> Channel | None:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -128,59 +133,47 @@ class Slots:
                 return channel
         return None
 
-    def _control(self) -> None:
-        channel = self._connect(replace(self.hello, control=True))
-        if channel is None:
-            return
-        try:
-            while True:
-                self._open(channel.recv())
-        except ChannelClosedError:
-            channel.close()
-
     def _slot(self) -> None:
         STARTED.wait()
-        while not self._leaving:
+        while not self.leaving:
             # a unix socket is in the pool's private folder; a TCP address leads to another host
             mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")
             channel = self._connect(replace(self.hello, mark=mark.name))
             if channel is None:
-                return
-            how = self._alone, self._alone and self.replaced, self.as_new
-            pilot = Pilot(channel, self.hello, self._permits, mark, *how)
-            self._pilots.add(pilot)
+                break
+            pilot = Pilot(channel, self, mark)
+            with self._lock:
+                self._pilots.add(pilot)
             try:
                 pilot.serve()
             finally:
-                self._pilots.discard(pilot)
-            if pilot.leaving or (pilot.broken and not pilot.answered):
-                return  # a process that breaks every slot at once is of no use to the run
+                with self._lock:
+                    self._pilots.discard(pilot)
+            if pilot.broken and not pilot.answered:
+                break  # a process that breaks every slot at once is of no use to the run
+        with self._lock:
+            self._open -= 1
 
 
 @dataclass(eq=False)
 class Pilot:
     """One slot's loop over the messages of `protocol`.
 
-    `permits` are taken while user code runs (not while an answer is sent: that may wait). `alone`: this process is not
-    the driver's own, and an item's time limit may kill it. `replaced`: as for `Slots`.
+    The process's permits are taken while user code runs (not while an answer is sent: that may wait).
     """
 
     channel: Channel
-    hello: Hello
-    permits: threading.Semaphore
+    process: Slots
     mark: Mark
-    alone: bool = True
-    replaced: bool = True
-    as_new: Callable[[], bool] = lambda: True
 
     end = staticmethod(end_process)  # an item that takes too long ends its process
 
     def __post_init__(self) -> None:
-        self.worker = self.hello.worker
-        self.leaving = False  # the worker is about to end: the chunk in hand is the last one
+        self.worker = self.process.hello.worker
         self.broken = False  # it could not go on
         self.answered = False  # a chunk
         self.busy = False  # with a run's env or items
+        self.in_run = False  # it serves one, or is about to
         self._step = 1  # items that the steps of this run's last chunk held
         self._send_lock = threading.Lock()
         self._outlet = Outlet(self.worker, self.channel, self._send_lock)
@@ -194,9 +187,10 @@ class Pilot:
         try:
             while True:
                 message = self._inbox.popleft() if self._inbox else self.channel.recv()
-                self.busy, run_id = message[0] != "end", message[1]
-                if message[0] == "chunk" and self.leaving:
-                    self._send(("bye", message[1]))  # a chunk sent ahead has not begun
+                self.busy = self.in_run = message[0] != "end"
+                run_id = message[1]
+                if self.process.leaving and self.busy:  # a chunk sent ahead has not begun
+                    self._send(("bye", run_id))
                     self.channel.finish()  # an answer may still be on its way
                     return
                 getattr(self, "_on_" + message[0])(*message[1:])
@@ -210,7 +204,7 @@ class Pilot:
             self.broken = True
             with suppress(Exception):  # standard error may be broken too
                 traceback.print_exc()
-            if self.replaced:
+            if self.process.replaced:
                 self.channel.close()
                 end_process()
             kind, text, trace = describe_error(error)
@@ -220,17 +214,13 @@ class Pilot:
         finally:
             self.busy = False
 
-    def is_needed(self) -> bool:
-        """Return whether the driver waits for this slot's chunk."""
-        return self.busy and not self.channel.at_end()
-
     def _send(self, message: Any) -> None:
         with self._send_lock:
             self.channel.send(message)
 
     def _listening(self, run_id: int) -> AbstractContextManager[None]:
         # threads of the driver's own process log to its handlers without us
-        return self._outlet.open(run_id) if self.alone else nullcontext()
+        return self._outlet.open(run_id) if self.process.alone else nullcontext()
 
     def _on_run(
         self,
@@ -241,8 +231,9 @@ class Pilot:
         hearing: Hearing,
         must_say: bool,
     ) -> None:
+        self.process.keep_one_free()
         if must_say:
-            self._send(("as_new", run_id, self.as_new()))
+            self._send(("as_new", run_id, self.process.as_new()))
         if self._ended(run_id):  # it was over before this slot looked at it: build nothing
             self._broken.add(run_id)
             self._send(("over", run_id))
@@ -256,11 +247,11 @@ class Pilot:
 
         late = SetupWatch(timeout, lambda text: give_up((f"on worker {self.worker}: {text}", None)))
         sys.path.extend(entry for entry in path if entry not in sys.path)
-        with self.permits, late, self._listening(run_id):
+        with self.process.permits, late, self._listening(run_id):
             self.mark.begin(run_id, SETUP)
             begin = time.perf_counter()
             try:
-                if self.alone:
+                if self.process.alone:
                     self._outlet.hear(hearing)
                 spec: RunSpec = pickle.loads(blob)  # imports the user's modules, which may take long too
                 imported = time.perf_counter()
@@ -291,7 +282,7 @@ class Pilot:
         call, spec = self.calls[run_id]
 
         def interrupted() -> bool:
-            return self.leaving or self._ended(run_id)
+            return self.process.leaving or self._ended(run_id)
 
         def report(late: Late) -> None:
             try:
@@ -299,7 +290,7 @@ class Pilot:
             finally:  # also where the driver has gone
                 self.end()
 
-        with self.permits, self._listening(run_id):
+        with self.process.permits, self._listening(run_id):
             self.mark.begin(run_id, start)
             if isinstance(items, bytes):
                 try:
@@ -310,7 +301,7 @@ class Pilot:
                     self._send(("unread", run_id, failure, pickle_error(error)))
                     return
             keep = float("inf") if positions is None else KEEP
-            with on_a_worker(report if self.alone else None, self.replaced):
+            with on_a_worker(report if self.process.alone else None, self.process.replaced):
                 how = budget, interrupted, self.mark.step, singly, self._step, keep
                 block = run_items(items, call, spec.policy, self.worker, *how)
             try:
@@ -322,7 +313,7 @@ class Pilot:
                 self._send(("setup", run_id, setup_report(error, self.worker)))
                 return
             self._step = block.step
-            block.cpu /= self.hello.threads  # all of them ran meanwhile
+            block.cpu /= self.process.hello.threads  # all of them ran meanwhile
             self.mark.leave(len(block.values))
             if positions is not None:
                 to_lines(block, positions, items, spec.policy, self.worker)
@@ -350,15 +341,15 @@ class Pilot:
     ) -> Any:
         values, head = block.values, head_of(block)
         try:
-            return pickle_parts(("done", run_id, tuple(head), values))
+            return pickle_parts(("done", run_id, head, values))
         except ANYTHING as error:  # some result needs more than pickle (a class made in a script) ...
-            if self.replaced and spoilt_cuda(error):  # or is on a GPU, where the kernel of any of them failed
+            if self.process.replaced and spoilt_cuda(error):  # or is on a GPU, where some kernel has failed
                 leave(late_in(items, 0, len(values), block.seconds, None, error=error))
         try:
-            return pickle_parts(("done", run_id, tuple(head), values), Pickler)
+            return pickle_parts(("done", run_id, head, values), Pickler)
         except ANYTHING:  # ... or cannot travel at all
             values, head = portable(items, block, head, policy, self.worker)
-            return pickle_parts(("done", run_id, tuple(head), values))
+            return pickle_parts(("done", run_id, head, values), Pickler)
 
     def _on_end(self, run_id: int) -> None:
         _, spec = self.calls.pop(run_id, (None, None))

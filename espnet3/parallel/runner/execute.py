@@ -132,28 +132,15 @@ def outcomes(
         return
     shared = client is not None
     with nullcontext(client) if shared else owned_client(config) as opened:
-        yield from _on_client(spec, work, opened, config, may_take, tally, shared, show_dashboard)
+        from espnet3.parallel.clusters.client import dashboard_of
+        from espnet3.parallel.pilots.dask.pools import ClientSlots
+        from espnet3.parallel.pilots.driver import PilotRun
+        from espnet3.parallel.pilots.worker_cluster import cluster_of
 
-
-def _on_client(
-    spec: RunSpec,
-    work: Work,
-    client: Any,
-    config: ParallelConfig,
-    may_take: Callable[[], bool],
-    tally: Tally,
-    shared: bool,
-    show_dashboard: bool,
-) -> Pairs:
-    from espnet3.parallel.clusters.client import dashboard_of
-    from espnet3.parallel.pilots.dask.pools import ClientSlots
-    from espnet3.parallel.pilots.driver import PilotRun
-    from espnet3.parallel.pilots.worker_cluster import cluster_of
-
-    if show_dashboard and (address := dashboard_of(client)) is not None:
-        say(f"dashboard: {address}")
-    slots, cluster = ClientSlots(client), cluster_of(client)
-    yield from PilotRun(slots, work, spec, cluster, config, may_take, shared, tally)
+        if show_dashboard and (address := dashboard_of(opened)) is not None:
+            say(f"dashboard: {address}")
+        slots, cluster = ClientSlots(opened), cluster_of(opened)
+        yield from PilotRun(slots, work, spec, cluster, config, may_take, shared, tally)
 
 
 def _on_own_workers(

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ class Report:
             self._kinds[failure.error_type] = count + 1, first
         if self._bar is not None and time.perf_counter() - self._drawn > _DRAW:
             self._draw()
-        self._nones.see(values, failed)
+        self._nones.see(values)
         self._check()
 
     def summary(self) -> RunSummary:
@@ -181,11 +181,30 @@ class Report:
                 _print(f"{self._name}: {self._done:,} of {self._total:,} items, {self._status()}")
 
     def _status(self, summary: RunSummary | None = None) -> str:
-        done, now = self._done - self._kept, time.perf_counter()
-        if summary is not None and self.tally.ready is not None:  # as in the last line
-            now = self.tally.ready + summary.work_seconds
-            self.tally.warm = True
-        return status(self.tally, done, self._total - self._done, self._failed, self._begin, now)
+        t, now = self.tally, time.perf_counter()
+        if summary is not None and t.ready is not None:  # as in the last line
+            now = t.ready + summary.work_seconds
+            t.warm = True
+        parts = [self._phase(now)]
+        if self._failed:
+            parts.append(f"{self._failed:,} failed")
+        if t.ready is not None and now - t.ready >= _SETTLED and t.workers < t.asked:
+            parts.append(f"{t.workers:,} of {counted(t.asked, 'worker')}")  # jobs may wait for hours
+        return ", ".join(parts)
+
+    def _phase(self, now: float) -> str:
+        t, done = self.tally, self._done - self._kept
+        if t.joined is None:
+            what, since = f"starting {counted(t.asked, 'worker')}" if t.asked else "starting", self._begin
+        elif t.ready is None:
+            what, since = "loading the env", t.joined
+        elif not done or not (t.warm or now - t.ready > _COLD):
+            what, since = "working", t.ready
+        else:
+            seconds, left = now - t.ready, self._total - self._done
+            to_go = f", {_duration(left * seconds / done)} left" if left else ""
+            return f"{_rate(done, seconds)}{to_go}"
+        return f"{what}, {_duration(now - since)}" if now - since >= 1 else what
 
     def _draw(self, summary: RunSummary | None = None) -> None:
         assert self._bar is not None
@@ -202,11 +221,10 @@ class _NoneWatch:
         self._total = total
         self._left = min(total, _ENOUGH) if total > 1 else 0  # results to look at; a single None may be meant
 
-    def see(self, values: Sequence[Any], failed: Sequence[int] = ()) -> None:
+    def see(self, values: Iterable[Any]) -> None:
         if not self._left:
             return
-        skip = set(failed)
-        for value in islice((one for at, one in enumerate(values) if at not in skip), self._left):
+        for value in islice((one for one in values if not isinstance(one, ItemFailure)), self._left):
             if value is not None and not (type(value) is bytes and _NO_RESULT.search(value)):
                 self._left = 0
                 return
@@ -220,35 +238,10 @@ class _NoneWatch:
 
 def look_for_nones(name: str, results: Sequence[Any]) -> None:
     """Warn if the first results of a finished run are all None."""
-    kept = (value for value in results if not isinstance(value, ItemFailure))
-    _NoneWatch(name, len(results)).see(list(islice(kept, _ENOUGH)))
+    _NoneWatch(name, len(results)).see(results)
 
 
 # --- the figures in words ---------------------------------------------------------------------------
-
-
-def status(tally: Tally, done: int, left: int, failed: int, begin: float, now: float) -> str:
-    """Return a run's state in words: its phase or rate, failures, and workers still to come."""
-    parts = [_phase(tally, done, left, begin, now)]
-    if failed:
-        parts.append(f"{failed:,} failed")
-    if tally.ready is not None and now - tally.ready >= _SETTLED and tally.workers < tally.asked:
-        parts.append(f"{tally.workers:,} of {counted(tally.asked, 'worker')}")  # jobs may wait for hours
-    return ", ".join(parts)
-
-
-def _phase(tally: Tally, done: int, left: int, begin: float, now: float) -> str:
-    if tally.joined is None:
-        what, since = f"starting {counted(tally.asked, 'worker')}" if tally.asked else "starting", begin
-    elif tally.ready is None:
-        what, since = "loading the env", tally.joined
-    elif not done or not (tally.warm or now - tally.ready > _COLD):
-        what, since = "working", tally.ready
-    else:
-        seconds = now - tally.ready
-        to_go = f", {_duration(left * seconds / done)} left" if left else ""
-        return f"{_rate(done, seconds)}{to_go}"
-    return f"{what}, {_duration(now - since)}" if now - since >= 1 else what
 
 
 def _rate(items: int, seconds: float) -> str:
@@ -404,12 +397,9 @@ def _in_notebook() -> bool:
 
 
 def _bar_class() -> Any:
-    if not _in_notebook():
-        from tqdm import tqdm
-
-        return tqdm
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a notebook without ipywidgets gets the bar of a terminal
-        from tqdm.auto import tqdm as of_a_notebook
+        # it calls itself experimental; a notebook without ipywidgets gets the bar of a terminal
+        warnings.simplefilter("ignore")
+        from tqdm.autonotebook import tqdm
 
-    return of_a_notebook
+    return tqdm

@@ -34,7 +34,6 @@ from espnet3.parallel.runner.arguments import (
 )
 from espnet3.parallel.runner.execute import outcomes
 from espnet3.parallel.runner.hooks import (
-    Hooks,
     folder_entries,
     in_lists,
     is_default,
@@ -48,7 +47,7 @@ from espnet3.parallel.timing.recorder import TimesRecorder
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.folder import OpenRun
     from espnet3.parallel.ledger.identity import Identity
-    from espnet3.parallel.runner.shards import Launch, Shard
+    from espnet3.parallel.runner.shards import Launch
 
 # Methods called when all items are done, with their arguments
 _FINISHING = {"merge": ("shard_dirs",), "write_outputs": ("indices", "results")}
@@ -211,7 +210,7 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
     from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
     from espnet3.parallel.ledger.results import Results
     from espnet3.parallel.provenance.reach import LoadedCode
-    from espnet3.parallel.runner.shards import failed_elsewhere, shards_of
+    from espnet3.parallel.runner.shards import failed_elsewhere, run_shards, shards_of
 
     retry = run.retry_failed
     identity = run.identity()
@@ -227,7 +226,7 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
             spec, loaded=LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
         )
         if run.writes:
-            _run_shards(run, folder, again, spec, launch, report)
+            run_shards(run, folder, again, spec, launch, report)
         elif left:
             _run_items(run, folder, replace(spec, as_lines=True), launch, report)
         summary = report.summary()
@@ -268,24 +267,6 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
             if block.error is not None:
                 raise item_error(block.take_error(), block.stop)
         times.workers(report.tally)
-
-
-def _run_shards(
-    run: Run, folder: OpenRun, left: list[Shard], spec: RunSpec, launch: Launch, report: Report
-) -> None:
-    from espnet3.parallel.runner.shards import make_shard_function, run_shards, write_manifest
-
-    hooks = Hooks.of(type(run.runner), run.batch_forward is not None)
-    write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
-    spec = replace(
-        spec,
-        one=make_shard_function(hooks, run.policy, run.keeps),
-        many=None,
-        policy=Policy(on_error="record", poison_after=0),  # of shards; their items have their own
-        check=hooks.check,
-    )
-    recorder = TimesRecorder(folder.split.append_times, run.items, run.cost)
-    run_shards(folder, left, spec, launch, run.policy, report, recorder)
 
 
 def _folder(output_dir: Path, shard_subdir: Path) -> Path:

@@ -137,23 +137,22 @@ def run_shard(
     """Run one shard from `open_writers` to `close_writers`, in an emptied folder."""
     # with a seed, other threads wait: a hook may draw random numbers, and an item there would find them gone
     with turn(policy.seed):
-        return _Attempt(shard, env, hooks, policy, keep_values, mark).run()
+        env = {"shard_id": shard.number, **env}
+        return _Attempt(shard, env, hooks, policy, keep_values, mark, f"shard {shard.number}").run()
 
 
+@dataclass(slots=True, eq=False)
 class _Attempt:
-    def __init__(
-        self, shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool, mark: Mark
-    ) -> None:
-        self.shard = shard
-        self.env = {"shard_id": shard.number, **env}
-        self.hooks = hooks
-        self.policy = policy
-        self.keep_values = keep_values
-        self.mark = mark
-        self.name = f"shard {shard.number}"
-        self.result = ShardResult([], [])
-        self.hook = "open_writers"  # takes the blame for an exception that no item raised
-        self.index: Any = None  # of the result that is being written
+    shard: Shard
+    env: dict[str, Any]
+    hooks: Hooks
+    policy: Policy
+    keep_values: bool
+    mark: Mark
+    name: str
+    result: ShardResult = field(default_factory=lambda: ShardResult([], []))
+    hook: str = "open_writers"  # takes the blame for an exception that no item raised
+    index: Any = None  # of the result that is being written
 
     def run(self) -> ShardResult:
         begin, folder = time.perf_counter(), Path(self.shard.folder)
@@ -281,35 +280,39 @@ def failed_elsewhere(folder: OpenRun, left: Sequence[Shard]) -> int:
 
 
 def run_shards(
-    folder: OpenRun,
-    left: Sequence[Shard],
-    spec: RunSpec,
-    launch: Launch,
-    policy: Policy,
-    report: Report,
-    recorder: TimesRecorder,
+    run: Any, folder: OpenRun, left: Sequence[Shard], spec: RunSpec, launch: Launch, report: Report
 ) -> None:
-    """Run shards to their end."""
+    """Run those shards of a run (`run.Run`) to their end that are left."""
+    write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
     if not left:
         return
     with writing(folder.path):
         for shard in left:  # an earlier driver's marks: its death took its workers along, and blames no item
             _take_mark(shard)
-    run = _Driver(folder, policy, report)
+    hooks = Hooks.of(type(run.runner), run.batch_forward is not None)
+    spec = replace(
+        spec,
+        one=make_shard_function(hooks, run.policy, run.keeps),
+        many=None,
+        policy=Policy(on_error="record", poison_after=0),  # of shards; their items have their own
+        check=hooks.check,
+    )
+    driver = _Driver(folder, run.policy, report, {})
     work = Work(left, [shard.cost for shard in left])
+    recorder = TimesRecorder(folder.split.append_times, run.items, run.cost)
     with closing(launch(spec, work)) as pairs, recorder:
         for chunk, block in pairs:
-            run.take(chunk, block, work)
+            driver.take(chunk, block, work)
             recorder.workers(report.tally)
             _note_times(recorder, chunk, block)
 
 
+@dataclass(frozen=True, slots=True)
 class _Driver:
-    def __init__(self, folder: OpenRun, policy: Policy, report: Report) -> None:
-        self._folder = folder
-        self._policy = policy
-        self._report = report
-        self._histories: dict[int, History] = {}
+    folder: OpenRun
+    policy: Policy
+    report: Report
+    histories: dict[int, History]  # of shards that were lost, by their numbers
 
     def take(self, chunk: Chunk, block: Block, work: Work) -> None:
         if block.error is not None:
@@ -329,13 +332,13 @@ class _Driver:
         if result.stop is not None:
             raise self._stopped(shard, result)
         values, failed = result.values, set(result.failed)
-        self._folder.shard_done(
+        self.folder.shard_done(
             *shard.marked,
             {shard.begin + k: line for k, line in enumerate(values) if k not in failed},
             {shard.begin + k: values[k] for k in result.failed},
         )
-        self._report.tally.halved += result.halved
-        self._report.add(values, result.failed, result.retries)
+        self.report.tally.halved += result.halved
+        self.report.add(values, result.failed, result.retries)
 
     def _stopped(self, shard: Shard, result: ShardResult) -> BaseException:
         assert result.stop is not None
@@ -345,22 +348,22 @@ class _Driver:
         at = len(result.values)
         # else a hook without an item failed
         if at < len(shard.items) and result.stop.index == shard.items[at]:
-            self._folder.append_failures([(shard.begin + at, result.stop)])
+            self.folder.append_failures([(shard.begin + at, result.stop)])
         return item_error(error or RuntimeError(result.stop.message), result.stop)
 
     def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:
-        history = self._histories.setdefault(shard.number, History(self._policy))
+        history = self.histories.setdefault(shard.number, History(self.policy))
         found = _take_mark(shard)
         begin, end = found if isinstance(found, tuple) else (OUTSIDE, OUTSIDE + 1)
         fate = history.add(
             replace(loss, begin=begin, items=end - begin, hook=found if isinstance(found, str) else "")
         )
         if not fate.failed:
-            self._report.retries += loss.seconds is not None and end - begin == 1
+            self.report.retries += loss.seconds is not None and end - begin == 1
             return replace(shard, one_by_one=shard.one_by_one or end - begin > 1)
         index = NoItem(f"shard {shard.number}") if begin == OUTSIDE else shard.items[begin]
         failure = history.failure(begin, index, worker)
-        if begin == OUTSIDE or self._policy.on_error == "raise":
+        if begin == OUTSIDE or self.policy.on_error == "raise":
             raise item_error(recorded_error(failure), failure)
         return replace(shard, skip={**shard.skip, begin: failure})
 

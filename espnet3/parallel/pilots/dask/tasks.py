@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
-from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
-from espnet3.parallel.pilots.mark import Mark
+from espnet3.parallel.pilots.channel import ChannelClosedError, Mark, pickle_parts
 from espnet3.parallel.pilots.pool import Slot, SlotClaim
-from espnet3.parallel.pilots.protocol import Done, Hello
-from espnet3.parallel.pilots.worker import Pilot
+from espnet3.parallel.pilots.protocol import Hello
+from espnet3.parallel.pilots.worker import Pilot, Slots
 
 # --- on a worker ---
 
@@ -50,7 +49,7 @@ class _Inside:
         threads = worker.state.nthreads
         hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
         channel: Any = self
-        pilot = _TaskPilot(channel, hello, threading.Semaphore(1), Mark(""), replaced=False)
+        pilot = _TaskPilot(channel, Slots("", b"", ("", 0), False, hello), Mark(""))
         threading.Thread(target=pilot.serve, name="pilot", daemon=True).start()
 
     def readable(self) -> bool:
@@ -187,8 +186,7 @@ class TaskChannel:
             self.received = len(answer.data) + sum(map(len, answer.buffers))
             message = pickle.loads(answer.data, buffers=answer.buffers)
             if message[0] == "done":
-                head = Done(*message[2])._replace(worker=answer.worker)
-                message = (*message[:2], head, *message[3:])
+                message[2]["worker"] = answer.worker
             return message
         if isinstance(answer, (KilledWorker, ChannelClosedError)):
             raise ChannelClosedError(str(answer))
@@ -245,9 +243,6 @@ class TaskPool:
     def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
         """Return False: a process is not known by its tasks."""
         return False
-
-    def ask_for_more(self) -> None:
-        """Do nothing: a task waits at the scheduler."""
 
     def forget(self, claim: SlotClaim, slot: Slot) -> None:
         """Close a slot; another takes its place."""

@@ -17,12 +17,12 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import FrameType
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.loading import require_package
@@ -71,9 +71,9 @@ _SCRIPT = "espnet3/parallel/base_runner.py"  # the documented entry of a job
 _LOOK = 0.05  # seconds between checks whether a process has ended, and between two attempts at a lease
 _SECONDS = 60.0  # a host that has not answered by then is given up
 _DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
-_STOPPED = 1.0  # seconds between two looks for stop.json
+_TURN = 0.2  # seconds between two looks at jobs, and for stop.json
 _PATIENCE = 2 * GRACE  # seconds that the supervisor before may take to end, once none of its jobs is left
-_PAUSE = 2.0  # seconds until a shard that another worker holds is tried again
+_PAUSE = 2.0  # seconds without another job after one that ended with items left
 
 
 def check(config: ParallelConfig) -> None:
@@ -123,9 +123,9 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
 
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
-    """End the supervisor and every job that runs on this host, and wait until they are gone.
+    """End the supervisor and every job that runs on this host, and kill those left after the grace.
 
-    Jobs of other hosts find stop.json.
+    Jobs of other hosts find stop.json, and so do those that a supervisor is just starting.
     """
     folders = [*layout.folder.glob(f"{SUPERVISOR}*"), *map(layout.shard, range(plan.n_shards))]
 
@@ -135,12 +135,10 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     end = time.monotonic() + grace
     for pid in living():
         _signal(pid, signal.SIGTERM)
-    while left := living():
-        if time.monotonic() > end:
-            for pid in left:  # a job that a supervisor is just starting finds stop.json
-                _signal(pid, signal.SIGKILL)
-            end = time.monotonic() + grace
+    while (left := living()) and time.monotonic() < end:
         time.sleep(_LOOK)
+    for pid in left:
+        _signal(pid, signal.SIGKILL)
 
 
 def _is_of(layout: Layout, pid: int) -> bool:
@@ -226,64 +224,60 @@ class Supervisor:
         # shared out among the jobs that run at a time; none: they see what this process sees
         self.gpus = gpus
         self.todo = deque(shards)
-        self.stopping = threading.Event()
-        self._running: dict[int, subprocess.Popen[bytes]] = {}  # by slot
+        self.stopping = self._killing = False
+        # by slot, the shard that its job began with and the job's process
+        self._running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
         self._deaths: dict[int, tuple[int, tuple[int, int]]] = {}
-        self._killing = False
+        self._again = 0.0  # when the next job may start, by `time.monotonic`
 
     def run(self) -> None:
         """Run until every shard is done, or the run is told to stop."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.stopping.set())
-        slots = [threading.Thread(target=self._slot, args=(slot,)) for slot in range(self.plan.n_workers)]
-        for slot in slots:
-            slot.start()
-        for slot in slots:
-            while slot.is_alive() and not self.stopping.is_set():
-                slot.join(_STOPPED)
-                if self._is_over():  # perhaps told so on another host, whose disk sends no event
-                    self.stopping.set()
-        if self.stopping.is_set():
-            self._signal(signal.SIGTERM)
-            end = time.monotonic() + GRACE
-            for slot in slots:
-                slot.join(max(0.0, end - time.monotonic()))
-            self._killing = True
-            self._signal(signal.SIGKILL)
-        for slot in slots:
-            slot.join()
+            signal.signal(number, self._told_to_end)
+        kill = 0.0  # when the jobs that do not end are killed
+        while self._running or (self.todo and not self.stopping):
+            # told so by a job that has ended, or on another host; or the folder has been moved away or deleted
+            if self.layout.stopped() is not None or not self.layout.is_there():
+                self.stopping = True
+            if not self.stopping:
+                self._fill()
+            elif not kill:
+                kill = time.monotonic() + GRACE
+                self._signal(signal.SIGTERM)
+            elif time.monotonic() > kill:
+                self._killing = True
+                self._signal(signal.SIGKILL)
+            time.sleep(_TURN)
+            for slot, (shard, process) in list(self._running.items()):
+                if process.poll() is not None:
+                    del self._running[slot]
+                    self._ended(shard, process)
         self._leave()
 
-    def _is_over(self) -> bool:
-        # the run was told to stop, or its folder has been moved away or deleted
-        return self.layout.stopped() is not None or not self.layout.is_there()
+    def _told_to_end(self, number: int, frame: FrameType | None) -> None:
+        self.stopping = True
 
     def _signal(self, number: signal.Signals) -> None:
-        for process in list(self._running.values()):
+        for _, process in self._running.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
 
-    def _slot(self, slot: int) -> None:
-        while self.todo and not self.stopping.is_set():
-            if self._is_over():  # by the job that has just ended
-                self.stopping.set()
-                return
-            try:
+    def _fill(self) -> None:
+        for slot in range(self.plan.n_workers):
+            while self.todo and slot not in self._running and time.monotonic() >= self._again:
                 shard = self.todo.popleft()
-            except IndexError:  # another slot was faster
-                return
-            folder = self.layout.shard(shard)
-            failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
-            # a living job has it, of this host or another one
-            taken = (folder / DONE).exists() or failed or holder_lives(folder, disk_now(self.layout.folder))
-            if not taken:
-                self._job(shard, slot)
+                folder = self.layout.shard(shard)
+                failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
+                # a living job has it, of this host or another one
+                taken = failed or holder_lives(folder, disk_now(self.layout.folder))
+                if not taken and not (folder / DONE).exists():
+                    self._running[slot] = shard, self._start(shard, slot)
 
-    def _job(self, shard: int, slot: int) -> None:
+    def _start(self, shard: int, slot: int) -> subprocess.Popen[bytes]:
         folder = self.layout.shard(shard)
         make_folder(folder)
         with open(open_to_write(folder / LOG), "ab") as log:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", _WORKER, "--tasks", str(self.tasks), str(self.places[shard])],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -292,13 +286,9 @@ class Supervisor:
                 env={**job_environment(), **gpu_env(self.gpus, slot)},
                 start_new_session=True,
             )
-        self._running[slot] = process
-        if self.stopping.is_set():
-            self._signal(signal.SIGTERM)
-        try:
-            status = process.wait()
-        finally:
-            del self._running[slot]
+
+    def _ended(self, shard: int, process: subprocess.Popen[bytes]) -> None:
+        status = process.returncode
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # the processes that the job left behind
         job = job_name(process.pid)
@@ -315,10 +305,10 @@ class Supervisor:
         self._settle(shard, status, at_work)
 
     def _settle(self, shard: int, status: int, at_work: bool) -> None:
-        if self.stopping.is_set() or (status in (EXIT_DONE, EXIT_FAILED) and not at_work):
+        if self.stopping or (status in (EXIT_DONE, EXIT_FAILED) and not at_work):
             return
         if status == EXIT_UNFINISHED and not at_work:  # a signal from outside, or another worker has it
-            self.stopping.wait(_PAUSE)
+            self._again = time.monotonic() + _PAUSE
             self.todo.append(shard)
             return
         folder = self.layout.shard(shard)
@@ -336,7 +326,7 @@ class Supervisor:
         write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
 
     def _leave(self) -> None:
-        if not self.stopping.is_set():
+        if not self.stopping:
             return
         now = disk_now(self.layout.folder)
         for shard in self.todo:

@@ -40,7 +40,7 @@ from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs.script import set_walltime
 from espnet3.parallel.ledger.files import make_folder, refuse_others, write_json
-from espnet3.parallel.ledger.folder import SHARDS, open_run, resumed
+from espnet3.parallel.ledger.folder import SHARDS, open_run, resumed, set_aside
 from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
 from espnet3.parallel.messages import counted
@@ -116,7 +116,7 @@ def _write_and_submit(
             align = run.align if run.batch_forward is not None else 1
             n, wanted = len(items), settings.shards or _PER_WORKER * config.n_workers
             bounds = [*cut(n, wanted, run.cost, align), n]
-        before = _plan_of(layout, spec, bounds, fresh=runner.resume is False)
+        before = _plan_of(layout, spec, bounds)
         if before is None:
             kind = SESSION if run.writes else SPLIT
             first = max((int(split.suffix[1:]) for split in split_folders(folder, kind)), default=-1) + 1
@@ -162,14 +162,14 @@ def _write_and_submit(
     return layout, plan, [shard for shard in shards if str(shard) in taken]
 
 
-def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> Plan | None:
+def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int]) -> Plan | None:
     # None: an older plan is moved aside, and the caller makes a new one
     try:
         plan = layout.plan()
     except ConfigError:
         return None
     same = plan.indices_sha256 == spec.indices_sha256 and plan.hooks == spec.hooks
-    if not fresh and same and (plan.bounds == bounds or _has_begun(layout, plan)):
+    if same and (plan.bounds == bounds or _has_begun(layout, plan)):
         return plan
     if not _has_begun(layout, plan):  # a job of it whose submission got no answer has nothing to do
         if os.path.islink(plan.specs):
@@ -177,12 +177,7 @@ def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> P
         for name in plan.outcomes:
             with contextlib.suppress(OSError):
                 (layout.run / name).rmdir()
-    for old in layout.run.glob(f"{FOLDER}.old.*") if fresh else ():
-        shutil.rmtree(old)  # of runs that are gone as well
-    number = 0
-    while (aside := layout.run / f"{FOLDER}.old.{number}").exists():
-        number += 1
-    layout.folder.rename(aside)
+    set_aside(layout.run, only=(FOLDER,))
     return None
 
 

@@ -467,7 +467,8 @@ def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
     splits go first.
     """
     splits = [split.name for split in _sessions(path)]
-    files = only or (RECEIPT, RESULTS, ERRORS, *splits, EVENTS, MANIFEST, INDICES, RUN)
+    jobs = ["detached"] if (path / "detached" / "plan.json").exists() else []
+    files = only or (RECEIPT, RESULTS, ERRORS, *splits, *jobs, EVENTS, MANIFEST, INDICES, RUN)
     names = [name for name in files if os.path.lexists(path / name)]
     if not names:
         return None

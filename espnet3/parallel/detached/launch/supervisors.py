@@ -93,7 +93,8 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     note({str(shard): f"local.{shard}" for shard in shards})
     make_folder(layout.supervisor)
     with open(open_to_write(layout.supervisor / LOG), "ab") as log:
-        process = subprocess.Popen(
+        # until a daemon, no child of this process, has closed its standard output
+        done = subprocess.run(
             _command(layout, interpreter(plan.env, plan.options, layout.template().surroundings.cwd)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -101,11 +102,9 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
             cwd=layout.folder,
             env=job_environment(),
             start_new_session=True,
+            check=False,
         )
-    assert process.stdout is not None
-    with process.stdout as stdout:
-        line = stdout.readline().decode(errors="replace").strip()
-    process.wait()  # the supervisor is a daemon by now, and no child of this process
+    line = done.stdout.decode(errors="replace").strip()
     if line != READY:
         said = "\n".join(tail(layout.supervisor / LOG).splitlines()[-15:])
         raise ParallelError(f"the supervisor of {layout.run} did not start: {line or said}")

@@ -10,7 +10,6 @@ Supervisors of several hosts share the shards by leases.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import shlex
@@ -164,6 +163,8 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _start_on_hosts(layout: Layout, plan: Plan, shards: list[int], note: Note) -> None:
+    import asyncio  # a supervisor, which this module is too, needs none of it
+
     require_package(row(plan.env))
     hosts = worker_hosts(ssh_hosts(plan.options))
     each, more = divmod(plan.n_workers, len(hosts))
@@ -195,6 +196,8 @@ def _line(layout: Layout, plan: Plan, host: SshHost, place: tuple[str, ...]) -> 
 
 
 async def _start_one(host: SshHost, line: str) -> str:
+    import asyncio
+
     import asyncssh
 
     options = {"connect_timeout": _SECONDS, **host.connect_options}

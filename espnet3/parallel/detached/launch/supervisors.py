@@ -269,10 +269,11 @@ class Supervisor:
             while self.todo and slot not in self._running and time.monotonic() >= self._again:
                 shard = self.todo.popleft()
                 folder = self.layout.shard(shard)
-                failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
-                # a living job has it, of this host or another one
-                taken = failed or holder_lives(folder, disk_now(self.layout.folder))
-                if not taken and not (folder / DONE).exists():
+                over = (folder / DONE).exists() or (said_its_end(folder) or {}).get(
+                    "state"
+                ) == JobState.FAILED
+                # else a living job may have it, of this host or another one
+                if not over and not holder_lives(folder, disk_now(self.layout.folder)):
                     self._running[slot] = shard, self._start(shard, slot)
 
     def _start(self, shard: int, slot: int) -> subprocess.Popen[bytes]:

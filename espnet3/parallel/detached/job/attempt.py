@@ -13,7 +13,7 @@ import mmap
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ class Job:
     def _work(self) -> int:
         self.stopping = Stopping(self.layout, self.spec.walltime, self.began)
         self.stopping.listen()
-        held, status = None, EXIT_DONE
+        self._held: Lease | None = None
         try:
             if not self.layout.is_there():
                 raise ConfigError(
@@ -108,39 +108,38 @@ class Job:
                     "jobs' hosts share"
                 )
             self.loaded = LoadedCode(self.layout.plan().code)
-            for shard, lease in self._taken():
-                if held is not None:
-                    held.release()  # only now: meanwhile no job would seem to be at work
-                held = lease
-                status = self._attempt(shard, lease)
-                stops = status != EXIT_DONE or self.stopping.now() or self.layout.stopped() is not None
-                if stops or not self.layout.is_there():
-                    break
-            if held is None:
-                say("nothing to do: the shard is done, or another job has it")
+            return self._run_shards()
         except (FolderInUseError, LeaseLostError) as error:
             say(f"stopping: {error}")
-            status = EXIT_UNFINISHED
+            return EXIT_UNFINISHED
         except ParallelError as error:
             say(f"{type(error).__name__}: {error}")
-            status = EXIT_FAILED
+            return EXIT_FAILED
         finally:
-            if held is not None:
-                held.release()
-        return status
+            if self._held is not None:
+                self._held.release()
 
-    def _taken(self) -> Iterator[tuple[int, Lease]]:
+    def _run_shards(self) -> int:
         left_to_others = job_of(self.layout.shard(self.spec.shard)) not in (None, self.spec.shard)
         for shard in self.shards:
             lease = self._take(shard)
             if lease is not None:
-                yield shard, lease
+                if self._held is not None:
+                    self._held.release()  # only now: meanwhile no job would seem to be at work
+                self._held = lease
+                status = self._attempt(shard, lease)
+                stops = status != EXIT_DONE or self.stopping.now() or self.layout.stopped() is not None
+                if stops or not self.layout.is_there():
+                    return status
             elif shard == self.spec.shard and left_to_others:
-                return  # they have come to it from the end: hardly another one is free
+                break  # they have come to it from the end: hardly another one is free
+        if self._held is None:
+            say("nothing to do: the shard is done, or another job has it")
+        return EXIT_DONE
 
     def _take(self, shard: int) -> Lease | None:
         folder, own, job = self.layout.shard(shard), shard == self.spec.shard, self.spec.shard
-        if not own and (folder / DONE).exists():
+        if (folder / DONE).exists():
             return None
         before = job_of(folder)
         again = before == job or (own and before is None)  # an earlier start of this job had it, or none had
@@ -161,7 +160,7 @@ class Job:
             return None  # another job has it
         if not (folder / DONE).exists():
             return lease
-        lease.release()  # an earlier job was alive, and has finished the shard meanwhile; or it is queued again
+        lease.release()  # an earlier job was alive, and has finished the shard meanwhile
         return None
 
     def _attempt(self, shard: int, lease: Lease) -> int:

@@ -153,10 +153,10 @@ def provider_arguments(provider: Any) -> dict[str, Any]:
             "let it inherit from EnvironmentProvider"
         )
     args, kwargs = provider._espnet3_made_from
-    return {
+    return {  # attributes first: a person knows a wrong value by their names
+        "now": {name: _argument(value, name) for name, value in state_now(provider).items()},
         "args": [_argument(value, f"argument {place}") for place, value in enumerate(args)],
         "kwargs": {name: _argument(value, name) for name, value in kwargs.items()},
-        "now": {name: _argument(value, name) for name, value in state_now(provider).items()},
     }
 
 

@@ -222,8 +222,8 @@ def guarded(work: Callable[[], int], limit: float, layout: Layout, place: Place)
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child has handlers of its own
         try:
             child.start()
-            for number in came:
-                _send(child.pid, number)  # the child before it had them, and is gone
+            for before in came:
+                _send(child.pid, before)  # the child before it had them, and is gone
             pid = child.pid
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

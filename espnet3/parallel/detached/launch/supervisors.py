@@ -123,7 +123,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     """End the supervisor and every job that runs on this host, and kill those left after the grace.
 
-    Jobs of other hosts find stop.json, and so do those that a supervisor is just starting.
+    Jobs of other hosts find stop.json.
     """
     folders = [*layout.folder.glob(f"{SUPERVISOR}*"), *map(layout.shard, range(plan.n_shards))]
 
@@ -136,7 +136,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     while (left := living()) and time.monotonic() < end:
         time.sleep(_LOOK)
     for pid in left:
-        _signal(pid, signal.SIGKILL)
+        _kill(pid)
 
 
 def _is_of(layout: Layout, pid: int) -> bool:
@@ -152,6 +152,17 @@ def _is_of(layout: Layout, pid: int) -> bool:
     run = os.path.realpath(layout.run)
     ours = any(word in (_WORKER, SUPERVISING) or word.endswith(_SCRIPT) for word in words)
     return ours and owner == os.geteuid() and any(path == run or path.startswith(f"{run}/") for path in paths)
+
+
+def _kill(pid: int) -> None:
+    # with the jobs of a supervisor: one that is just starting has no lease yet, and one of a moved run an old path
+    import psutil
+
+    _signal(pid, signal.SIGSTOP)  # it starts no more
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children():
+            _signal(child.pid, signal.SIGKILL)
+    _signal(pid, signal.SIGKILL)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
@@ -258,9 +269,10 @@ class Supervisor:
 
     def _told_to_end(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
+        self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
-        for _, process in self._running.values():
+        for _, process in list(self._running.values()):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
 

@@ -249,11 +249,9 @@ class Supervisor:
             signal.signal(number, self._told_to_end)
         kill = 0.0  # when the jobs that do not end are killed
         while self._running or (self.todo and not self.stopping):
-            # told so by a job that has ended, or on another host; or the folder has been moved away or deleted
-            if self.layout.stopped() is not None or not self.layout.is_there():
-                self.stopping = True
-            if not self.stopping:
-                self._fill()
+            if not self._is_over():
+                if time.monotonic() >= self._again:
+                    self._fill()
             elif not kill:
                 kill = time.monotonic() + GRACE
                 self._signal(signal.SIGTERM)
@@ -271,6 +269,12 @@ class Supervisor:
         self.stopping = True
         self._signal(signal.SIGTERM)
 
+    def _is_over(self) -> bool:
+        # told so by a job that has ended, or on another host; or the folder has been moved away or deleted
+        if self.layout.stopped() is not None or not self.layout.is_there():
+            self.stopping = True
+        return self.stopping
+
     def _signal(self, number: signal.Signals) -> None:
         for _, process in list(self._running.values()):
             with contextlib.suppress(ProcessLookupError):
@@ -278,12 +282,11 @@ class Supervisor:
 
     def _fill(self) -> None:
         for slot in range(self.plan.n_workers):
-            while self.todo and slot not in self._running and time.monotonic() >= self._again:
+            while self.todo and slot not in self._running and not self._is_over():
                 shard = self.todo.popleft()
                 folder = self.layout.shard(shard)
-                over = (folder / DONE).exists() or (said_its_end(folder) or {}).get(
-                    "state"
-                ) == JobState.FAILED
+                failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
+                over = failed or (folder / DONE).exists()
                 # else a living job may have it, of this host or another one
                 if not over and not holder_lives(folder, disk_now(self.layout.folder)):
                     self._running[slot] = shard, self._start(shard, slot)

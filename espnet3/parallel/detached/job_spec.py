@@ -117,11 +117,8 @@ class JobSpec:
             raise ConfigError(f"unsupported job spec (schema {schema!r}): `espnet3-parallel retry` renews it")
         try:
             values["items"] = items_from_json(values["items"])
-            values["runner"] = ClassRef(**values["runner"])
-            values["provider"] = ClassRef(**values["provider"])
-            values["policy"] = Policy(**values["policy"])
-            values["surroundings"] = Surroundings(**values["surroundings"])
-            return cls(**values)
+            inner = {"runner": ClassRef, "provider": ClassRef, "policy": Policy, "surroundings": Surroundings}
+            return cls(**{**values, **{name: kind(**values[name]) for name, kind in inner.items()}})
         except (KeyError, TypeError, ValueError) as error:
             raise damaged(file, 0, error) from error
 
@@ -156,11 +153,10 @@ def provider_arguments(provider: Any) -> dict[str, Any]:
             "let it inherit from EnvironmentProvider"
         )
     args, kwargs = provider._espnet3_made_from
-    now = {name: _argument(value, name) for name, value in state_now(provider).items()}
-    return {
+    return {  # attributes first: a person knows a wrong value by their names
+        "now": {name: _argument(value, name) for name, value in state_now(provider).items()},
         "args": [_argument(value, f"argument {place}") for place, value in enumerate(args)],
         "kwargs": {name: _argument(value, name) for name, value in kwargs.items()},
-        "now": now,
     }
 
 
@@ -292,12 +288,8 @@ def in_folder(python: str, cwd: str) -> str:
 
 def job_environment() -> dict[str, str]:
     """Return the environment for a job's process."""
-    environment = dict(os.environ)
-    root = import_path()
-    if root is not None:
-        before = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = root if not before else root + os.pathsep + before
-    return environment
+    path = os.pathsep.join(filter(None, [import_path(), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,12 +323,13 @@ def refer(cls: type, what: str) -> ClassRef:
         has = f"{cls.__module__} has another object, or none, under this name"
         raise ConfigError(f"{begin}{has}; {_FIX} under its own name")
     file = os.path.abspath(file)
-    if cls.__module__ in ("__main__", SCRIPT):
+    name = cls.__module__
+    if name in ("__main__", SCRIPT):
         spec = own_attribute(module, "__spec__")
         if spec is None:
             return ClassRef(Path(file).stem, cls.__qualname__, file, script=True)
-        return ClassRef(spec.name, cls.__qualname__, file)  # started with `python -m`: importable by name
-    return ClassRef(cls.__module__, cls.__qualname__, file)
+        name = spec.name  # started with `python -m`: importable by name
+    return ClassRef(name, cls.__qualname__, file)
 
 
 def _find(module: ModuleType, name: str) -> Any:
@@ -353,13 +346,11 @@ def load(ref: ClassRef) -> type:
     if isinstance(found, FunctionType):
         return _standing_for(found)
     if not isinstance(found, type):
-        end = ""
-        if ref.script:
-            end = (
-                "; where the script has no `if __name__ == '__main__':` guard, a job runs it only up to the "
-                "first run or submission in it: put these under a guard"
-            )
-        raise ConfigError(f"{ref.file} does not define {ref.name}{end}")
+        end = (
+            "; where the script has no `if __name__ == '__main__':` guard, a job runs it only up to the first run or "
+            "submission in it: put these under a guard"
+        )
+        raise ConfigError(f"{ref.file} does not define {ref.name}{end if ref.script else ''}")
     return found
 
 

@@ -226,8 +226,7 @@ class ShardStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain data, the state with its sentence."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        return {**plain, "state": self.state.value, "sentence": self.state.sentence}
+        return {**asdict(self), "state": self.state.value, "sentence": self.state.sentence}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,11 +281,9 @@ class RunStatus:
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain JSON data."""
         names = ("run", "env", "done", "alive", "merged", "items", "ok", "failed")
-        plain = {name: getattr(self, name) for name in names}
-        states = {state.value: count for state, count in self.counts.items()}
         return {
-            **plain,
-            "states": states,
+            **{name: getattr(self, name) for name in names},
+            "states": {state.value: count for state, count in self.counts.items()},
             "notes": list(self.notes),
             "shards": [one.to_json() for one in self.shards],
         }

@@ -40,7 +40,7 @@ from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs.script import set_walltime
 from espnet3.parallel.ledger.files import make_folder, refuse_others, write_json
-from espnet3.parallel.ledger.folder import SHARDS, open_run, resumed
+from espnet3.parallel.ledger.folder import SHARDS, open_run, resumed, set_aside
 from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
 from espnet3.parallel.messages import counted
@@ -72,20 +72,12 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
     folder = Path(os.path.abspath(folder))
     spec = _template(folder, run, identity, config)
     specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{folder.name}-{uuid.uuid4().hex[:8]}"
-    fresh = not folder.exists()
-    with Trial(spec, config.env) as trial:
-        launcher(config.env).check(config)
-        refuse_living(folder)
-        if not fresh:
-            refuse_others(folder)
-            trial.passed()  # a folder that was there is not touched for a run that no job could do
-        try:
-            layout, plan, shards = _write_and_submit(run, identity, config, spec, specs, trial)
-        except BaseException:
-            if fresh and trial.failed:
-                shutil.rmtree(folder, ignore_errors=True)
-                specs.unlink(missing_ok=True)
-            raise
+    launcher(config.env).check(config)
+    refuse_living(folder)
+    if folder.exists():
+        refuse_others(folder)
+    try_as_a_job(spec, config.env)  # nothing is written for a run that no job could do
+    layout, plan, shards = _write_and_submit(run, identity, config, spec, specs)
     left = sum(plan.size(shard) for shard in shards)
     given = runner.async_result_dir
     default = inspect.signature(type(runner)).parameters.get("async_result_dir")
@@ -112,7 +104,7 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
 
 
 def _write_and_submit(
-    run: Run, identity: Identity, config: ParallelConfig, spec: JobSpec, specs: Path, trial: Trial
+    run: Run, identity: Identity, config: ParallelConfig, spec: JobSpec, specs: Path
 ) -> tuple[Layout, Plan, list[int]]:
     folder, items, runner = Path(spec.run), run.items, run.runner
     settings = DetachedSettings.of(config.detached)
@@ -124,7 +116,7 @@ def _write_and_submit(
             align = run.align if run.batch_forward is not None else 1
             n, wanted = len(items), settings.shards or _PER_WORKER * config.n_workers
             bounds = [*cut(n, wanted, run.cost, align), n]
-        before = _plan_of(layout, spec, bounds, fresh=runner.resume is False)
+        before = _plan_of(layout, spec, bounds)
         if before is None:
             kind = SESSION if run.writes else SPLIT
             first = max((int(split.suffix[1:]) for split in split_folders(folder, kind)), default=-1) + 1
@@ -157,30 +149,27 @@ def _write_and_submit(
         if settings.snapshot:
             copies = len(list(layout.folder.glob("snapshot.*")))
             spec = snapshot(spec, layout.folder / f"snapshot.{copies}")
-            trial.passed()
-            with Trial(spec, config.env) as of_the_copy:
-                of_the_copy.passed()  # the copy has all that the code needs
+            try_as_a_job(spec, config.env)  # the copy has all that the code needs
         layout.write_template(spec)
         write_json(layout.folder / RUNNER, runner_attributes(runner))
         if shown == str(specs):  # jobs read theirs in the run's folder: what is above the link may be others'
             make_folder(specs.parent)
             specs.symlink_to(layout.spec(0).parent, target_is_directory=True)
         shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed, before is None)
-        trial.passed()
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
         hand_over(layout, plan, shards)
     taken = layout.jobs().get("jobs", {})  # not all of them, where the site has a limit
     return layout, plan, [shard for shard in shards if str(shard) in taken]
 
 
-def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> Plan | None:
+def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int]) -> Plan | None:
     # None: an older plan is moved aside, and the caller makes a new one
     try:
         plan = layout.plan()
     except ConfigError:
         return None
     same = plan.indices_sha256 == spec.indices_sha256 and plan.hooks == spec.hooks
-    if not fresh and same and (plan.bounds == bounds or _has_begun(layout, plan)):
+    if same and (plan.bounds == bounds or _has_begun(layout, plan)):
         return plan
     if not _has_begun(layout, plan):  # a job of it whose submission got no answer has nothing to do
         if os.path.islink(plan.specs):
@@ -188,12 +177,7 @@ def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> P
         for name in plan.outcomes:
             with contextlib.suppress(OSError):
                 (layout.run / name).rmdir()
-    for old in layout.run.glob(f"{FOLDER}.old.*") if fresh else ():
-        shutil.rmtree(old)  # of runs that are gone as well
-    number = 0
-    while (aside := layout.run / f"{FOLDER}.old.{number}").exists():
-        number += 1
-    layout.folder.rename(aside)
+    set_aside(layout.run, only=(FOLDER,))
     return None
 
 
@@ -232,66 +216,44 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
     )
 
 
-class Trial:
-    """A process like a job's: could a job import the runner, and make the provider? Leaving the block ends it.
+def try_as_a_job(spec: JobSpec, env: str) -> None:
+    """Raise unless a process like a job's can import the runner, and make the provider.
 
-    It takes a quarter of a second or more, so what else a submission has to do goes on meanwhile.
     Over SSH the jobs' interpreter may be one that only the other hosts have; then it is this process's.
     """
-
-    def __init__(self, spec: JobSpec, env: str) -> None:
-        self.failed = False  # it has found that a job could not start
-        self._spec = spec
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed at the end of the block
-        elsewhere = row(env).kind in (Kind.SSH, Kind.KUBERNETES)
-        python = [sys.executable] if elsewhere else shlex.split(os.path.expandvars(spec.surroundings.python))
-        if len(python) > 1 and shutil.which(python[0]) is None:  # a launcher that only the nodes have
-            python = [sys.executable]
-        with tempfile.TemporaryFile() as told:
-            told.write(json.dumps(spec.to_json()).encode())
-            told.seek(0)
-            try:
-                self._process = subprocess.Popen(
-                    [*python, "-m", "espnet3.parallel.worker", "--check"],
-                    stdin=told,
-                    stdout=subprocess.DEVNULL,
-                    stderr=self._said,
-                    cwd=spec.run if os.path.isdir(spec.run) else "/",
-                    env=job_environment(),
-                )
-            except OSError as error:
-                self._said.close()
-                raise ConfigError(
-                    f"the jobs' interpreter {spec.surroundings.python!r} cannot be started: {error}"
-                ) from error
-
-    def __enter__(self) -> Trial:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._said.close()
-
-    def passed(self) -> None:
-        """Wait for its end."""
-        self.failed = True
+    elsewhere = row(env).kind in (Kind.SSH, Kind.KUBERNETES)
+    python = [sys.executable] if elsewhere else shlex.split(os.path.expandvars(spec.surroundings.python))
+    if len(python) > 1 and shutil.which(python[0]) is None:  # a launcher that only the nodes have
+        python = [sys.executable]
+    with tempfile.TemporaryFile() as printed:  # no pipe: what a user's module starts may hold it open
         try:
-            status = self._process.wait(_SECONDS)
+            status = subprocess.run(
+                [*python, "-m", "espnet3.parallel.worker", "--check"],
+                input=json.dumps(spec.to_json()).encode(),
+                stdout=subprocess.DEVNULL,
+                stderr=printed,
+                cwd=spec.run if os.path.isdir(spec.run) else "/",
+                env=job_environment(),
+                timeout=_SECONDS,
+                check=False,
+            ).returncode
+        except OSError as error:
+            raise ConfigError(
+                f"the jobs' interpreter {spec.surroundings.python!r} cannot be started: {error}"
+            ) from error
         except subprocess.TimeoutExpired as error:
             raise ConfigError(
-                f"importing {self._spec.runner.file} in a detached job took more than {_SECONDS:g} s: {GUARD}"
+                f"importing {spec.runner.file} in a detached job took more than {_SECONDS:g} s: {GUARD}"
             ) from error
-        if status == 0:
-            self.failed = False
-            return
-        self._said.seek(0)
-        said = self._said.read().decode(errors="replace").splitlines()
-        found = next((line for line in reversed(said) if line.startswith(CHECKED)), None)
-        if found is not None:
-            raise ConfigError(json.loads(found.removeprefix(CHECKED)))
-        tail = "\n".join(said[-15:])
-        raise ConfigError(f"a detached job cannot start with {self._spec.surroundings.python}:\n{tail}")
+        printed.seek(0)
+        said = printed.read().decode(errors="replace").splitlines()
+    if status == 0:
+        return
+    found = next((line for line in reversed(said) if line.startswith(CHECKED)), None)
+    if found is not None:
+        raise ConfigError(json.loads(found.removeprefix(CHECKED)))
+    tail = "\n".join(said[-15:])
+    raise ConfigError(f"a detached job cannot start with {spec.surroundings.python}:\n{tail}")
 
 
 def snapshot(spec: JobSpec, folder: Path) -> JobSpec:

@@ -456,8 +456,8 @@ def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
     Interrupted at any point, it leaves a run that lacks some results: `run.json` goes last, and files made from the
     splits go first.
     """
-    splits = [split.name for split in _sessions(path)]
-    files = only or (RECEIPT, RESULTS, ERRORS, *splits, EVENTS, MANIFEST, INDICES, RUN)
+    own = [*_sessions(path), *(plan.parent for plan in path.glob("detached/plan.json"))]
+    files = only or (RECEIPT, RESULTS, ERRORS, *(one.name for one in own), EVENTS, MANIFEST, INDICES, RUN)
     names = [name for name in files if os.path.lexists(path / name)]
     if not names:
         return None

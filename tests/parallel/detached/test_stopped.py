@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import ConfigError, ItemFailure
-from espnet3.parallel.detached.job import supervising
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
@@ -86,7 +85,6 @@ def test_an_item_that_does_not_end_is_excused(runner: type[Squares], said: str, 
     assert shard.note == STOPPED + said
     assert json.loads((Layout(run.path).shard(1) / "mark.json").read_text())["stopping"]
     assert DetachedRun.open(run.path).status().shards[1].note == shard.note
-    assert supervising.GRACE == 10
 
 
 def test_a_retry_that_stops_again_says_so_and_can_record(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import mmap
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ class Job:
     def _work(self) -> int:
         self.stopping = Stopping(self.layout, self.spec.walltime, self.began)
         self.stopping.listen()
-        held, status = None, EXIT_DONE
+        self._held: Lease | None = None
         try:
             if not self.layout.is_there():
                 raise ConfigError(
@@ -108,39 +108,38 @@ class Job:
                     "jobs' hosts share"
                 )
             self.loaded = LoadedCode(self.layout.plan().code)
-            for shard, lease in self._taken():
-                if held is not None:
-                    held.release()  # only now: meanwhile no job would seem to be at work
-                held = lease
-                status = self._attempt(shard, lease)
-                stops = status != EXIT_DONE or self.stopping.now() or self.layout.stopped() is not None
-                if stops or not self.layout.is_there():
-                    break
-            if held is None:
-                say("nothing to do: the shard is done, or another job has it")
+            return self._run_shards()
         except (FolderInUseError, LeaseLostError) as error:
             say(f"stopping: {error}")
-            status = EXIT_UNFINISHED
+            return EXIT_UNFINISHED
         except ParallelError as error:
             say(f"{type(error).__name__}: {error}")
-            status = EXIT_FAILED
+            return EXIT_FAILED
         finally:
-            if held is not None:
-                held.release()
-        return status
+            if self._held is not None:
+                self._held.release()
 
-    def _taken(self) -> Iterator[tuple[int, Lease]]:
+    def _run_shards(self) -> int:
         left_to_others = job_of(self.layout.shard(self.spec.shard)) not in (None, self.spec.shard)
         for shard in self.shards:
             lease = self._take(shard)
             if lease is not None:
-                yield shard, lease
+                if self._held is not None:
+                    self._held.release()  # only now: meanwhile no job would seem to be at work
+                self._held = lease
+                status = self._attempt(shard, lease)
+                stops = status != EXIT_DONE or self.stopping.now() or self.layout.stopped() is not None
+                if stops or not self.layout.is_there():
+                    return status
             elif shard == self.spec.shard and left_to_others:
-                return  # they have come to it from the end: hardly another one is free
+                break  # they have come to it from the end: hardly another one is free
+        if self._held is None:
+            say("nothing to do: the shard is done, or another job has it")
+        return EXIT_DONE
 
     def _take(self, shard: int) -> Lease | None:
         folder, own, job = self.layout.shard(shard), shard == self.spec.shard, self.spec.shard
-        if not own and (folder / DONE).exists():
+        if (folder / DONE).exists():
             return None
         before = job_of(folder)
         again = before == job or (own and before is None)  # an earlier start of this job had it, or none had
@@ -161,7 +160,7 @@ class Job:
             return None  # another job has it
         if not (folder / DONE).exists():
             return lease
-        lease.release()  # an earlier job was alive, and has finished the shard meanwhile; or it is queued again
+        lease.release()  # an earlier job was alive, and has finished the shard meanwhile
         return None
 
     def _attempt(self, shard: int, lease: Lease) -> int:
@@ -175,6 +174,11 @@ class Job:
         status = attempt.run()
         self.n_lines += attempt.outcomes.n_lines
         return status
+
+
+class _FailedError(Exception):
+    # ends an attempt; its text is the reason that `status` gives
+    pass
 
 
 class _Attempt:
@@ -202,13 +206,16 @@ class _Attempt:
         self.outcomes = _Outcomes(spec, lease, self.worker)
 
     def run(self) -> int:
+        state, why = JobState.DONE, ""
         try:
             try:
-                state, why = self._work()
+                self._work()
             finally:  # a signal must not interrupt what is written down from here on
                 self.stopping.building = False
         except (StopNow, KeyboardInterrupt):
             state, why = self.stopping.reason()
+        except _FailedError as error:
+            state, why = JobState.FAILED, str(error)
         except LeaseLostError:
             self.stopping.end()  # the folder is another worker's
             raise
@@ -236,37 +243,29 @@ class _Attempt:
         say(f"{state.value}: {why}")
         return EXIT_FAILED if state is JobState.FAILED else EXIT_UNFINISHED
 
-    def _work(self) -> tuple[JobState, str]:
-        left = self.outcomes.left()
+    def _work(self) -> None:
+        begin, states = self.spec.begin, self.outcomes.state
+        due = [at for at in self.failures if states[at - begin] != OK]
+        if due and self.spec.policy.on_error == "raise":
+            self._settle(min(due), Block(stop=self.failures[min(due)]))
         if self.spec.hooks:
-            ended = self._run_hooks()
-            self.budget.add(self.outcomes.failed - self.budget.own)
-            if ended[0] is JobState.FAILED and self.spec.policy.on_error == "raise":
-                self._stop_all(ended[1], at_item=True)
-            return self._check_budget(last=True) or ended
-        if not left:
-            return JobState.DONE, ""
-        runner, env = self._env()
-        many = bind(runner.batch_forward, env) if self.spec.batched else None
-        call = Call(bind(runner.forward, env), many)
-        self.stopping.building = False
-        with on_a_worker(self._too_late, self.spec.guarded):
-            for begin, end in left:
-                stop = self._stretch(begin, end, call)
-                if stop is not None:
-                    return stop
-        return self._check_budget(last=True) or (JobState.DONE, "")
+            self._run_hooks()
+        elif left := self.outcomes.left():
+            runner, env = self._env()
+            many = bind(runner.batch_forward, env) if self.spec.batched else None
+            call = Call(bind(runner.forward, env), many)
+            self.stopping.building = False
+            with on_a_worker(self._too_late, self.spec.guarded):
+                for begin, end in left:
+                    self._stretch(begin, end, call)
+            self._check_budget(last=True)
 
-    def _run_hooks(self) -> tuple[JobState, str]:
+    def _run_hooks(self) -> None:
         spec, outcomes = self.spec, self.outcomes
         folder = Path(spec.run) / f"split.{spec.shard}"
         runner, env = self._env()
         hooks = Hooks.of(runner, spec.batched)
         hooks.check(env)
-        if self.failures and spec.policy.on_error == "raise":
-            first = min(self.failures)
-            outcomes.append_failure(first, self.failures[first])
-            return JobState.FAILED, outcomes.sentence_of(first, self.failures[first])
         skip = {at - spec.begin: failure for at, failure in self.failures.items()}
         apart = any(loss.items > 1 for loss in self.losses.losses)
         shard = shards.Shard(spec.shard, str(folder), spec.items, spec.begin, skip=skip, one_by_one=apart)
@@ -283,12 +282,20 @@ class _Attempt:
             result = shards.run_shard(shard, env, hooks, spec.policy, spec.keep_values, mark)
         self.stopping.building = False  # the rest is quick, and belongs together
         if result.stop is not None:
-            return JobState.FAILED, self._stopped(result, result.stop)
+            why = self._stopped(result, result.stop)
+            if spec.policy.on_error == "raise":
+                raise self._stop_run(why, at_item=True)
+            self._count_in_budget()
+            raise _FailedError(why)
         indices = {"indices": spec.indices_sha256, "begin": spec.begin, "end": spec.end}
         write_json(folder / DONE, indices)
         block = Block(result.values, result.failed, result.retries, result.seconds, times=result.times)
         outcomes.append(spec.begin, block)
-        return JobState.DONE, ""
+        self._count_in_budget()
+
+    def _count_in_budget(self) -> None:
+        self.budget.add(self.outcomes.failed - self.budget.own)
+        self._check_budget(last=True)
 
     def _stopped(self, result: shards.ShardResult, stop: ItemFailure) -> str:
         at = len(result.values)
@@ -321,26 +328,22 @@ class _Attempt:
         self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
         return job.built
 
-    def _stretch(self, begin: int, end: int, call: Call) -> tuple[JobState, str] | None:
+    def _stretch(self, begin: int, end: int, call: Call) -> None:
         unit = (self.spec.policy.batch_size or 1) if call.many is not None else 1
         most = _MOST // unit * unit or unit
         at = begin
         while at < end:
             if self.stopping.now():
-                return self.stopping.reason()
-            if (failure := self.failures.get(at)) is not None:
-                stops = self.spec.policy.on_error == "raise"
-                block = Block(stop=failure) if stops else Block([failure], [0])
+                raise StopNow
+            if at in self.failures:
+                block = Block([self.failures[at]], [0])
             else:
                 apart = (place for place in self.suspects if place > at)
                 upto = at + 1 if at in self.suspects else min([at + most, end, *apart])
                 self._count()
                 block = self._run(at, upto, call)
-            stop = self._settle(at, block)
-            if stop is not None:
-                return stop
+            self._settle(at, block)
             at += len(block.values)
-        return None
 
     def _run(self, begin: int, end: int, call: Call) -> Block:
         spec = self.spec
@@ -361,28 +364,25 @@ class _Attempt:
         to_lines(block, range(begin, end), items, spec.policy, self.worker)
         return block
 
-    def _settle(self, begin: int, block: Block) -> tuple[JobState, str] | None:
+    def _settle(self, begin: int, block: Block) -> None:
         self.outcomes.append(begin, block)
         self.budget.add(len(block.failed))
         if block.stop is not None:
-            why = self.outcomes.sentence_of(begin + len(block.values), block.stop)
             say(block.stop.traceback)
-            self._stop_all(why, at_item=True)
-            return JobState.FAILED, why
+            why = self.outcomes.sentence_of(begin + len(block.values), block.stop)
+            raise self._stop_run(why, at_item=True)
         if block.error is not None:  # the runner's own mistake, such as a batch of another length
             raise block.error
-        return self._check_budget()
+        self._check_budget()
 
-    def _check_budget(self, last: bool = False) -> tuple[JobState, str] | None:
-        why = self.budget.exceeded(last)
-        if not why:
-            return None
-        self._stop_all(why)
-        return JobState.FAILED, why
+    def _check_budget(self, last: bool = False) -> None:
+        if why := self.budget.exceeded(last):
+            raise self._stop_run(why)
 
-    def _stop_all(self, why: str, at_item: bool = False) -> None:
+    def _stop_run(self, why: str, at_item: bool = False) -> _FailedError:
         stopped = f"shard {self.spec.shard} stopped the run: {why}"
         self.layout.order_stop({"state": JobState.UNFINISHED.value, "why": stopped, "at_item": at_item})
+        return _FailedError(why)
 
     def _count(self) -> None:
         self.marks.note(ok=self.outcomes.ok, failed=self.outcomes.failed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.detached.layout import ENDED, LOG, Layout
 from espnet3.parallel.detached.states import (
@@ -64,13 +65,14 @@ class Stopping:
         self.longest = 0.0  # seconds of the longest item seen
         self.building = False  # nothing is in flight: a signal may interrupt at once
         self._layout = layout
-        self._deadline = None if walltime is None else began + walltime
-        self._margin = min(_MARGIN, _SHARE * (walltime or 0.0))
+        # when the job is to end, by `time.monotonic`
+        self._deadline = math.inf
+        if walltime is not None:
+            self._deadline = began + walltime - min(_MARGIN, _SHARE * walltime)
         self._looked = 0.0
         self._signal: signal.Signals | None = None
-        self._ordered: JobState | None = None
-        self._why = ""
-        self._grace = GRACE
+        self._order: dict[str, Any] | None = None  # in stop.json
+        self._no_time = ""  # why no item is begun any more, where time is short
         self._kill: threading.Timer | None = None
         self._marks: Marks | None = None
         self._early: Path | None = None  # the file of an early end; None: nothing is written any more
@@ -87,10 +89,9 @@ class Stopping:
         """Write early ends for a shard, whose lease is held."""
         self._early, self._marks = folder / ENDED, marks
         self._early.unlink(missing_ok=True)  # an earlier attempt's
-        left = self._seconds_left()
-        if left is not None:
+        if self._deadline < math.inf:
             why = "its walltime was over before the item it was at"
-            self._timer = _timer(left, self._write, JobState.TIMEOUT, why)
+            self._timer = _timer(self._deadline - time.monotonic(), self._write, JobState.TIMEOUT, why)
 
     def end(self) -> None:
         """Write nothing any more: the real end comes."""
@@ -108,65 +109,54 @@ class Stopping:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._signal = signal.Signals(number)
+        state, why = self.reason()
         if self._marks is not None:
             self._marks.note(stopping=True)
-            state, why = self.reason()
-            left = self._seconds_left()
-            # few: the signal is that of the walltime, which began before this process
-            timed_out = state is JobState.UNFINISHED and left is not None and left < GRACE
+            # then the signal is that of the walltime, which began before this process
+            timed_out = state is JobState.UNFINISHED and self._deadline - time.monotonic() < GRACE
             how = f"{why}, and was killed before it could end in order"
             self._write(JobState.TIMEOUT if timed_out else state, how)
-        self._look()
-        if self._ordered is JobState.CANCELLED and self._kill is None:
+        if state is JobState.CANCELLED and self._kill is None:
             # the item may never end, and a scheduler may leave it ten minutes before it kills
-            self._kill = _timer(self._grace, os._exit, EXIT_UNFINISHED)
+            grace = float((self._order or {}).get("grace", GRACE))
+            self._kill = _timer(grace, os._exit, EXIT_UNFINISHED)
         if self.building:
             self.building = False  # a second signal must not interrupt the end that this one begins
             raise StopNow
 
     def now(self) -> bool:
         """Return whether to stop taking items."""
-        if self._why or self._signal is not None:
-            return True
         now = time.monotonic()
-        if self._deadline is not None and now + self._margin + _LONGEST * self.longest > self._deadline:
-            self._why = f"its walltime is nearly over, and the longest item took {self.longest:.1f} s"
-            return True
+        if not self._no_time and now + _LONGEST * self.longest > self._deadline:
+            self._no_time = f"its walltime is nearly over, and the longest item took {self.longest:.1f} s"
         if now - self._looked >= _LOOK:
-            self._looked = now
             self._look()
-        return bool(self._why)
+        return bool(self._no_time) or self.ordered or self._signal is not None
 
     def _look(self) -> None:
-        ordered = self._layout.stopped()
-        if ordered is not None:
-            self._ordered = JobState(ordered.get("state", JobState.CANCELLED))
-            self._grace = float(ordered.get("grace", GRACE))
-            self._why = str(ordered.get("why", "the run was told to stop"))
+        self._looked = time.monotonic()
+        if (order := self._layout.stopped()) is not None:
+            self._order = order
 
     @property
     def ordered(self) -> bool:
         """True once the run was told to stop, by a user or by another shard."""
-        return self._ordered is not None
-
-    def _seconds_left(self) -> float | None:
-        return None if self._deadline is None else self._deadline - self._margin - time.monotonic()
+        return self._order is not None
 
     @property
     def warned(self) -> bool:
         """True if the job ends because its time is up: by its own clock, or by the scheduler's warning."""
-        if self._ordered is not None:
-            return False
-        return self._signal in (None, signal.SIGUSR1, signal.SIGUSR2)
+        return not self.ordered and self._signal in (None, signal.SIGUSR1, signal.SIGUSR2)
 
     def reason(self) -> tuple[JobState, str]:
         """Return the state to end in, and why; cancelling explains a signal that came with it."""
         self._look()
-        if self._ordered is not None:
-            return self._ordered, self._why
+        if self._order is not None:
+            state, why = self._order.get("state"), self._order.get("why", "the run was told to stop")
+            return JobState(state or JobState.CANCELLED), str(why)
         if self._signal is not None:
             return JobState.UNFINISHED, f"it was sent {self._signal.name}"
-        return JobState.UNFINISHED, self._why
+        return JobState.UNFINISHED, self._no_time
 
 
 def _timer(seconds: float, function: Callable[..., object], *arguments: object) -> threading.Timer:
@@ -203,19 +193,6 @@ def log_to(folder: Path) -> None:
 # lock keeps that thread from running; then the parent sees by the shard's mark that a step does not end.
 
 
-class _Signals:
-    def __init__(self) -> None:
-        self.came: list[int] = []
-        self.child = 0
-        for number in SIGNALS:
-            signal.signal(number, self._pass_on)
-
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self.came.append(number)
-        if self.child:
-            _send(self.child, number)
-
-
 class Place(ctypes.Structure):
     """The shard that a job is in, and whether it is killed over a late item; in memory shared with its child."""
 
@@ -226,13 +203,32 @@ class Place(ctypes.Structure):
 
 def guarded(work: Callable[[], int], limit: float, layout: Layout, place: Place) -> int:
     """Do a job's work in a child, and in a new one each time that one was killed over a late item."""
+    from multiprocessing.context import ForkProcess  # only needed here
+
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # processes that a child leaves behind become ours, to be ended
-    signals = _Signals()
+    came: list[int] = []
+    pid = None  # of the child
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if pid is not None:
+            _send(pid, number)
+
+    for number in SIGNALS:
+        signal.signal(number, pass_on)
     while True:
         place.is_late = False
-        child = _start(work, signals)
+        child = ForkProcess(target=_child, args=(work, os.getpid()))
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child has handlers of its own
+        try:
+            child.start()
+            for before in came:
+                _send(child.pid, before)  # the child before it had them, and is gone
+            pid = child.pid
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         status = _watch(child, layout, place, limit)
-        signals.child = 0
+        pid = None
         if not place.is_late:
             note_end(layout.shard(place.shard), job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
             if status < 0:
@@ -240,22 +236,6 @@ def guarded(work: Callable[[], int], limit: float, layout: Layout, place: Place)
         if status >= 0:
             return status
         _sweep()
-
-
-def _start(work: Callable[[], int], signals: _Signals) -> BaseProcess:
-    import multiprocessing  # only needed here
-
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child has handlers of its own
-    try:
-        child = multiprocessing.get_context("fork").Process(target=_child, args=(work, os.getpid()))
-        child.start()
-        assert child.pid is not None
-        for number in signals.came:
-            _send(child.pid, number)  # the child before it had them, and is gone
-        signals.child = child.pid
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    return child
 
 
 def _child(work: Callable[[], int], parent: int) -> None:
@@ -266,7 +246,6 @@ def _child(work: Callable[[], int], parent: int) -> None:
 
 
 def _watch(child: BaseProcess, layout: Layout, place: Place, limit: float) -> int:
-    assert child.pid is not None
     look = min(max(limit / 10, _OFTEN), _RARELY)
     job, seen, stuck = job_name(os.getsid(0)), None, 0.0
     while True:
@@ -315,7 +294,8 @@ def _end_like(number: int) -> None:
     os._exit(128 + number)  # a signal that does not end a process by itself
 
 
-def _send(pid: int, number: int) -> None:
+def _send(pid: int | None, number: int) -> None:
+    assert pid is not None  # it was started
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 

@@ -7,7 +7,7 @@ import datetime
 import json
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ _LOCAL = Launcher(supervisors.check, supervisors.start, supervisors.query, lambd
 _LAUNCHERS = {
     Kind.LOCAL: _LOCAL,
     Kind.GPU: _LOCAL,
-    Kind.SSH: replace(_LOCAL, start=supervisors.start_hosts),
+    Kind.SSH: _LOCAL,
     Kind.BATCH: Launcher(job_arrays.check, job_arrays.start, asking.query, job_arrays.printed),
     Kind.KUBERNETES: Launcher(kube_jobs.check, kube_jobs.start, kube_jobs.query, kube_jobs.printed),
 }
@@ -92,7 +92,7 @@ def put_specs(
     base = layout.template()
     retry_failed = retry_failed or base.policy.on_error == "raise"  # a run in this process does so too
     make_folder(layout.spec(0).parent)
-    texts = {key: json.dumps(value) for key, value in base.to_json().items()}
+    shared = base.to_json()
     if plan.outcomes:  # jobs make theirs; the last one keeps sessions elsewhere from taking their numbers
         make_folder(layout.run / plan.outcomes[-1])
     settled = (OK,) if retry_failed else (OK, FAILED)
@@ -124,10 +124,8 @@ def put_specs(
             "retry_failed": retry_failed,
             "run_id": run_id,
         }
-        lines = {**texts, **{key: json.dumps(value) for key, value in own.items()}}.items()
-        text = ",\n".join([f'"{key}": {value}' for key, value in lines])
         # no job reads it before all are written
-        write_plainly(layout.spec(shard), f"{{\n{text}\n}}\n".encode())
+        write_plainly(layout.spec(shard), json.dumps({**shared, **own}).encode())
         shards.append(shard)
     layout.stop.unlink(missing_ok=True)
     if shards:  # the merged files no longer cover what the jobs will add

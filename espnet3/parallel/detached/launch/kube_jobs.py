@@ -41,7 +41,6 @@ class Created:
     """One submission, noted before its Jobs are created."""
 
     namespace: str
-    jobs: list[str]  # the names of the Jobs
     shards: dict[str, list[str]]  # for each shard its Job, and its index in it where that is an Indexed Job
 
 
@@ -86,7 +85,9 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     make_folder(layout.folder / FOLDER)
     jobs: dict[str, str] = {}
     with Server(plan.options.get("namespace")) as server:
-        _forget(server, layout)
+        with contextlib.suppress(ParallelError):  # logs that are gone must not keep a run from going on
+            _keep_printed(server, layout, range(plan.n_shards))
+        _delete(server, layout)
         most = kube.MOST if server.version >= kube.INDEXED else len(shards)
         for factor, group in by_memory(shards, raised):
             for at in range(0, len(group), most):
@@ -111,21 +112,18 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
     )
     made = kube.manifests(facts, shards, plan.options, server.version)
     names = [one["metadata"]["name"] for one in made]
-    if server.version >= kube.INDEXED:
-        places = {str(shard): [names[0], str(at)] for at, shard in enumerate(shards)}
-    else:
-        places = {str(shard): [name] for shard, name in zip(shards, names, strict=True)}
+    indexed = server.version >= kube.INDEXED
+    places = {str(shard): [names[0], str(at)] if indexed else [names[at]] for at, shard in enumerate(shards)}
     write_json(folder / f"jobs.{number}.json", {"apiVersion": "v1", "kind": "List", "items": made})
-    write_json(folder / f"created.{number}.json", asdict(Created(server.namespace, names, places)))
+    write_json(folder / f"created.{number}.json", asdict(Created(server.namespace, places)))
     try:
         for one in made:
             server.post(server.path("batch/v1", "jobs"), one)
-    except RefusedError as error:
-        _delete(server, layout)
-        raise ConfigError(f"{server.place} refused a Job of {layout.run}: {error}") from error
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(ParallelError):
             _delete(server, layout)
+        if isinstance(error, RefusedError):
+            raise ConfigError(f"{server.place} refused a Job of {layout.run}: {error}") from error
         raise
     return {shard: "/".join(place) for shard, place in places.items()}
 
@@ -148,10 +146,8 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
             has_ended = (folder / ENDED).exists() or (folder / DONE).exists()
             state, note = shard_state(found.get(name), index, own, has_ended=has_ended)
             lines = api.log_of(server, own[-1]).splitlines() if own and not state.alive else []
-            states[int(shard)] = (
-                state,
-                f"{note}; its output ends with: {lines[-1].strip()}" if lines else note,
-            )
+            end = f"; its output ends with: {lines[-1].strip()}" if lines else ""
+            states[int(shard)] = state, note + end
         return states
 
 
@@ -195,32 +191,21 @@ def _delete(server: Server, layout: Layout) -> None:
         server.delete(server.path("batch/v1", "jobs", name))
 
 
-def _forget(server: Server, layout: Layout) -> None:
-    with contextlib.suppress(ParallelError):  # logs that are gone must not keep a run from going on
-        submitted = {int(shard) for created in _noted(layout) for shard in created.shards}
-        _keep_printed(server, layout, _silent(layout, submitted))
-    _delete(server, layout)
-
-
 def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     """Return files with what the pods of shards printed: copies, which stay when the pods are gone."""
-    silent = _silent(layout, shards)
-    if silent and _noted(layout):
+    if _noted(layout) and not all((layout.shard(shard) / DONE).exists() for shard in shards):
         # copies of earlier are there all the same
         with contextlib.suppress(ParallelError), _server(layout) as server:
-            _keep_printed(server, layout, silent)
+            _keep_printed(server, layout, shards)
     return {shard: sorted((layout.folder / FOLDER).glob(f"printed.{shard}.*.txt")) for shard in shards}
-
-
-def _silent(layout: Layout, shards: Collection[int]) -> set[int]:
-    return {shard for shard in shards if not (layout.shard(shard) / DONE).exists()}
 
 
 def _keep_printed(server: Server, layout: Layout, shards: Collection[int]) -> None:
     pods = _pods(server, layout)
+    silent = {shard for shard in shards if not (layout.shard(shard) / DONE).exists()}
     for created in _noted(layout):
         for shard, (job, *index) in created.shards.items():
-            for pod in pods.get((job, "".join(index)), []) if int(shard) in shards else []:
+            for pod in pods.get((job, "".join(index)), []) if int(shard) in silent else []:
                 text = api.log_of(server, pod, _ALL)
                 if text:
                     file = layout.folder / FOLDER / f"printed.{shard}.{pod['metadata']['name']}.txt"

@@ -1,40 +1,84 @@
 """Runs under supervisors: one of a session of its own on this machine, or one on each SSH host.
 
+    python -m espnet3.parallel.detached.launch.supervisors RUN [--slots N --part K/M]
+
+A supervisor detaches from its parent before it prints "ready", holds a lease, keeps `n_workers` jobs running, restarts
+those that die, and ends with the last. Each job leads a session of its own: killing the supervisor kills none of them.
 Supervisors of several hosts share the shards by leases.
 """
 
 from __future__ import annotations
 
-import asyncio
+import argparse
 import contextlib
 import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.backend import require_package
-from espnet3.parallel.backends.machine import SshHost, chosen_gpus, ssh_hosts, unreachable, worker_hosts
+from espnet3.parallel.backends.machine import (
+    SshHost,
+    chosen_gpus,
+    gpu_env,
+    ssh_hosts,
+    unreachable,
+    worker_hosts,
+)
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.job.supervising import READY, SUPERVISING
+from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, log_to, say
 from espnet3.parallel.detached.job_spec import in_folder, interpreter, job_environment
-from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Note, Plan, tail
-from espnet3.parallel.detached.states import JobState, Queue, holder_lives, living_pid
+from espnet3.parallel.detached.layout import (
+    DONE,
+    ENDED,
+    LOG,
+    SUPERVISOR,
+    Layout,
+    Note,
+    Plan,
+    Tasks,
+    tail,
+    write_quickly,
+)
+from espnet3.parallel.detached.states import (
+    GRACE,
+    JobState,
+    Queue,
+    acquire,
+    excuse_dead,
+    holder_lives,
+    job_name,
+    living_pid,
+    note_end,
+    progress,
+    read_mark,
+    said_its_end,
+)
 from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.jobs.script import export_path, in_sh
-from espnet3.parallel.ledger.files import make_folder, open_to_write
-from espnet3.parallel.ledger.lease import disk_now
+from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
+from espnet3.parallel.ledger.lease import Lease, disk_now
+from espnet3.parallel.local.forking import fresh_signals
+from espnet3.parallel.records import ProcessEnd
 
-if TYPE_CHECKING:
-    import psutil
-
-
-_ENTRIES = ("espnet3.parallel.worker", SUPERVISING)
+READY = "ready"
+SUPERVISING = "espnet3.parallel.detached.launch.supervisors"  # this module
+_WORKER = "espnet3.parallel.worker"
 _SCRIPT = "espnet3/parallel/base_runner.py"  # the documented entry of a job
-_LOOK = 0.05  # seconds between checks whether a process has ended
+_LOOK = 0.05  # seconds between checks whether a process has ended, and between two attempts at a lease
 _SECONDS = 60.0  # a host that has not answered by then is given up
+_DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
+_TURN = 0.2  # seconds between two looks at jobs, and for stop.json
+_PATIENCE = 2 * GRACE  # seconds that the supervisor before may take to end, once none of its jobs is left
+_PAUSE = 2.0  # seconds without another job after one that ended with items left
 
 
 def check(config: ParallelConfig) -> None:
@@ -46,11 +90,15 @@ def check(config: ParallelConfig) -> None:
 
 
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
-    """Start a supervisor that runs these shards; return when it holds its lease."""
+    """Start a supervisor that runs these shards, or one on each host; return when it holds its lease."""
+    if row(plan.env).kind is Kind.SSH:
+        _start_on_hosts(layout, plan, shards, note)
+        return
     note({str(shard): f"local.{shard}" for shard in shards})
     make_folder(layout.supervisor)
     with open(open_to_write(layout.supervisor / LOG), "ab") as log:
-        process = subprocess.Popen(
+        # until a daemon, no child of this process, has closed its standard output
+        done = subprocess.run(
             _command(layout, interpreter(plan.env, plan.options, layout.template().surroundings.cwd)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -58,11 +106,9 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
             cwd=layout.folder,
             env=job_environment(),
             start_new_session=True,
+            check=False,
         )
-    assert process.stdout is not None
-    with process.stdout as stdout:
-        line = stdout.readline().decode(errors="replace").strip()
-    process.wait()  # the supervisor is a daemon by now, and no child of this process
+    line = done.stdout.decode(errors="replace").strip()
     if line != READY:
         said = "\n".join(tail(layout.supervisor / LOG).splitlines()[-15:])
         raise ParallelError(f"the supervisor of {layout.run} did not start: {line or said}")
@@ -80,28 +126,25 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
 
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
-    """End the supervisor and every job that runs on this host, and wait until they are gone.
+    """End the supervisor and every job that runs on this host, and kill those left after the grace.
 
     Jobs of other hosts find stop.json.
     """
     folders = [*layout.folder.glob(f"{SUPERVISOR}*"), *map(layout.shard, range(plan.n_shards))]
 
-    def living() -> list[psutil.Process]:
-        pids = [pid for pid in map(living_pid, folders) if pid is not None]
-        return [process for process in (_of_run(layout, pid) for pid in pids) if process is not None]
+    def living() -> list[int]:
+        return [pid for pid in map(living_pid, folders) if pid is not None and _is_of(layout, pid)]
 
     end = time.monotonic() + grace
-    for process in living():
-        _signal(process, signal.SIGTERM)
-    while left := living():
-        if time.monotonic() > end:
-            for process in left:
-                _kill(process)
-            end = time.monotonic() + grace
+    for pid in living():
+        _signal(pid, signal.SIGTERM)
+    while (left := living()) and time.monotonic() < end:
         time.sleep(_LOOK)
+    for pid in left:
+        _kill(pid)
 
 
-def _of_run(layout: Layout, pid: int) -> psutil.Process | None:
+def _is_of(layout: Layout, pid: int) -> bool:
     # a lease may name any process
     import psutil  # 20 ms that the other verbs need not wait for
 
@@ -109,38 +152,35 @@ def _of_run(layout: Layout, pid: int) -> psutil.Process | None:
         process = psutil.Process(pid)
         words, at, owner = process.cmdline(), process.cwd(), process.uids().effective
     except psutil.Error:  # it has ended, or is none of this user's
-        return None
+        return False
     paths = {os.path.realpath(os.path.join(at, word)) for word in words}
     run = os.path.realpath(layout.run)
-    ours = any(word in _ENTRIES or word.endswith(_SCRIPT) for word in words)
-    ours = ours and owner == os.geteuid() and any(path == run or path.startswith(f"{run}/") for path in paths)
-    return process if ours else None
+    ours = any(word in (_WORKER, SUPERVISING) or word.endswith(_SCRIPT) for word in words)
+    return ours and owner == os.geteuid() and any(path == run or path.startswith(f"{run}/") for path in paths)
 
 
-def _kill(process: psutil.Process) -> None:
-    # the jobs that a supervisor is just starting have no lease yet to be known by
+def _kill(pid: int) -> None:
+    # with the jobs of a supervisor: one that is just starting has no lease yet, and one of a moved run an old path
     import psutil
 
-    _signal(process, signal.SIGSTOP)  # it starts no more
+    _signal(pid, signal.SIGSTOP)  # it starts no more
     with contextlib.suppress(psutil.NoSuchProcess):
-        for child in process.children():
-            _signal(child, signal.SIGKILL)
-    _signal(process, signal.SIGKILL)
+        for child in psutil.Process(pid).children():
+            _signal(child.pid, signal.SIGKILL)
+    _signal(pid, signal.SIGKILL)
 
 
-def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    # its whole session, and not one that has its number by now
-    import psutil
-
-    with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
-        if os.getpgid(process.pid) != process.pid:
-            process.send_signal(number)
-        elif process.is_running():
-            os.killpg(process.pid, number)
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, number)  # its whole session
+        else:
+            os.kill(pid, number)
 
 
-def start_hosts(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
-    """Start a supervisor on each host."""
+def _start_on_hosts(layout: Layout, plan: Plan, shards: list[int], note: Note) -> None:
+    import asyncio  # a supervisor, which this module is too, needs none of it
+
     require_package(row(plan.env))
     hosts = worker_hosts(ssh_hosts(plan.options))
     each, more = divmod(plan.n_workers, len(hosts))
@@ -172,6 +212,8 @@ def _line(layout: Layout, plan: Plan, host: SshHost, place: tuple[str, ...]) -> 
 
 
 async def _start_one(host: SshHost, line: str) -> str:
+    import asyncio
+
     import asyncssh
 
     options = {"connect_timeout": _SECONDS, **host.connect_options}
@@ -184,3 +226,190 @@ async def _start_one(host: SshHost, line: str) -> str:
     if said.splitlines()[-1:] == [READY]:
         return READY
     return f"its supervisor did not start: {said} {str(done.stderr or '').strip()}".strip()
+
+
+class Supervisor:
+    """Runs the shards of the last submission."""
+
+    def __init__(
+        self, layout: Layout, plan: Plan, shards: list[int], tasks: Path, gpus: Sequence[str] = ()
+    ) -> None:
+        self.layout = layout
+        self.plan = plan
+        self.tasks = tasks  # the file that lists the shards' specs for jobs, which go on from one to the next
+        self.places = {shard: at for at, shard in enumerate(shards)}  # of the specs in it
+        write_json(tasks, asdict(Tasks(0, [str(layout.spec(shard)) for shard in shards])))
+        # shared out among the jobs that run at a time; none: they see what this process sees
+        self.gpus = gpus
+        self.todo = deque(shards)
+        self.stopping = self._killing = False
+        # by slot, the shard that its job began with and the job's process
+        self._running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
+        self._deaths: dict[int, tuple[int, tuple[int, int]]] = {}
+        self._again = 0.0  # when the next job may start, by `time.monotonic`
+
+    def run(self) -> None:
+        """Run until every shard is done, or the run is told to stop."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._told_to_end)
+        kill = 0.0  # when the jobs that do not end are killed
+        while self._running or (self.todo and not self.stopping):
+            if not self._is_over():
+                if time.monotonic() >= self._again:
+                    self._fill()
+            elif not kill:
+                kill = time.monotonic() + GRACE
+                self._signal(signal.SIGTERM)
+            elif time.monotonic() > kill:
+                self._killing = True
+                self._signal(signal.SIGKILL)
+            time.sleep(_TURN)
+            for slot, (shard, process) in list(self._running.items()):
+                if process.poll() is not None:
+                    del self._running[slot]
+                    self._ended(shard, process)
+        self._leave()
+
+    def _told_to_end(self, number: int, frame: FrameType | None) -> None:
+        self.stopping = True
+        self._signal(signal.SIGTERM)
+
+    def _is_over(self) -> bool:
+        # told so by a job that has ended, or on another host; or the folder has been moved away or deleted
+        if self.layout.stopped() is not None or not self.layout.is_there():
+            self.stopping = True
+        return self.stopping
+
+    def _signal(self, number: signal.Signals) -> None:
+        for _, process in list(self._running.values()):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+    def _fill(self) -> None:
+        for slot in range(self.plan.n_workers):
+            while self.todo and slot not in self._running and not self._is_over():
+                shard = self.todo.popleft()
+                folder = self.layout.shard(shard)
+                failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
+                over = failed or (folder / DONE).exists()
+                # else a living job may have it, of this host or another one
+                if not over and not holder_lives(folder, disk_now(self.layout.folder)):
+                    self._running[slot] = shard, self._start(shard, slot)
+
+    def _start(self, shard: int, slot: int) -> subprocess.Popen[bytes]:
+        folder = self.layout.shard(shard)
+        make_folder(folder)
+        with open(open_to_write(folder / LOG), "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", _WORKER, "--tasks", str(self.tasks), str(self.places[shard])],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env={**job_environment(), **gpu_env(self.gpus, slot)},
+                start_new_session=True,
+            )
+
+    def _ended(self, shard: int, process: subprocess.Popen[bytes]) -> None:
+        status = process.returncode
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the processes that the job left behind
+        job = job_name(process.pid)
+        left = (other for other in self.places if not (self.layout.shard(other) / DONE).exists())
+        taken = (other for other in left if read_mark(self.layout.shard(other)).get("job") == job)
+        shard = next(taken, shard)
+        folder = self.layout.shard(shard)
+        say(f"shard {shard} ended with {status}")
+        killed = self._killing and status == -signal.SIGKILL
+        if killed:  # by this process, whatever item it was in
+            excuse_dead(folder)
+            self._note_stop(shard, f"killed {GRACE:g} s after it was asked to end, in the middle of an item")
+        at_work = note_end(folder, job, ProcessEnd.from_returncode(status))
+        self._settle(shard, status, at_work)
+
+    def _settle(self, shard: int, status: int, at_work: bool) -> None:
+        if self.stopping or (status in (EXIT_DONE, EXIT_FAILED) and not at_work):
+            return
+        if status == EXIT_UNFINISHED and not at_work:  # a signal from outside, or another worker has it
+            self._again = time.monotonic() + _PAUSE
+            self.todo.append(shard)
+            return
+        folder = self.layout.shard(shard)
+        have = progress(folder)
+        deaths, before = self._deaths.get(shard, (0, have))
+        deaths = 1 if have != before else deaths + 1
+        self._deaths[shard] = deaths, have
+        if deaths < _DEATHS:
+            self.todo.appendleft(shard)
+            return
+        end = ProcessEnd.from_returncode(status)
+        mark = read_mark(folder)
+        where = f" in {mark['hook']}" if mark.get("hook") and not mark.get("stopping") else ""
+        why = f"its process {end}{where} {deaths} times in a row without an outcome; see its log"
+        write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
+
+    def _leave(self) -> None:
+        if not self.stopping:
+            return
+        now = disk_now(self.layout.folder)
+        for shard in self.todo:
+            if holder_lives(self.layout.shard(shard), now):
+                continue  # another host's
+            if read_mark(self.layout.shard(shard)):  # it was begun
+                self._note_stop(shard, "its process had died, and was not started again")
+            else:
+                self._note_stop(shard, "", JobState.NOT_STARTED)
+
+    def _note_stop(self, shard: int, how: str, state: JobState = JobState.UNFINISHED) -> None:
+        folder = self.layout.shard(shard)
+        if (folder / DONE).exists() or (folder / ENDED).exists() or not self.layout.is_there():
+            return
+        order = self.layout.stopped() or {"why": "its supervisor was told to end"}
+        if order.get("state") == JobState.CANCELLED:
+            state = JobState.CANCELLED
+        why = "; ".join(part for part in (order.get("why", ""), how) if part)
+        make_folder(folder)
+        write_quickly(folder / ENDED, {"state": state.value, "why": why})
+
+
+def main() -> int:
+    """Detach from the parent, take the lease, report that, and supervise."""
+    parser = argparse.ArgumentParser(prog=SUPERVISING)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--slots", type=int, help="jobs at a time; the plan's without it")
+    parser.add_argument("--part", default="0/1", help="which host of how many, for the shard to begin with")
+    given = parser.parse_args()
+    fresh_signals()
+    number, n_hosts = map(int, given.part.split("/"))
+    layout = Layout(given.run, own=True)
+    if os.fork():
+        os._exit(0)  # the process that started it is no longer its parent, and has nothing to wait for
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    folder = layout.supervisor if n_hosts == 1 else layout.folder / f"{SUPERVISOR}.{number}"
+    make_folder(folder)
+    lease = Lease(folder)
+    try:
+        acquire(lease, "supervisor", _PATIENCE, _LOOK)
+        plan = layout.plan()
+        plan = replace(plan, n_workers=given.slots or plan.n_workers)
+        gpus = chosen_gpus(plan.options, plan.n_workers) if row(plan.env).kind is Kind.GPU else []
+        print(READY, flush=True)
+        log_to(folder)
+        shards = [int(shard) for shard in layout.jobs()["jobs"]]
+        begins_at = len(shards) * number // n_hosts
+        shards = shards[begins_at:] + shards[:begins_at]
+        say(f"supervising {len(shards)} shards, {plan.n_workers} at a time")
+        begin = time.monotonic()
+        Supervisor(layout, plan, shards, folder / "tasks.json", gpus).run()
+        say(f"ended after {time.monotonic() - begin:.1f} s")
+    except ParallelError as error:
+        print(error, flush=True)
+        return 1
+    finally:
+        lease.release()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

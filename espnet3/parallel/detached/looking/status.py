@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,13 +79,11 @@ def _ask(
 ) -> None:
     if not jobs:
         return
-    silent = {str(shard): job for shard, job in jobs.items()}
+    home, now = layout.home(), disk_now(layout.folder)
     queue: Queue = {}
-    home, original = layout.home(), layout.original()
-    now = disk_now(layout.folder)
     try:
-        if original is None:
-            queue = launcher(plan.env).query(layout, silent)
+        if layout.original() is None:
+            queue = launcher(plan.env).query(layout, {str(shard): job for shard, job in jobs.items()})
         else:
             queue = dict.fromkeys(jobs, (JobState.LOST, ""))
     except OSError as error:
@@ -159,8 +157,7 @@ class FolderStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain JSON data."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        return {**plain, "done": self.done, "notes": list(self.notes)}
+        return {**asdict(self), "done": self.done, "notes": list(self.notes)}
 
 
 def no_run(path: Path) -> str:

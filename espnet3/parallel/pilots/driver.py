@@ -38,7 +38,7 @@ from espnet3.parallel.pilots.losses import (
     abandon_run,
     find_late_item,
 )
-from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot, SlotClaim
+from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot
 from espnet3.parallel.pilots.protocol import Done, RunSpec, block_of, pack, setup_error
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
@@ -93,7 +93,9 @@ class PilotRun:
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
         """Yield each chunk with its outcomes, as they come in; a block's `error` is the last thing."""
         opened_in = os.getpid()
-        self._claim = self._open_claim()
+        self._claim = self.slots.claim()
+        self._selector.register(self._claim, selectors.EVENT_READ)
+        self._claim.wake()
         try:
             quiet_since = self._clock.look(0.0)
             while self._feeder.flying or self._pending or not self.work.empty:
@@ -140,12 +142,6 @@ class PilotRun:
                 self._read(source)
 
     # --- workers come and go ---
-
-    def _open_claim(self) -> SlotClaim:
-        claim = self.slots.claim()
-        self._selector.register(claim, selectors.EVENT_READ)
-        claim.wake()
-        return claim
 
     def _close_claim(self) -> None:
         self._send_end()
@@ -198,10 +194,8 @@ class PilotRun:
                 f"no worker connected within start_timeout = {self.config.start_timeout:g} s; "
                 f"look at the workers' logs, or raise it in the `parallel` block\n{self.cluster.missing()}".rstrip()
             )
-        if waited > _UNREACHED and self.slots.fall_back():
-            self._selector.unregister(self._claim)
-            self._close_claim()
-            self._claim = self._open_claim()
+        if waited > _UNREACHED:
+            self.slots.fall_back()
 
     def _process_lost(self, slot: Slot) -> None:
         process, pid = slot.hello.process, slot.hello.pid
@@ -355,14 +349,12 @@ class PilotRun:
         self.tally.busy_seconds += done.seconds
         self.tally.cpu_seconds += done.cpu
         self.tally.halved += done.halved
-        if done.worker or not self.tally.warm:
-            self._answered |= {done.worker or slot.hello.address, slot.hello.address}
+        if not self.tally.warm:
+            self._answered.add(slot.hello.address)
             # every worker has answered: those that are connected and, of this machine, those to come
             expected = self.tally.asked if self.cluster.owns_processes else 0
             here = _workers_of(self._claim.slots)
             self.tally.warm = len(self._answered) >= expected and self._answered >= here
-        if done.worker:  # of a task, whose slot, a place in a queue, is one of those that have answered
-            self.tally.workers = len(self._answered) - 1
         block = block_of(done, values, slot.hello.worker)
         block.retries += chunk.late
         if n < len(chunk.items) and block.error is None:

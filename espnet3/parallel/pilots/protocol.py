@@ -86,7 +86,6 @@ class Done(NamedTuple):
     stop: ItemFailure | None = None  # ends the run, where `on_error` is "raise"
     error: bytes | None = None  # its exception, pickled, where that can be; or the runner's own mistake
     cpu: float = 0.0  # the slot's share of the processor time of its process
-    worker: str = ""  # address of the worker, where its slot is no connection to one
     halved: int = 0  # times a batch did not fit into memory
     times: tuple[Any, ...] | None = None  # `ItemTimes.fields()`, where the answer is lines of a run folder
 
@@ -178,7 +177,7 @@ def block_of(done: Done, values: list[Any], worker: str) -> Block:
     block = Block(
         values, done.failed, done.retries, done.seconds, done.cpu, load_error(done.error), done.stop
     )
-    block.worker = done.worker or worker
+    block.worker = worker
     block.times = None if done.times is None else ItemTimes(*done.times)
     if done.stop is not None and block.error is None:
         block.error = RuntimeError(f"{done.stop.error_type}: {done.stop.message}")

@@ -28,7 +28,7 @@ from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.loading import asked
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters import options as block_options
-from espnet3.parallel.clusters.arrays import Arrays, array_script
+from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.keeper import JobKeeper, came_back, follow
 from espnet3.parallel.clusters.security import PRELOAD, RunCertificate, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
@@ -48,17 +48,12 @@ logger = logging.getLogger(__name__)
 
 
 def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
-    """Return a subclass of a job class that runs its commands itself and whose status shows its end.
-
-    Jobs of it that start together are submitted together.
-    """
+    """Return a subclass of a job class that quotes its words, and that its cluster's keeper submits."""
 
     class WatchedJob(OwnCommands, job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
         run_command = classmethod(_run_submission)
-        arrays = Arrays(scheduler_record)
         to_cancel = commands.JobsToCancel(scheduler_record)
         patience: float | None = None  # seconds for the command that submits it
-        script: str | None = None  # submitted in place of its own script
         names: Sequence[str] = ()  # names that the queue may show
 
         def __init__(
@@ -79,19 +74,11 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
             self.name = name
 
         def job_script(self) -> str:
-            return self.script or script.read_by_shell(
+            return script.read_by_shell(
                 scheduler_record, super().job_script(), block_options.SCRATCH_VARIABLE
             )
 
         async def start(self) -> None:
-            try:
-                await self.arrays.submit(self)
-            except BaseException:
-                self.status = Status.failed
-                raise
-
-        async def has_started(self, job_id: str, names: Sequence[str]) -> None:
-            self.job_id, self.names = job_id, names
             await ProcessInterface.start(self)
 
         async def close(self) -> None:
@@ -214,7 +201,8 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         cluster.folder = folder
         one = _maker(make.job_cls, options)
         job = one()
-        commands.refuse_elsewhere(row.name, job.arrays.scheduler, job.submit_command, job.job_script())
+        assert row.scheduler is not None
+        commands.refuse_elsewhere(row.name, row.scheduler, job.submit_command, job.job_script())
         for said in script.misread(row, config.options, one):
             logger.warning("%s", said)
         processes = job.worker_processes
@@ -222,7 +210,7 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         if processes > 1:
             # a warning, so that it is seen: many take n_workers for jobs
             logger.warning("n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs)
-        cluster.keeper = JobKeeper(cluster, job.arrays, options["log_directory"], processes)
+        cluster.keeper = JobKeeper(cluster, row.scheduler, options["log_directory"], processes)
         if config.adapt is not None:
             jobs = math.ceil(config.adapt["minimum"] / processes)
         cluster.sync(cluster.keeper.start, jobs)

@@ -26,9 +26,8 @@ from distributed.deploy.spec import ProcessInterface
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.loading import asked
-from espnet3.parallel.backends.scheduler import Scheduler
+from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.clusters import options as block_options
-from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.keeper import JobKeeper, came_back, follow
 from espnet3.parallel.clusters.security import PRELOAD, RunCertificate, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
@@ -37,6 +36,7 @@ from espnet3.parallel.dask_compat.clusters import (
     LostWorkersStay,
     OwnCommands,
     ask_for_certificate,
+    submit_job,
 )
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import commands, script
@@ -80,6 +80,14 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
 
         async def start(self) -> None:
             await ProcessInterface.start(self)
+
+        async def submit(self) -> None:
+            with commands.submitting(scheduler_record):
+                # what comes of a description are elements, of one job too
+                count = 1 if scheduler_record.submit_by is SubmitBy.DESCRIPTION else None
+                said = await submit_job(self)
+                (self.job_id,) = commands.submitted_ids(scheduler_record, said, count, self.job_id_regexp)
+            self.names = scheduler_record.names_in(self.job_script())
 
         async def close(self) -> None:
             try:
@@ -228,7 +236,6 @@ class JobPlan:
 
     jobs: int
     workers_per_job: int
-    elements: int  # jobs that one submission takes, as a job array; a site may allow less
     command: str
     script: str  # with placeholders in capitals for what is known at the start only
     warnings: tuple[str, ...] = ()  # reasons why this machine cannot start such a run, where another one may
@@ -259,9 +266,6 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         text = job.job_script()
         assert row.scheduler is not None
         commands.refuse_elsewhere(row.name, row.scheduler, job.submit_command, text)
-        elements = min(jobs, row.scheduler.usual_array)
-        array = array_script(row.scheduler, text, job.name, job.job_name, elements) if elements > 1 else None
-        text = (array or text).replace(logs, given or "LOGS")
+        text = text.replace(logs, given or "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
-    elements = elements if array else 1
-    return JobPlan(jobs, processes, elements, command, text, tuple(warnings), tuple(said))
+    return JobPlan(jobs, processes, command, text, tuple(warnings), tuple(said))

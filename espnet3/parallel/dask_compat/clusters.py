@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -128,12 +127,10 @@ class OwnCommands:
         return await cls.run_command(cmd, shell=shell)
 
 
-async def submit_script(job: Any, text: str) -> Any:
-    """Submit a script as a job's own, and return what `run_command` did: `Job._submit_job`."""
-    with tempfile.NamedTemporaryFile("w", prefix="job-", suffix=".sh") as file:
-        file.write(text)
-        file.flush()
-        return await job._submit_job(file.name)
+async def submit_job(job: Any) -> Any:
+    """Submit a job's script and return what `run_command` did: `Job._submit_job`."""
+    with job.job_file() as file:
+        return await job._submit_job(file)
 
 
 class StartsInTime:

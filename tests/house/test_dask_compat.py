@@ -55,11 +55,11 @@ DOCUMENTED = {
     "distributed.diagnostics.plugin.SchedulerPlugin",
     "distributed.get_worker",
     "distributed.scheduler.KilledWorker",
-    "tornado.httputil.HTTPHeaders",
     "tornado.httputil.HTTPMessageDelegate",
     "tornado.httputil.HTTPServerRequest",
-    "tornado.httputil.ResponseStartLine",
     "tornado.routing.Router",
+    "tornado.web.Application",
+    "tornado.web.RequestHandler",
     "distributed.worker",  # the fork server loads it, and uses nothing of it
 }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -125,7 +124,6 @@ class ForkedWorker(ProcessInterface):
             options.update(dashboard_address="127.0.0.1:0", dashboard=False)
         self._options = {**options, "name": name, "memory_limit": self._limit}
         self.supervised: Supervised | None = None
-        self._directory: str | None = None
         self._stopped = asyncio.Event()
         self._replacing: asyncio.Task[None] | None = None
 
@@ -152,13 +150,10 @@ class ForkedWorker(ProcessInterface):
 
     def started(self, answer: Mapping[str, Any]) -> None:
         """Take note that its process is up: a worker of the scheduler's."""
-        self._directory = answer["directory"]
         self._in_loop(self._has_started, answer["address"])
 
     def ended(self, was_up: bool, refused: bool, failure: str) -> None:
         """Take note that its process has ended, or is stopped."""
-        if self._directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
         self._in_loop(self._has_ended, was_up, refused, failure)
 
     def _in_loop(self, what: Callable[..., None], *args: Any) -> None:

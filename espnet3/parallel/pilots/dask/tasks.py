@@ -51,9 +51,6 @@ class _Inside(Channel):
     def writable(self) -> bool:
         return True
 
-    def at_end(self) -> bool:
-        return False
-
     def recv(self) -> Any:
         message = self.messages.get()
         if message is None:

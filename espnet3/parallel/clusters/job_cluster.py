@@ -16,6 +16,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -113,7 +114,7 @@ async def _run_submission(job_class: Any, command: list[str], *, shell: bool = F
 class KeptCluster(WorkerCluster):
     """A cluster of jobs as the driver sees it: its keeper answers."""
 
-    keeper: JobKeeper | None = None  # before it is started
+    keeper: JobKeeper  # once it is started
     folder: str | None = None  # of the jobs' logs, if they are removed with the cluster
     certificate: RunCertificate | None = None
     bounds: Mapping[str, int] | None = None  # `adapt`
@@ -121,24 +122,23 @@ class KeptCluster(WorkerCluster):
 
     def given_up(self) -> str | None:
         """Return why no worker will come, once that is known."""
-        return None if self.keeper is None else self.keeper.broken
+        return self.keeper.broken
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
         """Return whether a lost worker went because its job ended; None: not known yet."""
         if came_back(self, worker, address):
             return False  # the job goes on
-        return None if self.keeper is None else self.keeper.has_left(worker)
+        return self.keeper.has_left(worker)
 
     def missing(self) -> str:
         """Return the jobs whose workers have not come, with their states and what to look at."""
-        return "" if self.keeper is None else self.keeper.missing()
+        return self.keeper.missing()
 
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
         """Replace jobs only while there is work for them; with `adapt`, have workers only then."""
-        if self.keeper is not None:
-            self.keeper.wanted = wanted
-            if self.bounds is not None:
-                self.loop.add_callback(follow, self, self.keeper.resize, wanted, **self.bounds)
+        self.keeper.wanted = wanted
+        if self.bounds is not None:
+            self.loop.add_callback(follow, self, self.keeper.resize, wanted, **self.bounds)
 
 
 def watched_cluster(row: Backend) -> Any:
@@ -150,6 +150,7 @@ def watched_cluster(row: Backend) -> Any:
     # one class for each scheduler, made when needed
     class JobCluster(ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]  # loaded here
         job_cls = job_class
+        keeper: Any = None
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
             done = super().scale(*args, **kwargs)
@@ -167,18 +168,13 @@ def watched_cluster(row: Backend) -> Any:
                 await self.keeper.stop()
 
         async def after_closing(self) -> None:
-            bad = self.keeper is not None and self.keeper.kept_logs
-            _clean_up(None if bad else self.folder, self.certificate)
+            if self.folder is not None and not (self.keeper is not None and self.keeper.kept_logs):
+                shutil.rmtree(self.folder, ignore_errors=True)
+            if self.certificate is not None:
+                self.certificate.remove()
 
     JobCluster.__name__ = JobCluster.__qualname__ = base.__name__
     return JobCluster
-
-
-def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-    if certificate is not None:
-        certificate.remove()
 
 
 def _maker(job_class: Any, options: Mapping[str, Any]) -> Make:
@@ -192,21 +188,22 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     options = dict(config.options)
     if wrong := block_options.problems_here(row, options):
         raise ConfigError("\n".join(wrong))
-    folder = block_options.prepare(row, options)
-    cluster = certificate = None
-    try:
+    with ExitStack() as undo:
+        # the class was made for this one cluster
+        make.bounds = config.adapt
+        make.folder = block_options.prepare(row, options)
+        if make.folder is not None:
+            undo.callback(shutil.rmtree, make.folder, ignore_errors=True)
         shared = asked(row, options, "shared_temp_directory")
         keys = shared and os.path.expanduser(os.path.expandvars(shared))
-        certificate = certificate_for(options, config.security, "this machine or the nodes", keys)
-        if certificate is not None:
+        make.certificate = certificate_for(options, config.security, "this machine or the nodes", keys)
+        if make.certificate is not None:
+            undo.callback(make.certificate.remove)
             options["protocol"] = "tls://"
             options["worker_extra_args"] += ["--preload", PRELOAD]
-        # the class was made for this one cluster
-        make.certificate = certificate
-        make.bounds = config.adapt
         make.job_cls.patience = min(commands.SECONDS, config.start_timeout)
         cluster = make(**options)
-        cluster.folder = folder
+        undo.callback(cluster.close)
         one = _maker(make.job_cls, options)
         job = one()
         assert row.scheduler is not None
@@ -222,11 +219,7 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         if config.adapt is not None:
             jobs = math.ceil(config.adapt["minimum"] / processes)
         cluster.sync(cluster.keeper.start, jobs)
-    except BaseException:
-        if cluster is not None:
-            cluster.close()
-        _clean_up(folder, certificate)
-        raise
+        undo.pop_all()
     return cluster
 
 

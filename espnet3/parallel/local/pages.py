@@ -28,13 +28,6 @@ def new_secret() -> str:
     return secrets.token_urlsafe(24)
 
 
-def link_with(secret: str, link: str) -> str:
-    """Return the address of a page with the secret."""
-    parts = urlsplit(link)
-    query = [*parse_qsl(parts.query), (_FIELD, secret)]
-    return urlunsplit(parts._replace(query=urlencode(query)))
-
-
 def ask_for_secret(server: Any, secret: str) -> None:
     """Have the HTTP server of a scheduler or worker answer only requests with the secret."""
     put_before_pages(server, lambda pages: _Door(pages, secret))
@@ -67,7 +60,10 @@ class PrivatePages(GuardedCluster):
     def dashboard_link(self) -> str:
         """The address of the dashboard, with the secret."""
         link: str = super().dashboard_link
-        return link if self.pages is None or not link else link_with(self.pages, link)
+        if self.pages is None or not link:
+            return link
+        parts = urlsplit(link)
+        return urlunsplit(parts._replace(query=urlencode([*parse_qsl(parts.query), (_FIELD, self.pages)])))
 
 
 class _Door(Router):

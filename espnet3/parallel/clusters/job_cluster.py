@@ -182,6 +182,14 @@ def _maker(job_class: Any, options: Mapping[str, Any]) -> Make:
     return cache(lambda **new: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **new}))
 
 
+def _one_of(row: Backend, config: ParallelConfig, make: Make) -> tuple[Any, int]:
+    # one job, and how many of them the workers are
+    job = make()
+    assert row.scheduler is not None
+    commands.refuse_elsewhere(row.name, row.scheduler, job.submit_command, job.job_script())
+    return job, math.ceil(config.n_workers / job.worker_processes)
+
+
 def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     """Start the scheduler here and submit the jobs; return without waiting for a worker."""
     make = watched_cluster(row)
@@ -205,16 +213,13 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         cluster = make(**options)
         undo.callback(cluster.close)
         one = _maker(make.job_cls, options)
-        job = one()
-        assert row.scheduler is not None
-        commands.refuse_elsewhere(row.name, row.scheduler, job.submit_command, job.job_script())
+        job, jobs = _one_of(row, config, one)
         for said in script.misread(row, config.options, one):
             logger.warning("%s", said)
-        processes = job.worker_processes
-        jobs = math.ceil(config.n_workers / processes)
-        if processes > 1:
+        if (processes := job.worker_processes) > 1:
             # a warning, so that it is seen: many take n_workers for jobs
             logger.warning("n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs)
+        assert row.scheduler is not None
         cluster.keeper = JobKeeper(cluster, row.scheduler, options["log_directory"], processes)
         if config.adapt is not None:
             jobs = math.ceil(config.adapt["minimum"] / processes)
@@ -248,17 +253,12 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         options["log_directory"] = logs  # a job makes its folder when it is built
         block_options.prepare(row, options)
         make = _maker(job_class, options)
-        job = make()
+        job, jobs = _one_of(row, config, make)
         factor = DetachedSettings.of(config.detached).retry_memory_factor
         said = [
             *script.defaults(row, config.options, make),
             *script.misread(row, config.options, make, factor),
         ]
-        processes = job.worker_processes
-        jobs = math.ceil(config.n_workers / processes)
-        text = job.job_script()
-        assert row.scheduler is not None
-        commands.refuse_elsewhere(row.name, row.scheduler, job.submit_command, text)
-        text = text.replace(logs, given or "LOGS")
+        text = job.job_script().replace(logs, given or "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
-    return JobPlan(jobs, processes, command, text, tuple(warnings), tuple(said))
+    return JobPlan(jobs, job.worker_processes, command, text, tuple(warnings), tuple(said))

@@ -85,6 +85,8 @@ STATIC = [
     ("distributed", "distributed.cli.dask_worker:main.params"),
     ("distributed", "distributed.client:_current_client.get"),
     ("distributed", "distributed.client:_current_client.set"),
+    ("distributed", "distributed.comm.tcp:TLSListener._prepare_stream"),
+    ("tornado", "tornado.tcpserver:add_accept_handler"),
     ("distributed", "distributed.core:error_message"),
     ("distributed", "distributed.client:Client._close"),
     ("distributed", "distributed.deploy.cluster:Cluster._close"),

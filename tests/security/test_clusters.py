@@ -1,9 +1,10 @@
-"""What a cluster leaves open beside its listeners: folders, keys and command lines."""
+"""What a cluster leaves open beside its listeners: folders, keys, command lines, and how many may knock."""
 
 import datetime
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -25,6 +26,20 @@ from tests.parallel.detached.work import ROOT, held, hold, let_go, run_of
 from tests.standins import standin
 
 SECRET = "s3cr3t-of-a-gateway"
+IDLE = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, int(sys.argv[1])))
+from espnet3.parallel import get_client, parallel_map
+
+with get_client({"env": "local", "n_workers": 2}) as client:
+    client.wait_for_workers(2)
+    print(client.scheduler.address, resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
+    sys.stdin.readline()
+    assert client.submit(abs, -1).result() == 1 and parallel_map(abs, range(20)) == list(range(20))
+    open("/dev/null").close()
+    print("served", flush=True)
+    sys.stdin.readline()
+"""
 KILLED = """
 import os, sys
 from espnet3.parallel.clusters.security import make_certificate
@@ -212,11 +227,32 @@ def test_a_job_believes_no_spec_of_another_account(tmp_path: Path) -> None:
 # --- connections ---
 
 
-def test_a_driver_may_hold_the_connections_of_many_workers() -> None:
-    """Many systems give a process 1024 files at first; one with a cluster takes as many as it may have."""
-    code = (
-        "import resource as r; most = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (256, most))\n"
-        "import espnet3.parallel.clusters.client; print(r.getrlimit(r.RLIMIT_NOFILE)[0] == min(most, 1 << 20))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n"
+@pytest.mark.parametrize("hard", rows([256, 4096], [256]), ids=["few files", "enough files"])
+def test_idle_connections_keep_no_driver_from_its_work(hard: int, tmp_path: Path) -> None:
+    """More of them than the driver may have open: it goes on, logs next to nothing, and ends them after seconds."""
+    command = [sys.executable, "-c", IDLE, str(hard)]
+    with (
+        open(tmp_path / "log", "wb") as log,
+        ExitStack() as idle,
+        subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as driver,
+    ):
+        assert driver.stdin is not None and driver.stdout is not None
+        address, soft = driver.stdout.readline().split()
+        assert int(soft) == hard
+        host, _, port = address.rpartition("/")[2].rpartition(":")
+        sockets = [idle.enter_context(socket.socket()) for _ in range(hard // 4 * 5 if hard < 1000 else 1000)]
+        for each in sockets:
+            each.settimeout(None if each is sockets[0] else 0.5)
+            try:
+                each.connect((host, int(port)))
+            except OSError:  # the queue of the listener is full, too
+                break
+        driver.stdin.write("go\n")
+        driver.stdin.flush()
+        assert driver.stdout.readline() == "served\n"
+        sockets[0].settimeout(600)
+        assert sockets[0].recv(1) == b""  # it never said a word
+        driver.stdin.close()
+    assert (tmp_path / "log").stat().st_size < 100_000, (tmp_path / "log").read_text()[:2000]

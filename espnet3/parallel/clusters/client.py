@@ -20,7 +20,6 @@ from distributed import Client, LocalCluster, WorkerPlugin, default_client
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.backend import GPU_VARIABLE
 from espnet3.parallel.backends.machine import chosen_gpus
-from espnet3.parallel.clusters import preload  # noqa: F401  raises the limit of open files
 from espnet3.parallel.clusters.options import scratch_base
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, local_security
 from espnet3.parallel.config import ParallelConfig
@@ -28,6 +27,7 @@ from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, socket
 from espnet3.parallel.dask_compat.clusters import (
     ClosesAtCtrlC,
     WhenAwaited,
+    guard_listeners,
     ignore_errors_of_loop,
 )
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
@@ -214,6 +214,7 @@ def open_client(
     config: ParallelConfig, forkserver: Callable[[], ForkServer], *, default: bool = False
 ) -> EnvClient:
     """Start the cluster of a `parallel` block and connect to it."""
+    guard_listeners()
     base = config.options.get("local_directory") if own_processes(config) else None
     with ExitStack() as undo:
         scratch = _Scratch(base or scratch_base())

@@ -1,28 +1,17 @@
-"""Loaded by the processes of a run: many files, pages that ask for its certificate, nannies that close without waiting.
+"""Loaded by the processes of a run: their pages ask for its certificate, and nannies that close do not wait.
 
 Dask serves its dashboard, and facts about each worker, over HTTP to any client, on a cluster that speaks TLS too.
 """
 
 from __future__ import annotations
 
-import resource
 from typing import Any
 
 from distributed import Nanny
 
-from espnet3.parallel.dask_compat.clusters import ask_for_certificate, kill_starting_worker
+from espnet3.parallel.dask_compat.clusters import ask_for_certificate, guard_listeners, kill_starting_worker
 
-_MOST = 1 << 20  # open files: some programs go through all that they may have
-
-
-def _raise_file_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-_raise_file_limit()  # a scheduler needs some for each worker
+guard_listeners()  # when this is imported: the server that does it listens later
 
 
 def dask_setup(server: Any) -> None:

@@ -120,9 +120,10 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
     from distributed import Worker
 
     from espnet3.parallel.dask_compat import slow_heartbeats
-    from espnet3.parallel.dask_compat.clusters import guarded
+    from espnet3.parallel.dask_compat.clusters import guard_listeners, guarded
     from espnet3.parallel.local.pages import ask_for_secret
 
+    guard_listeners()
     # the folder of a worker that died is removed by all those that start next to it
     logging.getLogger("distributed.diskutils").setLevel(logging.CRITICAL)
     stop = asyncio.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import warnings
@@ -108,8 +109,10 @@ def _of_scheduler(row: Backend, config: ParallelConfig, shards: int, facts: dict
     facts |= {"driver": asdict(jobs), "detached": {"arrays": arrays, "command": command, "script": script}}
     facts["warnings"] = list(facts["driver"].pop("warnings"))
     each = f"{counted(jobs.jobs, 'job')} of {counted(jobs.workers_per_job, 'worker')} each"
+    together = counted(math.ceil(jobs.jobs / jobs.elements), "job array")
     return [
         f"# {each}, by: {jobs.command}",
+        *([f"# submitted together, as {together}"] if jobs.elements > 1 else []),
         *(f"# note: {remark}" for remark in jobs.remarks),
         jobs.script.rstrip(),
         "",

@@ -53,6 +53,9 @@ class Scheduler:
     site_limit: tuple[tuple[str, ...], str] | None = None
     # directives in place of `array` for one element; None: an array of one element is allowed
     single: tuple[str, ...] | None = None
+    # placeholders of a job's id in dask-jobqueue's names of a worker job's output, and of an element's;
+    # empty: the scheduler itself tells the elements apart
+    element_log: tuple[str, str] | None = None
     cancel: str = "{job}"  # argument of the cancel command for a whole array of the id `{job}`
     naming: str = ""  # pattern of a directive that names the job; its group is the name
     # asks for the names of jobs in the queue, those of `{user}` or the given ones; its line has the groups

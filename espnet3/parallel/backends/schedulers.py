@@ -38,6 +38,7 @@ SLURM = batch_backend(
         # the second: --parsable
         submitted=(r"Submitted batch job (\d+)(?: on cluster \S+)?", r"(\d+)(?:;\S+)?"),
         first=0,
+        element_log=("%J", "%A_%a"),
         naming=f"(?:-J|--job-name){_NAME}",
         named=Question(
             command=("squeue", "-h", "-t", "all", "-u", "{user}", "-o", "%F|%j"),
@@ -218,6 +219,7 @@ LSF = batch_backend(
         index="$LSB_JOBINDEX",
         element="{job}[{index}]",
         submitted=(r"Job <(\d+)> is submitted\b.*",),
+        element_log=("%J", "%J_%I"),
         replaces="-J",
         naming=f"-J{_NAME}",
         named=Question(

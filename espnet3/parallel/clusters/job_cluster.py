@@ -27,8 +27,9 @@ from distributed.deploy.spec import ProcessInterface
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.loading import asked
-from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
+from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters import options as block_options
+from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.keeper import JobKeeper, came_back, follow
 from espnet3.parallel.clusters.security import PRELOAD, RunCertificate, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
@@ -37,7 +38,6 @@ from espnet3.parallel.dask_compat.clusters import (
     LostWorkersStay,
     OwnCommands,
     ask_for_certificate,
-    submit_job,
 )
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import commands, script
@@ -81,14 +81,6 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
 
         async def start(self) -> None:
             await ProcessInterface.start(self)
-
-        async def submit(self) -> None:
-            with commands.submitting(scheduler_record):
-                # what comes of a description are elements, of one job too
-                count = 1 if scheduler_record.submit_by is SubmitBy.DESCRIPTION else None
-                said = await submit_job(self)
-                (self.job_id,) = commands.submitted_ids(scheduler_record, said, count, self.job_id_regexp)
-            self.names = scheduler_record.names_in(self.job_script())
 
         async def close(self) -> None:
             try:
@@ -234,6 +226,7 @@ class JobPlan:
 
     jobs: int
     workers_per_job: int
+    elements: int  # jobs that one submission takes, as a job array; a site may allow less
     command: str
     script: str  # with placeholders in capitals for what is known at the start only
     warnings: tuple[str, ...] = ()  # reasons why this machine cannot start such a run, where another one may
@@ -259,6 +252,11 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
             *script.defaults(row, config.options, make),
             *script.misread(row, config.options, make, factor),
         ]
-        text = job.job_script().replace(logs, given or "LOGS")
+        text = job.job_script()
+        assert row.scheduler is not None
+        elements = min(jobs, row.scheduler.usual_array)
+        array = array_script(row.scheduler, text, job.name, job.job_name, elements) if elements > 1 else None
+        text = (array or text).replace(logs, given or "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
-    return JobPlan(jobs, job.worker_processes, command, text, tuple(warnings), tuple(said))
+    each = job.worker_processes, elements if array else 1
+    return JobPlan(jobs, *each, command, text, tuple(warnings), tuple(said))

@@ -27,6 +27,7 @@ from distributed.core import Status
 from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
 from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.backends.scheduler import Scheduler
+from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.dask_compat.clusters import add_specs, start_missing
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.jobs.commands import AT_END, Outputs, answers, end_task, in_thread, reasons, run
@@ -37,7 +38,9 @@ logger = logging.getLogger(__name__)
 
 _ask = partial(run, seconds=AT_END)  # the next look asks again
 
-_FIRST, _NEXT = 8, 32  # jobs submitted before work begins, and at most at a time afterwards
+# jobs submitted before work begins, and at most at a time afterwards, with a command for each
+_FIRST, _NEXT = 8, 32
+_TOGETHER = 1000  # jobs submitted at a time as job arrays
 _EARLY = 3  # jobs in a row that may end before their worker connects
 _REFUSED = 5  # submissions in a row that may fail while no worker is there: about a minute
 _PATIENCE = 300.0  # at most so many seconds between submissions that fail
@@ -76,6 +79,7 @@ class JobKeeper:
         self._scheduler = scheduler
         self._logs = Path(logs)
         self._processes = processes  # of each job
+        self._arrays = Arrays(scheduler)
         self._jobs: dict[str, Watched] = {}
         self._at_start = True
         self._early = 0
@@ -92,6 +96,8 @@ class JobKeeper:
         """Submit the first jobs and begin to watch; the others are submitted while the first ones work."""
         add_specs(self._cluster, jobs)
         refused = await self._submit_wanted(_FIRST)
+        if refused is not None and self._arrays.refused and not self._jobs:
+            refused = await self._submit_wanted(_FIRST)  # one after another they may be taken
         if refused is not None and not self._jobs:
             raise refused
         self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -231,7 +237,9 @@ class JobKeeper:
 
     async def _submit_wanted(self, most: int) -> Exception | None:
         refused: Exception | None = None
-        self._submission = asyncio.get_running_loop().create_task(self._submit(self._wanted()[:most]))
+        by_arrays = not self._arrays.refused
+        names = self._wanted()[: _TOGETHER if by_arrays else most]
+        self._submission = asyncio.get_running_loop().create_task(self._submit(names))
         try:
             await asyncio.shield(self._submission)
         except (SubmissionError, OSError) as error:  # a scheduler may restart: try again
@@ -245,7 +253,11 @@ class JobKeeper:
             self._refused = 0
         left = len(self._wanted())
         self._at_start = self._at_start and left > 0
-        if refused is not None and (self._jobs or self._task is not None):  # else it is raised
+        if refused is not None and by_arrays and self._arrays.refused:
+            logger.warning(
+                "a job array was refused, so each worker's job is submitted by itself: %s", refused
+            )
+        elif refused is not None and (self._jobs or self._task is not None):  # else it is raised
             logger.warning(
                 "the scheduler has taken %d of %d jobs, and the run goes on with them; the others are tried again "
                 "later. A smaller n_workers asks for fewer: %s",
@@ -304,13 +316,15 @@ class JobKeeper:
         cluster = self._cluster
         await start_missing(cluster)  # makes them
         jobs = {name: cluster.workers[name] for name in names if name in cluster.workers}
-        done = await asyncio.gather(*(job.submit() for job in jobs.values()), return_exceptions=True)
-        taken = {name: job for name, job in jobs.items() if job.job_id is not None}
-        self._jobs |= {name: Watched(job) for name, job in taken.items()}
-        gone = [job for name, job in taken.items() if name not in cluster.worker_spec]
-        await asyncio.gather(*(job.close() for job in gone))  # not wanted any more
-        for error in filter(None, done):
-            raise error
+        try:
+            await self._arrays.submit(list(jobs.values()))
+        finally:
+            taken = {name: job for name, job in jobs.items() if job.job_id is not None}
+            self._jobs |= {name: Watched(job) for name, job in taken.items()}
+            # not wanted any more
+            await asyncio.gather(
+                *(job.close() for name, job in taken.items() if name not in cluster.worker_spec)
+            )
 
 
 def came_back(cluster: Any, worker: str, address: str) -> bool:

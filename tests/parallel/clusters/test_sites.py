@@ -17,12 +17,13 @@ from espnet3.parallel.clusters.job_cluster import plan_jobs
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.jobs import commands
 from tests.habits import rows
+from tests.parallel.clusters.test_arrays import block
 from tests.sites import CANCEL, habit
 from tests.standins import standin
-from tests.standins.place import block
 from tests.waiting import wait_until
 
 REFUSING = """
+grep -q "^#PBS -J" "$1" && { echo "qsub: would exceed the limit on jobs per user" >&2; exit 1; }
 for n in 1 2; do mkdir "$MINE/taken.$n" 2>/dev/null && exec "$OWN" "$@"; done
 echo "qsub: would exceed the limit on jobs per user" >&2; exit 1
 """
@@ -92,7 +93,7 @@ def test_jobs_write_their_own_output_and_pbs_delivers_none(
             (folder,) = here.glob("espnet3-pbs-*")
             jobs = queue.jobs()
             written = {path.name for path in folder.iterdir()}
-            assert written == {f"{each.job}.out" for each in jobs}
+            assert written == {f"{each.job}[{each.index}].out" for each in jobs}
             assert all("Start worker at" in (folder / name).read_text() for name in written)
             assert {each.output for each in jobs} | {each.error for each in jobs} == {"/dev/null"}
         wait_until(lambda: not queue.unfinished())

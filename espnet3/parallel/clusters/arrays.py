@@ -1,0 +1,121 @@
+"""Worker jobs that are submitted together are one job array: one command submits them all.
+
+    jobs ──> runs of consecutive names ──one script each──> sbatch --array=0-199
+                                                               │
+    each job has the id of its element, by which it is watched, replaced and cancelled alone
+
+The script is that of the first of them, which finds its worker's name from the index of its element.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from espnet3.parallel.backends.job_text import quoted_word
+from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
+from espnet3.parallel.dask_compat.clusters import submit_script
+from espnet3.parallel.errors import SubmissionError
+from espnet3.parallel.jobs.commands import ArrayLimit, array_limit, in_thread, run, submitted_ids, submitting
+from espnet3.parallel.jobs.script import is_posix
+
+logger = logging.getLogger(__name__)
+
+
+def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, count: int) -> str | None:
+    """Return the script of an array from that of its first job; None: it cannot be made of this one."""
+    before, _, number = name.rpartition("-")
+    own = f"--name {quoted_word(name)} "
+    if not number.isdecimal() or script.count(own) != 1 or not is_posix(scheduler, script):
+        return None
+    counted = f"$(({scheduler.index} + {int(number) - scheduler.first}))"
+    if scheduler.submit_by is SubmitBy.DESCRIPTION:
+        return _array_description(scheduler, script, own, f"--name {before}-{counted} ", count)
+    script = script.replace(own, f"--name {quoted_word(before + '-')}{counted} ")
+    lines = script.splitlines()
+    if scheduler.replaces:
+        lines = [line for line in lines if not line.startswith(f"{scheduler.mark} {scheduler.replaces} ")]
+    places = [at for at, line in enumerate(lines) if line.startswith(f"{scheduler.mark} ")]
+    if not places:
+        return None
+    if scheduler.element_log is not None:
+        for at in places:
+            lines[at] = lines[at].replace(*scheduler.element_log)
+    lines.insert(places[-1] + 1, f"{scheduler.mark} {scheduler.array_directive(job_name, count, count)}")
+    return "\n".join(lines) + "\n"
+
+
+def _array_description(scheduler: Scheduler, script: str, own: str, counted: str, count: int) -> str | None:
+    # its arguments are `sh -c command`, and `$1` gets the element's index
+    for text, written in scheduler.quoting:
+        counted = counted.replace(text, written)
+    lines = script.replace(own, counted).rstrip().splitlines()
+    at = next((at for at, line in enumerate(lines) if line.startswith("Arguments = ")), None)
+    if at is None or not lines[at].endswith('"') or lines[-1] != "Queue":
+        return None
+    lines[at] = f'{lines[at][:-1]} worker $(Process)"'
+    lines[-1] = scheduler.array.format(count=count)
+    return "\n".join(lines) + "\n"
+
+
+class Arrays:
+    """Submits the jobs of one cluster."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.refused = False  # an array was: each job is submitted by itself from then on
+        self.scheduler = scheduler
+        self._limit: ArrayLimit | None = None
+
+    async def submit(self, jobs: Sequence[Any]) -> None:
+        """Submit jobs, and give each its id; those that are taken keep it where others are refused."""
+        calls: list[tuple[list[Any], str | None]] = []
+        for part in await self._parts(jobs):
+            script, first = None, part[0]
+            if len(part) > 1:
+                names = str(first.name), str(first.job_name)
+                script = array_script(self.scheduler, first.job_script(), *names, len(part))
+            calls += [(part, script)] if script is not None else [([each], None) for each in part]
+        done = await asyncio.gather(*(self._submit(*call) for call in calls), return_exceptions=True)
+        for error in filter(None, done):
+            raise error
+
+    async def _parts(self, jobs: Sequence[Any]) -> list[list[Any]]:
+        if self.refused:
+            return [[job] for job in jobs]
+        groups = _consecutive(jobs)
+        if self._limit is None and len(groups) < len(jobs):
+            self._limit = await in_thread(array_limit, self.scheduler, run)
+        size = 1 if self._limit is None else self._limit.n
+        return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
+
+    async def _submit(self, jobs: list[Any], script: str | None) -> None:
+        first = jobs[0]
+        text = script or first.job_script()
+        # the description of a job alone makes it the first of its array, too
+        whole = script is not None or self.scheduler.submit_by is SubmitBy.DESCRIPTION
+        try:
+            with submitting(self.scheduler):
+                said = await submit_script(first, text)
+                count = len(jobs) if whole else None
+                ids = submitted_ids(self.scheduler, said, count, first.job_id_regexp)
+        except SubmissionError as error:
+            self.refused = self.refused or (script is not None and not error.may_have_queued)
+            if script is not None and self._limit is not None and not error.hint:
+                error.hint = self._limit.source
+            raise
+        logger.debug("%d jobs in one submission: %s to %s", len(ids), ids[0], ids[-1])
+        for job, element in zip(jobs, ids, strict=True):
+            job.job_id, job.names = element, self.scheduler.names_in(text)
+
+
+def _consecutive(jobs: Sequence[Any]) -> list[list[Any]]:
+    def place(job: Any) -> tuple[str, int]:
+        before, _, number = str(job.name).rpartition("-")
+        return before, int(number) if number.isdecimal() else -1
+
+    in_order = sorted(jobs, key=place)
+    grouped = groupby(enumerate(in_order), key=lambda each: (place(each[1])[0], place(each[1])[1] - each[0]))
+    return [[job for _, job in group] for _, group in grouped]

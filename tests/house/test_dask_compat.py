@@ -52,14 +52,13 @@ DOCUMENTED = {
     "distributed.default_client",
     "distributed.deploy.spec.ProcessInterface",
     "distributed.deploy.spec.SpecCluster",
-    "distributed.diagnostics.plugin.SchedulerPlugin",
     "distributed.get_worker",
     "distributed.scheduler.KilledWorker",
-    "tornado.httputil.HTTPHeaders",
     "tornado.httputil.HTTPMessageDelegate",
     "tornado.httputil.HTTPServerRequest",
-    "tornado.httputil.ResponseStartLine",
     "tornado.routing.Router",
+    "tornado.web.Application",
+    "tornado.web.RequestHandler",
     "distributed.worker",  # the fork server loads it, and uses nothing of it
 }
 

@@ -1,8 +1,8 @@
-"""Worker jobs that start at the same moment are one job array: one command submits them all.
+"""Worker jobs that are submitted together are one job array: one command submits them all.
 
-    jobs that start ──a moment──> runs of consecutive names ──one script each──> sbatch --array=0-199
-                                                                                    │
-                   each job has the id of its element, by which it is watched, replaced and cancelled alone
+    jobs ──> runs of consecutive names ──one script each──> sbatch --array=0-199
+                                                               │
+    each job has the id of its element, by which it is watched, replaced and cancelled alone
 
 The script is that of the first of them, which finds its worker's name from the index of its element.
 """
@@ -17,14 +17,12 @@ from typing import Any
 
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
-from espnet3.parallel.dask_compat.clusters import submit_job
+from espnet3.parallel.dask_compat.clusters import submit_script
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.jobs.commands import ArrayLimit, array_limit, in_thread, run, submitted_ids, submitting
 from espnet3.parallel.jobs.script import is_posix
 
 logger = logging.getLogger(__name__)
-
-_MOMENT = 0.01  # seconds within which jobs that start share a submission
 
 
 def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, count: int) -> str | None:
@@ -70,36 +68,23 @@ class Arrays:
         self.refused = False  # an array was: each job is submitted by itself from then on
         self.scheduler = scheduler
         self._limit: ArrayLimit | None = None
-        self._waiting: list[Any] = []
-        self._submitting: asyncio.Task[dict[int, asyncio.Task[None]]]
 
-    async def submit(self, job: Any) -> None:
-        """Submit a job, with those that start at the same moment."""
+    async def submit(self, jobs: Sequence[Any]) -> None:
+        """Submit jobs, and give each its id; those that are taken keep it where others are refused."""
+        calls: list[tuple[list[Any], str | None]] = []
+        for part in await self._parts(jobs):
+            script, first = None, part[0]
+            if len(part) > 1:
+                names = str(first.name), str(first.job_name)
+                script = array_script(self.scheduler, first.job_script(), *names, len(part))
+            calls += [(part, script)] if script is not None else [([each], None) for each in part]
+        done = await asyncio.gather(*(self._submit(*call) for call in calls), return_exceptions=True)
+        for error in filter(None, done):
+            raise error
+
+    async def _parts(self, jobs: Sequence[Any]) -> list[list[Any]]:
         if self.refused:
-            await self._submit([job], None)
-            return
-        self._waiting.append(job)
-        if len(self._waiting) == 1:
-            self._submitting = asyncio.get_running_loop().create_task(self._submit_all())
-        calls = await asyncio.shield(self._submitting)
-        await asyncio.shield(calls[id(job)])
-
-    async def _submit_all(self) -> dict[int, asyncio.Task[None]]:
-        await asyncio.sleep(_MOMENT)
-        waiting, self._waiting = self._waiting, []
-        calls = {}
-        for jobs in await self._parts(waiting):
-            script, first = None, jobs[0]
-            if len(jobs) > 1:
-                script = array_script(
-                    self.scheduler, first.job_script(), str(first.name), str(first.job_name), len(jobs)
-                )
-            for call in [jobs] if script is not None else [[each] for each in jobs]:
-                task = asyncio.get_running_loop().create_task(self._submit(call, script))
-                calls.update(dict.fromkeys(map(id, call), task))
-        return calls
-
-    async def _parts(self, jobs: list[Any]) -> list[list[Any]]:
+            return [[job] for job in jobs]
         groups = _consecutive(jobs)
         if self._limit is None and len(groups) < len(jobs):
             self._limit = await in_thread(array_limit, self.scheduler, run)
@@ -108,13 +93,12 @@ class Arrays:
 
     async def _submit(self, jobs: list[Any], script: str | None) -> None:
         first = jobs[0]
-        first.script = script
-        text = first.job_script()
+        text = script or first.job_script()
         # the description of a job alone makes it the first of its array, too
         whole = script is not None or self.scheduler.submit_by is SubmitBy.DESCRIPTION
         try:
             with submitting(self.scheduler):
-                said = await submit_job(first)
+                said = await submit_script(first, text)
                 count = len(jobs) if whole else None
                 ids = submitted_ids(self.scheduler, said, count, first.job_id_regexp)
         except SubmissionError as error:
@@ -122,11 +106,9 @@ class Arrays:
             if script is not None and self._limit is not None and not error.hint:
                 error.hint = self._limit.source
             raise
-        finally:
-            first.script = None
         logger.debug("%d jobs in one submission: %s to %s", len(ids), ids[0], ids[-1])
         for job, element in zip(jobs, ids, strict=True):
-            await job.has_started(element, self.scheduler.names_in(text))
+            job.job_id, job.names = element, self.scheduler.names_in(text)
 
 
 def _consecutive(jobs: Sequence[Any]) -> list[list[Any]]:

@@ -10,6 +10,7 @@ import tempfile
 import uuid
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -164,27 +165,12 @@ class EnvClient(ClosesAtCtrlC, Client):
         if self._espnet3_cluster is None:  # closed before
             return super().close(*args, **kwargs)
         cluster, self._espnet3_cluster = self._espnet3_cluster, None
-        try:
+        with ExitStack() as rest:  # closed at Ctrl-C too: the cluster is known here alone now
+            rest.callback(_mend_default)
+            rest.callback(_close_cluster, cluster, self.espnet3_scratch)
+            rest.callback(super().close, *args, **kwargs)
             close_pool(self)
-        finally:  # Ctrl-C too: the cluster is known here alone now
-            closed = self._close_with(cluster, *args, **kwargs)
-        return closed
-
-    def _close_with(self, cluster: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().close(*args, **kwargs)
-        finally:
-            try:
-                cluster.close()
-            except BaseException:  # Ctrl-C: it is half closed now
-                if isinstance(cluster, LocalCluster):
-                    drop(cluster)
-                raise
-            else:
-                if self.espnet3_scratch is not None:
-                    self.espnet3_scratch.remove()
-            finally:
-                _mend_default()
+        return None
 
     def __del__(self) -> None:
         """Leave the closing to the program's end.
@@ -204,6 +190,17 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+def _close_cluster(cluster: Any, scratch: _Scratch | None) -> None:
+    try:
+        cluster.close()
+    except BaseException:  # Ctrl-C: it is half closed now
+        if isinstance(cluster, LocalCluster):
+            drop(cluster)
+        raise
+    if scratch is not None:
+        scratch.remove()
+
+
 def _mend_default() -> None:
     forget_closed_client()
     try:
@@ -219,20 +216,16 @@ def open_client(
     """Start the cluster of a `parallel` block and connect to it."""
     guard_listeners()
     base = config.options.get("local_directory") if own_processes(config) else None
-    scratch = _Scratch(base or scratch_base())
-    try:
+    with ExitStack() as undo:
+        scratch = _Scratch(base or scratch_base())
+        undo.callback(scratch.remove)
         with dask.config.set({"temporary-directory": scratch.path}):
             cluster = _open_cluster(config, forkserver, scratch.path)
-        try:
-            if isinstance(cluster, ForkedCluster):
-                cluster.remove_at_end(scratch.path)
-            client = EnvClient(cluster, config, default=default)
-        except BaseException:
-            cluster.close()
-            raise
-    except BaseException:
-        scratch.remove()
-        raise
+        undo.callback(cluster.close)
+        if isinstance(cluster, ForkedCluster):
+            cluster.remove_at_end(scratch.path)
+        client = EnvClient(cluster, config, default=default)
+        undo.pop_all()
     client.espnet3_scratch = cluster.espnet3_scratch = scratch
     known = weakref.ref(client)  # the cluster must not keep its client alive
 

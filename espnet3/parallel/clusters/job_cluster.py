@@ -16,6 +16,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -28,7 +29,7 @@ from espnet3.parallel.backends.backend import asked
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters import options as block_options
-from espnet3.parallel.clusters.arrays import Arrays, array_script
+from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.keeper import JobKeeper, came_back, follow
 from espnet3.parallel.clusters.security import PRELOAD, RunCertificate, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
@@ -48,17 +49,12 @@ logger = logging.getLogger(__name__)
 
 
 def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
-    """Return a subclass of a job class that runs its commands itself and whose status shows its end.
-
-    Jobs of it that start together are submitted together.
-    """
+    """Return a subclass of a job class that quotes its words, and that its cluster's keeper submits."""
 
     class WatchedJob(OwnCommands, job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
         run_command = classmethod(_run_submission)
-        arrays = Arrays(scheduler_record)
         to_cancel = commands.JobsToCancel(scheduler_record)
         patience: float | None = None  # seconds for the command that submits it
-        script: str | None = None  # submitted in place of its own script
         names: Sequence[str] = ()  # names that the queue may show
 
         def __init__(
@@ -79,19 +75,11 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
             self.name = name
 
         def job_script(self) -> str:
-            return self.script or script.read_by_shell(
+            return script.read_by_shell(
                 scheduler_record, super().job_script(), block_options.SCRATCH_VARIABLE
             )
 
         async def start(self) -> None:
-            try:
-                await self.arrays.submit(self)
-            except BaseException:
-                self.status = Status.failed
-                raise
-
-        async def has_started(self, job_id: str, names: Sequence[str]) -> None:
-            self.job_id, self.names = job_id, names
             await ProcessInterface.start(self)
 
         async def close(self) -> None:
@@ -118,7 +106,7 @@ async def _run_submission(job_class: Any, command: list[str], *, shell: bool = F
 class KeptCluster(WorkerCluster):
     """A cluster of jobs as the driver sees it: its keeper answers."""
 
-    keeper: JobKeeper | None = None  # before it is started
+    keeper: JobKeeper  # once it is started
     folder: str | None = None  # of the jobs' logs, if they are removed with the cluster
     certificate: RunCertificate | None = None
     bounds: Mapping[str, int] | None = None  # `adapt`
@@ -126,24 +114,23 @@ class KeptCluster(WorkerCluster):
 
     def given_up(self) -> str | None:
         """Return why no worker will come, once that is known."""
-        return None if self.keeper is None else self.keeper.broken
+        return self.keeper.broken
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
         """Return whether a lost worker went because its job ended; None: not known yet."""
         if came_back(self, worker, address):
             return False  # the job goes on
-        return None if self.keeper is None else self.keeper.has_left(worker)
+        return self.keeper.has_left(worker)
 
     def missing(self) -> str:
         """Return the jobs whose workers have not come, with their states and what to look at."""
-        return "" if self.keeper is None else self.keeper.missing()
+        return self.keeper.missing()
 
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
         """Replace jobs only while there is work for them; with `adapt`, have workers only then."""
-        if self.keeper is not None:
-            self.keeper.wanted = wanted
-            if self.bounds is not None:
-                self.loop.add_callback(follow, self, self.keeper.resize, wanted, **self.bounds)
+        self.keeper.wanted = wanted
+        if self.bounds is not None:
+            self.loop.add_callback(follow, self, self.keeper.resize, wanted, **self.bounds)
 
 
 def watched_cluster(row: Backend) -> Any:
@@ -155,6 +142,7 @@ def watched_cluster(row: Backend) -> Any:
     # one class for each scheduler, made when needed
     class JobCluster(ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]  # loaded here
         job_cls = job_class
+        keeper: Any = None
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
             done = super().scale(*args, **kwargs)
@@ -172,23 +160,26 @@ def watched_cluster(row: Backend) -> Any:
                 await self.keeper.stop()
 
         async def after_closing(self) -> None:
-            bad = self.keeper is not None and self.keeper.kept_logs
-            _clean_up(None if bad else self.folder, self.certificate)
+            if self.folder is not None and not (self.keeper is not None and self.keeper.kept_logs):
+                shutil.rmtree(self.folder, ignore_errors=True)
+            if self.certificate is not None:
+                self.certificate.remove()
 
     JobCluster.__name__ = JobCluster.__qualname__ = base.__name__
     return JobCluster
 
 
-def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-    if certificate is not None:
-        certificate.remove()
-
-
 def _maker(job_class: Any, options: Mapping[str, Any]) -> Make:
     for_job = script.of_each_job(options)
     return cache(lambda **new: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **new}))
+
+
+def _one_of(row: Backend, config: ParallelConfig, make: Make) -> tuple[Any, int]:
+    # one job, and how many of them the workers are
+    job = make()
+    assert row.scheduler is not None
+    commands.refuse_elsewhere(row.name, row.scheduler, job.submit_command, job.job_script())
+    return job, math.ceil(config.n_workers / job.worker_processes)
 
 
 def start_jobs(row: Backend, config: ParallelConfig) -> Any:
@@ -197,40 +188,35 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     options = dict(config.options)
     if wrong := block_options.problems_here(row, options):
         raise ConfigError("\n".join(wrong))
-    folder = block_options.prepare(row, options)
-    cluster = certificate = None
-    try:
+    with ExitStack() as undo:
+        # the class was made for this one cluster
+        make.bounds = config.adapt
+        make.folder = block_options.prepare(row, options)
+        if make.folder is not None:
+            undo.callback(shutil.rmtree, make.folder, ignore_errors=True)
         shared = asked(row, options, "shared_temp_directory")
         keys = shared and os.path.expanduser(os.path.expandvars(shared))
-        certificate = certificate_for(options, config.security, "this machine or the nodes", keys)
-        if certificate is not None:
+        make.certificate = certificate_for(options, config.security, "this machine or the nodes", keys)
+        if make.certificate is not None:
+            undo.callback(make.certificate.remove)
             options["protocol"] = "tls://"
             options["worker_extra_args"] += ["--preload", PRELOAD]
-        # the class was made for this one cluster
-        make.certificate = certificate
-        make.bounds = config.adapt
         make.job_cls.patience = min(commands.SECONDS, config.start_timeout)
         cluster = make(**options)
-        cluster.folder = folder
+        undo.callback(cluster.close)
         one = _maker(make.job_cls, options)
-        job = one()
-        commands.refuse_elsewhere(row.name, job.arrays.scheduler, job.submit_command, job.job_script())
+        job, jobs = _one_of(row, config, one)
         for said in script.misread(row, config.options, one):
             logger.warning("%s", said)
-        processes = job.worker_processes
-        jobs = math.ceil(config.n_workers / processes)
-        if processes > 1:
+        if (processes := job.worker_processes) > 1:
             # a warning, so that it is seen: many take n_workers for jobs
             logger.warning("n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs)
-        cluster.keeper = JobKeeper(cluster, job.arrays, options["log_directory"], processes)
+        assert row.scheduler is not None
+        cluster.keeper = JobKeeper(cluster, row.scheduler, options["log_directory"], processes)
         if config.adapt is not None:
             jobs = math.ceil(config.adapt["minimum"] / processes)
         cluster.sync(cluster.keeper.start, jobs)
-    except BaseException:
-        if cluster is not None:
-            cluster.close()
-        _clean_up(folder, certificate)
-        raise
+        undo.pop_all()
     return cluster
 
 
@@ -260,20 +246,17 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         options["log_directory"] = logs  # a job makes its folder when it is built
         block_options.prepare(row, options)
         make = _maker(job_class, options)
-        job = make()
+        job, jobs = _one_of(row, config, make)
         factor = DetachedSettings.of(config.detached).retry_memory_factor
         said = [
             *script.defaults(row, config.options, make),
             *script.misread(row, config.options, make, factor),
         ]
-        processes = job.worker_processes
-        jobs = math.ceil(config.n_workers / processes)
         text = job.job_script()
         assert row.scheduler is not None
-        commands.refuse_elsewhere(row.name, row.scheduler, job.submit_command, text)
         elements = min(jobs, row.scheduler.usual_array)
         array = array_script(row.scheduler, text, job.name, job.job_name, elements) if elements > 1 else None
         text = (array or text).replace(logs, given or "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
-    elements = elements if array else 1
-    return JobPlan(jobs, processes, elements, command, text, tuple(warnings), tuple(said))
+    each = job.worker_processes, elements if array else 1
+    return JobPlan(jobs, *each, command, text, tuple(warnings), tuple(said))

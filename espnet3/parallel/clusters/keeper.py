@@ -3,8 +3,10 @@
 The keeper lives on the cluster's event loop. It asks the queue only while something is open: a job
 whose worker has not come, or a worker that went away. One query answers for all jobs.
 
-    job submitted ──worker connects──> up ──worker goes──> the queue is asked ──over──> replaced
-         └──over before any worker came──> an early death, with its log; three in a row: broken
+    wanted ──submitted──> job ──worker connects──> up ──worker goes──> the queue is asked ──over──> another is wanted
+                           └──over before any worker came──> an early death, with its log; three in a row: broken
+
+The cluster's `worker_spec` holds what is wanted, whoever asks for it, and the keeper alone submits jobs.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.core import Status
 
-from espnet3.parallel.backends.scheduler import GONE, NEW, JobView, Known, QueueState
+from espnet3.parallel.backends.scheduler import GONE, NEW, JobView, Known, QueueState, Scheduler
 from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.dask_compat.clusters import add_specs, start_missing
 from espnet3.parallel.errors import SubmissionError
@@ -40,7 +42,8 @@ _TOGETHER = 1000  # jobs submitted at a time as job arrays
 _EARLY = 3  # jobs in a row that may end before their worker connects
 _REFUSED = 5  # submissions in a row that may fail while no worker is there: about a minute
 _PATIENCE = 300.0  # at most so many seconds between submissions that fail
-_QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a minute of nothing new
+_QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a while of nothing new
+_QUIET = 60.0  # seconds of that while
 _UNKNOWN = 3.0  # seconds after its submission for which the scheduler may say that it has no such job
 _DENIED = 2  # times in a row it has to say so before the job counts as gone
 _BYTES, _LINES = 4000, 20  # of a log's end
@@ -57,85 +60,58 @@ class Watched:
     job: Any  # dask-jobqueue's
     since: float = field(default_factory=time.monotonic)  # when it was submitted
     view: JobView = NEW  # by the queue's last answer
-    comment: str = ""  # why it waits, where the scheduler says that only of a single job
     seen: bool = False  # a worker of it has come
     up: int = 0  # workers of it that are there
     left: float = 0.0  # when the last of them went
     denied: int = 0  # times in a row the scheduler has said that it has no such job
 
-    @property
-    def explained(self) -> JobView:
-        """The queue's last answer, with the scheduler's comment where the list gives no reason."""
-        waits = self.view.state in (QueueState.WAITING, QueueState.HELD)
-        return replace(self.view, reason=self.comment) if waits and not self.view.reason else self.view
-
-
-class _Arrivals(SchedulerPlugin):
-    name = "espnet3-job-keeper"
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-
-    def add_worker(self, scheduler: Any, worker: str) -> None:
-        self._wake()
-
-    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
-        self._wake()
-
 
 class JobKeeper:
     """The jobs of one cluster, which write to a folder of logs."""
 
-    def __init__(self, cluster: Any, arrays: Arrays, logs: str, processes: int) -> None:
+    def __init__(self, cluster: Any, scheduler: Scheduler, logs: str, processes: int) -> None:
         self.broken: str | None = None  # why no more jobs are submitted
         self.kept_logs = False  # logs are worth keeping when the cluster closes
         self.wanted: Callable[[], bool] = lambda: True  # is there work for a worker?
         self._cluster = cluster
-        self._scheduler = arrays.scheduler
+        self._scheduler = scheduler
         self._logs = Path(logs)
         self._processes = processes  # of each job
-        self._arrays = arrays
+        self._arrays = Arrays(scheduler)
         self._jobs: dict[str, Watched] = {}
-        self._missing = 0
-        self._at_start = False
+        self._at_start = True
         self._early = 0
         self._refused = 0
         self._not_before = 0.0
         self._bad_nodes: list[str] = []
         self._given: dict[str, Any] = {}  # options of jobs, before the first of these nodes
-        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._no_answer = ""
-        self._why_after = 0.0
         self._submission: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def start(self, jobs: int) -> None:
         """Submit the first jobs and begin to watch; the others are submitted while the first ones work."""
-        self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
-        self._missing, self._at_start = jobs, True
-        by_arrays = not self._arrays.refused
-        refused = await self._submit_missing(_FIRST)
-        if refused is not None and by_arrays and self._arrays.refused and not self._jobs:
-            refused = await self._submit_missing(_FIRST)  # one after another they may be taken
+        add_specs(self._cluster, jobs)
+        refused = await self._submit_wanted(_FIRST)
+        if refused is not None and self._arrays.refused and not self._jobs:
+            refused = await self._submit_wanted(_FIRST)  # one after another they may be taken
         if refused is not None and not self._jobs:
             raise refused
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def resize(self, workers: int) -> None:
-        """Have jobs for so many workers: cancel those beyond, or submit those that are missing, with the next look."""
-        jobs = math.ceil(workers / self._processes)
-        if jobs < len(self._cluster.worker_spec):
+        """Have jobs for so many workers: cancel those beyond, or submit others."""
+        more = math.ceil(workers / self._processes) - len(self._cluster.worker_spec)
+        if more < 0:
             self._cluster.scale(workers)
         else:
-            self._missing = jobs - len(self._cluster.worker_spec)
-            self._wake.set()
+            add_specs(self._cluster, more)
+            self.resized()
 
-    async def resized(self) -> None:
-        """Follow a change of the number of workers: forget the jobs that were still to be submitted."""
-        self._missing = 0
-        await start_missing(self._cluster)
-        self._wake.set()
+    def resized(self) -> None:
+        """Submit at once what has been asked for."""
+        self._at_start = self._at_start or bool(self._wanted())
 
     async def stop(self) -> None:
         """Stop watching; the jobs stay."""
@@ -154,8 +130,15 @@ class JobKeeper:
             tail = self._log_tail(number)
             self.kept_logs = self.kept_logs or bool(tail)
             look = self._scheduler.look.format(id=number)
-            shown.append(not_there(f"job {number}", str(each.explained), look, tail))
+            shown.append(not_there(f"job {number}", self._state_of(each), look, tail))
         return listed(shown, len(jobs) - len(shown), self._no_answer)
+
+    def _state_of(self, each: Watched) -> str:
+        view, number = each.view, str(each.job.job_id)
+        # some schedulers give the reason of a single job alone
+        if view.state in (QueueState.WAITING, QueueState.HELD) and not (view.reason or self._no_answer):
+            view = replace(view, reason=reasons(self._scheduler, _ask, [number])[number])
+        return str(view)
 
     def _log_tail(self, number: str) -> str:
         texts = []
@@ -178,28 +161,28 @@ class JobKeeper:
     # --- the loop ---
 
     async def _watch(self) -> None:
-        quick_until = time.monotonic() + 60
+        news, asked = time.monotonic(), 0.0
         while not self._stopping:
+            now, before = time.monotonic(), self._known()
             self._count_workers()
-            if self._open():
-                before = {name: each.view for name, each in self._jobs.items()}
+            pause = _QUICK if now < news + _QUIET else _SLOW
+            if self._open() and (self._due() or now >= asked + pause):
                 await self._ask()
                 await self._settle()
-                if before != {name: each.view for name, each in self._jobs.items()}:
-                    quick_until = time.monotonic() + 60
-            if self._due():
-                continue
-            pause = (_QUICK if time.monotonic() < quick_until else _SLOW) if self._open() else None
-            try:
-                await asyncio.wait_for(self._wake.wait(), pause)
-                quick_until = time.monotonic() + 60
-                await asyncio.sleep(0.05)  # the other workers of a job come and go with it
-            except asyncio.TimeoutError:
-                pass
-            self._wake.clear()
+                asked = time.monotonic()
+            if before != self._known():
+                news = now
+            if not self._due():
+                await asyncio.sleep(_QUICK)
+
+    def _known(self) -> dict[str, tuple[int, JobView]]:
+        return {name: (each.up, each.view) for name, each in self._jobs.items()}
 
     def _open(self) -> bool:
-        return any(not each.up for each in self._jobs.values()) or bool(self._missing and not self.broken)
+        return any(not each.up for each in self._jobs.values()) or (not self.broken and bool(self._wanted()))
+
+    def _wanted(self) -> list[str]:
+        return [name for name in self._cluster.worker_spec if name not in self._jobs]
 
     def _job_of(self, worker: str) -> str:
         return worker if worker in self._jobs else worker.rpartition("-")[0]
@@ -207,9 +190,6 @@ class JobKeeper:
     def _count_workers(self) -> None:
         for name in [each for each in self._jobs if each not in self._cluster.worker_spec]:
             del self._jobs[name]  # there was no work for it
-        for name, job in self._cluster.workers.items():
-            if name not in self._jobs and getattr(job, "job_id", None):
-                self._jobs[name] = Watched(job)  # the user asked for more
         up = Counter(self._job_of(str(worker.name)) for worker in self._cluster.scheduler.workers.values())
         for name, each in self._jobs.items():
             if each.up and not up[name]:
@@ -232,23 +212,6 @@ class JobKeeper:
                 each.view = GONE
             elif answer.view is not None:
                 each.view = answer.view  # a job without an answer keeps its view
-        if not listing.failed:  # a scheduler that restarts does not answer: its jobs go on
-            await self._ask_why()
-
-    async def _ask_why(self) -> None:
-        stuck = any(each.view.state is QueueState.HELD and not each.comment for each in self._jobs.values())
-        if self._scheduler.comment is None or (time.monotonic() < self._why_after and not stuck):
-            return
-        open_states = (QueueState.HELD, QueueState.WAITING)
-        waiting = [
-            each for each in self._jobs.values() if each.view.state in open_states and not each.view.reason
-        ]
-        shown = sorted(waiting, key=lambda each: open_states.index(each.view.state))[:_SHOWN]
-        jobs = [str(each.job.job_id) for each in shown]
-        why = await in_thread(reasons, self._scheduler, _ask, jobs)
-        for each, job in zip(shown, jobs, strict=True):
-            each.comment = why[job] or each.comment
-        self._why_after = time.monotonic() + (_SLOW if any(each.comment for each in waiting) else 4 * _QUICK)
 
     async def _settle(self) -> None:
         self._count_workers()
@@ -258,7 +221,7 @@ class JobKeeper:
             ):
                 await self._bury(name, each)
         if self._due():
-            await self._submit_missing(_NEXT)
+            await self._submit_wanted(_NEXT)
 
     def _is_away(self, each: Watched) -> bool:
         # for minutes, where its node is lost
@@ -266,16 +229,15 @@ class JobKeeper:
         return runs and each.seen and not each.up and time.monotonic() - each.left > _AWAY
 
     def _due(self) -> bool:
-        due = (
-            self._missing and not self.broken and not self._stopping and time.monotonic() >= self._not_before
-        )
-        return bool(due) and (self._at_start or self.wanted())
+        if self.broken or self._stopping or time.monotonic() < self._not_before:
+            return False
+        return bool(self._wanted()) and (self._at_start or self.wanted())
 
-    async def _submit_missing(self, most: int) -> Exception | None:
+    async def _submit_wanted(self, most: int) -> Exception | None:
         refused: Exception | None = None
-        before, by_arrays = len(self._jobs), not self._arrays.refused
-        part = min(self._missing, _TOGETHER if by_arrays else most)
-        self._submission = asyncio.get_running_loop().create_task(self._submit(part))
+        by_arrays = not self._arrays.refused
+        names = self._wanted()[: _TOGETHER if by_arrays else most]
+        self._submission = asyncio.get_running_loop().create_task(self._submit(names))
         try:
             await asyncio.shield(self._submission)
         except (SubmissionError, OSError) as error:  # a scheduler may restart: try again
@@ -287,8 +249,8 @@ class JobKeeper:
                 self.broken = f"a job could not be submitted, {self._refused} times in a row: {error}"
         else:
             self._refused = 0
-        self._missing = max(0, self._missing - (len(self._jobs) - before))
-        self._at_start = self._at_start and self._missing > 0
+        left = len(self._wanted())
+        self._at_start = self._at_start and left > 0
         if refused is not None and by_arrays and self._arrays.refused:
             logger.warning(
                 "a job array was refused, so each worker's job is submitted by itself: %s", refused
@@ -298,22 +260,22 @@ class JobKeeper:
                 "the scheduler has taken %d of %d jobs, and the run goes on with them; the others are tried again "
                 "later. A smaller n_workers asks for fewer: %s",
                 len(self._jobs),
-                len(self._jobs) + self._missing,
+                len(self._jobs) + left,
                 refused,
             )
         return refused
 
     async def _bury(self, name: str, each: Watched) -> None:
+        state = await in_thread(self._state_of, each)
         del self._jobs[name]
         self._cluster.worker_spec.pop(name, None)
         self._cluster.workers.pop(name, None)
         if not each.view.state.is_over:  # else it could come back
             await each.job.close()
-        else:
-            each.job.status = type(each.job.status).closed
-        self._missing += 1
+        each.job.status = Status.closed
+        add_specs(self._cluster, 1)
         away = f", and its worker has been gone for {_AWAY:g} s" if self._is_away(each) else ""
-        text = f"job {each.job.job_id} {each.explained}{away}"
+        text = f"job {each.job.job_id} {state}{away}"
         if each.seen or each.view.state is QueueState.EVICTED:
             logger.warning("%s; another one takes its place", text)
             return
@@ -328,7 +290,7 @@ class JobKeeper:
         self._early += 1
         self.kept_logs = True
         if each.view.node and each.view.node not in self._bad_nodes:
-            self._bad_nodes.append(each.view.node)
+            self._avoid(each.view.node)
         logger.warning("%s", text)
         if self._early >= _EARLY:
             self.broken = (
@@ -338,24 +300,29 @@ class JobKeeper:
 
     # --- submission ---
 
-    async def _submit(self, jobs: int) -> None:
-        cluster = self._cluster
-        if self._bad_nodes and self._scheduler.avoid:
-            options = cluster.new_spec["options"]  # of further jobs
+    def _avoid(self, node: str) -> None:
+        self._bad_nodes.append(node)
+        if self._scheduler.avoid:
+            options = self._cluster.new_spec["options"]  # of further jobs
             self._given = self._given or dict(options)
             options.update(avoiding(self._scheduler, self._given, self._bad_nodes))
-        before = set(cluster.worker_spec)
-        add_specs(cluster, jobs)
+            for name in self._wanted():  # made with the options before
+                if (job := self._cluster.workers.pop(name, None)) is not None:
+                    job.status = Status.closed
+
+    async def _submit(self, names: list[str]) -> None:
+        cluster = self._cluster
+        await start_missing(cluster)  # makes them
+        jobs = {name: cluster.workers[name] for name in names if name in cluster.workers}
         try:
-            await start_missing(cluster)
+            await self._arrays.submit(list(jobs.values()))
         finally:
-            for name in set(cluster.worker_spec) - before:
-                job = cluster.workers.get(name)
-                if job is None or job.job_id is None:
-                    cluster.worker_spec.pop(name)
-                    cluster.workers.pop(name, None)
-                else:
-                    self._jobs.setdefault(name, Watched(job))
+            taken = {name: job for name, job in jobs.items() if job.job_id is not None}
+            self._jobs |= {name: Watched(job) for name, job in taken.items()}
+            # not wanted any more
+            await asyncio.gather(
+                *(job.close() for name, job in taken.items() if name not in cluster.worker_spec)
+            )
 
 
 def came_back(cluster: Any, worker: str, address: str) -> bool:

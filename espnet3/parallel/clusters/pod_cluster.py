@@ -11,6 +11,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,25 +39,24 @@ def start_kube(row: Backend, config: ParallelConfig) -> Any:
     """Create the cluster; return when its scheduler runs, without waiting for workers."""
     make = load_cluster_class(row)
     server = Server(config.options.get("namespace"))
-    try:
+    late: BaseException | None = None
+    with ExitStack() as undo:
+        undo.callback(server.close)
         server.require_operator()
         server.require_rights()
-        attempt = 1
-        while True:
+        for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return _create(make, config, server)
+                cluster = _create(make, config, server)
             except (TimeoutError, asyncio.TimeoutError) as error:  # two classes on Python 3.10
-                if attempt == _ATTEMPTS:
-                    raise NoWorkersError(
-                        f"the operator of dask-kubernetes did not act on a new cluster, {attempt} times in a row: "
-                        f"{error}. Look whether it runs: "
-                        "kubectl get pods -A -l app.kubernetes.io/name=dask-kubernetes-operator"
-                    ) from error
                 logger.warning("the operator did not act on a new cluster, try %d: %s", attempt, error)
-                attempt += 1
-    except BaseException:
-        server.close()
-        raise
+                late = error
+            else:
+                undo.pop_all()
+                return cluster
+    raise NoWorkersError(
+        f"the operator of dask-kubernetes did not act on a new cluster, {_ATTEMPTS} times in a row: {late}. "
+        "Look whether it runs: kubectl get pods -A -l app.kubernetes.io/name=dask-kubernetes-operator"
+    ) from late
 
 
 def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) -> Any:

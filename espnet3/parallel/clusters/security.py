@@ -85,22 +85,18 @@ def make_pair() -> tuple[str, str]:
 def local_security(config: ParallelConfig) -> tuple[dict[str, Any], bool]:
     """Return the options of workers of this machine with what they lack, and whether their pages ask for a secret."""
     options = dict(config.options)
-    private = config.security != "off"
     threads = options.get("processes", True) is False and not any(options.get(name) for name in _LISTEN)
-    if threads or is_encrypted(options):  # scheduler and workers are in this process, and do not listen
-        return options, private
-    if not private or any(options.get(name) for name in _OWN):
-        warn_of_off("this machine")
-    else:
+    # else scheduler and workers are in this process, and do not listen
+    if not threads and not is_encrypted(options) and _is_left_to_us(options, config.security, "this machine"):
         options["security"] = _security(*make_pair())  # workers get it from this process
-    return options, private
+    return options, config.security != "off"
 
 
 _LISTEN = ("host", "interface", "protocol", "scheduler_port")
 """Options by which a cluster of threads listens nevertheless."""
 
 _OWN = ("protocol", "security", "enable_tcp_over_ucx", "enable_infiniband", "enable_nvlink")
-"""Options by which the user chooses how the processes of one machine speak: UCX knows no TLS."""
+"""Options by which the user chooses how processes speak: UCX knows no TLS."""
 
 
 def is_encrypted(options: Mapping[str, Any]) -> bool:
@@ -111,23 +107,22 @@ def is_encrypted(options: Mapping[str, Any]) -> bool:
     return given is True or bool(given.require_encryption)
 
 
-def warn_of_off(where: str) -> None:
-    """Warn of what `security: off` opens."""
-    logger.warning(
-        "security is off: whoever can connect to %s, every other account there included, can run code as you, "
-        "read what workers hold, and open the dashboard",
-        where,
-    )
+def _is_left_to_us(options: Mapping[str, Any], security: str, where: str) -> bool:
+    chosen = any(options.get(name) for name in _OWN)
+    if (chosen or security == "off") and not is_encrypted(options):
+        logger.warning(
+            "security is off: whoever can connect to %s, every other account there included, can run code as you, "
+            "read what workers hold, and open the dashboard",
+            where,
+        )
+    return not chosen and security != "off"
 
 
 def certificate_for(
     options: dict[str, Any], security: str, where: str, parent: str | None = None
 ) -> RunCertificate | None:
     """Add a certificate of the run to the options of a cluster, unless security is off or the user gave one."""
-    chosen = options.get("security") is not None or options.get("protocol") is not None
-    if not is_encrypted(options) if chosen else security == "off":
-        warn_of_off(where)
-    if chosen or security == "off":
+    if not _is_left_to_us(options, security, where):
         return None
     certificate = make_certificate(parent)
     options["security"] = certificate.security

@@ -15,6 +15,7 @@ import shlex
 import sys
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
@@ -49,25 +50,22 @@ class RemoteError(RuntimeError):
 
 
 class RemoteProcess(ProcessInterface):
-    """A Dask process in an SSH session of its own: it is up once it has written a line with `announced` in it."""
+    """A Dask process in an SSH session of its own, as `spec` says: up once it has written a line with `announced`."""
+
+    announced: str
 
     def __init__(
         self,
-        host: str,
-        connect_options: Mapping[str, Any],
-        python: str,
-        announced: str,
-        config: Mapping[str, Any],
-        name: Any = None,
         scheduler: str | None = None,
+        *,
+        host: SshHost,
+        config: Mapping[str, Any],
+        spec: Mapping[str, Any],
+        name: Any = None,
     ) -> None:
         super().__init__(scheduler=scheduler, name=name)
-        self.name = name
-        self.host = host
-        self.connect_options = dict(connect_options)
-        self.python = python
-        self.announced = announced
-        self.config = config
+        self.scheduler, self.name = scheduler, name
+        self.host, self.config, self.spec = host, config, spec
         self.connection: Any = None
         self.process: Any = None
         self.ended = asyncio.Event()
@@ -78,11 +76,12 @@ class RemoteProcess(ProcessInterface):
         import asyncssh
 
         self.ended = asyncio.Event()
+        host, how, python = self.host.name, self.host.connect_options, str(self.host.python)
         try:
-            self.connection = await asyncssh.connect(self.host, **self.connect_options)
+            self.connection = await asyncssh.connect(host, **how)
         except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
-            raise RemoteError(f"{self.host}: {unreachable(error, self.connect_options)}") from error
-        command = shlex.join([self.python, "-m", SPEC_MODULE, *words, "--spec-file", "/dev/stdin"])
+            raise RemoteError(f"{host}: {unreachable(error, how)}") from error
+        command = shlex.join([python, "-m", SPEC_MODULE, *words, "--spec-file", "/dev/stdin"])
         self.process = await self.connection.create_process(f"exec sh -c {shlex.quote(_tied(command))}")
         # every account of the host reads the command lines of all others
         self.process.stdin.write(f"{inherited_config(self.config)}\n{json.dumps(spec)}\n")
@@ -93,7 +92,7 @@ class RemoteProcess(ProcessInterface):
                 return str(line)
         said = "\n".join(f"    {each}" for each in self.tail) or "    (nothing)"
         await self.hang_up()
-        raise RemoteError(f"{self.host}: {self.python} ended before Dask was up; it said:\n{said}")
+        raise RemoteError(f"{host}: {python} ended before Dask was up; it said:\n{said}")
 
     async def _read_on(self) -> None:
         stderr = self.process.stderr
@@ -101,7 +100,7 @@ class RemoteProcess(ProcessInterface):
             while line := await stderr.readline():
                 self.tail.append(line.rstrip("\n"))
         except Exception as error:  # asyncssh has no common base for the errors of a broken connection
-            logger.info("the session to %s has ended: %r", self.host, error)
+            logger.info("the session to %s has ended: %r", self.host.name, error)
         finally:
             self.ended.set()
 
@@ -128,13 +127,11 @@ class RemoteProcess(ProcessInterface):
 class RemoteScheduler(RemoteProcess):
     """The scheduler, on the first host."""
 
-    def __init__(self, options: Mapping[str, Any], **where: Any) -> None:
-        super().__init__(announced="Scheduler at", **where)
-        self.options = options
+    announced = "Scheduler at"
 
     async def start(self) -> None:
         """Start it; the address is taken from its announcement."""
-        line = await self.open({"cls": "distributed.Scheduler", "opts": dict(self.options)})
+        line = await self.open(self.spec)
         self.address = line.split("Scheduler at:")[1].strip()
         self.status = Status.running
 
@@ -142,18 +139,12 @@ class RemoteScheduler(RemoteProcess):
 class RemoteWorker(RemoteProcess):
     """One worker (and its nanny), opened again when it ends."""
 
-    def __init__(
-        self, scheduler: str, options: Mapping[str, Any], worker_class: str, name: Any, **where: Any
-    ) -> None:
-        super().__init__(announced="worker at", name=name, scheduler=scheduler, **where)
-        self.scheduler = scheduler
-        self.options = options
-        self.worker_class = worker_class
-        self.failure: str | None = None  # why it is given up
-        self.trying = ""
-        self._again: asyncio.Task[None] | None = None
-        self._turn = 0
-        self._wanted = True
+    announced = "worker at"
+    failure: str | None = None  # why it is given up
+    trying = ""
+    _again: asyncio.Task[None] | None = None
+    _turn = 0
+    _wanted = True
 
     @property
     def turn_name(self) -> str:
@@ -169,9 +160,9 @@ class RemoteWorker(RemoteProcess):
         tries = 0
         while tries < _TRIES and self._wanted:
             self._turn += 1
-            opts = {**self.options, "name": self.turn_name}
+            opts = {**self.spec["opts"], "name": self.turn_name}
             try:
-                await self.open({"0": {"cls": self.worker_class, "opts": opts}}, self.scheduler)
+                await self.open({"0": {**self.spec, "opts": opts}}, str(self.scheduler))
             except RemoteError as error:
                 tries += 1
                 self.trying = str(error)
@@ -180,7 +171,9 @@ class RemoteWorker(RemoteProcess):
                 continue
             tries, self.trying = 0, ""
             await self.ended.wait()
-            logger.warning("worker %s: its session to %s has ended; opening another", self.name, self.host)
+            logger.warning(
+                "worker %s: its session to %s has ended; opening another", self.name, self.host.name
+            )
             await self.hang_up()
         self.failure = self.trying
 
@@ -259,26 +252,21 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     if certificate is not None:
         scheduler_options.setdefault("protocol", "tls")
 
-    def where(host: SshHost) -> dict[str, Any]:
-        chosen = dict(host.connect_options)
-        chosen.setdefault("connect_timeout", patience)  # a host that is off never answers
-        # a session whose machine is gone stays silent: ask for a sign of life
-        chosen.setdefault("keepalive_interval", 15)
+    def process(make: type, host: SshHost, wanted: str, opts: Mapping[str, Any]) -> dict[str, Any]:
+        # a host that is off never answers; a session whose machine is gone stays silent: ask for a sign of life
+        how = {"connect_timeout": patience, "keepalive_interval": 15, **host.connect_options}
+        known = replace(host, connect_options=how, python=host.python or sys.executable)
+        given = {} if certificate is None else certificate.config
         return {
-            "host": host.name,
-            "connect_options": chosen,
-            "python": host.python or sys.executable,
-            "config": {} if certificate is None else certificate.config,
+            "cls": make,
+            "options": {"host": known, "config": given, "spec": {"cls": wanted, "opts": opts}},
         }
 
     workers = {
-        f"ssh-{n}": {
-            "cls": RemoteWorker,
-            "options": {"options": worker_options, "worker_class": worker_class, **where(host)},
-        }
+        f"ssh-{n}": process(RemoteWorker, host, worker_class, worker_options)
         for n, host in zip(range(config.n_workers), cycle(spread), strict=False)
     }
-    scheduler = {"cls": RemoteScheduler, "options": {"options": scheduler_options, **where(hosts[0])}}
+    scheduler = process(RemoteScheduler, hosts[0], "distributed.Scheduler", scheduler_options)
     try:
         cluster = SSHCluster(workers, scheduler, name="SSHCluster", **options)
     except RuntimeError as error:

@@ -70,11 +70,6 @@ def has_tasks(client: Any) -> bool:
     return any(future.status == "pending" for future in list(client.futures.values()))
 
 
-def import_dashboard() -> None:
-    """Import what a scheduler imports at its start for its dashboard."""
-    import distributed.dashboard.scheduler  # noqa: F401  for its effect on sys.modules
-
-
 def interrupted_before_start(error: BaseException | None) -> bool:
     """Return whether an exception is that of Ctrl-C in `distributed.utils.sync` before it had begun to wait.
 

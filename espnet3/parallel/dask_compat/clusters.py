@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import resource
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -129,10 +130,12 @@ class OwnCommands:
         return await cls.run_command(cmd, shell=shell)
 
 
-async def submit_job(job: Any) -> Any:
-    """Submit a job's script and return what `run_command` did: `Job.job_file`, `Job._submit_job`."""
-    with job.job_file() as file:
-        return await job._submit_job(file)
+async def submit_script(job: Any, text: str) -> Any:
+    """Submit a script as a job's own, and return what `run_command` did: `Job._submit_job`."""
+    with tempfile.NamedTemporaryFile("w", prefix="job-", suffix=".sh") as file:
+        file.write(text)
+        file.flush()
+        return await job._submit_job(file.name)
 
 
 class StartsInTime:

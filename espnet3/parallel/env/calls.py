@@ -121,9 +121,6 @@ class _Packed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return EnvCall(*pickle.loads(self._blob))(*args, **kwargs)
 
-    def __reduce__(self) -> Any:
-        return _Packed, (self._blob, self.__name__, is_awaited(self))
-
 
 def wrap_func_with_worker_env(func: Callable[..., Any]) -> Callable[..., Any]:
     """Return `func` with the worker's env injected by name when it is called there.

@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from distributed.deploy.spec import SpecCluster
-from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, HTTPServerRequest, ResponseStartLine
+from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
 from tornado.routing import Router
+from tornado.web import Application, RequestHandler
 
 from espnet3.parallel.dask_compat.clusters import guarded, put_before_pages
 
@@ -25,13 +26,6 @@ _REFUSAL = b"These pages are open to those who have the link that the run has pr
 def new_secret() -> str:
     """Return a secret for the pages of one cluster."""
     return secrets.token_urlsafe(24)
-
-
-def link_with(secret: str, link: str) -> str:
-    """Return the address of a page with the secret."""
-    parts = urlsplit(link)
-    query = [*parse_qsl(parts.query), (_FIELD, secret)]
-    return urlunsplit(parts._replace(query=urlencode(query)))
 
 
 def ask_for_secret(server: Any, secret: str) -> None:
@@ -66,7 +60,10 @@ class PrivatePages(GuardedCluster):
     def dashboard_link(self) -> str:
         """The address of the dashboard, with the secret."""
         link: str = super().dashboard_link
-        return link if self.pages is None or not link else link_with(self.pages, link)
+        if self.pages is None or not link:
+            return link
+        parts = urlsplit(link)
+        return urlunsplit(parts._replace(query=urlencode([*parse_qsl(parts.query), (_FIELD, self.pages)])))
 
 
 class _Door(Router):
@@ -75,34 +72,33 @@ class _Door(Router):
         self.secret = secret
         # cookies know no ports: two clusters of one machine would overwrite each other's
         self.cookie = f"espnet3-{hashlib.sha256(secret.encode()).hexdigest()[:12]}"
+        self.others = Application([(".*", _Answer, {"door": self})], log_function=lambda handler: None)
 
     def find_handler(self, request: HTTPServerRequest, **_: Any) -> HTTPMessageDelegate | None:
         cookie = request.cookies.get(self.cookie)
-        if cookie is not None and self._is_secret(cookie.value):
-            handler: HTTPMessageDelegate | None = self.pages.find_handler(request)
-            return handler
-        parts = urlsplit(request.uri or "/")
-        fields = parse_qsl(parts.query)
-        if not any(name == _FIELD and self._is_secret(value) for name, value in fields):
-            return _Answer(request.connection, 403, "Forbidden", _REFUSAL, {"Content-Type": "text/plain"})
-        # to the same page without the secret, which would stay in the browser's history and bookmarks
-        query = urlencode([(name, value) for name, value in fields if name != _FIELD])
-        path = "/" + parts.path.lstrip("/")  # two slashes would begin the name of a host
-        shown = f"{self.cookie}={self.secret}; Path=/; HttpOnly; SameSite=Strict"
-        there = {"Location": urlunsplit(("", "", path, query, "")), "Set-Cookie": shown}
-        return _Answer(request.connection, 303, "See Other", b"", there)
+        known = cookie is not None and self.is_secret(cookie.value)
+        handler: HTTPMessageDelegate | None = (self.pages if known else self.others).find_handler(request)
+        return handler
 
-    def _is_secret(self, text: str) -> bool:
+    def is_secret(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(), self.secret.encode())
 
 
-class _Answer(HTTPMessageDelegate):
-    def __init__(self, connection: Any, code: int, reason: str, text: bytes, headers: dict[str, str]) -> None:
-        self.connection = connection
-        self.line = ResponseStartLine("HTTP/1.1", code, reason)
-        self.headers = HTTPHeaders({**headers, "Content-Length": str(len(text)), "Cache-Control": "no-store"})
-        self.text = text
+class _Answer(RequestHandler):
+    def initialize(self, door: _Door) -> None:
+        self.door = door
 
-    def finish(self) -> None:
-        self.connection.write_headers(self.line, self.headers, self.text)
-        self.connection.finish()
+    def prepare(self) -> None:
+        door, parts = self.door, urlsplit(self.request.uri or "/")
+        fields = parse_qsl(parts.query)
+        self.set_header("Cache-Control", "no-store")
+        if not any(name == _FIELD and door.is_secret(value) for name, value in fields):
+            self.set_status(403)
+            self.set_header("Content-Type", "text/plain")
+            self.finish(_REFUSAL)
+            return
+        # to the same page without the secret, which would stay in the browser's history and bookmarks
+        query = urlencode([(name, value) for name, value in fields if name != _FIELD])
+        path = "/" + parts.path.lstrip("/")  # two slashes would begin the name of a host
+        self.set_cookie(door.cookie, door.secret, httponly=True, samesite="Strict")
+        self.redirect(urlunsplit(("", "", path, query, "")), status=303)

@@ -124,7 +124,7 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
     from espnet3.parallel.local.pages import ask_for_secret
 
     guard_listeners()
-    # the folder of a worker that died is removed by the cluster, and by each worker that starts next to it
+    # the folder of a worker that died is removed by all those that start next to it
     logging.getLogger("distributed.diskutils").setLevel(logging.CRITICAL)
     stop = asyncio.Event()
 
@@ -144,7 +144,7 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
         return
     name_worker(worker.id)  # for calls without an env too
     slow_heartbeats(worker, _HEARTBEAT)  # the driver detects death from the process
-    _send(sock, {"pid": os.getpid(), "address": worker.address, "directory": worker.local_directory})
+    _send(sock, {"pid": os.getpid(), "address": worker.address})
     STARTED.set()
     finished = asyncio.ensure_future(worker.finished())
     await asyncio.wait({finished, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)

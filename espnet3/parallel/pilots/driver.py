@@ -31,7 +31,7 @@ from espnet3.parallel.messages import brief
 from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses, SignsOfLife, abandon_run, find_late_item
-from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot, SlotClaim
+from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot
 from espnet3.parallel.pilots.protocol import RunSpec, block_of, pack, setup_error
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
@@ -83,7 +83,9 @@ class PilotRun:
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
         """Yield each chunk with its outcomes, as they come in; a block's `error` is the last thing."""
         opened_in = os.getpid()
-        self._claim = self._open_claim()
+        self._claim = self.slots.claim()
+        self._selector.register(self._claim, selectors.EVENT_READ)
+        self._claim.wake()
         try:
             quiet_since = self._clock.look(0.0)
             while self._feeder.flying or self._losses.undecided or not self.work.empty:
@@ -130,12 +132,6 @@ class PilotRun:
                 self._read(source)
 
     # --- workers come and go ---
-
-    def _open_claim(self) -> SlotClaim:
-        claim = self.slots.claim()
-        self._selector.register(claim, selectors.EVENT_READ)
-        claim.wake()
-        return claim
 
     def _close_claim(self) -> None:
         self._send_end()
@@ -185,10 +181,8 @@ class PilotRun:
                 f"no worker connected within start_timeout = {self.config.start_timeout:g} s; "
                 f"look at the workers' logs, or raise it in the `parallel` block\n{self.cluster.missing()}".rstrip()
             )
-        if waited > _UNREACHED and self.slots.fall_back():
-            self._selector.unregister(self._claim)
-            self._close_claim()
-            self._claim = self._open_claim()
+        if waited > _UNREACHED:
+            self.slots.fall_back()
 
     def _process_lost(self, slot: Slot) -> None:
         process, pid = slot.hello.process, slot.hello.pid
@@ -340,18 +334,16 @@ class PilotRun:
         chunk = self._feeder.came_back(slot)
         self._losses.in_vain = 0
         slot.late = None
-        n, block, of_task = len(values), block_of(head, values, slot.hello.worker), head.get("worker")
+        n, block = len(values), block_of(head, values, slot.hello.worker)
         self.tally.busy_seconds += block.seconds
         self.tally.cpu_seconds += block.cpu
         self.tally.halved += block.halved
-        if of_task or not self.tally.warm:
-            self._answered |= {of_task or slot.hello.address, slot.hello.address}
+        if not self.tally.warm:
+            self._answered.add(slot.hello.address)
             # every worker has answered: those that are connected and, of this machine, those to come
             expected = self.tally.asked if self.cluster.owns_processes else 0
             here = _workers_of(self._claim.slots)
             self.tally.warm = len(self._answered) >= expected and self._answered >= here
-        if of_task:  # whose slot, a place in a queue, is one of those that have answered
-            self.tally.workers = len(self._answered) - 1
         block.retries += chunk.late
         if n < len(chunk.items) and block.error is None:
             self.work.put_back(chunk.part(n))

@@ -21,7 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.engine.watch import Late
@@ -33,8 +33,6 @@ from espnet3.parallel.records import ProcessEnd
 
 if TYPE_CHECKING:
     import ssl
-
-SlotSource: TypeAlias = Any  # a `Pool`, or a `TaskPool` (`dask.tasks`) with the same methods
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +61,7 @@ class Slot:
 class SlotClaim:
     """One run's slots. `fileno()` becomes readable when new slots may be taken."""
 
-    def __init__(self, source: SlotSource) -> None:
+    def __init__(self, source: Pool) -> None:
         self.slots: set[Slot] = set()
         self.source = source
         self._wake_r, self._wake_w = socket.socketpair()
@@ -83,13 +81,13 @@ class SlotClaim:
         """Take the slots that are free now."""
         with suppress(BlockingIOError):
             self._wake_r.recv(4096)
-        fresh: list[Slot] = self.source.take(self)
+        fresh = self.source.take(self)
         self.slots.update(fresh)
         return fresh
 
     def shared(self, process: tuple[str, int]) -> bool:
         """Return whether a process may be inside an item of another run."""
-        return bool(self.source.shared(self, process))
+        return self.source.shared(self, process)
 
     def lost(self, slot: Slot) -> None:
         """Drop a slot whose worker is gone."""
@@ -125,9 +123,9 @@ class RunSlots(Protocol):
         """Return when a worker of another host was last heard from, in any unit; None where that is not known."""
         return None
 
-    def fall_back(self) -> bool:
-        """Change to another source if workers are there and none can connect; True: a new claim is needed."""
-        return False
+    def fall_back(self) -> None:
+        """Bring slots of another kind if workers are there and none can connect."""
+        return
 
 
 logger = logging.getLogger(__name__)
@@ -279,6 +277,8 @@ class Pool:
 
     def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
         """Return whether a process is inside an item of another claim, or was when it died."""
+        if not process[1]:  # of slots whose chunks are tasks: the worker is not known
+            return False
         with self._lock:
             if any(process == ended and other is not claim for other, ended in self._ends):
                 return True  # the other claim noticed the death first

@@ -148,12 +148,12 @@ def head_of(block: Block) -> dict[str, Any]:
 
 
 def block_of(head: dict[str, Any], values: list[Any], worker: str) -> Block:
-    """Make the block of a chunk's answer; a task's head says which worker has run it."""
+    """Make the block of a chunk's answer."""
     error, times, stop = load_error(head["error"]), head["times"], head["stop"]
     if stop is not None and error is None:
         error = RuntimeError(f"{stop.error_type}: {stop.message}")
     times = None if times is None else ItemTimes(*times)
-    return Block(values, **{"worker": worker, **head, "error": error, "times": times})
+    return Block(values, **{**head, "worker": worker, "error": error, "times": times})
 
 
 def portable(

@@ -17,9 +17,9 @@ from espnet3.parallel.clusters.job_cluster import plan_jobs
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.jobs import commands
 from tests.habits import rows
-from tests.parallel.clusters.test_arrays import block
 from tests.sites import CANCEL, habit
 from tests.standins import standin
+from tests.standins.place import block
 from tests.waiting import wait_until
 
 REFUSING = """

@@ -8,8 +8,6 @@ import pytest
 from espnet3.parallel import ConfigError, ItemFailure, get_client, parallel_map
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.settling import Call
-from espnet3.parallel.pilots.dask.pools import replace_pool
-from espnet3.parallel.pilots.dask.tasks import TaskPool
 from espnet3.parallel.records import Policy
 from tests.parallel.faults.items import (
     AT,
@@ -24,6 +22,7 @@ from tests.parallel.faults.items import (
 )
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import PATIENCE, workers_of
+from tests.parallel.pilots.as_tasks import chunks_as_tasks
 from tests.waiting import wait_until
 
 TWO = {"env": "local", "n_workers": 2}
@@ -117,8 +116,7 @@ def test_workers_that_are_threads_of_this_process() -> None:
 
 def test_where_chunks_are_tasks() -> None:
     """Where chunks travel as Dask tasks, the item is named, and the thread it hangs in left behind."""
-    with get_client(TWO) as own:
-        replace_pool(own, TaskPool(own, "tasks"))
+    with get_client(TWO) as own, chunks_as_tasks(own):
         results, tally, retries = run(hangs, range(N), timed(max_retries=1), own)
         check(results, AT, attempts=2)
         assert (tally.deaths, retries) == (0, 1)

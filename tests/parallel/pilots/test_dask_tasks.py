@@ -14,8 +14,9 @@ from espnet3.parallel import (
     get_client,
     parallel_map,
 )
-from espnet3.parallel.pilots.dask.pools import pool_of, replace_pool
-from espnet3.parallel.pilots.dask.tasks import TaskPool
+from espnet3.parallel.pilots.dask.pools import ClientSlots
+from tests.parallel.pilots.as_tasks import chunks_as_tasks
+from tests.waiting import wait_until
 
 
 class Provider(EnvironmentProvider):
@@ -39,16 +40,23 @@ class Runner(BaseRunner):
 @pytest.fixture(scope="module")
 def client():
     """A client whose pilots are switched off."""
-    with get_client({"env": "local", "n_workers": 2}) as client:
-        replace_pool(client, TaskPool(client, "tasks"))
+    with get_client({"env": "local", "n_workers": 2}) as client, chunks_as_tasks(client):
         yield client
+
+
+def are_tasks(client):
+    claim = ClientSlots(client).claim()
+    try:
+        return {slot.hello.pid for slot in claim.collect()} == {0}
+    finally:
+        claim.close()
 
 
 def test_tasks_give_the_answer_of_pilots(client):
     """A runner's results are the same when its chunks travel as tasks."""
     assert Runner(Provider({}), progress=False)(range(5000)) == [3 * i for i in range(5000)]
     assert parallel_map(lambda x: x + 1, list(range(100)), client=client) == list(range(1, 101))
-    assert isinstance(pool_of(client), TaskPool)
+    assert are_tasks(client)
 
 
 def test_a_crash_is_told_from_an_exception_among_tasks(client):
@@ -68,11 +76,14 @@ def test_a_broken_env_reaches_the_driver_from_a_task(client):
 
 def test_each_lost_slot_is_replaced(client):
     """Slots that are lost at the same moment get as many in their place: the window of tasks stays as wide."""
-    claim = TaskPool(client, "lost").claim()
-    slots = claim.collect()
-    for slot in slots:
+    assert parallel_map(abs, [-1], client=client) == [1]
+    claim = ClientSlots(client).claim()
+    wait_until(lambda: claim.collect() is None or len(claim.slots) == 2)
+    lost = set(claim.slots)
+    for slot in lost:
         claim.lost(slot)
-    assert len(claim.collect()) == len(slots) == 2
+    wait_until(lambda: claim.collect() is None or len(claim.slots) == 2)
+    assert not lost & claim.slots
     claim.close()
 
 
@@ -95,4 +106,4 @@ def test_workers_that_cannot_connect_are_served_by_tasks(tmp_path):
         Client(cluster) as client,
     ):
         assert parallel_map(abs, range(-100, 0), client=client) == list(range(100, 0, -1))
-        assert isinstance(pool_of(client), TaskPool)
+        assert are_tasks(client)

@@ -6,18 +6,18 @@ import pickle
 import re
 import sys
 import textwrap
+from contextlib import nullcontext
 
 import pytest
 
 from espnet3.parallel import WorkerSetupError, get_client, parallel_for, parallel_map, set_parallel
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.lines import LineStream
-from espnet3.parallel.pilots.dask.pools import replace_pool
-from espnet3.parallel.pilots.dask.tasks import TaskPool
 from espnet3.parallel.pilots.log_records import MOST
 from tests.habits import rows
 from tests.parallel.contract.helpers import finish, start_script
 from tests.parallel.contract.notebooks import notebook
+from tests.parallel.pilots.as_tasks import chunks_as_tasks
 from tests.parallel.pilots.items import (
     BATCH,
     LOGGER,
@@ -35,9 +35,8 @@ from tests.waiting import wait_until
 @pytest.fixture(scope="module", params=rows(["pilots", "tasks"], ("pilots",)))
 def client(request):
     """Two workers, whose chunks come over channels or as Dask tasks."""
-    with get_client({"env": "local", "n_workers": 2}) as client:
-        if request.param == "tasks":
-            replace_pool(client, TaskPool(client, "tasks"))
+    how = chunks_as_tasks if request.param == "tasks" else nullcontext
+    with get_client({"env": "local", "n_workers": 2}) as client, how(client):
         yield client
 
 

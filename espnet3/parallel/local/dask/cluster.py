@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends.machine import gpu_env, processors
-from espnet3.parallel.dask_compat import default_config, import_dashboard, interrupted_before_start
+from espnet3.parallel.dask_compat import default_config, interrupted_before_start
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, give_up_cluster, guarded
 from espnet3.parallel.local.fork_server import ForkServer, boot_of
 from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes
@@ -31,7 +30,8 @@ from espnet3.parallel.local.supervisor import GRACE, Supervised, SupervisedClust
 
 logger = logging.getLogger(__name__)
 
-_LOADING = threading.Lock()
+# each imports its dashboard: a second thread could go on with a module whose import is unfinished, or has failed
+_ONE_BY_ONE = threading.Lock()
 _STOPPING = 2.0  # seconds that a loop has to end all its tasks
 
 # Dask's periodic work costs 2 to 4 points of efficiency on two cores, and pilots need none of it.
@@ -125,7 +125,6 @@ class ForkedWorker(ProcessInterface):
             options.update(dashboard_address="127.0.0.1:0", dashboard=False)
         self._options = {**options, "name": name, "memory_limit": self._limit}
         self.supervised: Supervised | None = None
-        self._directory: str | None = None
         self._stopped = asyncio.Event()
         self._replacing: asyncio.Task[None] | None = None
 
@@ -152,13 +151,10 @@ class ForkedWorker(ProcessInterface):
 
     def started(self, answer: Mapping[str, Any]) -> None:
         """Take note that its process is up: a worker of the scheduler's."""
-        self._directory = answer["directory"]
         self._in_loop(self._has_started, answer["address"])
 
     def ended(self, was_up: bool, refused: bool, failure: str) -> None:
         """Take note that its process has ended, or is stopped."""
-        if self._directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
         self._in_loop(self._has_ended, was_up, refused, failure)
 
     def _in_loop(self, what: Callable[..., None], *args: Any) -> None:
@@ -289,19 +285,13 @@ def local_cluster(
     if merged["dashboard_address"] is None:  # for Dask that is :8787 of every interface
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
-    shown = (merged["scheduler_kwargs"] or {}).get("dashboard", True)
-    if shown and find_spec("bokeh") is not None:
-        with _LOADING:  # a second thread could go on with a module whose import is unfinished, or has failed
-            import_dashboard()
     pages = new_secret() if private else None
-    with dask.config.set(quiet_config()):
+    with _ONE_BY_ONE, dask.config.set(quiet_config()):
         if merged.pop("processes", True) is False:
             # the HTTP server of a worker that is a thread would listen on every interface
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
-            # one at a time: without bokeh the worker's import fails, and a second thread would not notice
-            with _LOADING:
-                here = "dashboard_address" not in options
-                return ThreadCluster(n_workers=n_workers, pages=pages, dashboard_here=here, **merged)
+            here = "dashboard_address" not in options
+            return ThreadCluster(n_workers=n_workers, pages=pages, dashboard_here=here, **merged)
         if gpus:
             merged["gpus"] = gpus
         return ForkedCluster(n_workers=n_workers, forkserver=start(), pages=pages, **merged)

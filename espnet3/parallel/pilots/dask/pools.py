@@ -19,7 +19,7 @@ from distributed import WorkerPlugin
 from espnet3.parallel.dask_compat import is_lost_connection, loop_runs_here
 from espnet3.parallel.env.store import forget_worker, name_worker
 from espnet3.parallel.errors import NoWorkersError
-from espnet3.parallel.pilots.pool import BACKLOG, Pool, SlotClaim, SlotSource, private_listener
+from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots, SlotClaim, private_listener
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import Slots
 from espnet3.parallel.pilots.worker_cluster import cluster_of
@@ -69,7 +69,10 @@ class PilotHost(WorkerPlugin):
 
 # --- in the driver ---
 
-_POOLS: weakref.WeakKeyDictionary[Any, SlotSource] = weakref.WeakKeyDictionary()
+_POOLS: weakref.WeakKeyDictionary[Any, Pool] = weakref.WeakKeyDictionary()
+_TASKS: weakref.WeakKeyDictionary[Pool, Any] = (
+    weakref.WeakKeyDictionary()
+)  # `TaskSlots` of pools that have them
 # re-entrant: a garbage collection inside a locked region may close another client's pool
 _POOLS_LOCK = threading.RLock()
 
@@ -89,8 +92,7 @@ def let_go(descriptors: Iterable[int]) -> None:
 
 def _forked() -> None:
     for pool in list(_POOLS.values()):
-        if isinstance(pool, Pool):
-            let_go(pool.descriptors())
+        let_go(pool.descriptors())
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -115,8 +117,8 @@ def of_the_parent() -> NoWorkersError:
     )
 
 
-def pool_of(client: Any) -> SlotSource:
-    """Return a client's pool (`Pool`, or what replaced it), made on first use, closed with the client."""
+def pool_of(client: Any) -> Pool:
+    """Return a client's pool, made on first use, closed with the client."""
     check_client(client)
     with _POOLS_LOCK:
         pool = _POOLS.get(client)
@@ -178,15 +180,6 @@ def has_work(client: Any) -> bool:
     return pool is not None and pool.busy
 
 
-def replace_pool(client: Any, pool: SlotSource) -> None:
-    """Use another source of slots for a client from now on."""
-    with _POOLS_LOCK:
-        old = _POOLS.get(client)
-        _POOLS[client] = pool
-    if old is not None:
-        old.close()
-
-
 def close_pool(client: Any) -> None:
     """Close a client's pool, if it has one."""
     with _POOLS_LOCK:
@@ -195,25 +188,23 @@ def close_pool(client: Any) -> None:
         pool.close()
 
 
-class ClientSlots:
-    """The slots of a client's workers, for one run: from its pool, or from Dask tasks where pilots cannot connect."""
+class ClientSlots(RunSlots):
+    """The slots of a client's workers, for one run: chunks become Dask tasks where pilots cannot connect."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._source = pool_of(client)
-        self._claim: SlotClaim | None = None
-        self._fell_back = False
+        self._pool = pool_of(client)
         self._workers_since: float | None = None
 
     def claim(self) -> SlotClaim:
-        """Open a claim to slots of the present source."""
-        self._claim = self._source.claim()
-        return self._claim
+        """Open a claim to slots of the client's pool."""
+        if (tasks := _TASKS.get(self._pool)) is not None:
+            tasks.open()
+        return self._pool.claim()
 
     def wake(self) -> None:
         """Have the run look for new work; from any thread."""
-        if self._claim is not None:
-            self._claim.wake()
+        self._pool.wake()
 
     def check(self) -> None:
         """Check that the client can still be used; as `check_client`."""
@@ -227,19 +218,18 @@ class ClientSlots:
             return time.monotonic()
         return workers.get(address, {}).get("last_seen")
 
-    def fall_back(self) -> bool:
-        """Change to Dask tasks if workers are there and none can connect; True if so: a new claim is needed."""
-        if self._source.connected or self._fell_back:
-            return False
+    def fall_back(self) -> None:
+        """Have chunks travel as Dask tasks, if workers are there and none can connect."""
+        if self._pool.connected or self._pool in _TASKS:
+            return
         if not self._client.scheduler_info()["workers"]:
             self._workers_since = None
-            return False
+            return
         now = time.monotonic()
         self._workers_since = self._workers_since or now
         if now - self._workers_since < _UNREACHED:  # one that has just come may be about to connect
-            return False
-        from espnet3.parallel.pilots.dask.tasks import TaskPool  # needed by few
+            return
+        from espnet3.parallel.pilots.dask.tasks import TaskSlots  # needed by few
 
-        self._source, self._fell_back = TaskPool(self._client, self._source.name), True
-        replace_pool(self._client, self._source)
-        return True
+        _TASKS[self._pool] = TaskSlots(self._client, self._pool)
+        _TASKS[self._pool].open()

@@ -14,6 +14,7 @@ import inspect
 import os
 import pickle
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
@@ -141,18 +142,11 @@ def run_call(blob: bytes) -> Any:
 
 
 class _Calls(Work):
-    def __init__(self, begins: Callable[[int], bool]) -> None:
+    def __init__(self, host: _Host) -> None:
         super().__init__(())
         self.total = None
-        self._begins = begins  # whether a call is still wanted, which cannot be cancelled from then on
-        self._waiting: deque[tuple[int, bytes]] = deque()
-        self._closed = False
-
-    def put(self, place: int, blob: bytes) -> None:
-        self._waiting.append((place, blob))
-
-    def close(self) -> None:
-        self._closed = True
+        self.waiting: deque[tuple[int, bytes]] = deque()
+        self._host = host
 
     @property
     def left(self) -> float:
@@ -160,14 +154,14 @@ class _Calls(Work):
 
     @property
     def empty(self) -> bool:
-        return self._closed and not (self._waiting or self._returned or self.suspects)
+        return not (self.waiting or self._returned or self.suspects) and self._host.is_over()
 
     def take(self, units: float, most: int, slots: int = 1) -> Chunk | None:
         if self._returned:
             return heapq.heappop(self._returned)
-        while self._waiting:
-            place, blob = self._waiting.popleft()
-            if self._begins(place):
+        while self.waiting:
+            place, blob = self.waiting.popleft()
+            if self._host.begins(place):
                 return Chunk(place, [blob])
         return None
 
@@ -178,7 +172,8 @@ class _Host:
         self.wanted = _wanted(config)
         self.lock = threading.Lock()
         self.ended = False
-        self._calls = _Calls(self._begins)
+        self._until = float("inf")  # when it is over without a call; it waits for the first one
+        self._calls = _Calls(self)
         self._futures: dict[int, tuple[Future[Any], str]] = {}
         self._n = 0
         self._last: tuple[Future[Any], str, Any, str] | None = None
@@ -199,16 +194,24 @@ class _Host:
         place, self._n = self._n, self._n + 1
         self._futures[place] = future, text
         future.add_done_callback(lambda _: self._cancelled(place))
-        self._calls.put(place, blob)
-        self._wake()
+        self._calls.waiting.append((place, blob))
+        if self._slots is not None:  # else the run has not begun, and will see it
+            self._slots.wake()
         return future
 
-    def _begins(self, place: int) -> bool:
+    def begins(self, place: int) -> bool:
+        """Return whether a call is still wanted; it cannot be cancelled from then on."""
         with self.lock:
             if place in self._futures and self._futures[place][0].set_running_or_notify_cancel():
                 return True
             self._drop(place)
             return False
+
+    def is_over(self) -> bool:
+        """Return whether the run ends, as there was no call for a moment: no further one is taken then."""
+        with self.lock:
+            self.ended = self.ended or (not self._futures and time.monotonic() >= self._until)
+            return self.ended
 
     def _cancelled(self, place: int) -> None:
         with self.lock:
@@ -217,12 +220,8 @@ class _Host:
                 self._drop(place)
 
     def _drop(self, place: int) -> None:
-        if self._futures.pop(place, None) is not None and not self._futures:
-            self._linger()
-
-    def _wake(self) -> None:
-        if self._slots is not None:  # else the run has not begun, and will see it
-            self._slots.wake()
+        if self._futures.pop(place, None) is not None:
+            self._until = time.monotonic() + _LINGER
 
     def _serve(self, before: _Host | None) -> None:
         failed = None
@@ -260,32 +259,13 @@ class _Host:
 
     def _settle(self, place: int, value: Any, worker: str) -> None:
         with self.lock:
-            future, text = self._futures.pop(place)
-            last = not self._futures
-            if last and self._client is not None:
+            future, text = self._futures[place]
+            self._drop(place)
+            if not self._futures and self._client is not None:
                 # the program may end with the last result: by then the cluster is closed
-                self._end()
-                self._last = future, text, value, worker
+                self.ended, self._last = True, (future, text, value, worker)
                 return
-        if last:
-            self._linger()
         _answer(future, text, value, worker)
-
-    def _linger(self) -> None:
-        timer = threading.Timer(_LINGER, self._end_if_idle)
-        timer.daemon = True
-        timer.start()
-
-    def _end_if_idle(self) -> None:
-        with self.lock:
-            if self._futures or self.ended:
-                return
-            self._end()
-        self._wake()
-
-    def _end(self) -> None:
-        self.ended = True
-        self._calls.close()
 
     def end_with_program(self) -> None:
         if self._client is not None:

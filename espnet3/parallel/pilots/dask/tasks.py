@@ -55,17 +55,15 @@ class _Inside(Channel):
             raise ChannelClosedError("no task comes any more")
         return message
 
-    def send(self, obj: Any) -> int:
+    def send(self, obj: Any) -> None:
         self._kind = obj[0]
         try:
-            return super().send(obj)
+            super().send(obj)
         finally:
             self._kind = "done"  # which is sent in parts
 
-    def _write(self, parts: list[Any]) -> int:
-        frame = b"".join(parts)
-        self.frames.put((self._kind, frame))
-        return len(frame)
+    def _write(self, parts: list[Any]) -> None:
+        self.frames.put((self._kind, b"".join(parts)))
 
     def close(self) -> None:
         """Do nothing: there is nothing open."""
@@ -175,7 +173,9 @@ class TaskSlots(Slots):
             elif message[0] == "chunk":
                 task = self._client.submit(run_task, self._pool, run, message, pure=False)
                 try:
-                    frames = task.result()  # waits, too, for one that died with its worker and is computed again
+                    frames = (
+                        task.result()
+                    )  # waits, too, for one that died with its worker and is computed again
                 except (OSError, KilledWorker, CancelledError):
                     raise
                 except Exception as error:  # the worker has no such package, for example

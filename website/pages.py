@@ -47,7 +47,7 @@ def cli() -> str:
 
 def modules() -> dict[str, tuple[ModuleType, list[str]]]:
     """Return each public module, the package that its names are imported from, and these names."""
-    homes = {f"espnet3.parallel.{home}": (parallel, names) for home, names in parallel._HOME.items()}
+    homes = {f"espnet3.parallel.{home}": (parallel, names.split()) for home, names in parallel._HOME.items()}
     beside = {one.__name__: (one, list(one.__all__)) for one in (ledger, testing)}
     return dict(sorted({**homes, **beside}.items()))
 

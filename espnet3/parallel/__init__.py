@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from espnet3.parallel.records import ItemFailure as ItemFailure
     from espnet3.parallel.records import RunSummary as RunSummary
 
-_NAMES = {
+_HOME = {
     "base_runner": "BaseRunner concatenate_shard_files",
     "config": "ParallelConfig",
     "detached.looking.detached_run": "DetachedRun JobRecord",
@@ -76,7 +76,7 @@ _NAMES = {
     ),
     "records": "ItemFailure RunSummary",
 }
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
 __all__ = sorted(_MODULE_OF)
 __version__ = "0.1.0"

@@ -123,7 +123,7 @@ def chosen_gpus(options: Mapping[str, Any], n_workers: int) -> list[str]:
     else:
         said = f"there is none visible{because}; name some of them"
     whole = "" if len(visible) == len(gpus) else f". The machine has {'; '.join(map(str, gpus))}"
-    raise ConfigError(f"n_workers = {n_workers}: one for each GPU, and {said}{whole}")
+    raise ConfigError(f"n_workers = {n_workers}: env local_gpu needs as many GPUs, and {said}{whole}")
 
 
 def devices(gpus: Sequence[Gpu]) -> list[str]:

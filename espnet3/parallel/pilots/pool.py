@@ -1,7 +1,7 @@
 """The driver's side of the pilots: one listener per cluster, and the slots that connected to it.
 
     worker slot ──connect, prove the key, Hello──> Door ──admit──> Pool ──claim()──> a run's loop
-                                                    └── closed after `LIMIT` seconds without an introduction
+                                                    └── shut down after `LIMIT` seconds without an introduction
 
 Only workers open connections, each of which is greeted in a thread of its own: one peer that says nothing, or something
 unknown, keeps no other one waiting. A slot serves one run at a time; a second run at the same time (nested, or from
@@ -10,8 +10,10 @@ another thread) gets slots of its own.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import select
 import socket
 import sys
 import threading
@@ -130,109 +132,129 @@ class RunSlots(Protocol):
 
 logger = logging.getLogger(__name__)
 
-LIMIT = 5.0  # seconds for each step from a connection to its greeting
+LIMIT = 5.0  # seconds from a connection to its greeting, over all steps
 _PAUSE = 0.1  # seconds after a connection that this process has no descriptor, thread or memory for
+_LOOK = 0.5  # seconds between looks for connections whose time is over
+
+# Errors of a listener that is gone. accept() also raises for the moment (no descriptor is free) and for one connection
+# (Linux reports its network errors there): it waits in the queue, or its worker tries again.
+_NO_LISTENER = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK})
 
 BACKLOG = 1024  # connections that wait to be accepted
 _LONGEST = 90  # bytes of a folder's path: the address of a unix socket has 108 at most, on macOS 104
 _ENDS = 256  # lost slots that are remembered: more than any host loses at once
 
 
+@dataclass(eq=False)
 class Door:
     """Accepts the connections of workers until it is closed, and closes the listener then.
 
-    `admit` is called with each channel and its greeting, in the connection's own thread. `tls`: for connections from
-    other hosts. `limit`: seconds for each step of a greeting.
+    `admit` is called with each channel and its greeting, in the connection's own thread.
     """
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        key: bytes,
-        admit: Callable[[Channel, Hello], None],
-        tls: ssl.SSLContext | None = None,
-        limit: float = LIMIT,
-    ) -> None:
-        self._listener, self._key, self._admit, self._tls, self._limit = listener, key, admit, tls, limit
-        listener.setblocking(True)
-        self._greeted: set[socket.socket] = set()
+    listener: socket.socket
+    key: bytes
+    admit: Callable[[Channel, Hello], None]
+    tls: ssl.SSLContext | None = None  # for connections from other hosts
+    limit: float = LIMIT
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._greeted: dict[socket.socket, float] = {}  # until when each connection may take
         self._closed = False  # no event: Ctrl-C in the middle of one leaves its lock held
         self._held_up = False  # since the last connection was accepted
+        self._wake_r, self._wake_w = socket.socketpair()
+        self.listener.setblocking(False)
         self._thread = threading.Thread(target=self._serve, name="pilot-door", daemon=True)
         self._thread.start()
 
     @property
     def address(self) -> object:
         """The address that workers connect to: a path, or a host and a port."""
-        return self._listener.getsockname()
+        return self.listener.getsockname()
 
     def fileno(self) -> int:
         """Return the listener's descriptor; -1 once it is closed."""
-        return self._listener.fileno()
+        return self.listener.fileno()
 
     def close(self) -> None:
         """Accept nothing more; connections that are being greeted are shut down."""
         self._closed = True
-        with suppress(OSError):  # it is closed already
-            self._listener.shutdown(socket.SHUT_RDWR)  # ends `accept`
+        self._wake_w.close()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)
 
     def _serve(self) -> None:
+        poller = select.poll()
+        poller.register(self.listener, select.POLLIN)
+        poller.register(self._wake_r, select.POLLIN)
         try:
             while not self._closed:
-                self._accept()
+                poller.poll(_LOOK * 1000 if self._greeted else None)
+                self._shut_down(time.monotonic())
+                if not self._closed:
+                    self._accept()
         finally:
-            self._listener.close()
-            for sock in list(self._greeted):
-                with suppress(OSError):  # the other end has gone already
-                    # not SSLSocket's own, which would take the TLS state away from the thread that uses it
-                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            self._shut_down(None)
+            self.listener.close()
+            self._wake_r.close()
 
     def _accept(self) -> None:
         try:
-            sock, _ = self._listener.accept()
-        except ConnectionAbortedError:  # it went again before it was accepted
+            sock, _ = self.listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # it went again before it was accepted
             return
         except OSError as error:
-            if self._closed:
-                return
-            if not self._held_up:  # no descriptor is free, or a network error of one connection
+            if error.errno in _NO_LISTENER:
+                raise
+            if not self._held_up:
                 logger.warning("workers that want to connect have to wait: %s", error)
             self._held_up = True
             time.sleep(_PAUSE)
             return
         self._held_up = False
         try:
-            sock.settimeout(self._limit)
-            if self._tls is not None:  # its handshake is the first step of the connection's own thread
-                sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            self._greeted.add(sock)
+            sock.setblocking(True)
+            if self.tls is not None:  # its handshake is the first step of the connection's own thread
+                sock = self.tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            with self._lock:
+                self._greeted[sock] = time.monotonic() + self.limit
             threading.Thread(target=self._greet, args=(sock,), name="pilot-greeting", daemon=True).start()
         except (OSError, RuntimeError) as error:  # it has gone; or no thread can be started just now
             logger.warning("a worker's connection was dropped, and it will try again: %s", error)
-            self._greeted.discard(sock)
+            self._forget(sock)
             sock.close()
             time.sleep(_PAUSE)
 
     def _greet(self, sock: socket.socket) -> None:
         try:
-            channel = greet_worker(sock, self._key)
+            channel = greet_worker(sock, self.key)
             hello = channel.recv()
             if not isinstance(hello, Hello):
                 raise TypeError(f"a greeting is a Hello, not {type(hello).__name__}")
-            sock.settimeout(None)
         except ANYTHING as error:
             if isinstance(error, OSError):  # it went, took too long, or does not hold the key
                 logger.debug("a connection to the pool ended in its handshake: %s", error)
             else:
                 why = "a worker's greeting cannot be read (%s: %s): does it run another version of this package?"
                 logger.warning(why, type(error).__name__, error)
+            self._forget(sock)
             sock.close()
         else:
-            self._admit(channel, hello)
-        finally:
-            self._greeted.discard(sock)
+            self._forget(sock)
+            self.admit(channel, hello)
+
+    def _forget(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._greeted.pop(sock, None)
+
+    def _shut_down(self, now: float | None) -> None:
+        with self._lock:
+            for sock, until in self._greeted.items():
+                if now is None or now > until:
+                    with suppress(OSError):  # the other end has gone already
+                        # not SSLSocket's own, which would take the TLS state away from the thread that uses it
+                        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 class Pool:

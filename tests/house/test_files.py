@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python that a room may have: a number here may be lowered, never raised. A room is what begins with one of
 # its paths, and with none of another room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (2_111, ["espnet3/parallel/"]),
+    (2_011, ["espnet3/parallel/"]),
     (
-        2_981,
+        2_826,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -23,12 +23,12 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (1_500, ["espnet3/parallel/provenance/"]),
-    (3_005, ["espnet3/parallel/ledger/"]),
-    (2_970, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_717, ["espnet3/parallel/pilots/"]),
-    (1_186, ["espnet3/parallel/local/"]),
+    (2_917, ["espnet3/parallel/ledger/"]),
+    (2_816, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
+    (2_559, ["espnet3/parallel/pilots/"]),
+    (1_149, ["espnet3/parallel/local/"]),
     (
-        4_400,
+        4_180,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -42,13 +42,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (5_640, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (2_051, ["espnet3/parallel/runner/"]),
-    (1_830, ["espnet3/parallel/views/"]),
+    (5_528, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (2_012, ["espnet3/parallel/runner/"]),
+    (1_827, ["espnet3/parallel/views/"]),
     (766, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_497, ["espnet3_parallel/"]),
     (4_952, ["espnet3/components/", "espnet3/systems/"]),
-    (41_028, ["tests/"]),
+    (41_025, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

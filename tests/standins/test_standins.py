@@ -71,7 +71,7 @@ def test_no_job_is_replaced_while_the_queue_does_not_answer(answer, monkeypatch,
         failing.chmod(0o755)
         failing.replace(qstat)
         (waiting,) = (each for each in queue.jobs() if each.state == "waiting")
-        subprocess.run(["qdel", str(waiting.job)], check=True)
+        subprocess.run(["qdel", f"{waiting.job}[{waiting.index}]"], check=True)
         wait_until(lambda: len(queue.jobs()) == 3)
 
 

@@ -16,7 +16,6 @@ from espnet3.parallel import (
 )
 from espnet3.parallel.pilots.dask.pools import ClientSlots
 from tests.parallel.pilots.as_tasks import chunks_as_tasks
-from tests.waiting import wait_until
 
 
 class Provider(EnvironmentProvider):
@@ -72,19 +71,6 @@ def test_a_broken_env_reaches_the_driver_from_a_task(client):
     """A provider that raises is a WorkerSetupError with the worker's traceback."""
     with pytest.raises(WorkerSetupError, match="no such model"):
         Runner(Provider("broken"), progress=False)(range(10))
-
-
-def test_each_lost_slot_is_replaced(client):
-    """Slots that are lost at the same moment get as many in their place: the window of tasks stays as wide."""
-    assert parallel_map(abs, [-1], client=client) == [1]
-    claim = ClientSlots(client).claim()
-    wait_until(lambda: claim.collect() is None or len(claim.slots) == 2)
-    lost = set(claim.slots)
-    for slot in lost:
-        claim.lost(slot)
-    wait_until(lambda: claim.collect() is None or len(claim.slots) == 2)
-    assert not lost & claim.slots
-    claim.close()
 
 
 def test_workers_that_cannot_connect_are_served_by_tasks(tmp_path):

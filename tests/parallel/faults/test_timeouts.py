@@ -22,7 +22,7 @@ from tests.parallel.faults.items import (
 )
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import PATIENCE, workers_of
-from tests.parallel.pilots.as_tasks import chunks_as_tasks
+from tests.parallel.pilots.as_tasks import have_tasks
 from tests.waiting import wait_until
 
 TWO = {"env": "local", "n_workers": 2}
@@ -116,7 +116,8 @@ def test_workers_that_are_threads_of_this_process() -> None:
 
 def test_where_chunks_are_tasks() -> None:
     """Where chunks travel as Dask tasks, the item is named, and the thread it hangs in left behind."""
-    with get_client(TWO) as own, chunks_as_tasks(own):
+    with get_client(TWO) as own:
+        have_tasks(own)
         results, tally, retries = run(hangs, range(N), timed(max_retries=1), own)
         check(results, AT, attempts=2)
         assert (tally.deaths, retries) == (0, 1)

@@ -39,7 +39,8 @@ class Runner(BaseRunner):
 @pytest.fixture(scope="module")
 def client():
     """A client whose pilots are switched off."""
-    with get_client({"env": "local", "n_workers": 2}) as client, chunks_as_tasks(client):
+    with get_client({"env": "local", "n_workers": 2}) as client:
+        have_tasks(client)
         yield client
 
 

@@ -6,7 +6,6 @@ import pickle
 import re
 import sys
 import textwrap
-from contextlib import nullcontext
 
 import pytest
 
@@ -17,7 +16,7 @@ from espnet3.parallel.pilots.log_records import MOST
 from tests.habits import rows
 from tests.parallel.contract.helpers import finish, start_script
 from tests.parallel.contract.notebooks import notebook
-from tests.parallel.pilots.as_tasks import chunks_as_tasks
+from tests.parallel.pilots.as_tasks import have_tasks
 from tests.parallel.pilots.items import (
     BATCH,
     LOGGER,
@@ -35,8 +34,9 @@ from tests.waiting import wait_until
 @pytest.fixture(scope="module", params=rows(["pilots", "tasks"], ("pilots",)))
 def client(request):
     """Two workers, whose chunks come over channels or as Dask tasks."""
-    how = chunks_as_tasks if request.param == "tasks" else nullcontext
-    with get_client({"env": "local", "n_workers": 2}) as client, how(client):
+    with get_client({"env": "local", "n_workers": 2}) as client:
+        if request.param == "tasks":
+            have_tasks(client)
         yield client
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -64,6 +65,14 @@ for _name in (
     "tornado.application",
 ):
     logging.getLogger(_name).addFilter(_is_an_error)
+
+
+def _forked() -> None:
+    global _ONE_BY_ONE  # noqa: PLW0603  a lock that is held cannot be mended
+    _ONE_BY_ONE = threading.Lock()  # the parent's may be held
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def quiet_config() -> dict[str, Any]:

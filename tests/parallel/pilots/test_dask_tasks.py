@@ -15,7 +15,7 @@ from espnet3.parallel import (
     parallel_map,
 )
 from espnet3.parallel.pilots.dask.pools import ClientSlots
-from tests.parallel.pilots.as_tasks import chunks_as_tasks
+from tests.parallel.pilots.as_tasks import have_tasks
 
 
 class Provider(EnvironmentProvider):

@@ -52,6 +52,7 @@ DOCUMENTED = {
     "distributed.default_client",
     "distributed.deploy.spec.ProcessInterface",
     "distributed.deploy.spec.SpecCluster",
+    "distributed.diagnostics.plugin.SchedulerPlugin",
     "distributed.get_worker",
     "distributed.scheduler.KilledWorker",
     "tornado.httputil.HTTPMessageDelegate",

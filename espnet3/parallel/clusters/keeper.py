@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from distributed.core import Status
+from distributed.diagnostics.plugin import SchedulerPlugin
 
 from espnet3.parallel.backends.scheduler import GONE, NEW, JobView, Known, QueueState, Scheduler
 from espnet3.parallel.clusters.arrays import Arrays
@@ -42,8 +43,7 @@ _TOGETHER = 1000  # jobs submitted at a time as job arrays
 _EARLY = 3  # jobs in a row that may end before their worker connects
 _REFUSED = 5  # submissions in a row that may fail while no worker is there: about a minute
 _PATIENCE = 300.0  # at most so many seconds between submissions that fail
-_QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a while of nothing new
-_QUIET = 60.0  # seconds of that while
+_QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a minute of nothing new
 _UNKNOWN = 3.0  # seconds after its submission for which the scheduler may say that it has no such job
 _DENIED = 2  # times in a row it has to say so before the job counts as gone
 _BYTES, _LINES = 4000, 20  # of a log's end
@@ -66,6 +66,19 @@ class Watched:
     denied: int = 0  # times in a row the scheduler has said that it has no such job
 
 
+class _Arrivals(SchedulerPlugin):
+    name = "espnet3-job-keeper"
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    def add_worker(self, scheduler: Any, worker: str) -> None:
+        self._wake()
+
+    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
+        self._wake()
+
+
 class JobKeeper:
     """The jobs of one cluster, which write to a folder of logs."""
 
@@ -85,6 +98,7 @@ class JobKeeper:
         self._not_before = 0.0
         self._bad_nodes: list[str] = []
         self._given: dict[str, Any] = {}  # options of jobs, before the first of these nodes
+        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._no_answer = ""
         self._submission: asyncio.Task[None] | None = None
@@ -92,6 +106,7 @@ class JobKeeper:
 
     async def start(self, jobs: int) -> None:
         """Submit the first jobs and begin to watch; the others are submitted while the first ones work."""
+        self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
         add_specs(self._cluster, jobs)
         refused = await self._submit_wanted(_FIRST)
         if refused is not None and self._arrays.refused and not self._jobs:
@@ -112,6 +127,7 @@ class JobKeeper:
     def resized(self) -> None:
         """Submit at once what has been asked for."""
         self._at_start = self._at_start or bool(self._wanted())
+        self._wake.set()
 
     async def stop(self) -> None:
         """Stop watching; the jobs stay."""
@@ -161,22 +177,25 @@ class JobKeeper:
     # --- the loop ---
 
     async def _watch(self) -> None:
-        news, asked = time.monotonic(), 0.0
+        quick_until = time.monotonic() + 60
         while not self._stopping:
-            now, before = time.monotonic(), self._known()
             self._count_workers()
-            pause = _QUICK if now < news + _QUIET else _SLOW
-            if self._open() and (self._due() or now >= asked + pause):
+            if self._open():
+                before = {name: each.view for name, each in self._jobs.items()}
                 await self._ask()
                 await self._settle()
-                asked = time.monotonic()
-            if before != self._known():
-                news = now
-            if not self._due():
-                await asyncio.sleep(_QUICK)
-
-    def _known(self) -> dict[str, tuple[int, JobView]]:
-        return {name: (each.up, each.view) for name, each in self._jobs.items()}
+                if before != {name: each.view for name, each in self._jobs.items()}:
+                    quick_until = time.monotonic() + 60
+            if self._due():
+                continue
+            pause = (_QUICK if time.monotonic() < quick_until else _SLOW) if self._open() else None
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause)
+                quick_until = time.monotonic() + 60
+                await asyncio.sleep(0.05)  # the other workers of a job come and go with it
+            except asyncio.TimeoutError:
+                pass
+            self._wake.clear()
 
     def _open(self) -> bool:
         return any(not each.up for each in self._jobs.values()) or (not self.broken and bool(self._wanted()))

@@ -28,7 +28,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_559, ["espnet3/parallel/pilots/"]),
     (1_149, ["espnet3/parallel/local/"]),
     (
-        4_180,
+        4_208,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (766, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_497, ["espnet3_parallel/"]),
     (4_952, ["espnet3/components/", "espnet3/systems/"]),
-    (41_025, ["tests/"]),
+    (41_026, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -186,6 +186,7 @@ class RunFacts:
     failed: int
     state: str  # "complete", "at work" or "unfinished"
     driver: str  # at work; "" for none
+    sampled: str  # a sentence on failures that were not read; "" for none
     sessions: tuple[Session, ...]
     drivers: tuple[Span, ...]
     shards: tuple[Span, ...]
@@ -195,7 +196,8 @@ class RunFacts:
     ends: tuple[JobEnds, ...]
     recorded: dict[str, Any]  # the rest of run.json, secrets masked
     times: RunTimes = field(default_factory=RunTimes)
-    notes: tuple[str, ...] = ()  # sentences on what was not read, counted or merged
+    notes: tuple[str, ...] = field(default=())
+    exact: bool = True  # `ok` and `failed` are counts
 
     @property
     def left(self) -> int:
@@ -261,7 +263,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     items = said.get("indices", {}).get("count", 0)
     sessions, drivers, shards = read_sessions(run), spans(run, "driver"), shard_spans(run)
     outcomes, times = Outcomes(run, said), TimesReader(run).look()
-    counts = folder_status(run, outcomes)
+    counts, sampled = folder_status(run, outcomes), ""
     failures = merged_failures(run, counts.failed) if counts.merged else outcomes.failures
     found, unknown = read_ends(run) if ends else ([], [])
     for stint in times.stints:  # of jobs: they count in the session that had submitted them last
@@ -271,12 +273,10 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     # the driver lives, or one of the jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
     complete = counts.merged or (not alive and counts.ok + counts.failed == items)
-    notes = [*counts.notes, *unknown]
     if failures.unread:
         first = counts.failed - failures.unread
-        notes.insert(
-            0, f"{counts.failed:,} items failed: the causes are counted over the first {first:,} of them"
-        )
+        sampled = f"{counts.failed:,} items failed: the causes are counted over the first {first:,} of them"
+    notes = [*counts.notes, *unknown]
     if complete and not counts.merged:
         notes.append("every item has an outcome; they are not merged yet")
     return RunFacts(
@@ -289,6 +289,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         failed=counts.failed,
         state="at work" if alive else "complete" if complete else "unfinished",
         driver=counts.driver,
+        sampled=sampled,
         sessions=tuple(sessions),
         drivers=tuple(drivers),
         shards=tuple(shards),

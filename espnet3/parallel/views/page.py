@@ -70,7 +70,7 @@ def page_of(facts: RunFacts) -> str:
         + "".join(f"<li>{_inline(one)}</li>" for one in conclusions(facts))
         + "</ol></section>",
         _tiles(facts),
-        *(f'<p class="note">{escape(note)}</p>' for note in facts.notes),
+        *(f'<p class="note">{escape(note)}</p>' for note in (facts.sampled, *facts.notes) if note),
     ]
     sections = {
         "Throughput": _throughput(facts),
@@ -274,18 +274,16 @@ def _sessions(facts: RunFacts) -> str:
         found.append("<h3>Jobs that did not finish their shards</h3>")
         found.append(_table(("seen", "how", "shards", "which means"), unfinished))
     lost = sum(span.ended == "died" for span in (*facts.drivers, *facts.shards))
-    jobs = (len(facts.shards), "time", "a job worked on a shard")
-    said = _said(jobs, *_again(facts), (lost, "process", "ended without giving back what it held"))
-    return "".join([*found, f"<p>In all: {escape(said)}</p>" if said else ""])
-
-
-def _again(facts: RunFacts) -> list[tuple[int, str, str]]:
-    ended = (facts.deaths, "process", "ended with items in progress, which were run again")
-    return [ended, (facts.retries, "time", "an item was tried again")]
-
-
-def _said(*counts: tuple[int, str, str]) -> str:
-    return " ".join(f"{counted(n, one)} {what}." for n, one, what in counts if n)
+    in_all = [
+        (len(facts.shards), "time", "a job worked on a shard"),
+        (facts.retries, "time", "an item was tried again"),
+        (facts.deaths, "process", "ended with items in progress, which were run again"),
+        (lost, "process", "ended without giving back what it held"),
+    ]
+    said = [f"{counted(n, one)} {what}." for n, one, what in in_all if n]
+    if said:
+        found.append(f"<p>In all: {escape(' '.join(said))}</p>")
+    return "".join(found)
 
 
 def _recorded(facts: RunFacts) -> str:
@@ -373,8 +371,12 @@ def _trouble(facts: RunFacts) -> str:
             f"{first.count:,} of {counted(facts.failed, 'failure')} ({share:.0%}) are {first.text:.160}. "
             f"`{replay}` runs the first one here."
         )
-    if said := _said(*_again(facts)):
-        return said
+    if facts.deaths:
+        return (
+            f"{counted(facts.deaths, 'worker process')} ended in the middle of items, which were run again."
+        )
+    if facts.retries:
+        return f"{counted(facts.retries, 'time')} an item was tried again because it had raised."
     if facts.computed and all(one.figures for one in facts.sessions):
         return "Nothing had to be done twice: no worker process was lost, and no item was tried again."
     return ""

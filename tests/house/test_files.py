@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUDGET: list[tuple[int, list[str]]] = [
     (2_011, ["espnet3/parallel/"]),
     (
-        2_826,
+        2_831,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (766, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_497, ["espnet3_parallel/"]),
     (4_952, ["espnet3/components/", "espnet3/systems/"]),
-    (41_026, ["tests/"]),
+    (41_027, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

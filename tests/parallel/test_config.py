@@ -354,11 +354,12 @@ class Unshowable:
         ({Unshowable(): 1}, "<a value of type Unshowable, whose repr raises RuntimeError> = 1: unknown key"),
         ({"options": {10**5000: 1}}, "options.<a value of type int"),
         ({"env": "a line of a file\n" * 50_000}, "Unknown env 'a line of a file"),
+        ((circle := {"env": "local"}).setdefault("options", circle), "contains itself"),
     ],
     ids=lambda value: None if isinstance(value, str) else "block",
 )
 def test_blocks_that_break_what_looks_at_them(block, part):
-    """Numbers of thousands of digits, and values that cannot be shown end in a ConfigError like any mistake."""
+    """Numbers of thousands of digits, values that cannot be shown and circles end in a ConfigError like any mistake."""
     assert part in refusal(block)
 
 

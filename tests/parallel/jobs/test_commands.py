@@ -42,7 +42,7 @@ both = pytest.mark.parametrize("use", [driver, detached])
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands, "SECONDS", 5.0)
+    monkeypatch.setattr(commands, "SECONDS", 10.0)
 
 
 def left(queue: StandIn) -> list[int]:
@@ -129,7 +129,7 @@ def test_a_command_that_hangs_is_ended(use: User, tmp_path: Path, monkeypatch: p
     """A submit command has a limit of time; what it has started ends with it."""
     with standin("pbs"):
         mine = habit("qsub", 'sleep 1000 & echo $! >"$MINE/pid"; wait', tmp_path, monkeypatch)
-        with pytest.raises(SubmissionError, match="did not answer within 5 s"):
+        with pytest.raises(SubmissionError, match="did not answer within 10 s"):
             use("pbs", 2, tmp_path)
         pid = int((mine / "pid").read_text())
         wait_until(lambda: not Path(f"/proc/{pid}").exists())

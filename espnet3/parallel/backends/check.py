@@ -109,9 +109,8 @@ def _refused_name(row: Backend | None, name: Any) -> str:
     instead = _instead(row, name)
     if others:
         return f"belongs to {others}, not to {row.name}{instead}"
-    if (
-        known is None
-    ):  # without its package: the option may be right, and building the cluster names the package
+    # without its package the option may be right, and building the cluster names the package
+    if known is None:
         return ""
     guess = did_you_mean(name, allowed_options(row))
     takes = "" if guess or instead else f". It takes the parameters of {row.cluster.replace(':', '.')}"

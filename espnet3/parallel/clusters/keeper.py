@@ -6,7 +6,7 @@ whose worker has not come, or a worker that went away. One query answers for all
     wanted ──submitted──> job ──worker connects──> up ──worker goes──> the queue is asked ──over──> another is wanted
                            └──over before any worker came──> an early death, with its log; three in a row: broken
 
-The cluster's `worker_spec` holds what is wanted, whoever asks for it, and the keeper alone submits jobs.
+The cluster's `worker_spec` holds what is wanted, and the keeper alone submits jobs.
 """
 
 from __future__ import annotations

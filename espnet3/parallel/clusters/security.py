@@ -111,7 +111,7 @@ def _is_left_to_us(options: Mapping[str, Any], security: str, where: str) -> boo
     chosen = any(options.get(name) for name in _OWN)
     if (chosen or security == "off") and not is_encrypted(options):
         logger.warning(
-            "security is off: whoever can connect to %s, every other account there included, can run code as you, "
+            "security is off: accounts that reach %s, every other account there included, can run code as you, "
             "read what workers hold, and open the dashboard",
             where,
         )

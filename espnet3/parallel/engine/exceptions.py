@@ -204,9 +204,8 @@ def load_error(blob: bytes | None) -> BaseException | None:
     for effect, cause in zip([error, *causes], causes, strict=False):
         effect.__cause__ = cause
     for each in _chain(error):
-        each.__traceback__ = (
-            None  # Dask has them pickled without columns, so that carets would point anywhere
-        )
+        # Dask has them pickled without columns, so that carets would point anywhere
+        each.__traceback__ = None
         for kind in _FILLED:
             if isinstance(each, kind):
                 with suppress(TypeError, ValueError):  # a subclass has taken other arguments

@@ -106,11 +106,7 @@ def run_items(
             if limit is not None and report is not None:
                 watch = Watch(loop, limit, report, outer)
             # the turn first: waiting for it does not make an item late
-            with (
-                turn(policy.seed),
-                seeded(policy.seed) as loop.seed_for,
-                watch or nullcontext(),
-            ):
+            with turn(policy.seed), seeded(policy.seed) as loop.seed_for, watch or nullcontext():
                 loop.run()
     finally:
         _INSIDE.values, _INSIDE.loop = outer, outer_loop

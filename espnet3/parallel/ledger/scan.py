@@ -58,9 +58,8 @@ class Scan(Counted):
     ) -> None:
         self.state = bytearray(len(items))
         self.where = _zeros("q", len(items))  # by position, the place of its line, if in no span (`locate`)
-        self.sums = _zeros(
-            "I", len(items)
-        )  # by position, the checksum of its line: is another result the same?
+        # by position, the checksum of its line, to tell whether another result is the same
+        self.sums = _zeros("I", len(items))
         self.splits = split_folders(path, kind)
         # those taken whole, by their first position, and the place of their first line
         self.spans: dict[int, tuple[Span, int]] = {}

@@ -349,9 +349,8 @@ class Pool:
                 for slot in slots:
                     slot.channel.close()
                 return
-            self._idle[:0] = (
-                slots  # the next run takes them again, and one in a run at the same time the others
-            )
+            # the next run takes them again, and one at the same time the others
+            self._idle[:0] = slots
         self.wake()
 
     def forget(self, claim: SlotClaim, slot: Slot) -> None:

@@ -70,9 +70,8 @@ class PilotHost(WorkerPlugin):
 # --- in the driver ---
 
 _POOLS: weakref.WeakKeyDictionary[Any, Pool] = weakref.WeakKeyDictionary()
-_TASKS: weakref.WeakKeyDictionary[Pool, Any] = (
-    weakref.WeakKeyDictionary()
-)  # `TaskSlots` of pools that have them
+# `TaskSlots` of pools that have them
+_TASKS: weakref.WeakKeyDictionary[Pool, Any] = weakref.WeakKeyDictionary()
 # re-entrant: a garbage collection inside a locked region may close another client's pool
 _POOLS_LOCK = threading.RLock()
 

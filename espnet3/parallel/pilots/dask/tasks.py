@@ -173,9 +173,8 @@ class TaskSlots(Slots):
             elif message[0] == "chunk":
                 task = self._client.submit(run_task, self._pool, run, message, pure=False)
                 try:
-                    frames = (
-                        task.result()
-                    )  # waits, too, for one that died with its worker and is computed again
+                    # waits, too, for one that died with its worker and is computed again
+                    frames = task.result()
                 except (OSError, KilledWorker, CancelledError):
                     raise
                 except Exception as error:  # the worker has no such package, for example

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-"""The folder the child processes run in, and that is on their import path."""
-
-OUT = Path(__file__).resolve().parent / "out"
-"""Where reports go by default; git ignores it."""
-
-WORKERS = 2
-"""Worker processes every system gets."""
+ROOT = Path(__file__).resolve().parent.parent  # child processes run in it, and import from it
+OUT = ROOT / "benchmarks" / "out"  # where reports go by default; git ignores it
+WORKERS = int(os.environ.get("ESPNET3_BENCH_WORKERS", "2"))  # processes that every system gets

@@ -26,13 +26,13 @@ EFFICIENCY = Figure("efficiency", "ideal / (2 x wall)", lower_is_better=False)
 MB_PER_S = Figure("mb_per_s", "MB/s", lower_is_better=False)
 FIRST_RESULT = Figure("first_result_s", "s from process start to first result")
 SECOND_CALL = Figure("second_call_ms", "ms, the same call again")
+MEMORY = Figure("mib", "MiB of all processes")
+CALLS = Figure("calls_ms", "ms, 20 calls of 8 items")
 CLOSE = Figure("close_s", "s, the close call")
 EXIT = Figure("exit_s", "s from last result to process gone")
 RESULTS = Figure("results", "right results", lower_is_better=False)
 FAULT_SECONDS = Figure("seconds", "s to an answer or an error")
-
-COMPLETE = "complete"
-"""What W6 calls a run that lost nothing but the poison, and said so."""
+COMPLETE = "complete"  # an outcome of W6: the run lost nothing but the poison, and said so
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def table(quick: bool = False) -> list[Case]:
             "start and stop",
             "start_stop",
             Work(work.where, 1),
-            (FIRST_RESULT, SECOND_CALL, CLOSE, EXIT),
+            (FIRST_RESULT, SECOND_CALL, MEMORY, CALLS, CLOSE, EXIT),
         ),
         Case(
             "W5-env",

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-GRACE = 2.0
-"""Seconds that a process's own helpers get to follow it before they count as left behind."""
-
+GRACE = 2.0  # seconds that a process's own helpers get to follow it before they count as left behind
 KILLED_WITHIN = 10.0
-
-_TAG = "ESPNET3_BENCH_TAG"
+TAG = "ESPNET3_BENCHTAG"
 _serial = count()
 
 
@@ -41,7 +38,7 @@ def contained(
         process = subprocess.Popen(
             argv,
             cwd=cwd,
-            env={**os.environ, **(env or {}), _TAG: tag},
+            env={**os.environ, **(env or {}), TAG: tag},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -80,7 +77,7 @@ def _kill_group(pgid: int) -> None:
 
 def _sweep(pgid: int, tag: str, grace: float) -> int:
     """Wait for the process's descendants to end, kill those that do not, and return how many those were."""
-    left = _wait_until_none(lambda: _tagged(tag), grace)
+    left = _wait_until_none(lambda: tagged(tag), grace)
     for pid in left:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -110,9 +107,9 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _tagged(tag: str) -> list[int]:
+def tagged(tag: str) -> list[int]:
     """Return the processes that inherited the tag, also those that left the group (Linux)."""
-    mark, found = f"{_TAG}={tag}".encode(), []
+    mark, found = f"{TAG}={tag}".encode(), []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark in entry.read_bytes().split(b"\0"):

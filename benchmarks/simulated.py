@@ -80,7 +80,6 @@ def measure(case: Case) -> dict[str, Any]:
     from espnet3.parallel.pilots.driver import PilotRun
     from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots, SlotClaim
     from espnet3.parallel.pilots.protocol import RunSpec
-    from espnet3.parallel.pilots.worker_cluster import PlainCluster
     from espnet3.parallel.records import Policy
 
     class Slots(RunSlots):  # workers that nothing looks at
@@ -97,7 +96,7 @@ def measure(case: Case) -> dict[str, Any]:
             # workers are lost by themselves, now and then two over one item
             spec = RunSpec(functools.partial(nap, seconds=case.item_s), policy=Policy(poison_after=1000))
             config = ParallelConfig(frozen_timeout=None)
-            run = PilotRun(Slots(), Work(range(case.items)), spec, PlainCluster(), config)
+            run = PilotRun(Slots(), Work(range(case.items)), spec, config)
             cpu, begin, done = time.process_time(), time.perf_counter(), 0
             for _, block in run:
                 done += len(block.values)
@@ -180,7 +179,7 @@ class Workers:
 
     def hear(self, channel: Any, item_s: float) -> None:
         """Read a message."""
-        from espnet3.parallel.engine.settling import Block
+        from espnet3.parallel.engine.loop import Block
         from espnet3.parallel.pilots.protocol import head_of
 
         message = channel.recv()
@@ -219,7 +218,7 @@ def work(address: Any, key: str, workers: int) -> None:
     from espnet3.parallel.pilots.worker import Slots
 
     hello = Hello("worker", "here", os.getpid(), "another host", threads=workers)
-    Slots(tuple(address), bytes.fromhex(key), ("driver", 0), False, hello).open()
+    Slots(tuple(address), bytes.fromhex(key), ("driver", 0), hello).open()
     print("connecting", flush=True)
     time.sleep(3600)
 

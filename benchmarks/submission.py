@@ -97,7 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder = Path(scratch, str(number))
             folder.mkdir()
             act(folder, args.shards, args.workers, options, steps)
-            shutil.rmtree(folder)
     head = ["", "calls", "median s", "min .. max", "own CPU s", "files after"]
     print(tables.grid(head, [_row(name, taken) for name, taken in steps.taken.items()]))
     report.write(args.out, ["dask-jobqueue"], shards=args.shards, taken=steps.taken)

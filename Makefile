@@ -174,5 +174,5 @@ $(VENV)/dist.stamp: | $(RUN)
 
 $(VENV)/bench.stamp: pyproject.toml benchmarks/requirements.txt | $(RUN)
 	@echo "installing the libraries to compare with into $(VENV)"
-	@$(PIP) --editable '.[dask]' --requirement benchmarks/requirements.txt
+	@$(PIP) --editable '.[dask,jobqueue]' --requirement benchmarks/requirements.txt
 	@touch $@

@@ -30,8 +30,6 @@ def read_file(path: str) -> Any:
     from omegaconf import OmegaConf
 
     text = Path(path).read_text(encoding="utf-8", errors="replace")
-    if flat := not_indented(text):
-        raise ConfigError(f"{path}, {flat}")
     try:
         loaded: Any = OmegaConf.load(path)
     except Exception as error:  # PyYAML's errors have no base that can be named without importing it
@@ -41,6 +39,8 @@ def read_file(path: str) -> Any:
         raise ConfigError(f"{path} cannot be read, or is not YAML: {why}") from error
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{path} holds no mapping; it should have a block named parallel")
+    if flat := not_indented(OmegaConf.to_container(loaded, resolve=False)):
+        raise ConfigError(f"{path}: {flat}")
     return loaded
 
 

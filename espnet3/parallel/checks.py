@@ -148,12 +148,7 @@ def is_whole(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite number; True and False are not."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number of hundreds of digits: no float can hold it
-        return False
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_path(value: Any) -> bool:

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
-from espnet3.parallel.backends.backend import Backend, Kind
+from espnet3.parallel.backends import BACKENDS, Backend, Kind, unknown_env
 from espnet3.parallel.backends.check import (
     MISSING,
     OF_TRAINER,
@@ -19,7 +20,6 @@ from espnet3.parallel.backends.check import (
     option_problems,
     unknown_key,
 )
-from espnet3.parallel.backends.table import BACKENDS, unknown_env
 from espnet3.parallel.checks import (
     FLAG,
     MOST_SECONDS,
@@ -38,11 +38,8 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, masked, named, shown, warn_caller
 
 _MOST_WORKERS = 1_000_000
-# Keys of ESPnet3 without an effect here, and the reason.
-_WITHOUT_EFFECT = {
-    "allow_overwrite_lock": "a run folder is held by a lease that ends soon after its holder, so that no lock of a run "
-    "that was killed is in the way of the next one. Leave it out",
-}
+# A key of ESPnet3 that asks for what is the case: a lease ends soon after its holder, and no lock of a killed run stays
+_MOOT = "allow_overwrite_lock"
 
 
 def registered(config: Any) -> Any:
@@ -208,12 +205,7 @@ def _checked(config: Any) -> dict[str, Any]:
 
 
 def _plain_block(config: Any, problems: list[str]) -> dict[str, Any]:
-    try:
-        raw = _plain(config, "", problems)
-    except RecursionError:
-        raise ConfigError(
-            "The parallel config contains itself, or is nested hundreds of levels deep: write plain values into it"
-        ) from None
+    raw = _plain(config, "", problems)
     if not isinstance(raw, dict):
         hint = "; load the file first and pass its parallel block" if isinstance(config, str) else ""
         raise ConfigError(
@@ -228,7 +220,7 @@ def _plain_block(config: Any, problems: list[str]) -> dict[str, Any]:
     return raw
 
 
-def check_trainer(block: Any, known: Sequence[str] | None = None) -> None:
+def check_trainer(block: Any, known: Sequence[str] = ()) -> None:
     """Refuse keys of `parallel` in a `trainer` block (a mapping or a `DictConfig`) with a ConfigError.
 
     With `known`, the arguments of `lightning.Trainer`, any other key is refused as well.
@@ -238,7 +230,7 @@ def check_trainer(block: Any, known: Sequence[str] | None = None) -> None:
     problems: list[str] = []
     for key in block:
         refusal = misplaced_in_trainer(key, _NAMES) if isinstance(key, str) else ""
-        if not refusal and known is not None and key not in known:
+        if not refusal and known and key not in known:
             refusal = f"lightning.Trainer has no such argument.{did_you_mean(key, known)}"
         if refusal:
             problems.append(problem(str(key), _entry(block, key, str(key), problems), refusal))
@@ -247,52 +239,24 @@ def check_trainer(block: Any, known: Sequence[str] | None = None) -> None:
 
 
 def not_indented(config: Any) -> str:
-    """Return what is wrong with a config whose block `parallel` or `trainer` is empty, with its keys beside it.
-
-    `config` is the text of a YAML file, whose lines are then named, or a mapping. Another config gives "".
-    """
-    rows = _rows(config)
-    for at, (block, empty, line, _) in enumerate(rows):
-        if not empty or block not in ("parallel", "trainer"):
+    """Return the mistake in a config whose block `parallel` or `trainer` is empty, with its keys beside it; or ""."""
+    keys = list(config)
+    for block, own in (("parallel", _NAMES), ("trainer", OF_TRAINER - {"num_device", "trainer"})):
+        if block not in keys or config[block] is not None:
             continue
-        own = _NAMES if block == "parallel" else OF_TRAINER - {"num_device", "trainer"}
-        end = last = next((n for n in range(at + 1, len(rows)) if rows[n][0] not in own), len(rows))
-        if rows[end - 1][:2] == ("options", True):
-            last = next((n for n in range(end, len(rows)) if not is_option(rows[n][0])), len(rows))
-        beside, inside = rows[at + 1 : end], rows[end:last]
-        place = f"line {line}: " if line else ""
+        above, below = keys[: keys.index(block)], keys[keys.index(block) + 1 :]
+        beside = list(takewhile(own.__contains__, below))
         if beside:
-            steps = [f"{_named(part)} by {n} spaces" for part, n in ((beside, 2), (inside, 4)) if part]
+            is_flat = beside[-1] == "options" and config["options"] is None
+            inside = list(takewhile(is_option, below[len(beside) :])) if is_flat else []
+            steps = [(", ".join(part), n) for part, n in ((beside, 2), (inside, 4)) if part]
             return (
-                f"{place}{block} is empty, and what belongs to it stands beside it: YAML has blocks by their "
-                f"indentation. Indent {' and '.join(steps)}"
+                f"{block} is empty, and what belongs to it stands beside it: YAML has blocks by their indentation. "
+                f"Indent {' and '.join(f'{names} by {n} spaces' for names, n in steps)}"
             )
-        if block == "parallel" and any(row[0] == "env" for row in rows[:at]):
-            return f"{place}parallel is empty, and env stands above it: move env below, indented by 2 spaces"
+        if block == "parallel" and "env" in above:
+            return "parallel is empty, and env stands above it: move env below, indented by 2 spaces"
     return ""
-
-
-# A key at the top of a config, whether it is empty, its first line and its last
-_Row = tuple[str, bool, int, int]
-
-
-def _rows(config: Any) -> list[_Row]:
-    if not isinstance(config, str):
-        return [(str(key), config[key] is None, 0, 0) for key in config]
-    rows: list[_Row] = []
-    for number, line in enumerate(config.splitlines(), 1):
-        if found := re.match(r"([A-Za-z_]\w*):(?:\s+([^#\s].*)?)?$", line.partition(" #")[0].rstrip()):
-            rows.append((found[1], not found[2], number, number))
-        elif rows and line.strip() and not line.startswith("#"):  # a line of the key above
-            rows[-1] = (rows[-1][0], False, rows[-1][2], number)
-    return rows
-
-
-def _named(rows: Sequence[_Row]) -> str:
-    names, first, last = ", ".join(row[0] for row in rows), rows[0][2], rows[-1][3]
-    if not first:
-        return names
-    return f"line {first} ({names})" if first == last else f"lines {first} to {last} ({names})"
 
 
 def _wrong(problems: list[str], block: str = "parallel") -> ConfigError:
@@ -305,20 +269,15 @@ def _wrong(problems: list[str], block: str = "parallel") -> ConfigError:
 
 def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
     known = f"Known: {', '.join(_NAMES)}"
+    raw.pop(_MOOT, None)
     for key, value in [each for each in raw.items() if each[0] not in _NAMES]:
-        place, why = f"{named(key)} = {shown(value, key)}", ""
-        if not isinstance(key, str):
-            why = f"unknown key. {known}"
-        elif key not in _WITHOUT_EFFECT:
-            why = unknown_key(backend, key, value, (*_NAMES, *_WITHOUT_EFFECT))
+        place = f"{named(key)} = {shown(value, key)}"
+        why = unknown_key(backend, key, value, _NAMES) if isinstance(key, str) else f"unknown key. {known}"
         if why:
             problems.append(f"{place}: {why}")
-            continue
-        del raw[key]
-        if key not in _WITHOUT_EFFECT:
+        else:
+            del raw[key]
             warn_caller(f"The parallel config: {place} is ignored: no such key. {known}")
-        elif value:
-            warn_caller(f"The parallel config: {place} has no effect: {_WITHOUT_EFFECT[key]}")
 
 
 def _as_meant(name: str, value: Any, backend: Backend | None) -> Any:

@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _MOST_CAUSES = 10
-_NO_ANSWER = re.compile(
-    r"did not answer|tim(?:ed|e) ?out|no response|connection (?:reset|closed|lost)|broken pipe", re.IGNORECASE
-)
+_NO_ANSWER = r"(?i)did not answer|tim(?:ed|e) ?out|no response|connection (?:reset|closed|lost)|broken pipe"
 # libraries that call this package's code back: their frames say as little as ours
 _CARRIERS = sys.stdlib_module_names | {
     *("asyncssh", "cloudpickle", "dask", "dask_cuda", "dask_jobqueue", "dask_kubernetes", "distributed"),
@@ -166,7 +164,7 @@ class SubmissionError(NoWorkersError):
     @property
     def may_have_queued(self) -> bool:
         """Whether the scheduler may have taken a job, and only its answer was lost."""
-        return self.exit_code == 0 or _NO_ANSWER.search(self.stderr) is not None
+        return self.exit_code == 0 or re.search(_NO_ANSWER, self.stderr) is not None
 
     def _espnet3_text(self) -> str:
         how = "could not be started" if self.exit_code is None else f"ended with exit code {self.exit_code}"

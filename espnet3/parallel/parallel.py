@@ -11,11 +11,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.backends.backend import Kind
-from espnet3.parallel.backends.table import BACKENDS
+from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig, registered
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
-from espnet3.parallel.errors import explained
+from espnet3.parallel.errors import explained, explained_items
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -169,7 +168,7 @@ def _opened(config: Any, setup_fn: SetupFn | None) -> Iterator[EnvClient]:
 
             plugin = LazyEnvPlugin(setup_fn, parsed.setup_timeout)
             register(client, plugin, "env")
-            client.espnet3_env = plugin.key
+            client.espnet3_env = plugin
         entry = (threading.get_ident(), client)
         with _lock:
             _open_clients.append(entry)
@@ -245,9 +244,9 @@ def parallel_map(
         WorkerSetupError: The env could not be built.
     """
     with before_loading(client):
-        from espnet3.parallel.runner.calls.functions import map_all
+        from espnet3.parallel.runner.calls.functions import map_all, spec_of
 
-        return map_all(func, data, active_client(client), active_config(), setup_fn, kwargs)
+        return map_all(spec_of(func, setup_fn, kwargs), data, active_client(client), active_config())
 
 
 @explained
@@ -275,9 +274,11 @@ def parallel_for(
         Exception: As `parallel_map`, from the iteration.
     """
     refuse_in_import()
-    from espnet3.parallel.runner.calls.functions import stream
+    from espnet3.parallel.engine.work import Work, as_stream
+    from espnet3.parallel.runner.calls.functions import spec_of, stream
 
-    return stream(func, args, active_client(client), active_config(), setup_fn, kwargs, ordered=ordered)
+    spec, work = spec_of(func, setup_fn, kwargs), Work(as_stream(args, "args"))
+    return explained_items(stream(spec, work, active_client(client), active_config(), ordered))
 
 
 @explained

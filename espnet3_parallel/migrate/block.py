@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from espnet3.parallel.backends.job_text import clock, walltime_seconds
+from espnet3.parallel.backends.check import clock, walltime_seconds
 from espnet3.parallel.errors import ConfigError
 from espnet3_parallel.migrate.kaldi import Entry, by_flag
 

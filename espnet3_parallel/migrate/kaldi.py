@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
-from espnet3.parallel.backends.table import KALDI_SCRIPTS
+from espnet3.parallel.backends import KALDI_SCRIPTS
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 

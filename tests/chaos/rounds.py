@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from espnet3.parallel.ledger.lines import hash_indices
-from espnet3.parallel.ledger.scan import LEFT, scan_splits
+from espnet3.parallel.ledger.identity import hash_indices
+from espnet3.parallel.ledger.split import LEFT, scan_splits
 from espnet3.parallel.runner.shards import SHARDS, cut
 from tests.chaos import outcome
 from tests.chaos.kinds import ALL, KINDS, ONE, Kind, kind_of_sessions

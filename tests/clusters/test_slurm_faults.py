@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import get_client
+from espnet3.parallel import get_client, parallel_map
 from tests.clusters.counted import Counted
 from tests.clusters.labs import HOME, SLURM
+from tests.clusters.work import trouble
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.clusters, pytest.mark.usefixtures("slurm")]
@@ -49,6 +50,18 @@ def test_a_node_goes_down(tmp_path):
             lambda: scontrol("update", f"nodename={node}", "state=down", "reason=test"), after=20
         )
     run.check(results, killed=1)
+
+
+def test_an_item_costs_its_process_alone(tmp_path):
+    """A lock held for a minute, a crash and a lack of memory lose nothing; Dask's workers and their jobs live on."""
+    with get_client(SLURM.block(2, memory="1GB")) as client:
+        client.wait_for_workers(2, timeout=120)
+        before, running = client.run(os.getpid), jobs()
+        done = parallel_map(trouble, range(60), folder=str(tmp_path))
+        assert [x for x, _ in done] == list(range(60))
+        assert (client.run(os.getpid), jobs()) == (before, running)
+    assert not {pid for _, pid in done} & set(before.values())
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_preempted_job_is_requeued_and_comes_back(tmp_path):

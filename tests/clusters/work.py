@@ -1,5 +1,6 @@
 """What the tests here run on workers: imported there by name."""
 
+import ctypes
 import os
 import time
 from pathlib import Path
@@ -14,6 +15,23 @@ def square(x):
 def nap(x):
     time.sleep(0.05)
     return x
+
+
+def trouble(x, folder):
+    """Keep the interpreter's lock for a minute at item 10; at 20 crash and at 30 take all memory, once each."""
+    time.sleep(0.05)
+    if x == 10:
+        ctypes.PyDLL(None).sleep(60)
+    once = Path(folder) / f"once-{x}"
+    if x in (20, 30) and not once.exists():
+        once.touch()
+        if x == 20:
+            ctypes.string_at(0)
+        held = []
+        while True:
+            held.append(bytearray(10_000_000))
+            time.sleep(0.2)  # SLURM kills the whole job where an item outruns our looks, two a second
+    return x, os.getpid()
 
 
 class Env(EnvironmentProvider):

@@ -1,11 +1,8 @@
 """The pages say what is so: their code runs, their tables and links are right."""
 
 import inspect
-import os
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +17,7 @@ from espnet3.parallel import errors
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.ledger import errors as ledger_errors
+from tests.parallel.contract.helpers import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -84,22 +82,9 @@ with_python = pytest.mark.parametrize("page", [page for page in PAGES if blocks(
 @with_python
 def test_the_code_of_a_page_runs_as_one_script_and_prints_what_it_says(page: Path, tmp_path: Path) -> None:
     """A page's Python blocks run as one file without a `__main__` guard, and print what the page says."""
-    source = script(page)
-    path = tmp_path / f"{page.stem.lower()}.py"
-    path.write_text(source, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, path.name],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    printed = run_script(tmp_path, script(page), name=f"{page.stem.lower()}.py")
     for said in outputs(page):
-        assert f"\n{said}\n" in f"\n{done.stdout}", f"{name(page)}: not printed: {said}\n{done.stdout}"
+        assert f"\n{said}\n" in f"\n{printed}", f"{name(page)}: not printed: {said}\n{printed}"
 
 
 def test_every_parallel_block_is_accepted() -> None:

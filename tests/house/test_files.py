@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python that a room may have: a number here may be lowered, never raised. A room is what begins with one of
 # its paths, and with none of another room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (2_011, ["espnet3/parallel/"]),
+    (2_010, ["espnet3/parallel/"]),
     (
-        2_830,
+        2_699,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -23,12 +23,12 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (1_500, ["espnet3/parallel/provenance/"]),
-    (2_916, ["espnet3/parallel/ledger/"]),
-    (2_811, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_558, ["espnet3/parallel/pilots/"]),
-    (1_149, ["espnet3/parallel/local/"]),
+    (2_811, ["espnet3/parallel/ledger/"]),
+    (2_729, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
+    (2_527, ["espnet3/parallel/pilots/"]),
+    (1_116, ["espnet3/parallel/local/"]),
     (
-        4_206,
+        4_168,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -42,13 +42,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (5_528, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (2_012, ["espnet3/parallel/runner/"]),
-    (1_830, ["espnet3/parallel/views/"]),
-    (766, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
+    (5_483, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (1_991, ["espnet3/parallel/runner/"]),
+    (1_814, ["espnet3/parallel/views/"]),
+    (765, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_497, ["espnet3_parallel/"]),
     (4_952, ["espnet3/components/", "espnet3/systems/"]),
-    (41_027, ["tests/"]),
+    (41_022, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

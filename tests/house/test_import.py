@@ -1,11 +1,10 @@
 """What is loaded, and when: measured in a process of its own, because this one has loaded everything."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.parallel.contract.helpers import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ["dask", "distributed", "torch", "hydra", "lightning", "omegaconf", "numpy"]
@@ -32,45 +31,35 @@ assert parallel_submit(double, 4).result() == 8
 """
 
 
-def loaded_by(code: str) -> set[str]:
+def loaded_by(folder: Path, code: str) -> set[str]:
     """Run code in a new process and return which of HEAVY it has loaded at its end."""
     ending = f"\nimport sys\nprint('loaded', *[name for name in {HEAVY!r} if name in sys.modules])\n"
-    done = subprocess.run(
-        [sys.executable, "-c", code + ending],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.splitlines()[-1].split()[1:])
+    said = run_script(folder, code + ending)
+    return set(said.splitlines()[-1].split()[1:])
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
+def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
     """`import espnet3.parallel` loads neither Dask nor torch, hydra, lightning, omegaconf or numpy."""
-    assert loaded_by("import espnet3.parallel") == set()
+    assert loaded_by(tmp_path, "import espnet3.parallel") == set()
 
 
-def test_taking_every_name_loads_nothing_heavy_but_the_plugin() -> None:
+def test_taking_every_name_loads_nothing_heavy_but_the_plugin(tmp_path: Path) -> None:
     """Only the one class that derives from a Dask class needs Dask to be taken from the package."""
     take = "import espnet3.parallel as p\nfor name in p.__all__:\n    if {}: getattr(p, name)"
-    assert loaded_by(take.format("name != 'DictReturnWorkerPlugin'")) == set()
-    assert loaded_by(take.format("True")) >= {"dask", "distributed"}
+    assert loaded_by(tmp_path, take.format("name != 'DictReturnWorkerPlugin'")) == set()
+    assert loaded_by(tmp_path, take.format("True")) >= {"dask", "distributed"}
 
 
 @pytest.mark.parametrize("config", ["None", "{'env': 'local', 'n_workers': 1}"])
-def test_one_local_worker_needs_no_dask(config: str) -> None:
+def test_one_local_worker_needs_no_dask(config: str, tmp_path: Path) -> None:
     """Without a configuration, or with one local worker, runners and `parallel_*` work without Dask."""
     register = f"from espnet3.parallel import set_parallel\nset_parallel({config})\n"
-    assert loaded_by(register + INLINE) == set()
+    assert loaded_by(tmp_path, register + INLINE) == set()
 
 
-def test_two_workers_load_no_dask() -> None:
+def test_two_workers_load_no_dask(tmp_path: Path) -> None:
     """Calls on two workers of this machine load no Dask, submitted ones neither; a client loads it."""
     register = "from espnet3.parallel import set_parallel\nset_parallel({'env': 'local', 'n_workers': 2})\n"
-    assert not loaded_by(register + INLINE) & {"dask", "distributed"}
+    assert not loaded_by(tmp_path, register + INLINE) & {"dask", "distributed"}
     client = "from espnet3.parallel import get_client\nwith get_client():\n    pass\n"
-    assert loaded_by(register + client) >= {"dask", "distributed"}
+    assert loaded_by(tmp_path, register + client) >= {"dask", "distributed"}

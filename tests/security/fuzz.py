@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.values import encode, from_json, to_json
+from espnet3.parallel.ledger.lines import encode, from_json, to_json
 
 with contextlib.suppress(ImportError):
     import torch

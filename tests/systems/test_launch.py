@@ -223,12 +223,12 @@ MISTAKES: list[tuple[dict[str, str | None], list[str], str]] = [
     (
         {"inference": CONF["inference"] + "parallel:\nenv: local\noptions:\nthreads_per_worker: 1\n"},
         ["--stages", "infer"],
-        "Indent lines 11 to 12 (env, options) by 2 spaces and line 13 (threads_per_worker) by 4 spaces",
+        "Indent env, options by 2 spaces and threads_per_worker by 4 spaces",
     ),
     (
-        {"training": "num_nodes: 1\ntrainer:\ndevices: 4\nnum_nodes: ${num_nodes}\nstrategy: ddp\n"},
+        {"training": "trainer:\ndevices: 4\nnum_nodes: 2\nstrategy: ddp\n"},
         ["--stages", "train"],
-        "Indent lines 3 to 5 (devices, num_nodes, strategy) by 2 spaces",
+        "Indent devices, num_nodes, strategy by 2 spaces",
     ),
     (
         {"inference": CONF["inference"] + "test_sets: [fewer]\n"},

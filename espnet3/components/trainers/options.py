@@ -48,7 +48,7 @@ def _checked(block: Any) -> dict[str, Any]:
     if not isinstance(plain, Mapping):
         such = "{accelerator: cpu, devices: 1}"
         raise ConfigError(f"trainer = {shown(plain)}: must be a mapping, such as {such}")
-    check_trainer(plain, parameters(_TRAINER))
+    check_trainer(plain, parameters(_TRAINER) or ())
     hints = get_type_hints(import_lightning().Trainer.__init__)
     for name, value in plain.items():
         if isinstance(value, str) and _NUMBERS.issuperset(get_args(hints[name]) or [hints[name]]):

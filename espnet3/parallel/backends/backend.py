@@ -172,15 +172,11 @@ def parameters(reference: str) -> tuple[str, ...] | None:
     return tuple(one.name for one in taken if one.kind not in open_ended and one.name != "self")
 
 
-def has_option(row: Backend, name: str) -> bool | None:
-    """Return whether a row accepts an option; None if its package is not installed."""
+def has_option(row: Backend, name: str) -> bool:
+    """Return whether a row accepts an option, as far as its packages are installed."""
     if name in row.controlled:
         return False
-    if name in row.required or name in row.known:
-        return True
-    if any(name in (parameters(reference) or ()) for reference in row.signatures):
-        return True
-    return None if any(parameters(reference) is None for reference in row.signatures) else False
+    return name in row.required or name in row.known or name in allowed_options(row)
 
 
 def allowed_options(row: Backend) -> tuple[str, ...]:
@@ -192,10 +188,8 @@ def allowed_options(row: Backend) -> tuple[str, ...]:
 def _name_the_user() -> None:
     try:
         getpass.getuser()  # as asyncssh and dask-kubernetes do when they are imported
-    except (KeyError, OSError):
-        from espnet3.parallel.backends.scheduler import submitter  # here: it takes milliseconds to load
-
-        os.environ["LOGNAME"] = submitter()
+    except (KeyError, OSError):  # no line of passwd has it
+        os.environ["LOGNAME"] = str(os.getuid())
 
 
 def require_package(row: Backend) -> None:

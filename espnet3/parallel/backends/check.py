@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.backends import job_text
-from espnet3.parallel.backends.backend import Backend, Kind, allowed_options, asked, has_option, installed
-from espnet3.parallel.backends.table import BACKENDS, PER_HOST, STRATEGIES
+from espnet3.parallel.backends import BACKENDS, PER_HOST, STRATEGIES, Backend, Kind
+from espnet3.parallel.backends.backend import allowed_options, asked, has_option, installed, parameters
 from espnet3.parallel.checks import FLAG, Fits, Location, Sort, Whole, is_number, lists, problem
 from espnet3.parallel.messages import did_you_mean, named, shown
 
@@ -102,15 +102,16 @@ def _refused_name(row: Backend | None, name: Any) -> str:
         return "set n_workers beside env" if name == "n_workers" else _MEANT.get(name, "")
     if name in row.controlled:
         return f"not an option of {row.name}: {row.controlled[name]}"
-    known = has_option(row, name)
-    if known or name in _MEANT:
-        return "" if known else _MEANT[name]
-    others = "" if known is None and name not in _OF_OTHERS else _owners(name)
-    instead = _instead(row, name)
-    if others:
-        return f"belongs to {others}, not to {row.name}{instead}"
+    if has_option(row, name):
+        return ""
+    if name in _MEANT:
+        return _MEANT[name]
     # without its package the option may be right, and building the cluster names the package
-    if known is None:
+    is_open = any(parameters(reference) is None for reference in row.signatures)
+    instead = _instead(row, name)
+    if (not is_open or name in _OF_OTHERS) and (others := _owners(name)):
+        return f"belongs to {others}, not to {row.name}{instead}"
+    if is_open:
         return ""
     guess = did_you_mean(name, allowed_options(row))
     takes = "" if guess or instead else f". It takes the parameters of {row.cluster.replace(':', '.')}"
@@ -118,16 +119,16 @@ def _refused_name(row: Backend | None, name: Any) -> str:
     return f"unknown option of {row.name}{instead or takes}{lines}.{guess}"
 
 
-def is_option(name: str) -> bool:
+def is_option(name: Any) -> bool:
     """Return whether a name is an option of some env."""
-    return name in _OF_OTHERS or bool(_owners(name))
+    return isinstance(name, str) and (name in _OF_OTHERS or bool(_owners(name)))
 
 
 def _instead(row: Backend | None, name: str) -> str:
     if row is None:
         return ""
     said, other = row.instead.get(name, ""), _TWINS.get(name)
-    if other and row.scheduler and has_option(row, other) is not False:  # htcondor has neither
+    if other and row.scheduler and has_option(row, other):  # htcondor has neither
         said = f"it is called {other}"
     return f"; under {row.name} {said}" if said else ""
 
@@ -204,6 +205,69 @@ def _are_variables(value: Any) -> bool:
     )
 
 
+# --- times and sizes as people write them -------------------------------------------------------------
+
+# patterns are texts: `re` compiles one at its first use, for which no start waits
+_ENDLESS = ("unlimited", "infinite", "infinity")
+_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_WORDS = r"(\d+(?:\.\d+)?)\s*(d(?:ays?)?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)(?![a-z])"
+_SIZE = r"(\d+(?:\.\d+)?(?:e\d+)?)\s*(?:([kmgtp])(i?))?b?"
+
+
+def walltime_seconds(value: Any, *, minutes_last: bool = False) -> float | None:
+    """Return the seconds of a walltime such as "04:00:00", "1-12:00:00", "90m", "2 days" or "UNLIMITED" (infinity)."""
+    text = str(value).strip().lower()
+    if text in _ENDLESS:
+        return math.inf
+    if re.fullmatch(r"\d+-(\d+:){0,2}\d+|(\d+:){1,3}\d+", text):
+        numbers = [int(number) for number in re.split("[-:]", text)]
+        if "-" in text:  # SLURM: days-hours[:minutes[:seconds]]
+            numbers = [*numbers, 0, 0][:4]
+        elif minutes_last and len(numbers) == 2:
+            numbers.append(0)
+        return sum(n * w for n, w in zip(reversed(numbers), (1, 60, 3600, 86400), strict=False))
+    found = re.findall(_WORDS, text)
+    if found and not re.sub(r"[\s,]|and", "", re.sub(_WORDS, "", text)):
+        return round(sum(float(number) * _UNITS[unit[0]] for number, unit in found))
+    return None
+
+
+def clock(seconds: float, *, writes_seconds: bool = True) -> str:
+    """Write seconds as "HH:MM:SS", or as "HH:MM" (rounded up) without `writes_seconds`."""
+    seconds = int(seconds)
+    if not writes_seconds:
+        minutes = -(-seconds // 60)
+        return f"{minutes // 60:02d}:{minutes % 60:02d}"
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def size_in_bytes(text: str) -> int:
+    """Return the bytes of a size such as "4GB" or "4 GiB"; 0 for another text."""
+    found = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
+    if found is None:
+        return 0
+    number, unit, binary = found.groups()
+    return int(float(number) * (1024 if binary else 1000) ** "bkmgtp".index((unit or "b").lower()))
+
+
+def is_size(value: Any) -> bool:
+    """Return whether it is a size in bytes, such as "32GB" or 34359738368."""
+    if is_number(value):
+        return bool(value >= 1 << 20)  # "memory: 32" means 32 bytes to Dask alone
+    return isinstance(value, str) and size_in_bytes(value) > 0 and not value.strip().isdigit()
+
+
+def is_memory_limit(value: Any) -> bool:
+    """Return whether it is a limit of a local worker's memory: a size, a share of all memory, "auto", or 0 for none."""
+    if isinstance(value, str):
+        text = value.strip().lower()
+        return text in ("auto", "0") or is_size(text) or (text.isdigit() and is_size(int(text)))
+    return is_number(value) and (0 <= value <= 1 or is_size(value))
+
+
+# --- values of options ---------------------------------------------------------------------------------
+
+
 _MAPPINGS: dict[str, Sort] = {
     name: Fits(_is(Mapping), f"a mapping of names to values, such as {name}: {{port: 0}}")
     for name in ("scheduler_options", "worker_options")
@@ -213,7 +277,7 @@ _OF_DASK: dict[str, Sort] = {
     **dict.fromkeys(("threads_per_worker", "nthreads"), Whole(least=1, example="threads_per_worker: 4")),
     "processes": FLAG,
     "memory_limit": Fits(
-        job_text.is_memory_limit,
+        is_memory_limit,
         "a size with its unit, such as memory_limit: 4GB, a share such as 0.5, auto, or 0 for none",
     ),
     **dict.fromkeys(("host", "interface", "protocol"), Fits(_is(str), "text")),
@@ -248,7 +312,7 @@ _OF_PODS: dict[str, Sort] = {
 _LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")
 _OF_JOBS: dict[str, Sort] = {
     **_MAPPINGS,
-    **dict.fromkeys(("memory", "disk"), Fits(job_text.is_size, "a size with its unit, such as 16GB")),
+    **dict.fromkeys(("memory", "disk"), Fits(is_size, "a size with its unit, such as 16GB")),
     **dict.fromkeys(("cores", "processes", "job_cpu", "ncpus"), Whole(least=1, example="4")),
     **dict.fromkeys(
         _LISTS, Fits(_is(list), "a list: dask-jobqueue would take a text apart into its letters")
@@ -256,10 +320,24 @@ _OF_JOBS: dict[str, Sort] = {
 }
 
 
+_CONTROL = r"[\x00-\x1f\x7f\x85\u2028\u2029]"
+_BREAKS = (
+    "holds a line break or another control character, which would begin a line of its own in the job's script"
+)
+
+
+def _breaks_lines(value: Any) -> bool:
+    if isinstance(value, str):
+        return re.search(_CONTROL, value) is not None
+    if isinstance(value, Mapping):
+        return any(_breaks_lines(each) for pair in value.items() for each in pair)
+    return isinstance(value, (list, tuple)) and any(map(_breaks_lines, value))
+
+
 def _refused_by_scheduler(scheduler: Scheduler, name: str, value: Any) -> str:
     described = not scheduler.mark  # it reads a description, in which a prologue is one value
-    if (described or name != "job_script_prologue") and job_text.breaks_lines(value):
-        return job_text.BREAKS
+    if (described or name != "job_script_prologue") and _breaks_lines(value):
+        return _BREAKS
     if name == "walltime":
         return _refused_walltime(scheduler, value)
     if name == "job_extra_directives" and described:
@@ -278,10 +356,10 @@ def _refused_by_scheduler(scheduler: Scheduler, name: str, value: Any) -> str:
 def _refused_walltime(scheduler: Scheduler, value: Any) -> str:
     unit = 1 if scheduler.writes_seconds else 60  # YAML 1.1 reads 4:00:00 in base 60
     seconds = unit * int(value) if is_number(value) and value > 0 else 4 * 3600
-    example = f'walltime: "{job_text.clock(seconds, writes_seconds=scheduler.writes_seconds)}"'
+    example = f'walltime: "{clock(seconds, writes_seconds=scheduler.writes_seconds)}"'
     if is_number(value):
         return f"YAML has read a time as a number, as it does with 4:00:00; write it in quotes: {example}"
-    found = job_text.walltime_seconds(value, minutes_last=scheduler.minutes_last)
+    found = walltime_seconds(value, minutes_last=scheduler.minutes_last)
     if found == math.inf and not scheduler.unlimited:
         return f"this scheduler has no word for a job without an end; write a time, such as {example}"
     if found is None:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from espnet3.parallel.backends import row
 from espnet3.parallel.backends.backend import GPU_VARIABLE, has_option, installed, missing
-from espnet3.parallel.backends.table import row
 from espnet3.parallel.errors import ConfigError
 
 logger = logging.getLogger(__name__)

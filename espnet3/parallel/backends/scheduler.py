@@ -45,42 +45,38 @@ class QueueState(Enum):
         return self in (QueueState.FAILED, QueueState.EVICTED, QueueState.ENDED)
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(Enum):
     """The meaning of a scheduler's word for a state."""
 
-    job: QueueState  # for a job that holds workers of a driver
-    shard: str  # for a job that runs a shard of a detached run: the value of its `JobState`
+    WAITING = QueueState.WAITING, "pending"
+    RUNNING = QueueState.RUNNING, "running"
+    HELD = QueueState.HELD, "pending"
+    STUCK = QueueState.HELD, "lost"  # it could not be started, and stays in the queue
+    LEAVING = QueueState.EVICTED, "running"  # removed, and listed until its process is gone
+    FAILED = QueueState.FAILED, "lost"
+    OUT_OF_MEMORY = QueueState.FAILED, "out_of_memory"
+    ENDED = QueueState.ENDED, "lost"
+    EVICTED = QueueState.EVICTED, "lost"
+    TIMEOUT = QueueState.EVICTED, "timeout"
+    PREEMPTED = QueueState.EVICTED, "preempted"
+    NODE_FAIL = QueueState.EVICTED, "node_fail"
+    CANCELLED = QueueState.EVICTED, "cancelled"
 
-    @property
-    def is_alive(self) -> bool:
-        """Return whether a job in this state may still write."""
-        return self.shard in ("pending", "running")
+    def __init__(self, job: QueueState, shard: str) -> None:
+        self.job = job  # for a job that holds workers of a driver
+        self.shard = shard  # for a job that runs a shard of a detached run: the value of its `JobState`
+        self.is_alive = shard in ("pending", "running")  # a job in this state may still write
 
 
 Words = Mapping[str, Meaning]
 
-WAITING = Meaning(QueueState.WAITING, "pending")
-RUNNING = Meaning(QueueState.RUNNING, "running")
-HELD = Meaning(QueueState.HELD, "pending")
-STUCK = Meaning(QueueState.HELD, "lost")  # it could not be started, and stays in the queue
-LEAVING = Meaning(QueueState.EVICTED, "running")  # removed, and listed until its process is gone
-FAILED = Meaning(QueueState.FAILED, "lost")
-OUT_OF_MEMORY = Meaning(QueueState.FAILED, "out_of_memory")
-ENDED = Meaning(QueueState.ENDED, "lost")
-EVICTED = Meaning(QueueState.EVICTED, "lost")
-TIMEOUT = Meaning(QueueState.EVICTED, "timeout")
-PREEMPTED = Meaning(QueueState.EVICTED, "preempted")
-NODE_FAIL = Meaning(QueueState.EVICTED, "node_fail")
-CANCELLED = Meaning(QueueState.EVICTED, "cancelled")
 
-
-def words(*lines: tuple[Meaning, str]) -> Words:
-    """Make the mapping of a scheduler's words to their meanings from pairs of a meaning and its words.
+def words(**listed: str) -> Words:
+    """Make the mapping of a scheduler's words to meanings: `words(waiting="PENDING CONFIGURING", held="HOLD")`.
 
     A word stands for every word that begins with it.
     """
-    return {word: meaning for meaning, listed in lines for word in listed.split()}
+    return {word: Meaning[name.upper()] for name, text in listed.items() for word in text.split()}
 
 
 # --- answers about a job -----------------------------------------------------------------------------
@@ -104,7 +100,7 @@ class JobView:
     @property
     def note(self) -> str:
         """The scheduler's word and its reason, for a person."""
-        word = f"held ({self.word})" if self.meaning == HELD else self.word
+        word = f"held ({self.word})" if self.meaning is Meaning.HELD else self.word
         return f"{word}: {self.reason}" if self.reason else word
 
     def __str__(self) -> str:
@@ -114,8 +110,8 @@ class JobView:
         return f"{self.state.value}{word}{node}{reason}"
 
 
-GONE = JobView(ENDED)
-NEW = JobView(WAITING)
+GONE = JobView(Meaning.ENDED)
+NEW = JobView(Meaning.WAITING)
 
 
 class Known(Enum):
@@ -202,7 +198,7 @@ def filled(text: str, element: str, job: str, index: str) -> str:
 def meaning_of(words: Words, word: str) -> Meaning:
     """Return the meaning of a scheduler's word; an unknown word means that the job waits."""
     known = max((start for start in words if word.startswith(start)), key=len, default=None)
-    return WAITING if known is None else words[known]
+    return Meaning.WAITING if known is None else words[known]
 
 
 def given(text: str) -> str:

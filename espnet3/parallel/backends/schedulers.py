@@ -3,25 +3,7 @@
 from __future__ import annotations
 
 from espnet3.parallel.backends.backend import batch_backend
-from espnet3.parallel.backends.scheduler import (
-    CANCELLED,
-    ENDED,
-    EVICTED,
-    FAILED,
-    HELD,
-    LEAVING,
-    NODE_FAIL,
-    OUT_OF_MEMORY,
-    PREEMPTED,
-    RUNNING,
-    STUCK,
-    TIMEOUT,
-    WAITING,
-    Question,
-    Scheduler,
-    SubmitBy,
-    words,
-)
+from espnet3.parallel.backends.scheduler import Question, Scheduler, SubmitBy, words
 
 _NAME = r"[ =]*(\"[^\"]*\"|'[^']*'|[^\s\"']+)"  # of a job, behind the option for it
 _NOT_ON = r"(?:h|hostname)=!\(?([^(),\s\"']+)\)?"  # nodes that a job of SGE keeps away from
@@ -51,17 +33,17 @@ SLURM = batch_backend(
         listing=("squeue", "-h", "-r", "-t", "all", "-u", "{user}", "-o", "%i|%T|%r|%N"),
         line=r"^(?P<id>[\d_]+)\|(?P<word>[^|]+)\|(?P<reason>[^|]*)\|(?P<node>.*)$",
         words=words(
-            (WAITING, "PENDING CONFIGURING REQUEUE"),
-            (RUNNING, "RUNNING COMPLETING STAGE_OUT SUSPENDED STOPPED RESIZING SIGNALING"),
-            (HELD, "REQUEUE_HOLD SPECIAL_EXIT"),
-            (ENDED, "COMPLETED"),
-            (FAILED, "FAILED BOOT_FAIL DEADLINE"),
-            (OUT_OF_MEMORY, "OUT_OF_MEMORY"),
-            (TIMEOUT, "TIMEOUT"),
-            (PREEMPTED, "PREEMPTED"),
-            (NODE_FAIL, "NODE_FAIL"),
-            (CANCELLED, "CANCELLED"),
-            (EVICTED, "REVOKED"),
+            waiting="PENDING CONFIGURING REQUEUE",
+            running="RUNNING COMPLETING STAGE_OUT SUSPENDED STOPPED RESIZING SIGNALING",
+            held="REQUEUE_HOLD SPECIAL_EXIT",
+            ended="COMPLETED",
+            failed="FAILED BOOT_FAIL DEADLINE",
+            out_of_memory="OUT_OF_MEMORY",
+            timeout="TIMEOUT",
+            preempted="PREEMPTED",
+            node_fail="NODE_FAIL",
+            cancelled="CANCELLED",
+            evicted="REVOKED",
         ),
         questions=(
             # a job is forgotten MinJobAge after its end: of the whole array this is said at once
@@ -124,7 +106,7 @@ PBS = batch_backend(
         plain_listing=("qstat", "-t", "-u", "{user}"),
         # the last column but one is the state; 7[] is a whole array
         line=r"^(?P<id>\d+(?:\[\d*\])?)(?![\d\[])\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
-        words=words((WAITING, "Q W T"), (RUNNING, "R E B S U"), (HELD, "H"), (ENDED, "C F X finished")),
+        words=words(waiting="Q W T", running="R E B S U", held="H", ended="C F X finished"),
         questions=(
             Question(
                 command=("qstat", "-f", "{ids}"),
@@ -178,7 +160,7 @@ SGE = batch_backend(
             r"^\s*(?P<job>\d+)\s+[\d.]+\s+\S+\s+\S+\s+(?P<word>\w+)\s+\S+\s+\S+\s+"
             r"(?:(?!\d+\s)\S+?(?:@(?P<node>\S+))?\s+)*\d+(?:\s+(?P<index>\d+))?\s*$"
         ),
-        words=words((WAITING, "qw hRwq Rq"), (RUNNING, "r t R s S T d"), (HELD, "hqw hRqw"), (STUCK, "E")),
+        words=words(waiting="qw hRwq Rq", running="r t R s S T d", held="hqw hRqw", stuck="E"),
         questions=(
             Question(command=("qstat", "-j", "{job}"), unknown=r"do not exist:?\s+{job}\b"),
             Question(
@@ -186,7 +168,7 @@ SGE = batch_backend(
                 # 99 asks to be queued again, and is no end
                 line=r"^failed\s+(?P<word>\d+)(?=.*\nexit_status\s+(?!99\b)\d)",
                 # 37: at a limit of time; 24 to 26: moved or queued again
-                words=words((ENDED, "0 1 2 3 4 5 6 7 8 9"), (TIMEOUT, "37"), (WAITING, "24 25 26")),
+                words=words(ended="0 1 2 3 4 5 6 7 8 9", timeout="37", waiting="24 25 26"),
                 only_ends=True,
             ),
         ),
@@ -232,11 +214,7 @@ LSF = batch_backend(
         no_jobs="No (?:unfinished )?job found",
         line=r"^(?P<job>\d+)\|(?:0|(?P<index>\d+))\|(?P<word>\w+)\|(?P<node>\S*)",
         words=words(
-            (WAITING, "PEND WAIT"),
-            (RUNNING, "RUN USUSP SSUSP"),
-            (HELD, "PSUSP"),
-            (ENDED, "DONE"),
-            (FAILED, "EXIT ZOMBI"),
+            waiting="PEND WAIT", running="RUN USUSP SSUSP", held="PSUSP", ended="DONE", failed="EXIT ZOMBI"
         ),
         questions=(
             Question(
@@ -284,7 +262,7 @@ HTCONDOR = batch_backend(
         most=100_000,
         listing=("condor_q", "{user}", "-af:j", "JobStatus", "RemoteHost", "HoldReason"),
         line=r"^(?P<id>\d+\.\d+)\s+(?P<word>\d)\s+(?P<node>\S+)\s+(?P<reason>.*)$",
-        words=words((WAITING, "1"), (RUNNING, "2 6 7"), (LEAVING, "3"), (ENDED, "4"), (HELD, "5")),
+        words=words(waiting="1", running="2 6 7", leaving="3", ended="4", held="5"),
         # with max_materialize only so many elements are made at a time, and only those are listed
         to_come=(
             ("condor_q", "{user}", "-factory", "-af", "ClusterId", "JobMaterializeNextProcId"),
@@ -299,7 +277,7 @@ HTCONDOR = batch_backend(
             Question(
                 command=("condor_history", "{job}", "-af:j", "JobStatus", "ExitCode"),
                 line=r"^{id}\s+(?P<word>\d)",
-                words=words((CANCELLED, "3"), (ENDED, "4")),
+                words=words(cancelled="3", ended="4"),
                 only_ends=True,
             ),
         ),
@@ -356,12 +334,12 @@ MOAB = batch_backend(
         listing=("showq", "-u", "{user}"),
         line=r"^(?P<id>(?:[Mm]oab\.)?\d+(?:\[\d+\])?)(?![\d\[])\S*\s+\S+\s+(?P<word>[A-Z]\w+)\s",
         words=words(
-            (WAITING, "Idle"),
-            (RUNNING, "Running Starting"),
-            (HELD, "Deferred Hold BatchHold UserHold"),
-            (ENDED, "Completed"),
-            (CANCELLED, "Removed"),
-            (EVICTED, "Vacated"),
+            waiting="Idle",
+            running="Running Starting",
+            held="Deferred Hold BatchHold UserHold",
+            ended="Completed",
+            cancelled="Removed",
+            evicted="Vacated",
         ),
         questions=(
             Question(
@@ -399,7 +377,7 @@ OAR = batch_backend(
         single=(),
         listing=("oarstat", "-u", "{user}"),
         line=r"^(?P<id>\d+)\s+(?P<word>[A-Z])\s+\S+\s+\S+\s+(?P<reason>.*)$",
-        words=words((WAITING, "W t L"), (RUNNING, "R F S"), (HELD, "H"), (FAILED, "E"), (ENDED, "T")),
+        words=words(waiting="W t L", running="R F S", held="H", failed="E", ended="T"),
         # its database forgets no job: the state stands there in a word that begins with the letter of the list
         questions=(Question(command=("oarstat", "-f", "-j", "{id}"), line=r"^\s*state = (?P<word>\w+)"),),
         look="oarstat -fj {id}",

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.dask_compat.clusters import submit_script
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.jobs.commands import ArrayLimit, array_limit, in_thread, run, submitted_ids, submitting
-from espnet3.parallel.jobs.script import is_posix
+from espnet3.parallel.jobs.script import is_posix, quoted_word
 
 logger = logging.getLogger(__name__)
 

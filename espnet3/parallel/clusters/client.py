@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
+import pickle
 import shutil
 import tempfile
 import uuid
@@ -12,10 +14,10 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dask
-from distributed import Client, LocalCluster, WorkerPlugin, default_client
+from distributed import Client, LocalCluster, WorkerPlugin
 
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.backend import GPU_VARIABLE
@@ -23,7 +25,7 @@ from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.clusters.options import scratch_base
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, local_security
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, sockets_of
+from espnet3.parallel.dask_compat import has_tasks, interrupted_before_start, sockets_of, worker_plugins
 from espnet3.parallel.dask_compat.clusters import (
     ClosesAtCtrlC,
     WhenAwaited,
@@ -41,6 +43,18 @@ from espnet3.parallel.pilots.dask.pools import close_pool
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 logger = logging.getLogger(__name__)
+
+
+def _is_an_error(record: logging.LogRecord) -> bool:
+    _, error, _ = record.exc_info or (None, None, None)
+    closed = isinstance(error, OSError) and record.levelno <= logging.INFO
+    return not (closed or isinstance(error, asyncio.CancelledError) or interrupted_before_start(error))
+
+
+# Ctrl-C while a cluster starts or closes ends tasks and connections of Dask's, and each is logged with its traceback
+for _part in "batched", "client", "core", "scheduler", "worker":
+    logging.getLogger(f"distributed.{_part}").addFilter(_is_an_error)
+logging.getLogger("tornado.application").addFilter(_is_an_error)
 
 _GRACE = 2.0  # seconds to close for workers whose calls are not wanted any more
 
@@ -97,30 +111,35 @@ class LazyEnvPlugin(DictReturnWorkerPlugin):
         ENVS.register(self.key, self.setup_fn, default=True, timeout=self.timeout)
 
 
-class EnvClient(ClosesAtCtrlC, Client):
+def env_of(client: Any) -> DictReturnWorkerPlugin | None:
+    """Return the plugin whose env items of a client get: that of `get_client(setup_fn=...)`, else the last one."""
+    if isinstance(client, EnvClient) and client.espnet3_env is not None:
+        return client.espnet3_env
+    plugins = map(_unpickled, reversed(worker_plugins(client)))
+    return next((each for each in plugins if isinstance(each, DictReturnWorkerPlugin)), None)
+
+
+@functools.lru_cache(maxsize=16)
+def _unpickled(plugin: bytes) -> Any:
+    try:
+        return pickle.loads(plugin)
+    except Exception:  # of any kind: it is another program's, of a package that is not here
+        logger.debug("a plugin of the workers cannot be read here", exc_info=True)
+        return None
+
+
+# Dask's methods have no types, and `mypy --strict` of a user would refuse to call them
+_Untyped: Any = Client
+
+
+class EnvClient(ClosesAtCtrlC, _Untyped):  # type: ignore[misc]  # see above
     """A `distributed.Client` whose `map` and `submit` inject the worker env, and that owns its cluster.
 
     With `default` Dask's own functions (`wait`, `dask.compute`, `distributed.get_client`) find it.
     """
 
-    espnet3_env: str | None = None  # of `get_client(setup_fn=...)`; None: the workers' own default
+    espnet3_env: DictReturnWorkerPlugin | None = None  # of `get_client(setup_fn=...)`
     espnet3_dashboard_shown = False
-    espnet3_scratch: _Scratch | None = None
-
-    if TYPE_CHECKING:  # Dask's own have no types, and `mypy --strict` of a user would refuse to call them
-        gather: Callable[..., Any]
-        scatter: Callable[..., Any]
-        compute: Callable[..., Any]
-        persist: Callable[..., Any]
-        cancel: Callable[..., Any]
-        retry: Callable[..., Any]
-        replicate: Callable[..., Any]
-        rebalance: Callable[..., Any]
-        nthreads: Callable[..., Any]
-        ncores: Callable[..., Any]
-        who_has: Callable[..., Any]
-        has_what: Callable[..., Any]
-        run_on_scheduler: Callable[..., Any]
 
     def __init__(self, cluster: Any, config: ParallelConfig, *, default: bool = False) -> None:
         self._espnet3_cluster = cluster
@@ -156,7 +175,7 @@ class EnvClient(ClosesAtCtrlC, Client):
     def _with_env(self, func: Callable[..., Any]) -> Callable[..., Any]:
         pools.check_client(self)
         call = wrap_func_with_worker_env(func)
-        return call.in_env(self.espnet3_env) if isinstance(call, EnvCall) else call
+        return call.in_env(self.espnet3_env.key) if isinstance(call, EnvCall) and self.espnet3_env else call
 
     def close(self, *args: Any, **kwargs: Any) -> Any:
         """Close the pilots, the client and its cluster; in a forked child, where all that is its parent's, nothing."""
@@ -166,8 +185,7 @@ class EnvClient(ClosesAtCtrlC, Client):
             return super().close(*args, **kwargs)
         cluster, self._espnet3_cluster = self._espnet3_cluster, None
         with ExitStack() as rest:  # closed at Ctrl-C too: the cluster is known here alone now
-            rest.callback(_mend_default)
-            rest.callback(_close_cluster, cluster, self.espnet3_scratch)
+            rest.callback(_close_cluster, cluster)
             rest.callback(super().close, *args, **kwargs)
             close_pool(self)
         return None
@@ -190,24 +208,14 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def _close_cluster(cluster: Any, scratch: _Scratch | None) -> None:
+def _close_cluster(cluster: Any) -> None:
     try:
         cluster.close()
     except BaseException:  # Ctrl-C: it is half closed now
         if isinstance(cluster, LocalCluster):
             drop(cluster)
         raise
-    if scratch is not None:
-        scratch.remove()
-
-
-def _mend_default() -> None:
-    forget_closed_client()
-    try:
-        default_client()
-    except ValueError:
-        if dask.config.get("scheduler", None) == "dask.distributed":
-            dask.config.config.pop("scheduler", None)
+    cluster.espnet3_scratch.remove()
 
 
 def open_client(
@@ -222,11 +230,11 @@ def open_client(
         with dask.config.set({"temporary-directory": scratch.path}):
             cluster = _open_cluster(config, forkserver, scratch.path)
         undo.callback(cluster.close)
+        cluster.espnet3_scratch = scratch
         if isinstance(cluster, ForkedCluster):
             cluster.remove_at_end(scratch.path)
         client = EnvClient(cluster, config, default=default)
         undo.pop_all()
-    client.espnet3_scratch = cluster.espnet3_scratch = scratch
     known = weakref.ref(client)  # the cluster must not keep its client alive
 
     def wanted() -> bool:
@@ -280,7 +288,7 @@ def dashboard_of(client: Any) -> str | None:
     if options.get("dashboard_address", "") is None or not scheduler.get("dashboard", True):
         return None
     link: str = client.dashboard_link
-    if cluster_of(client).serves_https:  # see preload.py
+    if getattr(client.cluster, "certificate", None) is not None:  # see preload.py
         link = link.replace("http://", "https://", 1)
     return link
 
@@ -300,11 +308,10 @@ async def _close_threads(cluster: Any) -> None:
 def _open_cluster(config: ParallelConfig, forkserver: Callable[[], ForkServer], scratch: str) -> Any:
     row = BACKENDS[config.env]
     if own_processes(config):
-        gpus = chosen_gpus(config.options, config.n_workers) if row.kind is Kind.GPU else []
         options, private = local_security(config)
         options.pop(GPU_VARIABLE, None)
         options["local_directory"] = scratch  # also of those that take a dead one's place
-        return local_cluster(config.n_workers, options, forkserver, private=private, gpus=gpus)
+        return local_cluster(config, options, forkserver, private=private)
     if row.kind is Kind.BATCH:
         from espnet3.parallel.clusters.job_cluster import start_jobs
 

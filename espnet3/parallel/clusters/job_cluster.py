@@ -26,12 +26,11 @@ from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.backend import asked
-from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters import options as block_options
 from espnet3.parallel.clusters.arrays import array_script
-from espnet3.parallel.clusters.keeper import JobKeeper, came_back, follow
-from espnet3.parallel.clusters.security import PRELOAD, RunCertificate, certificate_for
+from espnet3.parallel.clusters.keeper import JobKeeper, follow
+from espnet3.parallel.clusters.security import PRELOAD, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import (
     ClosesMore,
@@ -41,7 +40,7 @@ from espnet3.parallel.dask_compat.clusters import (
 )
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import commands, script
-from espnet3.parallel.jobs.script import Make
+from espnet3.parallel.jobs.script import Make, quoted_word
 from espnet3.parallel.local.pages import GuardedCluster
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
@@ -108,19 +107,12 @@ class KeptCluster(WorkerCluster):
 
     keeper: JobKeeper  # once it is started
     folder: str | None = None  # of the jobs' logs, if they are removed with the cluster
-    certificate: RunCertificate | None = None
     bounds: Mapping[str, int] | None = None  # `adapt`
     loop: Any
 
     def given_up(self) -> str | None:
         """Return why no worker will come, once that is known."""
         return self.keeper.broken
-
-    def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Return whether a lost worker went because its job ended; None: not known yet."""
-        if came_back(self, worker, address):
-            return False  # the job goes on
-        return self.keeper.has_left(worker)
 
     def missing(self) -> str:
         """Return the jobs whose workers have not come, with their states and what to look at."""
@@ -162,8 +154,7 @@ def watched_cluster(row: Backend) -> Any:
         async def after_closing(self) -> None:
             if self.folder is not None and not (self.keeper is not None and self.keeper.kept_logs):
                 shutil.rmtree(self.folder, ignore_errors=True)
-            if self.certificate is not None:
-                self.certificate.remove()
+            await super().after_closing()
 
     JobCluster.__name__ = JobCluster.__qualname__ = base.__name__
     return JobCluster

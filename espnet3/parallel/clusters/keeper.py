@@ -166,14 +166,6 @@ class JobKeeper:
                 texts.append("\n".join([f"the end of {path}:", *(f"    {line}" for line in tail)]))
         return "\n".join(texts)
 
-    def has_left(self, worker: str) -> bool | None:
-        """Return whether the job of a lost worker is over, or waits again; None: it seems to run."""
-        each = self._jobs.get(self._job_of(worker))
-        if each is None:
-            return True  # no longer among ours: it ended, and was replaced
-        gone = each.view.state.is_over or each.view.state is QueueState.WAITING
-        return True if gone and not each.up else None
-
     # --- the loop ---
 
     async def _watch(self) -> None:
@@ -342,12 +334,6 @@ class JobKeeper:
             await asyncio.gather(
                 *(job.close() for name, job in taken.items() if name not in cluster.worker_spec)
             )
-
-
-def came_back(cluster: Any, worker: str, address: str) -> bool:
-    """Return whether a lost worker's nanny has started it again, under another address."""
-    there = list(cluster.scheduler_info["workers"].items())
-    return any(str(each["name"]) == worker and at != address for at, each in there)
 
 
 async def follow(

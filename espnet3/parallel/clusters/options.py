@@ -14,12 +14,12 @@ import dask
 import psutil
 
 from espnet3.parallel.backends.backend import Backend, asked
-from espnet3.parallel.backends.job_text import quoted_word, quoted_words
 from espnet3.parallel.backends.machine import asks_for_gpus
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH
 from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import script
+from espnet3.parallel.jobs.script import quoted_word
 from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     options["processes"] = given("processes") or 1
 
     extra = _worker_words(row, options, given)
-    options["worker_extra_args"] = [word for text in extra for word in quoted_words(str(text))]
+    options["worker_extra_args"] = [quoted_word(word) for text in extra for word in shlex.split(str(text))]
     python = " ".join(map(quoted_word, script.python_words(row, options, os.getcwd())))
     prologue = list(given("job_script_prologue", []))
     # in the shell's place the worker gets the signals; a scheduler that tracks processes by their parents loses
@@ -96,7 +96,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
         if (text := given(name)) is not None:
             options[name] = quoted_word(str(text))
     if options.get("worker_command") is not None:
-        options["worker_command"] = " ".join(quoted_words(str(options["worker_command"])))
+        options["worker_command"] = " ".join(map(quoted_word, shlex.split(str(options["worker_command"]))))
 
     directives, shebang = given("job_extra_directives", []), str(given("shebang") or "")
     if not isinstance(directives, Mapping):  # the keeper adds the nodes to avoid

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
-from urllib.parse import urlsplit
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.clusters.keeper import follow
@@ -22,7 +21,7 @@ from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, StartsInTime, g
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
 from espnet3.parallel.kube.manifests import RUN
-from espnet3.parallel.kube.server import Server, events_of, is_going, log_of, sentence
+from espnet3.parallel.kube.server import Server, events_of, log_of, sentence
 from espnet3.parallel.kube.spec import cluster_spec, owner_of
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster, listed, not_there
 
@@ -32,7 +31,6 @@ _ATTEMPTS = 3  # to create a cluster, where the operator overlooks one (dask-kub
 _SHARE = 4  # of `start_timeout`, which one such attempt may take
 _DELETION = 60.0  # seconds that the operator has to let go of a deleted cluster
 _SHOWN = 3  # pods that a message describes one by one
-_END = 5.0  # seconds for the event loop of a cluster that could not start
 
 
 def start_kube(row: Backend, config: ParallelConfig) -> Any:
@@ -75,7 +73,7 @@ def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) ->
         return cls(**options)
     except BaseException as error:
         if cls.made is not None:
-            give_up_cluster(cls.made, _END)
+            give_up_cluster(cls.made)
         try:
             delete_cluster(server, name, run)
         except ParallelError as left:  # the guard goes on with it
@@ -131,15 +129,6 @@ class Pods(WorkerCluster):
             look = f"kubectl -n {self.server.namespace} get events"
             return not_there(f"DaskCluster {self.label}", "has no pod: a quota may be used up", look)
         return listed(shown, len(waiting) - len(shown))
-
-    def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Return whether the pod of a worker is gone or going, rather than its process alone."""
-        host = urlsplit(address).hostname
-        try:
-            there = [pod for pod in self.pods() if pod.get("status", {}).get("podIP") == host]
-        except ParallelError:  # without an answer: as if the worker were nothing but its process
-            return False
-        return all(is_going(pod) for pod in there)
 
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
         """Have as many workers as there is work for, with `adapt`."""

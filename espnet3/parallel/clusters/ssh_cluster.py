@@ -8,6 +8,7 @@ the remote side said before it failed is part of the message.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -16,19 +17,16 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import cycle
 from typing import Any
 
 import dask
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface, SpecCluster
 
-from espnet3.parallel.backends import Backend, load_cluster_class
+from espnet3.parallel.backends import PER_HOST, Backend, load_cluster_class
 from espnet3.parallel.backends.machine import SshHost, ssh_hosts, unreachable, worker_hosts
-from espnet3.parallel.backends.table import PER_HOST
-from espnet3.parallel.clusters.keeper import came_back
 from espnet3.parallel.clusters.options import own_scratch
-from espnet3.parallel.clusters.security import PRELOAD, RunCertificate, certificate_for
+from espnet3.parallel.clusters.security import PRELOAD, certificate_for
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import INHERITED, SPEC_MODULE, inherited_config
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay
@@ -143,13 +141,7 @@ class RemoteWorker(RemoteProcess):
     failure: str | None = None  # why it is given up
     trying = ""
     _again: asyncio.Task[None] | None = None
-    _turn = 0
     _wanted = True
-
-    @property
-    def turn_name(self) -> str:
-        """The worker's name: another for each session, as the scheduler may still hold the last."""
-        return f"{self.name}" if self._turn <= 1 else f"{self.name}.{self._turn}"
 
     async def start(self) -> None:
         """Start connecting in the background, so that the cluster does not wait for a host that is down."""
@@ -157,10 +149,11 @@ class RemoteWorker(RemoteProcess):
         self._again = asyncio.create_task(self._keep())
 
     async def _keep(self) -> None:
-        tries = 0
+        tries, turns = 0, itertools.count(1)
         while tries < _TRIES and self._wanted:
-            self._turn += 1
-            opts = {**self.spec["opts"], "name": self.turn_name}
+            # another name for each session, as the scheduler may still hold the last one's
+            turn = next(turns)
+            opts = {**self.spec["opts"], "name": f"{self.name}" if turn == 1 else f"{self.name}.{turn}"}
             try:
                 await self.open({"0": {**self.spec, "opts": opts}}, str(self.scheduler))
             except RemoteError as error:
@@ -200,28 +193,12 @@ def _tied(command: str) -> str:
 class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster, WorkerCluster):
     """The cluster; knows what keeps its workers. One that went away comes back by itself."""
 
-    certificate: RunCertificate | None = None
-
-    async def after_closing(self) -> None:
-        """Remove the run's certificate."""
-        if self.certificate is not None:
-            self.certificate.remove()
-
     def given_up(self) -> str | None:
         """Return why no worker will come, once every host is given up."""
         workers: list[Any] = list(self.workers.values())
         if workers and all(worker.failure for worker in workers):
             return "\n".join(str(worker.failure) for worker in workers)
         return None
-
-    def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Tell whether a lost worker went with its session; None: not known yet."""
-        for each in list(self.workers.values()):
-            remote: Any = each
-            mine = worker.split(".", maxsplit=1)[0] == remote.name
-            if mine and (worker != remote.turn_name or remote.ended.is_set()):
-                return True
-        return False if came_back(self, worker, address) else None
 
     def missing(self) -> str:
         """Return what is wrong with each host whose worker has not come."""
@@ -264,7 +241,7 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
 
     workers = {
         f"ssh-{n}": process(RemoteWorker, host, worker_class, worker_options)
-        for n, host in zip(range(config.n_workers), cycle(spread), strict=False)
+        for n, host in zip(range(config.n_workers), itertools.cycle(spread), strict=False)
     }
     scheduler = process(RemoteScheduler, hosts[0], "distributed.Scheduler", scheduler_options)
     try:

@@ -9,10 +9,9 @@ the one that broke. Of dask-cuda and asyncssh nothing undocumented is used. Load
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from collections.abc import Callable, Mapping
-from types import BuiltinMethodType, CodeType, MethodType
+from types import CodeType
 from typing import Any, NamedTuple
 
 SEEN = {
@@ -24,15 +23,6 @@ SEEN = {
     "tornado": "6.6.1",
 }
 """The version of each in which these names were last read."""
-
-
-def forget_closed_client() -> None:
-    """Clear Dask's current client if it is closed: a client restores the one before it, which may be closed by now."""
-    from distributed.client import _current_client
-
-    current = _current_client.get()
-    if current is not None and current.status == "closed":
-        _current_client.set(None)
 
 
 def pickled_as_by_dask(error: BaseException) -> bytes:
@@ -78,19 +68,17 @@ def interrupted_before_start(error: BaseException | None) -> bool:
     return isinstance(error, NameError) and error.name == "future"
 
 
-def slow_heartbeats(worker: Any, seconds: float) -> None:
-    """Reduce the heartbeats of a worker in this process to one in so many seconds, or as few as the scheduler wants.
+def worker_plugins(client: Any) -> list[bytes]:
+    """Return the plugins of a client's workers, pickled, in the order in which they were registered."""
+    scheduler: Any = getattr(client.cluster, "scheduler", None)
+    if hasattr(scheduler, "worker_plugins"):  # in this process
+        return _plugins(scheduler)
+    found: list[bytes] = client.run_on_scheduler(_plugins)
+    return found
 
-    The answer to a heartbeat sets the `callback_time` (milliseconds) anew.
-    """
-    heartbeat = worker.periodic_callbacks["heartbeat"]
-    send = heartbeat.callback
 
-    async def beat() -> None:
-        await send()
-        heartbeat.callback_time = max(heartbeat.callback_time, seconds * 1000)
-
-    heartbeat.callback = beat
+def _plugins(dask_scheduler: Any) -> list[bytes]:
+    return list(dask_scheduler.worker_plugins.values())
 
 
 def worker_arguments(command: str | None) -> frozenset[str]:
@@ -165,24 +153,19 @@ def code_with_file(pickler: Any, code: CodeType) -> tuple[Any, tuple[Any, ...]]:
     return make, (*args[:at], code.co_filename, *args[at + 1 :])
 
 
-# A worker's event loop draws every few seconds: `dask.sizeof` samples lists, comms add jitter. Between the seeding of
-# an item and its draws that would change the item's draws.
-_BESIDE_ITEMS = ("dask", "distributed", "tornado", "zict", "fsspec")
-_GLOBAL: Any = random.seed.__self__  # type: ignore[attr-defined]  # the generator behind the module's functions
-_PRIVATE: Any = random.Random()  # noqa: S311  # for samples and jitter, as Dask draws them now
-_PRIVATE.Random = random.Random  # the one other name that Dask uses of the module
-_looked_at: set[str] = set()
-
-
 def leave_random_to_items() -> None:
-    """Give the libraries that run beside items in this process, as far as they are loaded, a `random` of their own."""
-    for name in [name for name in sys.modules if name.startswith(_BESIDE_ITEMS) and name not in _looked_at]:
-        module = sys.modules.get(name)
-        if name.partition(".")[0] not in _BESIDE_ITEMS or module is None:
-            continue
-        _looked_at.add(name)
-        for attribute, value in list(vars(module).items()):
-            if value is random:
-                setattr(module, attribute, _PRIVATE)
-            elif isinstance(value, (MethodType, BuiltinMethodType)) and value.__self__ is _GLOBAL:
-                setattr(module, attribute, getattr(_PRIVATE, value.__name__))  # from random import choice
+    """Give Dask, where its event loop draws beside items of this process, random numbers of its own.
+
+    `dask.sizeof` samples lists, its comms and calls to workers add jitter: between the seeding of an item and its draws
+    that would change the item's draws.
+    """
+    from dask import sizeof
+    from distributed import utils_comm
+    from distributed.comm import core
+
+    modules: Any = sizeof, utils_comm, core
+    for module in modules:
+        module.random = _OF_DASK
+
+
+_OF_DASK = random.Random()  # noqa: S311  for samples and jitter, as Dask draws them now

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-_END = 5.0  # seconds for a start that was cut off to end
+_END = 5.0  # seconds for a start that was cut off, or an event loop, to end
 
 
 class LostWorkersStay:
@@ -58,6 +58,8 @@ class ClosesMore:
     Dask closes clusters when a program ends, also in a forked child, where the cluster is not the child's to close.
     """
 
+    certificate: Any = None  # of the run, removed at last
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.opened_in = os.getpid()
         super().__init__(*args, **kwargs)
@@ -73,6 +75,8 @@ class ClosesMore:
 
     async def after_closing(self) -> None:
         """Close what the workers needed; also after an error."""
+        if self.certificate is not None:
+            self.certificate.remove()
 
     async def _close(self) -> None:
         try:
@@ -102,7 +106,7 @@ def ignore_errors_of_loop(cluster: Any) -> None:
     cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
 
 
-def give_up_cluster(cluster: Any, seconds: float) -> None:
+def give_up_cluster(cluster: Any) -> None:
     """Stop the event loop of a cluster that is half started or half closed; Dask does not wait for it at exit.
 
     It has no runner yet where its start failed early, and no loop yet where Ctrl-C came while that started.
@@ -115,7 +119,7 @@ def give_up_cluster(cluster: Any, seconds: float) -> None:
         return
     ignore_errors_of_loop(cluster)
     try:
-        runner.stop(timeout=seconds)
+        runner.stop(timeout=_END)
     except TimeoutError:  # a task of Dask's did not take its end
         pass
 

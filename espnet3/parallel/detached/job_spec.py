@@ -22,7 +22,7 @@ from espnet3.parallel.errors import ConfigError, is_ours
 from espnet3.parallel.jobs.script import import_path, python_words
 from espnet3.parallel.ledger.errors import ValueTypeError, damaged
 from espnet3.parallel.ledger.files import read_json
-from espnet3.parallel.ledger.values import decode, encode
+from espnet3.parallel.ledger.lines import decode, encode
 from espnet3.parallel.messages import masked
 from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.records import Policy

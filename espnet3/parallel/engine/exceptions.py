@@ -7,6 +7,7 @@ import pickle
 import sys
 import traceback
 from contextlib import suppress
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -154,13 +155,9 @@ def pickle_error(error: BaseException | None) -> bytes | None:
     return None
 
 
-_UNICODE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
-_FILLED: tuple[type[BaseException], ...] = (SystemExit, StopIteration, SyntaxError, *_UNICODE)
-
-
+@dataclass
 class _Bare:
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    error: BaseException
 
     def __reduce__(self) -> Any:
         args = tuple(_plain(arg) for arg in self.error.args)
@@ -206,10 +203,6 @@ def load_error(blob: bytes | None) -> BaseException | None:
     for each in _chain(error):
         # Dask has them pickled without columns, so that carets would point anywhere
         each.__traceback__ = None
-        for kind in _FILLED:
-            if isinstance(each, kind):
-                with suppress(TypeError, ValueError):  # a subclass has taken other arguments
-                    kind.__init__(each, *each.args)
     return error  # type: ignore[no-any-return]  # pickle_error made the bytes of an exception
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import linecache
 import threading
+from collections.abc import Callable
 from inspect import currentframe
 from types import FrameType
+from typing import Any
 
 from espnet3.parallel.errors import ConfigError
 
@@ -28,7 +30,12 @@ class RunReachedError(BaseException):
 
 
 class _Thread(threading.local):
-    depth = 0
+    depth = 0  # of items that run for a driver
+    # as for `loop.on_a_worker`
+    report: Callable[[Any], None] | None = None
+    leave: Callable[[Any], None] | None = None
+    values: list[Any] | None = None  # results so far of the outermost `run_items`
+    loop: Any = None  # of the innermost `run_items`
 
 
 THREAD = _Thread()

@@ -12,48 +12,114 @@ The clock is read between steps, not between items, and steps grow until one tak
 the time budget: the code between two steps is no longer in the processor's caches after a few
 milliseconds of user code, and costs 20 to 40 µs.
 
-Of a step that has raised, a batch that was too large goes in halves, others one by one, with retries.
+Of a step that has raised, a batch that was too large goes in halves, others one by one, with retries. For a run folder
+`to_lines` then puts lines in the place of results.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+import traceback
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, spoilt_cuda
+from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, may_be_cudas, spoilt_cuda
 from espnet3.parallel.engine.inside import THREAD
 from espnet3.parallel.engine.seeding import seeded, turn
-from espnet3.parallel.engine.settling import Block, Call, WrongBatch, give_memory_back, is_too_large
 from espnet3.parallel.engine.watch import Report, Watch, late_in
-from espnet3.parallel.errors import add_note
-from espnet3.parallel.records import Policy
+from espnet3.parallel.errors import BatchLengthError, add_note
+from espnet3.parallel.messages import brief, counted
+from espnet3.parallel.records import ItemFailure, Policy
 
+if TYPE_CHECKING:
+    from espnet3.parallel.engine.blame import Loss
+    from espnet3.parallel.timing.recorder import ItemTimes
+
+KEEP = 0.01  # seconds: an item that took longer goes to disk at once, where outcomes do
 _QUICK, _SLOW = 1 / 16, 1 / 4  # of the time budget: a step that takes less grows, one that takes more shrinks
 # of a chunk's items: a first step holds no more of them, however many the last chunk's steps held
 _FIRST = 1 / 8
 _ASK_EVERY = 0.05  # seconds between calls of `interrupted`: each is a system call, out of the caches
+_NO_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}  # torch's and cupy's, tensorflow's
+# older torch, and its allocator of host memory; XLA; numba
+_WORDS = ("out of memory", "can't allocate memory", "RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY")
 
 
-class _Inside(threading.local):
-    report: Report | None = None  # as for `on_a_worker`
-    leave: Report | None = None
-    values: list[Any] | None = None  # results so far of the outermost `run_items`
-    loop: _Loop | None = None  # the innermost `run_items`
+@dataclass(slots=True)
+class Call:
+    """The function called per item, bound to its env; the same for all chunks of a run in one process."""
+
+    one: Callable[[Any], Any]
+    many: Callable[[list[Any]], Any] | None = None  # takes a list of items and returns as many results
+    most: int = sys.maxsize  # items of a batch that fit into this process's memory, as far as is known
+    mistake: BatchLengthError | None = None  # of `many`: no item's fault
+
+    def batch(self, items: list[Any]) -> list[Any]:
+        """Call `many`, and check the number of its results."""
+        assert self.many is not None
+        results = self.many(items)
+        if isinstance(results, Iterable) and not isinstance(results, (list, tuple, str, bytes, dict)):
+            results = list(results)
+        if not isinstance(results, (list, tuple)):
+            got = type(results).__name__
+        elif len(results) != len(items):
+            got = counted(len(results), "result")
+        else:
+            return list(results)
+        given = f"index ({brief(items[0])})" if len(items) == 1 else f"indices ({brief(items[0])}, ...)"
+        wrong = f"batch_forward was given {len(items)} {given} and returned {got}"
+        self.mistake = BatchLengthError(f"{wrong}; it must return one result per index, in their order")
+        raise self.mistake
 
 
-_INSIDE = _Inside()
+@dataclass(slots=True)
+class Block:
+    """The outcomes of the first `len(values)` items of a chunk."""
+
+    values: list[Any] = field(default_factory=list)  # in order; a failed item's place holds its `ItemFailure`
+    failed: list[int] = field(default_factory=list)  # positions of those
+    retries: int = 0
+    seconds: float = 0.0
+    cpu: float = 0.0  # seconds of all threads of this process
+    error: BaseException | None = None  # of the item after the last value, where the run must stop at it
+    stop: ItemFailure | None = None  # its record; None where `error` is the runner's own mistake
+    step: int = 1  # items that a step held at the end
+    loss: Loss | None = None  # of a worker, that the only item here has failed by
+    halved: int = 0  # times a batch did not fit into memory
+    steps: list[tuple[int, float]] = field(default_factory=list)  # items and seconds of each
+    worker: str = ""
+    times: ItemTimes | None = None  # the steps summed up, for a run folder
+
+    def take_error(self) -> BaseException:
+        """Return `error` and keep it no longer: it leads to frames that hold this block."""
+        error, self.error = self.error, None
+        assert error is not None
+        return error
+
+    def spoil(self, at: int, error: BaseException, index: Any, policy: Policy) -> bool:
+        """Make a result that cannot be kept a failure of its item; return whether the run stops there."""
+        failure = failure_of(error, index, 1, self.worker, cause="result")
+        if policy.on_error == "raise":
+            del self.values[at:]
+            self.failed = [each for each in self.failed if each < at]
+            self.error, self.stop = error, failure
+            return True
+        insort(self.failed, at)
+        self.values[at] = failure
+        return False
 
 
 def items_in_hand() -> Sequence[Any]:
     """Return the item or batch that this thread is inside; where runs are nested, the inner one's."""
-    loop = _INSIDE.loop
+    loop: _Loop | None = THREAD.loop
     if loop is None:
         return ()
     at = len(loop.block.values)
@@ -67,14 +133,14 @@ def on_a_worker(report: Report | None = None, replaced: bool = False) -> Iterato
     `report` ends this process with the items in progress, which took too long; where another one takes its place,
     also with those whose exception makes CUDA unusable in it.
     """
-    before = _INSIDE.report, _INSIDE.leave
+    before = THREAD.report, THREAD.leave
     THREAD.depth += 1
-    _INSIDE.report, _INSIDE.leave = report, report if replaced else None
+    THREAD.report, THREAD.leave = report, report if replaced else None
     try:
         yield
     finally:
         THREAD.depth -= 1
-        _INSIDE.report, _INSIDE.leave = before
+        THREAD.report, THREAD.leave = before
 
 
 Enter = Callable[[int, int], None]
@@ -95,28 +161,28 @@ def run_items(
     """Run items in order until they are done, the budget is spent, or one stops the run."""
     begin, cpu = time.perf_counter(), time.process_time()
     loop = _Loop(items, call, policy, worker, budget, interrupted, enter, singly, step, keep)
-    block, outer, outer_loop = loop.block, _INSIDE.values, _INSIDE.loop
+    block, outer, outer_loop = loop.block, THREAD.values, THREAD.loop
     # `outer` is not None: this call is made from within an item
-    _INSIDE.values, _INSIDE.loop = block.values if outer is None else outer, loop
+    THREAD.values, THREAD.loop = block.values if outer is None else outer, loop
     try:
         if policy.seed is None and policy.item_timeout is None:
             loop.run()
         else:
-            limit, report, watch = policy.item_timeout, _INSIDE.report, None
+            limit, report, watch = policy.item_timeout, THREAD.report, None
             if limit is not None and report is not None:
                 watch = Watch(loop, limit, report, outer)
             # the turn first: waiting for it does not make an item late
             with turn(policy.seed), seeded(policy.seed) as loop.seed_for, watch or nullcontext():
                 loop.run()
     finally:
-        _INSIDE.values, _INSIDE.loop = outer, outer_loop
+        THREAD.values, THREAD.loop = outer, outer_loop
     block.seconds, block.cpu = time.perf_counter() - begin, time.process_time() - cpu
     return block
 
 
 def _forked() -> None:
-    if _INSIDE.loop is not None:  # in a child that an item has forked the step ends with that item
-        _INSIDE.loop.end_step()
+    if THREAD.loop is not None:  # in a child that an item has forked the step ends with that item
+        THREAD.loop.end_step()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -336,19 +402,59 @@ class _Loop:
         # Ctrl-C reaches main threads alone; in any other thread a KeyboardInterrupt is the item's
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise error
-        # not its BatchLengthError: a run inside an item raises that, or the user
-        if isinstance(error, WrongBatch):
-            self.block.error = error.mistake
-            return True
-        return False
+        if error is not self.call.mistake:  # a run inside an item may raise such an error, too
+            return False
+        self.block.error = error
+        return True
 
     def _leave_spoilt(self, tried: _Attempt, n: int) -> None:
-        leave, at = _INSIDE.leave, len(self.block.values)
+        leave, at = THREAD.leave, len(self.block.values)
         if leave is not None and (note := spoilt_cuda(tried.error)):
             add_note(tried.error, note)  # `parallel_*` raise it as it is
             try:
                 pickling.dumps(self.block.values)
             except ANYTHING:  # results on the GPU, where the kernel of any of these items may have failed
                 at, n = 0, at + n
-            outer = None if _INSIDE.values is self.block.values else _INSIDE.values
+            outer = None if THREAD.values is self.block.values else THREAD.values
             leave(late_in(self.items, at, n, tried.seconds, outer, error=tried.error))
+
+
+# --- batches that do not fit into memory, and lines for a run folder ---
+
+
+def is_too_large(error: BaseException, policy: Policy) -> bool:
+    """Return whether a batch ran out of memory, and may be halved; with a seed, batches are of one item."""
+    if not policy.split_batches or policy.seed is not None:
+        return False
+    if isinstance(error, MemoryError) or _NO_MEMORY & {kind.__name__ for kind in type(error).__mro__}:
+        return True
+    return may_be_cudas(error) and any(word in describe_error(error)[1] for word in _WORDS)
+
+
+def give_memory_back(error: BaseException) -> None:
+    """Free what a batch held that was too large."""
+    traceback.clear_frames(error.__traceback__)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def to_lines(block: Block, positions: Sequence[int], items: Sequence[Any], policy: Policy) -> None:
+    """Put a line in the place of each result of a block, and sum up its times; failures stay as they are.
+
+    A result that JSON cannot hold is a failure of its item, with the cause "result"; trying again
+    would give another one like it.
+    """
+    from espnet3.parallel.ledger.lines import encode_line  # 20 ms that a first result need not wait for
+    from espnet3.parallel.timing.recorder import ItemTimes
+
+    block.times = ItemTimes.of_steps(block.steps)
+    failed = set(block.failed)
+    for k, value in enumerate(block.values):
+        if k in failed:
+            continue
+        try:
+            block.values[k] = encode_line(positions[k], items[k], value)
+        except Exception as error:  # a value's class may raise anything while it is looked at
+            if block.spoil(k, error, items[k], policy):
+                return

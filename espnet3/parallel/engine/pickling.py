@@ -61,7 +61,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
         if isinstance(obj, memoryview):  # cloudpickle would send its bytes, which are something else
             raise TypeError("cannot pickle a memoryview; bytes(...) of it can be sent")
         if type(obj) is functools.cached_property:  # holds a lock before Python 3.12
-            return _property, (obj.func, obj.attrname)
+            return functools.cached_property, (obj.func,), {"attrname": obj.attrname}
         reduced = super().reducer_override(obj)
         how = reduced_class(obj, reduced)
         if how is None:
@@ -172,12 +172,6 @@ def _leads_to(name: str, file: Any) -> bool:
 
 def _cached(func: Callable[..., Any], parameters: dict[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(func)
-
-
-def _property(func: Callable[[Any], Any], name: str | None) -> Any:
-    made: Any = functools.cached_property(func)
-    made.attrname = name
-    return made
 
 
 def _generic(name: str, qualname: str, module: str) -> Any:

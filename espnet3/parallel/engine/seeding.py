@@ -16,8 +16,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
-from espnet3.parallel.dask_compat import leave_random_to_items
-
 
 def item_seed(seed: int, index: Any) -> int:
     """Return a 64-bit seed from (seed, index) that depends on nothing else.
@@ -88,7 +86,6 @@ def seeded(seed: int | None) -> Iterator[Any]:
     if seed is None:
         yield None
         return
-    leave_random_to_items()
     late = _SeedAfterImport()
     before = random.getstate()
     numpy = sys.modules.get("numpy")

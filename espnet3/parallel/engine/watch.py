@@ -119,16 +119,13 @@ class Watch:
         if seen != self.seen:
             self.seen, self.since = seen, now
         elif now - self.since > self.limit:
-            return self._late(now - self.since)
+            frame = sys._current_frames().get(self.thread)
+            stack = "" if frame is None else stack_text(frame, ("espnet3.parallel.engine.",))[-_STACK:]
+            at, n = len(loop.block.values), loop.at_once
+            return late_in(loop.items, at, n, now - self.since, self.outer, stack)
         if not loop.ended and time.perf_counter() - loop.began > _LONGEST_STEP:
             loop.end_step()
         return None
-
-    def _late(self, seconds: float) -> Late:
-        frame = sys._current_frames().get(self.thread)
-        stack = "" if frame is None else stack_text(frame, ("espnet3.parallel.engine.",))[-_STACK:]
-        loop = self.loop
-        return late_in(loop.items, len(loop.block.values), loop.at_once, seconds, self.outer, stack)
 
 
 class _Watchman:

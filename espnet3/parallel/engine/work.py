@@ -14,13 +14,14 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from espnet3.parallel.engine.blame import Charges
+from espnet3.parallel.engine.loop import KEEP
 from espnet3.parallel.messages import brief
 
 BUDGET = 0.05  # seconds of work per chunk: long against a round trip (0.1 ms), short against a wait
-KEEP = 0.01  # seconds: an item that took longer goes to disk at once, where outcomes do
 SLACK = 1.5  # a chunk may take so many times as long as planned; then its tail goes to a free slot
 _LONGEST = 0.3  # seconds of work per chunk where there is much to do: fewer messages, for the same balance
 _QUICK = 0.005  # seconds per item up to which chunks may be that long: a dead worker's chunk is done again
@@ -36,23 +37,22 @@ _FLOOR = 0.0005  # seconds: chunks near the end get no shorter than this, the tr
 _WARM = 8.0  # an average over so many chunks
 _PATIENCE = 0.01  # seconds a chunk waits for a slow iterator before it goes with fewer items
 _UNCHANGING = (tuple, range)
+_NONE = Charges()
 _LEAST_AT_RISK = 64  # items: fewer are repeated sooner than sent one by one
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Items that travel together, with what is held against each of them (`blame.Charges`)."""
+    """Items that travel together."""
 
     start: int  # position of the first item in the dispatch order
     items: Sequence[Any]
-    suspect: bool = False  # they go one by one, in a process that does nothing else
-    deaths: int = 0  # a chunk with any, or with `late`, holds one item alone
-    late: int = 0
+    charges: Charges = _NONE  # against each item; with deaths or delays, a chunk holds one item alone
     n_bytes: int = 0  # when it was sent
 
     def part(self, at: int, end: int | None = None) -> Chunk:
-        """Return some of its items as a chunk of their own, with nothing held against them yet."""
-        return Chunk(self.start + at, self.items[at:end], self.suspect)
+        """Return some of its items as a chunk of their own."""
+        return Chunk(self.start + at, self.items[at:end], self.charges)
 
     def __lt__(self, other: Chunk) -> bool:
         return self.start < other.start
@@ -111,7 +111,7 @@ class Work:
         self._at_risk = at_risk
         self.order: array[int] | None = None
         self.suspects: deque[Chunk] = deque()
-        self._returned: list[Chunk] = []
+        self.returned: list[Chunk] = []  # that wait to be handed out again, as a heap
         self._next = 0
         self._iterator: Iterator[Any] | None = None
         self._sums: array[float] | None = None
@@ -133,7 +133,7 @@ class Work:
         """Work not handed out yet, in units; infinite while an iterator has not ended."""
         if self.total is None:
             return float("inf")
-        returned = sum(self.units(r) for r in self._returned)
+        returned = sum(self.units(r) for r in self.returned)
         if self._sums is None:
             return self.total - self._next + returned
         done = self._sums[self._next - 1] if self._next else 0.0
@@ -142,12 +142,7 @@ class Work:
     @property
     def empty(self) -> bool:
         """Whether all is handed out (a returned tail may change that)."""
-        return not (self._returned or self.suspects) and self.total is not None and self._next >= self.total
-
-    @property
-    def returned(self) -> bool:
-        """Whether returned items wait to be handed out again."""
-        return bool(self._returned)
+        return not (self.returned or self.suspects) and self.total is not None and self._next >= self.total
 
     def units(self, chunk: Chunk) -> float:
         """Return how much work a chunk is: its cost, or its number of items."""
@@ -159,7 +154,7 @@ class Work:
     def cap(self, most: int, chunks: int) -> int:
         """Return the most items of a chunk, where so many chunks may be out."""
         if self._sums is not None:  # of costs that are too low by far a chunk would hold all that is left
-            left = len(self._items) - self._next + sum(len(chunk.items) for chunk in self._returned)
+            left = len(self._items) - self._next + sum(len(chunk.items) for chunk in self.returned)
             most = min(most, left // max(1, chunks) + 1)
         if self._at_risk >= 1.0 or self.total is None:
             return most
@@ -173,12 +168,12 @@ class Work:
 
     def take(self, units: float, most: int, slots: int = 1) -> Chunk | None:
         """Hand out the next chunk, of at least one item; None if nothing is left."""
-        if self._returned:
-            chunk = heapq.heappop(self._returned)
+        if self.returned:
+            chunk = heapq.heappop(self.returned)
             count = min(self._count(chunk.start, units, most), len(chunk.items))
             if count < len(chunk.items):
-                heapq.heappush(self._returned, Chunk(chunk.start + count, chunk.items[count:]))
-                chunk = Chunk(chunk.start, chunk.items[:count])
+                heapq.heappush(self.returned, chunk.part(count))
+                chunk = chunk.part(0, count)
             return chunk
         if self.total is not None and self._next >= self.total:
             return None
@@ -237,16 +232,15 @@ class Work:
         """Take back items that did not run: a tail, or a lost worker's."""
         if not chunk.items:
             return
-        if chunk.suspect:
+        if chunk.charges.suspect:
             self.suspects.append(chunk)
         else:
-            heapq.heappush(self._returned, chunk)
+            heapq.heappush(self.returned, chunk)
 
-    def put_back_alone(self, chunk: Chunk, deaths: int) -> None:
+    def put_back_alone(self, chunk: Chunk) -> None:
         """Take back items that must go one by one, each by itself in a process."""
-        self.suspects.extend(
-            Chunk(chunk.start + k, chunk.items[k : k + 1], True, deaths) for k in range(len(chunk.items))
-        )
+        chunk.charges = replace(chunk.charges, suspect=True)
+        self.suspects.extend(chunk.part(k, k + 1) for k in range(len(chunk.items)))
 
 
 class Sizer:

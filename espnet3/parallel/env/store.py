@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.engine.exceptions import describe_error, stack_text
@@ -25,6 +24,9 @@ from espnet3.parallel.engine.watch import AwakeClock
 from espnet3.parallel.env.injection import name_of
 from espnet3.parallel.errors import EnvTypeError, SignatureError, WorkerSetupError
 from espnet3.parallel.messages import brief
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SetupFn = Callable[[], dict[str, Any]]
 
@@ -151,6 +153,8 @@ class Adding:
 
 def seen_as(folder: str | Path, given: str | Path) -> Path:
     """Return a folder by the path that a user gave, where that leads to it from this process's working directory."""
+    from pathlib import Path  # workers start sooner without it
+
     return Path(given if os.path.abspath(given) == os.path.abspath(folder) else folder)
 
 

@@ -13,17 +13,18 @@ from espnet3.parallel.base_runner import BaseRunner, call_runner
 from espnet3.parallel.checks import Fits, argument
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env.injection import name_of
-from espnet3.parallel.env.store import Adding, SetupFn, check_setup
 from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown
 from espnet3.parallel.parallel import active_config, before_loading
 from espnet3.parallel.provenance import FUNCTION
-from espnet3.parallel.records import ItemFailure, RunSummary
 from espnet3.parallel.runner.arguments import check_indices
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from espnet3.parallel.env.store import SetupFn
+    from espnet3.parallel.records import ItemFailure, RunSummary
 
 
 class Given(EnvironmentProvider):
@@ -35,6 +36,9 @@ class Given(EnvironmentProvider):
 
     def make_worker_setup_fn(self) -> SetupFn:
         """Return a function that workers know, which takes the env along: less to pickle than a provider's."""
+        # workers are starting meanwhile, as in all functions below
+        from espnet3.parallel.env.store import Adding
+
         return Adding(dict, self.config or {})
 
 
@@ -122,7 +126,8 @@ def _run(
     item_cost: Callable[[Any], float] | None,
     options: dict[str, Any],
 ) -> Any:
-    from espnet3.parallel.env.calls import unwrapped  # workers are starting meanwhile, as below
+    from espnet3.parallel.env.calls import unwrapped
+    from espnet3.parallel.env.store import check_setup
 
     while isinstance(fn, functools.partial) and not fn.args:
         more = {**fn.keywords, **more}
@@ -186,16 +191,20 @@ class ResultList(list[Any]):
     @property
     def failures(self) -> list[ItemFailure]:
         """The records of the failed items, in order."""
+        from espnet3.parallel.records import ItemFailure
+
         return [value for value in self if isinstance(value, ItemFailure)]
 
     @property
     def ok(self) -> list[Any]:
         """The results of the other items, in order."""
+        from espnet3.parallel.records import ItemFailure
+
         return [value for value in self if not isinstance(value, ItemFailure)]
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame, as `Results.to_pandas` does."""
-        from espnet3.parallel.ledger.results import table  # only needed here
+        from espnet3.parallel.ledger.merge import table  # only needed here
 
         return table(zip(self.items, self, strict=True), bool(self.failures))
 
@@ -205,19 +214,9 @@ def called(item: Any, function: Callable[..., Any], arguments: Mapping[str, Any]
     return function(item, **arguments)
 
 
-# Configuration and number of the last call, and what they mean together
-_ASKED: list[Any] = [None, None, None]
-
-
 def _config(parallel: Any, n_workers: Any) -> ParallelConfig:
     config = active_config() if parallel is None else ParallelConfig.parse(parallel)
-    if n_workers is None:
-        return config
-    given, number, found = _ASKED
-    if given is not config or number is not n_workers:
-        found = replace(config, n_workers=n_workers)
-        _ASKED[:] = config, n_workers, found
-    return found  # type: ignore[no-any-return]  # a ParallelConfig
+    return config if n_workers is None else replace(config, n_workers=n_workers)
 
 
 def _check_names(fn: Any, more: Mapping[str, Any]) -> None:

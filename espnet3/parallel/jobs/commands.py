@@ -26,15 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from espnet3.parallel.backends.scheduler import (
-    HELD,
-    NOT_KNOWN,
-    WAITING,
-    JobAnswer,
-    JobView,
-    Known,
-    Scheduler,
-)
+from espnet3.parallel.backends.scheduler import NOT_KNOWN, JobAnswer, JobView, Known, Meaning, Scheduler
 from espnet3.parallel.errors import ConfigError, SubmissionError
 
 logger = logging.getLogger(__name__)
@@ -50,7 +42,7 @@ _MOMENT = 0.05  # seconds within which jobs that are to be cancelled share a com
 _IN_ONE = 500  # jobs that one command cancels at most
 _AGAIN = 1.0  # seconds until a task is cancelled once more
 _NO_OUTPUT = re.compile(r"^ended\.|\.(?:json|sh|sub|log)$")  # notes and scripts, and HTCondor's log of events
-_TO_COME = JobView(WAITING, "not materialized yet")
+_TO_COME = JobView(Meaning.WAITING, "not materialized yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +191,7 @@ class Listing:
         if element in self.views:
             view = self.views[element]
             whole = self.views.get(scheduler.cancel.format(job=job)) if index else None
-            held = whole is not None and whole.meaning == HELD and view.meaning == WAITING
+            held = whole is not None and whole.meaning is Meaning.HELD and view.meaning is Meaning.WAITING
             return JobAnswer.of(whole if held and whole is not None else view)
         if index and int(index) >= self.to_come.get(job, int(index) + 1):
             return JobAnswer.of(_TO_COME)
@@ -379,23 +371,21 @@ class JobsToCancel:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._batches: dict[tuple[str, ...], tuple[dict[str, Sequence[str]], asyncio.Task[None]]] = {}
+        self._jobs: dict[str, Sequence[str]] = {}  # of the next command, with their names
+        self._done: asyncio.Task[None] | None = None  # once that has run
 
     async def cancel(self, job: Any) -> None:
         """Cancel a job of the cluster, if it was submitted; accept that it has ended already."""
         if not job.job_id:
             return
-        key = tuple(shlex.split(job.cancel_command))
-        if key not in self._batches:
-            jobs: dict[str, Sequence[str]] = {}
-            self._batches[key] = jobs, asyncio.get_running_loop().create_task(self._cancel(key, jobs))
-        jobs, done = self._batches[key]
-        jobs[job.job_id] = job.names
-        await asyncio.shield(done)
+        if self._done is None:
+            self._done = asyncio.get_running_loop().create_task(self._cancel(shlex.split(job.cancel_command)))
+        self._jobs[job.job_id] = job.names
+        await asyncio.shield(self._done)
 
-    async def _cancel(self, command: tuple[str, ...], jobs: dict[str, Sequence[str]]) -> None:
+    async def _cancel(self, command: list[str]) -> None:
         await asyncio.sleep(_MOMENT)
-        del self._batches[command]  # later jobs go into the next batch
+        jobs, self._jobs, self._done = self._jobs, {}, None  # later jobs go into the next batch
         left = await in_thread(_cancel_in_time, self._scheduler, command, jobs)
         if left.foreign or left.refused:
             by_hand = f". Cancel them with: {shlex.join([*command, *left.refused])}" if left.refused else ""
@@ -404,7 +394,7 @@ class JobsToCancel:
             )
 
 
-def _cancel_in_time(scheduler: Scheduler, command: Sequence[str], jobs: Named) -> NotCancelled:
+def _cancel_in_time(scheduler: Scheduler, command: list[str], jobs: Named) -> NotCancelled:
     end = time.monotonic() + AT_END
 
     def ask(words: list[str]) -> Said:

@@ -3,7 +3,8 @@
 #!shell         an option of the block, else the site's setting (`asked`)
 directives      dask-jobqueue's own, and `shell_directive`; `avoiding` joins nodes, `output_problems` looks for folders
 prologue        the user's own lines, in the user's own shell
-command         our lines, as that shell reads them (`commands`), with the words of the interpreter (`python_words`)
+command         our lines, as that shell reads them (`commands`), with the words of the interpreter (`python_words`);
+                each word is quoted (`quoted_word`): `$NAME` is still expanded on the node, nothing else is
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 from espnet3.parallel.backends import Backend
 from espnet3.parallel.backends.backend import asked, parameters
-from espnet3.parallel.backends.job_text import clock, walltime_seconds
+from espnet3.parallel.backends.check import clock, walltime_seconds
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.errors import ConfigError
 
@@ -30,6 +31,7 @@ from espnet3.parallel.errors import ConfigError
 Make = Callable[..., Any]
 _OTHER_SHELLS = ("csh", "tcsh", "fish")  # read neither `export NAME=value` nor `$((1 + 2))`
 _PATH = "PYTHONPATH"
+_VARIABLE = r"(\$(?:[A-Za-z0-9_]+|\{[A-Za-z0-9_]+\}))"
 _VARIABLE_PART = re.compile(r"[%$]")
 PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that no shell or scheduler expands
 # a directive is cut there, or the scheduler puts something in its place
@@ -54,6 +56,15 @@ def python_words(row: Backend, options: Mapping[str, Any], cwd: str) -> list[str
     first, *others = [given] if os.path.exists(os.path.join(cwd, given)) else shlex.split(given)
     first = os.path.expanduser(first)
     return [first if os.sep not in first or first.startswith("$") else os.path.join(cwd, first), *others]
+
+
+def quoted_word(text: str) -> str:
+    """Return text as one word of a shell, in which only variables such as `$TMPDIR` and `${USER}` are expanded."""
+    if shlex.quote(text) == text:
+        return text
+    parts = re.split(_VARIABLE, text)
+    parts[::2] = [re.sub(r'([\\"$`])', r"\\\1", part) for part in parts[::2]]  # between the variables
+    return f'"{"".join(parts)}"'
 
 
 def _shell(scheduler: Scheduler, script: str) -> str:

@@ -2,10 +2,10 @@
 
 In: an index list, and lines of outcomes. Out: a folder, and the merged results read from it.
 
-`values.py` and `lines.py` hold the format of a result, `identity.py` the sameness of two runs; `folder.py` opens a
-folder and serves the driver in it, `split.py` has the driver's own files; `scan.py` reads the files of all
-sessions, `merge.py` puts them in order and proves them, `results.py` reads the merged ones lazily; `lease.py` keeps a
-second driver out. Nothing here knows how the items are run.
+`lines.py` holds the format of an outcome, `identity.py` the sameness of two runs; `folder.py` opens a folder and serves
+the driver in it; `split.py` writes a session's own files and reads those of all sessions, `merge.py` puts them in
+order, proves them, and reads the merged ones lazily; `lease.py` keeps a second driver out. Nothing here knows how the
+items are run.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from espnet3.parallel.ledger.merge import check_receipt
-    from espnet3.parallel.ledger.results import Results
+    from espnet3.parallel.ledger.merge import Results, check_receipt
 
 __all__ = ["Results", "check_receipt"]
-_HOME = {"Results": "results", "check_receipt": "merge"}  # imported when used: a detached job needs neither
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+def __getattr__(name: str) -> Any:  # imported when used: a detached job needs neither
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"{__name__}.merge"), name)

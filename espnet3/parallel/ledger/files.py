@@ -112,9 +112,9 @@ class Draft:
         """Append to the content."""
         write_all(self._fd, data)
 
-    def opened(self) -> BinaryIO:
+    def opened(self, buffering: int = -1) -> BinaryIO:
         """Return the draft as a binary file, to be closed before `commit`; the draft stays open."""
-        return open(self._fd, "wb", closefd=False)
+        return open(self._fd, "wb", buffering, closefd=False)
 
     def sync(self) -> None:
         """Have the disk hold the content."""
@@ -236,7 +236,7 @@ def read_json(path: str | os.PathLike[str], like: type | None = None, *, own: bo
     if not isinstance(value, dict):
         raise DamagedFolderError(f"{path} is damaged: it holds a {type(value).__name__}, not an object")
     for name, kind in _types_of(like).items() if like is not None else ():
-        if name in value and not _is_of(value[name], kind):
+        if name in value and not is_of(value[name], kind):
             what = kind if get_args(kind) else getattr(kind, "__name__", kind)
             raise DamagedFolderError(
                 f"{path} is damaged: its {name!r} is {shown(value[name])}, not of type {what}"
@@ -274,21 +274,22 @@ def read_or_none(path: Path, like: type | None = None) -> dict[str, Any] | None:
 _types_of: Callable[[Any], dict[str, Any]] = lru_cache(get_type_hints)
 
 
-def _is_of(value: Any, kind: Any) -> bool:
+def is_of(value: Any, kind: Any) -> bool:
+    """Return whether a value read from JSON is of a type; a dataclass is an object with its fields."""
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin is Any or origin is Sequence:  # items are written in a form of their own
         return True
     if origin is Literal:
         return value in inner
     if origin in (Union, UnionType):
-        return any(_is_of(value, each) for each in inner)
+        return any(is_of(value, each) for each in inner)
     if origin in (int, float):
         number = isinstance(value, int) or (origin is float and isinstance(value, float))
         return number and type(value) is not bool and abs(value) < _HUGE  # false for NaN
     if is_dataclass(origin) or is_typeddict(origin):
         types = _types_of(origin)
         if not isinstance(value, dict) or not all(
-            _is_of(one, types.get(name, Any)) for name, one in value.items()
+            is_of(one, types.get(name, Any)) for name, one in value.items()
         ):
             return False
         try:
@@ -298,7 +299,7 @@ def _is_of(value: Any, kind: Any) -> bool:
     if not isinstance(value, origin):
         return False
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return all(_is_of(one, inner[-1]) for one in values) if inner else True
+    return all(is_of(one, inner[-1]) for one in values) if inner else True
 
 
 class Appender:

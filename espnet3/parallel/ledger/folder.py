@@ -10,7 +10,6 @@ import shutil
 import uuid
 import warnings
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -36,15 +35,19 @@ from espnet3.parallel.ledger.identity import Identity, changed_packages, changes
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure, index_json
 from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
-from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted, scan_splits
 from espnet3.parallel.ledger.split import (
     DONE,
     ERRORS,
+    FAILED,
+    LEFT,
+    OK,
     RESULTS,
     SESSION,
     SPEC,
     SPLIT,
+    Counted,
     SplitWriter,
+    scan_splits,
     split_folders,
 )
 from espnet3.parallel.messages import masked
@@ -72,9 +75,8 @@ class OpenRun(Counted):
     plan: dict[str, Any]  # how the work was cut when the folder was new
 
     def __post_init__(self) -> None:
-        self._kind, plan = (SESSION, {"plan": self.plan}) if SHARDS in self.plan else (SPLIT, {})
-        # finished shards can be reused only by a run that is cut the same way; noted here in case run.json is lost
-        spec = {"schema": SCHEMA, "run_id": self.run_id, "indices": self.items_sha256, **plan}
+        self._kind = SESSION if SHARDS in self.plan else SPLIT
+        spec = {"schema": SCHEMA, "run_id": self.run_id, "indices": self.items_sha256}
         self.split = SplitWriter(self.path, spec, self._kind)
         scan = scan_splits(self.path, self.items, self.items_sha256, kind=self._kind)
         self._events = Appender(self.path / EVENTS)
@@ -87,13 +89,8 @@ class OpenRun(Counted):
         """Return the positions still to be computed, in order: a range where that is all of them."""
         if not self.ok and (retry_failed or not self.failed):
             return range(len(self.state))
-        found = array("q")
-        for value in (LEFT, FAILED) if retry_failed else (LEFT,):
-            at = self.state.find(value)
-            while at >= 0:
-                found.append(at)
-                at = self.state.find(value, at + 1)
-        return array("q", sorted(found)) if retry_failed else found
+        wanted = b"[%b]" % bytes([LEFT, FAILED] if retry_failed else [LEFT])
+        return array("q", (each.start() for each in re.finditer(wanted, self.state)))
 
     def resuming(self, left: int) -> str:
         """Return the line to print: "resuming: 6 000 done, 4 000 left"; empty for a new run."""
@@ -216,10 +213,6 @@ class _Indices(TypedDict, total=False):
     shown: list[str]
 
 
-class _Plan(TypedDict, total=False):
-    shards: list[int]
-
-
 class _RunFile(TypedDict, total=False):
     schema: int
     created: str
@@ -227,18 +220,13 @@ class _RunFile(TypedDict, total=False):
     provider: dict[str, str | None]
     indices: _Indices
     policy: dict[str, Any]
-    plan: _Plan
+    plan: dict[str, list[int]]
     contents: dict[str, str]
     code: dict[str, dict[str, Any]]
     packages: dict[str, str]
     origin: dict[str, Any]
     history: list[Any]
     aside: str | None  # the folder of the run that this one has replaced
-
-
-class _SessionFile(TypedDict, total=False):
-    indices: str
-    plan: _Plan
 
 
 def open_run(
@@ -282,7 +270,7 @@ def _open(
             raise ChangedRunError(str(path), differs)
         before = _begin_anew(path) or before
         moved, old, differs = before or moved, {}, []
-    plan = _plan_to_keep(old or _said_by_sessions(path), identity)
+    plan = _plan_to_keep(old, identity)
     if plan is None and differs:
         moved = set_aside(path) or moved
     plan = identity.plan if plan is None else plan
@@ -329,18 +317,10 @@ def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list
         return []
     texts = [index_json(item).decode() for item in was] if isinstance(was, range) else was
     present = [index_json(item).decode() for item in items]
-    missing = Counter(texts) - Counter(present)
-    if missing:
-        return [text for text in texts if text in missing]
-    rest = iter(present)
-    return [] if all(any(text == each for each in rest) for text in texts) else None
-
-
-def _said_by_sessions(path: Path) -> dict[str, Any]:
-    for session in reversed(split_folders(path, SESSION)):
-        if (said := read_or_none(session / SPEC, _SessionFile)) is not None:
-            return {"plan": said.get("plan"), "indices": {"sha256": said.get("indices")}}
-    return {}
+    rest, known = iter(present), set(present)
+    if all(text in rest for text in texts):  # each after the one before
+        return []
+    return [text for text in texts if text not in known] or None
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import sys
 from argparse import Namespace
+from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
@@ -12,7 +15,9 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.lines import describe_indices, list_shown
+from espnet3.parallel.ledger.errors import ValueTypeError
+from espnet3.parallel.ledger.lines import index_json
+from espnet3.parallel.messages import brief
 from espnet3.parallel.provenance.content import Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
 from espnet3.parallel.provenance.reach import changed_parts, code_of, shortened
@@ -22,6 +27,8 @@ from espnet3.parallel.provenance.shown import differences, package_versions, sho
 _BLOCKS = frozenset({"parallel", "runner"})
 _NUMBERS = frozenset({"num_workers", "n_workers", "prefetch", "prefetch_factor", "devices", "device"})
 _DEVICE = re.compile(r"(auto|cpu|cuda|gpu|mps|xpu|hip)(:\d+)?")
+_CHUNK = 1 << 16  # indices that are hashed at a time
+_SHOWN = 3  # indices of a list that are written out
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +180,65 @@ def changed_packages(old: dict[str, Any], new: Identity) -> list[str]:
     """Return the packages whose version has changed since the run of a `run.json` began: "name old -> new"."""
     was = old.get("packages") or {}
     return [f"{name} {was[name]} -> {now}" for name, now in new.packages.items() if was.get(name, now) != now]
+
+
+# --- index lists ---
+
+
+def hash_indices(items: Sequence[Any]) -> str:
+    """Return a hash of the indices and their order; a range and the equal list have the same."""
+    if (digest := _hash_integers(items)) is not None:
+        return digest
+    plain = hashlib.sha256(b"json\n")
+    for at, item in enumerate(items):
+        plain.update(_held(at, item) + b"\n")
+    return plain.hexdigest()
+
+
+def _held(at: int, item: Any) -> bytes:
+    try:
+        return index_json(item)
+    except ValueTypeError as error:
+        kind, why = type(item).__qualname__, error.problem.partition(":")[0]  # without the advice for results
+        raise ValueTypeError(
+            f"indices[{at}] = {brief(item, 80)}",
+            f"({kind}) cannot be an index of a run folder, a set of JSON files: give numbers, text, lists or dicts of "
+            f"them, such as range(len(items)), and keep the objects in the env ({error.where} {why})",
+        ) from None
+
+
+def _hash_integers(items: Sequence[Any]) -> str | None:
+    digest = hashlib.sha256(b"int64\n")
+    numpy = sys.modules.get("numpy")
+    for at in range(0, len(items), _CHUNK):
+        part = items[at : at + _CHUNK]
+        if not isinstance(part, range):
+            others = set(map(type, part)) - {int}
+            if others and (numpy is None or not all(issubclass(kind, numpy.integer) for kind in others)):
+                return None
+        try:
+            numbers = array("q", part)
+        except OverflowError:
+            return None
+        digest.update(numbers)
+    return digest.hexdigest()
+
+
+def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
+    """Describe an index list for `run.json`: count, hash, its ends for people, and the numbers of a range."""
+    n = len(items)
+    ends = [
+        _held(at, items[at]).decode() for at in sorted({*range(min(n, _SHOWN)), *range(max(0, n - 1), n)})
+    ]
+    whole = {"range": [items.start, items.stop, items.step]} if isinstance(items, range) else {}
+    return {"count": n, "sha256": hash_indices(items), "shown": ends, **whole}
+
+
+def list_shown(indices: dict[str, Any]) -> str:
+    """Return the text of a list that `describe_indices` has described, for messages."""
+    ends = indices.get("shown") or []
+    count = indices.get("count")
+    if not ends:
+        return f"{count} indices"
+    text = ", ".join(ends) if len(ends) == count else f"{', '.join(ends[:-1])} ... {ends[-1]}"
+    return f"{count} indices ({text if len(text) <= 120 else text[:117] + '...'})"

@@ -1,38 +1,57 @@
-"""One outcome as one line: written by workers, appended by the driver, checked without parsing it; and index lists.
+"""One outcome as one line: written by workers, appended by the driver, checked without parsing it.
 
     {"n":5,"index":5,"result":...,"crc":1234567890}
     {"n":6,"index":6,"failure":{"cause":"error",...},"crc":1234567890}
 
 `n` is the position in the run's index list, `crc` the CRC-32 of the line's bytes before `,"crc"`. A
 quote inside a JSON string is escaped, so the last `,"crc":` of a line is the line's own.
+
+Index and result are strict JSON, both ways: other values are tagged, or an error with their place.
+Plain values are exactly of type `str`, `int`, `bool`, `None`, finite `float`, `list`, and `dict` with string keys.
+Everything else is written as an object with a `__type__`:
+
+    float       nan, inf, -inf               {"__type__": "float", "value": "nan"}
+    bytes, bytearray                         {"__type__": "bytes", "base64": ...}
+    tuple                                    {"__type__": "tuple", "items": [...]}
+    pathlib.Path, pathlib.PurePath           {"__type__": "path", "value": "a/b"}
+    dict        other keys, or "__type__"    {"__type__": "dict", "items": [[key, value], ...]}
+    numpy scalar                             {"__type__": "numpy.scalar", "dtype": "float32", "value": 0.5}
+    numpy array up to 64 KiB                 {"__type__": "numpy.array", "dtype": "<f4", "shape": [3],
+                                              "base64": ...}
+    torch tensor up to 64 KiB                {"__type__": "torch.tensor", "dtype": "float32", "shape": [3],
+                                              "base64": ...}
+
+A tensor comes back in main memory and without its gradient.
+
+Subclasses (a namedtuple, an IntEnum, an OrderedDict) are refused: they would come back as something else. So are text
+that UTF-8 cannot hold (lone surrogates), and numbers of more digits than Python reads (4,300).
+
+A file may come from anywhere: a tagged value that was read is written again, and must be the same. So only types that
+are written here come back, and an array or tensor holds the bytes of its line, of a kind without pointers.
 """
 
 from __future__ import annotations
 
-import hashlib
+import base64
+import importlib
 import json
+import math
+import pathlib
+import re
 import sys
-from array import array
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any, NoReturn
 from zlib import crc32
 
-from espnet3.parallel.ledger.errors import ValueTypeError, damaged
-from espnet3.parallel.ledger.values import from_json, to_json
+from espnet3.parallel.ledger.errors import LedgerError, ValueTypeError, damaged
+from espnet3.parallel.ledger.files import is_of
 from espnet3.parallel.messages import brief
 from espnet3.parallel.records import ItemFailure
 
 DAMAGED = -1
 _SHORT = 1 << 63  # a number below it is written as it is
-_CHUNK = 1 << 16  # indices that are hashed at a time
-_SHOWN = 3  # indices of a list that are written out
 _DIGITS = 18  # of a position; more are damage, and take time to read
-_FIELDS: dict[str, tuple[type, ...]] = {  # of a failure, in the order of an ItemFailure's
-    **dict.fromkeys(("type", "message", "traceback"), (str,)),
-    "attempts": (int,),
-    **dict.fromkeys(("worker", "cause"), (str,)),
-    "seconds": (float, int, type(None)),
-}
 
 
 def encode_line(position: int, index: Any, value: Any) -> bytes:
@@ -44,11 +63,6 @@ def encode_line(position: int, index: Any, value: Any) -> bytes:
             head = b'{"n":%d,"index":%b,"result":%b' % (position, index_json(index), to_json(value))
         except ValueTypeError as error:
             raise ValueTypeError(error.where, error.problem, index) from None
-    return b'%b,"crc":%d}\n' % (head, crc32(head))
-
-
-def sealed(head: bytes) -> bytes:
-    """Return a line from all of it that stands before its checksum."""
     return b'%b,"crc":%d}\n' % (head, crc32(head))
 
 
@@ -67,7 +81,8 @@ def encode_failure(position: int, failure: ItemFailure) -> bytes:
     if failure.seconds is not None:
         facts["seconds"] = round(failure.seconds, 6)
     outcome = to_json(facts, "failure")
-    return sealed(b'{"n":%d,"index":%b,"failure":%b' % (position, index_json(failure.index), outcome))
+    head = b'{"n":%d,"index":%b,"failure":%b' % (position, index_json(failure.index), outcome)
+    return b'%b,"crc":%d}\n' % (head, crc32(head))
 
 
 def record_of(line: bytes, file: object, number: int) -> dict[str, Any]:
@@ -82,12 +97,12 @@ def failure_of(line: bytes, file: object, number: int) -> ItemFailure:
     """Return the record of a failed item from its line, of a split or in the merged file."""
     record = record_of(line, file, number)
     facts = record.get("failure", record)
-    found = facts if type(facts) is dict else {}
-    wrong = [name for name, kinds in _FIELDS.items() if type(found.get(name)) not in kinds]
-    if wrong:
-        raise damaged(file, number, ValueError(f"a failure has no right {', '.join(wrong)}"))
-    values: list[Any] = [found.get(name) for name in _FIELDS]
-    return ItemFailure(record["index"], *values)
+    if type(facts) is dict:
+        said = {**facts, "error_type": facts.get("type"), "index": record["index"]}
+        values: dict[str, Any] = {field.name: said.get(field.name) for field in fields(ItemFailure)}
+        if is_of(values, ItemFailure):
+            return ItemFailure(**values)
+    raise damaged(file, number, ValueError("it has not the fields of a failure"))
 
 
 def index_json(index: Any) -> bytes:
@@ -136,62 +151,309 @@ def split_line(line: bytes) -> tuple[bytes, bytes]:
     return line[begin:end], line[outcome : line.rindex(b',"crc":')]
 
 
-def hash_indices(items: Sequence[Any]) -> str:
-    """Return a hash of the indices and their order; a range and the equal list have the same."""
-    if (digest := _hash_integers(items)) is not None:
-        return digest
-    plain = hashlib.sha256(b"json\n")
-    for at, item in enumerate(items):
-        plain.update(_held(at, item) + b"\n")
-    return plain.hexdigest()
+# --- values ---
+
+MAX_ARRAY_BYTES = 64 << 10  # a line stays something that `less` and `jq` can show
+_MAX_DEPTH = 100  # far below what any reader's stack holds
+_HOOK = "or write it in a writer hook (open_writers, write_record)"
+_NO_ENCODING = f"which a line of JSON cannot hold: return numbers, text, lists and dicts, {_HOOK}"
+_TAG = "__type__"
+_SCALARS = frozenset({str, int, bool, type(None), float})
+_STRINGS = frozenset({str})
+_PATH = type(pathlib.Path())
+_PURE_PATH = type(pathlib.PurePath())
+# that of a JSONEncoder, which makes one for each value: a third of the time
+_chunks = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+    None, json.JSONEncoder().default, json.encoder.encode_basestring, None, ":", ",", False, False, False
+)
 
 
-def _held(at: int, item: Any) -> bytes:
-    try:
-        return index_json(item)
-    except ValueTypeError as error:
-        kind, why = type(item).__qualname__, error.problem.partition(":")[0]  # without the advice for results
-        raise ValueTypeError(
-            f"indices[{at}] = {brief(item, 80)}",
-            f"({kind}) cannot be an index of a run folder, a set of JSON files: give numbers, text, lists or dicts of "
-            f"them, such as range(len(items)), and keep the objects in the env ({error.where} {why})",
-        ) from None
+def _dumps(value: Any) -> str:
+    return "".join(_chunks(value, 0))
 
 
-def _hash_integers(items: Sequence[Any]) -> str | None:
-    digest = hashlib.sha256(b"int64\n")
-    numpy = sys.modules.get("numpy")
-    for at in range(0, len(items), _CHUNK):
-        part = items[at : at + _CHUNK]
-        if not isinstance(part, range):
-            others = set(map(type, part)) - {int}
-            if others and (numpy is None or not all(issubclass(kind, numpy.integer) for kind in others)):
-                return None
+def to_json(value: Any, where: str = "result") -> bytes:
+    """Return a value as one line of strict JSON, without the line's end."""
+    if value is None:
+        return b"null"
+    if type(value) in _SCALARS or _is_plain(value, 0):
         try:
-            numbers = array("q", part)
-        except OverflowError:
-            return None
-        if sys.byteorder == "big":
-            numbers.byteswap()
-        digest.update(numbers)
-    return digest.hexdigest()
+            return _dumps(value).encode()
+        except ValueError:
+            pass  # nan or inf: the slow way tags or refuses it
+    return _dumps(encode(value, where, 0)).encode()
 
 
-def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
-    """Describe an index list for `run.json`: count, hash, its ends for people, and the numbers of a range."""
-    n = len(items)
-    ends = [
-        _held(at, items[at]).decode() for at in sorted({*range(min(n, _SHOWN)), *range(max(0, n - 1), n)})
+def from_json(data: bytes, file: object = "", line: int = 0) -> Any:
+    """Return the value that `to_json` was given."""
+    try:
+        text = data.decode()
+        plain = _loads(text)
+        # a quote inside a JSON string is escaped: a tag has these bytes, or escaped letters
+        return _decoded(plain, 0) if '"__type__"' in text or "\\u" in text else plain
+    except _NOT_WRITTEN as error:
+        raise damaged(file, line, error) from error
+
+
+def decode(value: Any, file: object = "") -> Any:
+    """Return the value that `encode` was given; other data is a `DamagedFolderError` that names the file."""
+    try:
+        return _decoded(value, 0)
+    except _NOT_WRITTEN as error:
+        raise damaged(file, 0, error) from error
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if depth >= _MAX_DEPTH or not (kind is list or (kind is dict and _is_object(value))):
+        return False
+    inner = value if kind is list else value.values()
+    # the first at the speed of C for a list of numbers
+    return _SCALARS.issuperset(map(type, inner)) or all(_is_plain(item, depth + 1) for item in inner)
+
+
+def encode(value: Any, where: str = "result", depth: int = 0) -> Any:
+    """Return a value as plain JSON data, tagged where needed; it stands `depth` levels deep in another one."""
+    if depth > _MAX_DEPTH:
+        raise ValueTypeError(where[:200], f"is nested more than {_MAX_DEPTH} deep, or holds itself")
+    write = _WRITERS.get(type(value))
+    if write is not None:
+        return write(value, where, depth)
+    numpy = sys.modules.get("numpy")  # a value can only be numpy's where numpy is loaded
+    if numpy is not None:
+        if isinstance(value, numpy.generic):
+            return _numpy_scalar(value, where, depth)
+        if type(value) is numpy.ndarray:
+            _check_array(f"numpy array of dtype {value.dtype}", value, value.dtype.kind in "biufcmMSU", where)
+            return _array("numpy.array", value.dtype.str, value, value.tobytes())
+    torch = sys.modules.get("torch")
+    if torch is not None and type(value) is getattr(torch, "Tensor", None):
+        return _torch_tensor(value, where)
+    raise ValueTypeError(where, _refusal(value))
+
+
+def _refusal(value: Any) -> str:
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    base = next((b for b in (dict, list, tuple, str, int, float, bytes) if issubclass(kind, b)), None)
+    if base is None:
+        return f"is of type {name}, {_NO_ENCODING}"
+    return (
+        f"is of type {name}, and would come back as {base.__name__}: return {base.__name__}(value), {_HOOK}"
+    )
+
+
+def _write_text(value: str | int, where: str, depth: int) -> Any:
+    try:
+        str(value).encode()
+    except ValueError:
+        wrong = (
+            "a str with lone surrogates, which no UTF-8 file can hold: return bytes, as of os.fsencode"
+            if type(value) is str
+            else "an int of too many digits: return a float, or text"
+        )
+        raise ValueTypeError(where, f"is {wrong}") from None
+    return value
+
+
+def _write_list(value: Iterable[Any], where: str, depth: int) -> Any:
+    return [encode(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+
+
+def _write_dict(value: dict[Any, Any], where: str, depth: int) -> Any:
+    items = [
+        [encode(key, f"a key of {where}", depth + 1), encode(item, f"{where}[{brief(key, 80)}]", depth + 1)]
+        for key, item in value.items()
     ]
-    whole = {"range": [items.start, items.stop, items.step]} if isinstance(items, range) else {}
-    return {"count": n, "sha256": hash_indices(items), "shown": ends, **whole}
+    return dict(items) if _is_object(value) else {_TAG: "dict", "items": items}
 
 
-def list_shown(indices: dict[str, Any]) -> str:
-    """Return the text of a list that `describe_indices` has described, for messages."""
-    ends = indices.get("shown") or []
-    count = indices.get("count")
-    if not ends:
-        return f"{count} indices"
-    text = ", ".join(ends) if len(ends) == count else f"{', '.join(ends[:-1])} ... {ends[-1]}"
-    return f"{count} indices ({text if len(text) <= 120 else text[:117] + '...'})"
+def _is_object(value: dict[Any, Any]) -> bool:
+    return _TAG not in value and _STRINGS.issuperset(map(type, value))
+
+
+def _write_path(value: pathlib.PurePath, where: str, depth: int) -> Any:
+    kind = "path" if isinstance(value, pathlib.Path) else "purepath"
+    return {_TAG: kind, "value": _write_text(str(value), where, depth)}
+
+
+_WRITERS: dict[type, Callable[[Any, str, int], Any]] = {
+    **dict.fromkeys((str, int), _write_text),
+    float: lambda value, *_: value if math.isfinite(value) else {_TAG: "float", "value": str(value)},
+    **dict.fromkeys((bool, type(None)), lambda value, *_: value),
+    list: _write_list,
+    dict: _write_dict,
+    tuple: lambda value, *at: {_TAG: "tuple", "items": _write_list(value, *at)},
+    **dict.fromkeys(
+        (bytes, bytearray), lambda value, *_: {_TAG: type(value).__name__, "base64": _base64(value)}
+    ),
+    **dict.fromkeys((_PATH, _PURE_PATH), _write_path),
+}
+
+
+def _numpy_scalar(value: Any, where: str, depth: int) -> Any:
+    dtype = value.dtype
+    if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):
+        # a float64 holds every float16, float32 and float64
+        return {_TAG: "numpy.scalar", "dtype": dtype.name, "value": encode(value.item(), where, depth)}
+    if dtype.kind == "U":
+        return {_TAG: "numpy.scalar", "dtype": "str", "value": _write_text(str(value), where, depth)}
+    if dtype.kind in "fcmMS":
+        return {_TAG: "numpy.scalar", "dtype": dtype.str, "base64": _base64(value.tobytes())}
+    raise ValueTypeError(where, f"is a numpy scalar of dtype {dtype}, {_NO_ENCODING}")
+
+
+def _torch_tensor(value: Any, where: str) -> Any:
+    name = str(value.dtype).removeprefix("torch.")
+    is_dense = str(value.layout) == "torch.strided" and not (value.is_meta or value.is_nested)
+    called = f"torch tensor of dtype {name}" if is_dense else f"torch tensor without dense data ({name})"
+    _check_array(called, value, is_dense and _TENSOR.fullmatch(name), where)
+    data = bytearray(value.nbytes)
+    if data:
+        held = sys.modules["torch"].frombuffer(data, dtype=value.dtype)
+        held.view(value.shape).copy_(value.detach())  # from any device, in any order
+    return _array("torch.tensor", name, value, data)
+
+
+def _check_array(called: str, value: Any, is_known: object, where: str) -> None:
+    if not is_known:
+        raise ValueTypeError(where, f"is a {called}, {_NO_ENCODING}")
+    if value.nbytes > MAX_ARRAY_BYTES:
+        size = f"{value.nbytes:,} bytes; up to {MAX_ARRAY_BYTES:,} are stored in a line"
+        raise ValueTypeError(where, f"is a {called} of {size}: return less of it, {_HOOK}")
+
+
+def _array(kind: str, dtype: str, value: Any, data: bytes | bytearray) -> Any:
+    shape = [int(length) for length in value.shape]
+    return {_TAG: kind, "dtype": dtype, "shape": shape, "base64": _base64(data)}
+
+
+def _base64(data: bytes | bytearray) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_loads = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+# raised by the readers below for values that are not written here
+_NOT_WRITTEN = (ValueError, TypeError, LookupError, OverflowError, RecursionError)
+_DTYPE = re.compile(r"[<>|][biufcmMSU]\d{1,9}(\[\d{0,9}[A-Za-z]{1,2}\])?")
+_SCALAR = re.compile(r"str|bool|u?int(8|16|32|64)|float(16|32|64)")
+_TENSOR = re.compile(r"bool|u?int(8|16|32|64)|b?float16|float(32|64)|complex(32|64|128)|float8_e\dm\d[a-z]*")
+
+
+def _decoded(value: Any, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"a value is nested more than {_MAX_DEPTH} deep")
+    if type(value) is dict:
+        if _TAG in value:
+            return _untagged(value, depth)
+        return {key: _decoded(item, depth + 1) for key, item in value.items()}
+    if type(value) is list:
+        return [_decoded(item, depth + 1) for item in value]
+    return value
+
+
+def _untagged(value: dict[str, Any], depth: int) -> Any:
+    kind = value[_TAG]
+    if kind in ("tuple", "dict"):
+        return _read_items(kind, depth, **value)
+    read = _READERS.get(kind)
+    if read is None:
+        raise ValueError(
+            f"a value is tagged {brief(kind, 80)}, which this version does not know: read it with a newer one"
+        )
+    made = read(value)
+    if encode(made, "", 0) != value:
+        raise ValueError(f"this is not how a value is written: {brief(value, 80)}")
+    return made
+
+
+def _read_items(kind: str, depth: int, *, items: list[Any], __type__: str) -> Any:
+    if type(items) is not list:
+        raise TypeError(f"the items of a {kind} are a {type(items).__name__}")
+    if kind == "tuple":
+        return tuple(_decoded(item, depth + 1) for item in items)
+    if not all(type(pair) is list for pair in items):
+        raise TypeError("the items of a dict are no pairs")
+    made = {_decoded(key, depth + 1): _decoded(item, depth + 1) for key, item in items}
+    if len(made) != len(items) or _is_object(made):
+        raise ValueError("a dict has a key twice, or needs no tag")
+    return made
+
+
+def _bytes_of(value: dict[str, Any]) -> bytes:
+    return base64.b64decode(value["base64"], validate=True)
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise LedgerError(
+            f"a result holds a {name} value, and {name} is not installed here; install it to read the results"
+        ) from error
+
+
+def _read_numpy_scalar(value: dict[str, Any]) -> Any:
+    if "value" not in value:
+        dtype = _dtype(value)
+        if dtype.kind == "S":  # an array drops the zeros at the end
+            return dtype.type(_bytes_of(value)[: dtype.itemsize])
+        return _flat(value)[0]
+    if not _SCALAR.fullmatch(value["dtype"]):
+        raise ValueError(f"no scalar is of dtype {brief(value['dtype'], 80)}")
+    numpy = _package("numpy")
+    with numpy.errstate(over="ignore"):  # a value that does not fit was not written here
+        return numpy.dtype(value["dtype"]).type(_decoded(value["value"], 0))
+
+
+def _flat(value: dict[str, Any]) -> Any:
+    dtype, data = _dtype(value), bytearray(_bytes_of(value))
+    if dtype.kind == "U":  # text with a code beyond Unicode ends in errors elsewhere
+        data.decode("utf-32-be" if dtype.str[0] == ">" else "utf-32-le", "surrogatepass")
+    _check_bools(data, dtype.kind == "b")
+    return _package("numpy").frombuffer(data, dtype)
+
+
+def _check_bools(data: bytearray, are_bools: bool) -> None:
+    if are_bools and data.strip(b"\0\1"):  # any other byte is neither true nor false
+        raise ValueError("a truth value is neither 0 nor 1")
+
+
+def _read_torch_tensor(value: dict[str, Any]) -> Any:
+    torch, name = _package("torch"), value["dtype"]
+    dtype = getattr(torch, name, None) if _TENSOR.fullmatch(name) else None
+    if dtype is None:
+        raise ValueError(f"no tensor is of dtype {brief(name, 80)}")
+    data = bytearray(_bytes_of(value))
+    _check_bools(data, name == "bool")
+    flat = torch.frombuffer(data, dtype=dtype) if data else torch.zeros(0, dtype=dtype)
+    try:
+        return flat.view(value["shape"])
+    except RuntimeError as error:
+        raise ValueError(f"its bytes have not the shape {brief(value['shape'], 80)}") from error
+
+
+def _dtype(value: dict[str, Any]) -> Any:
+    if not _DTYPE.fullmatch(value["dtype"]):
+        raise ValueError(f"no array is of dtype {brief(value['dtype'], 80)}")
+    return _package("numpy").dtype(value["dtype"])
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "float": lambda v: float(v["value"]),
+    "bytes": _bytes_of,
+    "bytearray": lambda v: bytearray(_bytes_of(v)),
+    "path": lambda v: pathlib.Path(_decoded(v["value"], 0)),
+    "purepath": lambda v: pathlib.PurePath(_decoded(v["value"], 0)),
+    "numpy.scalar": _read_numpy_scalar,
+    "numpy.array": lambda v: _flat(v).reshape(v["shape"]),
+    "torch.tensor": _read_torch_tensor,
+}

@@ -1,6 +1,6 @@
-"""The merge: every planned index once, in order, streamed from disk to disk, and a receipt of it.
+"""The merge: every planned index once, in order, streamed from disk to disk, a receipt of it, and the results read.
 
-split.*/ ──scan──> where each line is, 8 bytes a position ──> results.jsonl, errors.jsonl, receipt.json
+split.*/ ──scan──> where each line is, 8 bytes a position ──> results.jsonl, errors.jsonl, receipt.json ──> Results
                    none missing, or an error
 """
 
@@ -8,30 +8,32 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
+import os
 import re
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, overload
 from zlib import crc32
 
+from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
 from espnet3.parallel.ledger.files import Draft, open_plain, read_record, sync_folder, write_json, writing
-from espnet3.parallel.ledger.lines import check_line, index_json, split_line
-from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPLIT
-from espnet3.parallel.ledger.values import from_json
+from espnet3.parallel.ledger.lines import check_line, failure_of, from_json, index_json, record_of, split_line
+from espnet3.parallel.ledger.split import ERRORS, LEFT, OK, RESULTS, SPLIT, Scan, scan_splits
+from espnet3.parallel.messages import html_table, shown
+from espnet3.parallel.records import ItemFailure, RunSummary
 
 RECEIPT = "receipt.json"
 SCHEMA = 1
 _SHOWN = 10
 _BODY = re.compile(rb'\{"n":\d{1,18},(.*),"crc":\d{1,18}\}\n')
-_WRITE = 1 << 20  # bytes written at a time
+_WRITE = 1 << 20  # bytes written, or read in order, at a time
 _READ = 4 << 10  # bytes read at a time: the next line may be anywhere
-_FREED = 16 << 20  # bytes, that nothing is written to
 _OPEN = 100  # files that stay open
 
 
@@ -68,21 +70,26 @@ def check_receipt(path: Path) -> Receipt:
     """Read the receipt and compare the hashes in it with the files."""
     receipt = read_receipt(path)
     for name, expected in ((RESULTS, receipt.results_sha256), (ERRORS, receipt.errors_sha256)):
-        digest = hashlib.sha256()
         try:
-            with open_plain(path / name) as file:
-                while part := file.read(_WRITE):
-                    digest.update(part)
+            found = _hash_of(path / name)
         except FileNotFoundError:
             raise DamagedFolderError(
                 f"{path / name} is missing: run again with the same arguments to merge"
             ) from None
-        if digest.hexdigest() != expected:
+        if found != expected:
             raise DamagedFolderError(
                 f"{path / name} is not the file that the receipt was written for: run again with the same "
                 "arguments to merge"
             )
     return receipt
+
+
+def _hash_of(path: str | os.PathLike[str]) -> str:
+    digest = hashlib.sha256()
+    with open_plain(path) as file:
+        while part := file.read(_WRITE):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def merge_splits(
@@ -93,34 +100,40 @@ def merge_splits(
     Memory is 13 bytes an index (2 where its line is in a span) and some 70 MB, however large the results are. Files
     that would not change are left as they are, so that a sequence read from them stays valid.
     """
-    # once a block of this size is freed, glibc keeps the pages of smaller ones: a fifth of the time
-    bytes(_FREED)
-    scan = scan_splits(path, items, indices_sha256, offsets=True, kind=kind)
+    scan = scan_splits(path, items, indices_sha256, kind=kind)
     for sentence in scan.repaired:
         note(sentence)
     _prove_coverage(path, scan, items)
     with writing(path / RECEIPT):
         (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
-    with _Output(path / RESULTS) as results, _Output(path / ERRORS) as errors:
-        failed = _write(scan, results, errors)
-        results.finish()
-        errors.finish()
+    with writing(path / RESULTS), Draft(path / RESULTS) as results, Draft(path / ERRORS) as errors:
+        with results.opened(_WRITE) as results_file, errors.opened(_WRITE) as errors_file:
+            failed = _write(scan, results_file, errors_file)
+        hashes = [_put_in_place(draft) for draft in (results, errors)]
     sync_folder(path)
     receipt = Receipt(
         planned=len(scan.state),
         ok=scan.ok,
         failed=dict(sorted(failed.items())),
         indices_sha256=indices_sha256,
-        results_sha256=results.digest.hexdigest(),
-        errors_sha256=errors.digest.hexdigest(),
-        results_bytes=results.size,
+        results_sha256=hashes[0],
+        errors_sha256=hashes[1],
+        results_bytes=(path / RESULTS).stat().st_size,
         repeated=scan.repeated,
     )
     write_json(path / RECEIPT, asdict(receipt))
     return receipt
 
 
-def _write(scan: Scan, results: _Output, errors: _Output) -> Counter[str]:
+def _put_in_place(draft: Draft) -> str:
+    digest = _hash_of(draft.temporary)
+    if not (os.path.exists(draft.path) and filecmp.cmp(draft.path, draft.temporary, shallow=False)):
+        draft.sync()
+        draft.commit(durable=False)  # the folder is synced once, for both files
+    return digest
+
+
+def _write(scan: Scan, results: BinaryIO, errors: BinaryIO) -> Counter[str]:
     failed: Counter[str] = Counter()
     with closing(_Lines(scan)) as lines:
         at = 0
@@ -203,33 +216,197 @@ class _Lines:
             file.close()
 
 
-class _Output(Draft):
-    def __init__(self, path: Path) -> None:
-        self.file = path
-        self.digest = hashlib.sha256()
-        self.size = 0
-        self._parts: list[bytes] = []
-        self._held = 0
-        with writing(path):
-            super().__init__(path)
+# --- the merged results ---
 
-    def write(self, data: bytes) -> None:
-        self._parts.append(data)
-        self._held += len(data)
-        if self._held >= _WRITE:
-            self._flush()
+_STRIDE = 32  # lines between two offsets that are remembered: 2.5 MB for 10 million items
+_OF_FAILURES = ("error", "message")
+_ROWS, _WIDTH = 5, 120  # results, and characters of each, that a notebook shows
 
-    def _flush(self) -> None:
-        data = b"".join(self._parts)
-        self._parts, self._held = [], 0
-        self.digest.update(data)
-        self.size += len(data)
-        with writing(self.file):
-            super().write(data)
 
-    def finish(self) -> None:
-        self._flush()
-        with writing(self.file):
-            if not (self.file.exists() and filecmp.cmp(self.file, self.temporary, shallow=False)):
-                self.sync()
-                self.commit(durable=False)  # the folder is synced once, for both files
+class Results(Sequence[Any]):
+    """A run's results in the order of its indices; a failed item's place holds its `ItemFailure`.
+
+    It holds a path and two numbers, never a result: iteration streams the file, `results[i]` reads at
+    most 32 lines. No file stays open, and it can be pickled. After another merge has changed the file,
+    reading raises an error rather than return another run's results.
+
+    Args:
+        path: The run's folder.
+
+    Attributes:
+        summary: The figures of the call of `run` that returned it (`RunSummary`); None: another way led to it.
+
+    Raises:
+        IncompleteRunError: The run has not been merged.
+        DamagedFolderError: The merged file is not as long as its receipt says.
+    """
+
+    summary: RunSummary | None = None
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        receipt = read_receipt(self.path)
+        self._length = receipt.planned
+        self._failures = sum(receipt.failed.values())
+        self._stamp = self._stamp_now()
+        if self._stamp[0] != receipt.results_bytes:
+            raise DamagedFolderError(
+                f"{self.path / RESULTS} has {self._stamp[0]} bytes and its receipt says "
+                f"{receipt.results_bytes}: run again with the same arguments to merge"
+            )
+        self._offsets: array[int] | None = None
+        self._errors: dict[bytes, tuple[int, int]] | None = None  # offset and number of each line
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_offsets": None, "_errors": None}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in self._records(0, self._length))
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            wanted = range(*index.indices(self._length))
+            if not wanted:
+                return []
+            if wanted.step == 1:
+                return [value for _, value in self._records(wanted.start, wanted.stop)]
+            return [next(self._records(at, at + 1))[1] for at in wanted]
+        if not hasattr(index, "__index__"):
+            raise TypeError(
+                f"results have positions from 0 to {self._length - 1} and slices, not {shown(index)}"
+            )
+        position = range(self._length)[index]  # negative indices count from the end; IndexError beyond it
+        return next(self._records(position, position + 1))[1]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Results, list)):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # like a list's: equality is by content
+
+    def __repr__(self) -> str:
+        failed = f", {self._failures} failed" if self._failures else ""
+        return f"<{self._length} results{failed} in {str(self.path)!r}>"
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, object]] = [
+            ("folder", self.path),
+            ("results", f"{self._length:,}, {self._failures:,} failed"),
+        ]
+        shown = self[:_ROWS]
+        rows += [(f"[{place}]", f"{value!r:.{_WIDTH}}") for place, value in enumerate(shown)]
+        return html_table("Results", rows)
+
+    def to_pandas(self) -> Any:
+        """Return the results as a pandas DataFrame, one row an item, in their order.
+
+        Its index holds the run's indices (as text where they are lists or mappings). Results that are mappings give
+        their keys as columns, any others a column `result`. If items failed there are the columns `error` and
+        `message`; they are empty where an item did not fail.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
+        return table(self._records(0, self._length), bool(self._failures))
+
+    @property
+    def failures(self) -> list[ItemFailure]:
+        """The records of the failed items, in order."""
+        path = self.path / ERRORS
+        return [failure_of(line, path, number) for number, _, line in _placed(path)]
+
+    @property
+    def ok(self) -> list[Any]:
+        """The results of the other items, in order."""
+        return [value for value in self if not isinstance(value, ItemFailure)]
+
+    def _records(self, start: int, stop: int) -> Iterator[tuple[Any, Any]]:
+        if start >= stop:
+            return
+        if self._stamp_now() != self._stamp:
+            raise DamagedFolderError(
+                f"{self.path / RESULTS} is no longer the file these results were in: "
+                "it was merged again, or edited"
+            )
+        offset, skip = 0, start
+        if start:
+            offset, skip = self._offset(start // _STRIDE), start % _STRIDE
+        path, buffer = self.path / RESULTS, _WRITE if stop - start > _STRIDE else 8 << 10
+        with open_plain(path, buffer) as file:
+            file.seek(offset)
+            for _ in range(skip):
+                file.readline()
+            for position in range(start, stop):
+                line = file.readline()
+                if line[-2:] != b"}\n":
+                    raise DamagedFolderError(f"{path} ends before position {position}")
+                record = record_of(line, path, position + 1)
+                yield (record["index"], record["result"] if "result" in record else self._failed(position))
+
+    def _offset(self, stretch: int) -> int:
+        if self._offsets is None:
+            lines = _placed(self.path / RESULTS)
+            self._offsets = array("q", (at for number, at, _ in lines if number % _STRIDE == 1))
+        return self._offsets[stretch]
+
+    def _failed(self, position: int) -> ItemFailure:
+        path = self.path / ERRORS
+        if self._errors is None:
+            self._errors = {line[: line.find(b",")]: (at, number) for number, at, line in _placed(path)}
+        found = self._errors.get(b'{"n":%d' % position)
+        if found is None:
+            raise DamagedFolderError(f"{path} has no line for position {position}, which failed")
+        with open_plain(path) as file:
+            file.seek(found[0])
+            return failure_of(file.readline(), path, found[1])
+
+    def _stamp_now(self) -> tuple[int, int]:
+        try:
+            status = os.stat(self.path / RESULTS)
+        except FileNotFoundError:
+            raise DamagedFolderError(
+                f"{self.path / RESULTS} is gone: run again with the same arguments to merge"
+            ) from None
+        return status.st_size, status.st_mtime_ns
+
+
+def _placed(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    with open_plain(path, _WRITE) as file:
+        for number, line in enumerate(file, 1):
+            yield number, at, line
+            at += len(line)
+
+
+def table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:
+    """Return indices and results as a DataFrame, as `Results.to_pandas` says."""
+    try:
+        import pandas
+    except ImportError as error:
+        # here: jobs, which import this, need none of it
+        from espnet3.parallel.backends.backend import pip_line
+
+        raise MissingPackageError(
+            f"to_pandas needs pandas, which is not installed. Please install it: {pip_line('report')}",
+            name="pandas",
+        ) from error
+    indices, rows = [], []
+    for index, value in records:
+        indices.append(index if isinstance(index, Hashable) else str(index))
+        if isinstance(value, ItemFailure):
+            rows.append({"error": value.error_type, "message": value.message})
+        else:
+            rows.append(value if isinstance(value, dict) else {"result": value})
+    columns = dict.fromkeys(key for row in rows for key in row)  # in the order of their first rows
+    if any_failed:
+        columns = {**{key: None for key in columns if key not in _OF_FAILURES}, **dict.fromkeys(_OF_FAILURES)}
+    data = {key: [row.get(key) for row in rows] for key in columns}
+    return pandas.DataFrame(data, index=pandas.Index(indices, name="index", tupleize_cols=False))

@@ -104,13 +104,9 @@ def _fork(control: socket.socket, wake: tuple[int, int], fd: int, refusal: str) 
 def _load(dask: bool) -> None:
     # the collector would take a tenth of the time, and find nothing: modules stay
     gc.disable()
-    import espnet3.parallel.local.worker_process
-
+    importlib.import_module("espnet3.parallel.local.worker_process")
     if dask:
-        import distributed
-        import distributed.worker  # noqa: F401
-
-        import espnet3.parallel.pilots.dask.pools  # noqa: F401
+        importlib.import_module("distributed.worker")
     gc.freeze()  # nor do the workers need to search them
     gc.enable()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import time
 from typing import Any
 
+from espnet3.parallel.backends.check import size_in_bytes
 from espnet3.parallel.backends.machine import all_memory, processors
 from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.records import MEMORY_LIMIT, ProcessEnd
@@ -16,8 +16,6 @@ logger = logging.getLogger(__name__)
 
 _SHARE = 0.95  # of memory_limit, as Dask's nanny has it
 _EVERY = 0.5  # seconds between looks at a worker's memory
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 
 
 class MemoryWatch:
@@ -67,14 +65,5 @@ def limit_in_bytes(value: Any, threads: int) -> int | None:
         return int(all_memory() * min(1.0, threads / processors()))
     if isinstance(value, float) and value <= 1.0:
         return int(value * all_memory())
-    asked = _size(value) if isinstance(value, str) else int(value)
+    asked = size_in_bytes(value) if isinstance(value, str) else int(value)
     return min(asked, all_memory())
-
-
-def _size(text: str) -> int:
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        # the config was checked before, so this is never a user's own mistake
-        raise ValueError(f"memory_limit: {text!r} is not a size such as 4GB")
-    number, unit, binary = found.groups()
-    return int(float(number) * (1024 if binary else 1000) ** "bkmgtp".index(unit.lower() or "b"))

@@ -63,7 +63,7 @@ class PrivatePages(GuardedCluster):
         if self.pages is None or not link:
             return link
         parts = urlsplit(link)
-        return urlunsplit(parts._replace(query=urlencode([*parse_qsl(parts.query), (_FIELD, self.pages)])))
+        return urlunsplit((*parts[:3], urlencode([*parse_qsl(parts.query), (_FIELD, self.pages)]), ""))
 
 
 class _Door(Router):

@@ -3,8 +3,8 @@
 supervisor ──> fork server: starts a process, says how it ended
 supervisor ──> each process: "stop"; its end of the socket says that it is gone
 
-All workers of this machine are under it, those with slots alone and those of Dask; the latter have an
-owner, which is told how they fare.
+All workers of this machine are under it, those with slots and those of Dask; the latter have an owner, which is told
+how they fare. On a node a worker of Dask's has one for the process that works beside it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ from espnet3.parallel.records import ProcessEnd
 logger = logging.getLogger(__name__)
 
 GRACE = 2.0  # seconds that a worker has to end by itself
+LEAVE = b"leave\n"  # told a process with slots in place of "stop": it ends once what is in hand is done
 _NO_SERVER = "the server that forks local workers is gone"
 _STARTS = 3  # failed starts in a row after which a worker is given up
 _PAUSE = 0.2  # seconds after the first of them; more after each further one
-# workers in a row that may die at once: on a busy machine a deadly item can outrun the start's answer
-_EARLY = 20
 _AGAIN = 0.05  # seconds from one kill to the next, until the process has ended
-_AT_ONCE = 0.5  # seconds after its start in which a worker that ends has ended early
 
 
 @dataclass(slots=True, eq=False)
@@ -47,22 +45,21 @@ class Supervised:
     name: str  # a replacement takes it over
     boot: Mapping[str, Any]
     memory: MemoryWatch
-    # told in the supervisor's thread: `started(answer)`, and `ended(up, refused, failure)`, also where it is stopped
+    # told in the supervisor's thread: `started(answer)`, and `ended(self)`, also where it is stopped
     owner: Any = None
     pid: int = 0  # until it is known
     up: bool = False
     ended: bool = False  # and no other process has been asked for yet
     refused: bool = False  # the worker reported why it cannot start
-    failure: str = ""  # why the last process did not start, or that it had only just started
+    failure: str = ""  # why the last process did not start
     given_up: bool = False
     stopped: bool = False  # its end was asked for
+    over: bool = False  # its slots have no driver any more
     sock: socket.socket | None = None
     inbox: bytes = b""  # the beginning of a line that is not whole yet
-    since: float = 0.0  # when it was up, by `time.monotonic`, as the next two
-    again: float | None = None  # when the next process is started
+    again: float | None = None  # when the next process is started, by `time.monotonic`
     kill: float | None = None  # when this one is killed, if it has not ended by then
     failed: int = 0  # starts, in a row
-    early: int = 0  # processes that ended as soon as they were up, in a row
 
     def restart(self) -> None:
         """Forget the last process: another is being started."""
@@ -72,7 +69,7 @@ class Supervised:
     def tell_owner(self) -> None:
         """Say that the process has ended."""
         if self.owner is not None:
-            self.owner.ended(self.up, self.refused, self.failure)
+            self.owner.ended(self)
 
     def moments(self) -> list[float]:
         """Return when something is to be done about it."""
@@ -117,28 +114,16 @@ class Supervisor:
         self._thread.start()
 
     def add(self, name: str, boot: Mapping[str, Any], memory: MemoryWatch, owner: Any = None) -> Supervised:
-        """Add a worker, whose process is started at once.
-
-        Where it had been up, the next one is started once its owner asks for it by `start_again`, else by itself.
-        """
+        """Add a worker, whose process is started at once, and another one whenever it dies."""
         worker = Supervised(name, boot, memory, owner)
         self.workers.append(worker)
         self._call(lambda: self._fork(worker))
         return worker
 
-    def start_again(self, worker: Supervised) -> None:
-        """Start the next process of a worker with an owner, whose last one has ended."""
-
-        def again() -> None:
-            if worker.ended and not worker.given_up:
-                worker.again = time.monotonic()
-
-        self._call(again)
-
-    def stop(self, worker: Supervised, grace: float = GRACE) -> None:
+    def stop(self, worker: Supervised, grace: float = GRACE, word: bytes = b"stop\n") -> None:
         """End a worker for good, by force after so many seconds; its owner is told when it has ended."""
         worker.stopped = True
-        self._call(lambda: self._stop(worker, grace))
+        self._call(lambda: self._stop(worker, grace, word))
 
     def is_whole(self) -> bool:
         """Return whether processes can be replaced, and none is given up."""
@@ -274,9 +259,11 @@ class Supervisor:
             if "error" in answer:
                 worker.refused = True
                 worker.failure = f"worker {worker.name} did not start:\n{answer['error']}"
+            elif "over" in answer:
+                worker.over = True
             else:
                 # the pid too: it may have answered before its server
-                worker.up, worker.since, worker.pid = True, time.monotonic(), answer["pid"]
+                worker.up, worker.pid = True, answer["pid"]
                 if worker.owner is not None:
                     worker.owner.started(answer)
 
@@ -293,26 +280,23 @@ class Supervisor:
             self._read(worker)
         end = self.exits[pid] = worker.memory.end_of(pid, status)
         worker.ended = True
-        if worker.stopped:
+        if worker.stopped or worker.over:
             self._over(worker)
             return
         now = time.monotonic()
         if worker.up:
             logger.info("worker %s (pid %s) has ended; starting another", worker.name, pid)
-            worker.early = 1 if now - worker.since > _AT_ONCE else worker.early + 1
-            worker.failed, worker.again = 0, now if worker.owner is None else None
-            worker.failure = f"worker {worker.name} ended as soon as it had started"
+            worker.failed, worker.again = 0, now
         else:
             worker.failed += 1
             worker.failure = worker.failure or (
                 f"worker {worker.name} did not start: its process {end} while it was starting"
             )
             worker.again = now + _PAUSE * worker.failed
-        if worker.failed >= _STARTS or worker.early >= _EARLY:
+        if worker.failed >= _STARTS:
             worker.given_up, worker.again = True, None
-            failed = max(worker.failed, worker.early)
             logger.error(
-                "worker %s is given up after %d failed starts: %s", worker.name, failed, worker.failure
+                "worker %s is given up after %d failed starts: %s", worker.name, _STARTS, worker.failure
             )
         worker.tell_owner()
 
@@ -328,11 +312,11 @@ class Supervisor:
         worker.failure, worker.given_up = _NO_SERVER, True
         worker.tell_owner()
 
-    def _stop(self, worker: Supervised, grace: float) -> None:
+    def _stop(self, worker: Supervised, grace: float, word: bytes) -> None:
         if worker.ended:
             self._over(worker)
         else:
-            told = grace > 0 and worker.send(b"stop\n")
+            told = grace > 0 and worker.send(word)
             worker.kill = time.monotonic() + (grace if told else 0.0)
 
     def _over(self, worker: Supervised) -> None:
@@ -345,16 +329,16 @@ class Supervisor:
 class SupervisedCluster(WorkerCluster):
     """A cluster whose workers are under a supervisor, as the driver sees it."""
 
-    owns_processes = True
+    owns_processes = starts_at_once = True
     supervisor: Supervisor
 
-    def end_of(self, pid: int) -> ProcessEnd | None:
+    def end_of(self, host: str, pid: int) -> ProcessEnd | None:
         """Return how a process ended, once that is known."""
         return self.supervisor.exits.get(pid)
 
     def given_up(self) -> str | None:
         """Return why processes could not be replaced, once every one of them is given up."""
-        workers = list(self.supervisor.workers)
+        workers = [worker for worker in list(self.supervisor.workers) if worker.owner is None]
         return workers[0].failure if workers and all(worker.given_up for worker in workers) else None
 
     def kill_worker(self, host: str, pid: int) -> None:

@@ -1,7 +1,9 @@
 """The work of a forked process until its driver says stop or is gone: slots of our own, or a worker of Dask's.
 
-    driver ── boot, then the line "stop" ──> this process
-           <── one JSON line: that it is up, or why not ──
+    driver ── boot, then the line "stop", or "leave" ──> this process
+           <── JSON lines: that it is up, or why not; that its slots have no driver any more ──
+
+Beside a worker of Dask's on a node, that worker stands in the driver's place here.
 
 Items of our own slots run in their threads. The main thread waits for the driver, and wakes up every second: by that
 the driver sees that the process is not frozen.
@@ -22,20 +24,21 @@ from typing import Any
 
 from espnet3.parallel.checks import is_installed, own_attribute
 from espnet3.parallel.env.store import ENVS, name_worker
+from espnet3.parallel.pilots.channel import worker_context
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import STARTED, Slots
 from espnet3.parallel.surroundings import changeable
 
 _WAKE_UP = 1000  # milliseconds
+_LOOK = 0.02  # seconds between looks at what is in hand
 _LAST_ITEM = 0.25  # seconds that an item may still take, where another one has ended the run
 _CLOCK = 0.05  # seconds that a file system's clock may be behind
-_AT_START = frozenset(sys.modules)  # in the server, before any module that its driver names
-_HEARTBEAT = 2.0  # seconds; Dask's own is 0.5, and each heartbeat costs both ends 3 ms of processor time
+# in the server, before any module that its driver names
+_BEGAN, _AT_START = time.time(), frozenset(sys.modules)
 
 
 def run(sock: socket.socket, boot: dict[str, Any]) -> None:
     """Run as `boot` says."""
-    STARTED.clear()
     if "scheduler" in boot:
         import asyncio  # 40 ms that slots of our own need not wait for
 
@@ -63,17 +66,19 @@ def _send(sock: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
-    began = time.time()
+    STARTED.clear()
+    began = dict.fromkeys(sys.modules, _BEGAN), time.time()
     host, pid = socket.gethostname(), os.getpid()
 
     def as_new() -> bool:
-        return changeable() == before and not _edited(began)
+        return changeable() == before and not _edited(*began)
 
     try:
-        name_worker(f"local-{boot['name']}-{pid}")
-        hello = Hello(boot["name"], f"process {pid}", pid, host, boot["threads"])
+        node = boot.get("node")
+        name_worker(boot.get("id") or f"local-{boot['name']}-{pid}")
+        hello = Hello(boot["name"], node or f"process {pid}", pid, host, boot["threads"])
         place = boot["address"], boot["key"], boot["driver"]
-        slots = Slots(*place, True, hello, as_new=as_new)
+        slots = Slots(*place, hello, worker_context(**boot["tls"]) if boot.get("tls") else None, as_new)
         slots.open()
     except Exception:
         _send(sock, {"error": traceback.format_exc()})
@@ -84,10 +89,18 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     while not poller.poll(_WAKE_UP):
-        continue
-    if not _receive(sock):  # else it is "stop"
+        if node is not None and slots.closed:
+            _send(sock, {"over": True})
+            return
+    word = _receive(sock)
+    if not word:
         _leave()
-    slots.end(_LAST_ITEM)
+    if word.startswith(b"leave"):
+        slots.leave()
+        while slots.is_needed():
+            time.sleep(_LOOK)
+    else:
+        slots.end(_LAST_ITEM)
 
 
 def _receive(sock: socket.socket) -> bytes:
@@ -97,14 +110,13 @@ def _receive(sock: socket.socket) -> bytes:
         return b""
 
 
-def _edited(since: float) -> bool:
-    limit = since - _CLOCK
+def _edited(shared: dict[str, float], since: float) -> bool:
     for name in sys.modules.keys() - _AT_START:
         file = own_attribute(sys.modules.get(name), "__file__")
         if not isinstance(file, str) or is_installed(file):
             continue
         try:
-            if os.stat(file).st_mtime > limit:
+            if os.stat(file).st_mtime > shared.get(name, since) - _CLOCK:
                 return True
         except OSError:  # removed meanwhile
             return True
@@ -119,7 +131,6 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
 
     from distributed import Worker
 
-    from espnet3.parallel.dask_compat import slow_heartbeats
     from espnet3.parallel.dask_compat.clusters import guard_listeners, guarded
     from espnet3.parallel.local.pages import ask_for_secret
 
@@ -143,9 +154,7 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
         _send(sock, {"error": traceback.format_exc()})
         return
     name_worker(worker.id)  # for calls without an env too
-    slow_heartbeats(worker, _HEARTBEAT)  # the driver detects death from the process
     _send(sock, {"pid": os.getpid(), "address": worker.address})
-    STARTED.set()
     finished = asyncio.ensure_future(worker.finished())
     await asyncio.wait({finished, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     await worker.close(executor_wait=False, nanny=False, reason="stopped by the driver")

@@ -30,14 +30,13 @@ Outcome = TypeVar("Outcome")
 
 
 class OwnWorkers(SupervisedCluster, RunSlots):
-    """`n` worker processes of a server, watched and replaced, and the slots that they have opened."""
+    """`n` worker processes under a supervisor, and the slots that they have opened."""
 
-    def __init__(
-        self, n: int, config: ParallelConfig, server: ForkServer, modules: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, n: int, config: ParallelConfig, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
         self._pid = os.getpid()
         self._closed = False
-        listener, folder = private_listener(server.remove_at_end)
+        listener, folder = private_listener(self.remove_at_end)
         self.pool = Pool(listener, folder)
         try:
             options = config.options
@@ -55,18 +54,13 @@ class OwnWorkers(SupervisedCluster, RunSlots):
                 driver=(socket.gethostname(), self._pid),
             )
             self._growing = threading.Lock()
-            wanted = options.get("preload") or []
-            for module in (*modules, *([wanted] if isinstance(wanted, str) else wanted)):
-                server.preload(module)
-            self.supervisor = Supervisor(server)
             self.grow(n)
-            self.supervisor.start()
         except BaseException:  # Ctrl-C too: leave no door and no folder behind
             self.pool.close()
             raise
 
     def __len__(self) -> int:
-        return len(self.supervisor.workers)
+        return sum(worker.owner is None for worker in list(self.supervisor.workers))
 
     # --- `RunSlots` ---
 
@@ -173,10 +167,15 @@ def borrowed(config: ParallelConfig, most: int | None, modules: Sequence[str] = 
     workers = _take(wanted)
     if workers is None:
         server = take_server() or ForkServer(dask=False)
+        supervisor = Supervisor(server)
         try:
-            workers = OwnWorkers(n, config, server, modules)
+            preload = config.options.get("preload") or []
+            for module in (*modules, *([preload] if isinstance(preload, str) else preload)):
+                server.preload(module)
+            supervisor.start()
+            workers = OwnWorkers(n, config, supervisor)
         except BaseException:
-            server.close()
+            supervisor.close(grace=0)
             raise
     else:
         workers.grow(n)

@@ -197,11 +197,6 @@ def _notice_lost_host(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _limit_unanswered(sock: socket.socket) -> None:
-    if sock.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _GONE * 1000)
-
-
 def _is_encrypted(sock: socket.socket) -> TypeGuard[ssl.SSLSocket]:
     ssl = sys.modules.get("ssl")  # encryption has imported it; others need not
     return ssl is not None and isinstance(sock, ssl.SSLSocket)
@@ -279,10 +274,11 @@ def greet_worker(sock: socket.socket, key: bytes) -> Channel:
         sock.do_handshake()
     begin = time.perf_counter()
     _handshake(sock, key, b"driver", b"worker")
-    _limit_unanswered(sock)
     channel = TlsChannel(sock) if _is_encrypted(sock) else Channel(sock)
     if sock.family != socket.AF_UNIX:
         channel.trip = time.perf_counter() - begin  # their proof is an answer to what we have sent
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _GONE * 1000)
     return channel
 
 
@@ -304,6 +300,21 @@ def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext 
         sock.close()
         raise
     return TlsChannel(sock) if _is_encrypted(sock) else Channel(sock)
+
+
+def worker_context(
+    ca_file: str, cert: str, key: str | None = None, ciphers: str | None = None
+) -> ssl.SSLContext:
+    """Return the context of Dask's `Security` for a worker, from the same files."""
+    import ssl
+
+    context = ssl.create_default_context(cafile=ca_file)
+    context.check_hostname = False  # the files' own authority is trusted, and hosts have addresses
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.load_cert_chain(cert, key)
+    if ciphers:
+        context.set_ciphers(ciphers)
+    return context
 
 
 # --- the mark: which items a slot is inside --------------------------------------------------------
@@ -387,10 +398,10 @@ class Window:
         """Read the mark as it is now."""
         return InFlight(*_PAGE.unpack_from(self._memory))
 
-    def in_setup(self, run: int | None = None) -> bool:
-        """Return whether the slot is building the env of a run, or of any."""
+    def in_setup(self, run: int) -> bool:
+        """Return whether the slot is building the env of a run."""
         seen = self.read()
-        return run in (None, seen.run) and seen.start == SETUP and seen.items != 0
+        return seen.run == run and seen.start == SETUP and seen.items != 0
 
     def within(self, run: int, start: int, items: Sequence[Any]) -> tuple[int, int] | None:
         """Return a chunk's items in progress, as (first, how many); None if it has not begun."""

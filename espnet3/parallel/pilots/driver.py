@@ -23,7 +23,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error, recorded_error
-from espnet3.parallel.engine.settling import Block
+from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.watch import AwakeClock
 from espnet3.parallel.engine.work import BUDGET, SLACK, Chunk, Sizer, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, say_where
@@ -33,7 +33,6 @@ from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses, SignsOfLife, abandon_run, find_late_item
 from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot
 from espnet3.parallel.pilots.protocol import RunSpec, block_of, pack, setup_error
-from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
 from espnet3.parallel.surroundings import search_path
 
@@ -49,14 +48,13 @@ _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to 
 class PilotRun:
     """One run over the slots of one cluster.
 
-    `config`: of its cluster, for the patience with workers. `may_take`: as for `Feeder`. `shared`: the client outlives
+    `config`: of the cluster, for the patience with workers. `may_take`: as for `Feeder`. `shared`: the client outlives
     this run, whose unfinished work is cancelled at its end. `tally` may be read while the run goes on.
     """
 
     slots: RunSlots
     work: Work
     spec: RunSpec
-    cluster: WorkerCluster
     config: ParallelConfig
     may_take: Callable[[], bool] = lambda: True
     shared: bool = False
@@ -67,7 +65,7 @@ class PilotRun:
         self._id = next(_RUN_IDS)
         self._blob = pack(self.spec)
         self._signs = SignsOfLife(self.config.frozen_timeout, self.slots.last_heard)
-        self._losses = Losses(self._id, self.work, self.spec.policy, self.cluster, self._finish)
+        self._losses = Losses(self._id, self.work, self.spec.policy, self.slots, self._finish)
         self._clock, self._looked = AwakeClock(), 0.0
         self._selector = selectors.DefaultSelector()
         self._feeder = Feeder(self._id, self.work, self.may_take, self.spec.as_lines, self._not_sent)
@@ -76,8 +74,9 @@ class PilotRun:
         self._inlet = Inlet()
         self._answered: set[str] = set()
         self._seen: set[tuple[str, int]] = set()  # processes that became ready
-        self._kept, self._sure_by = self.cluster.kept, 0.0
+        self._sure_by = 0.0
         self._unsure: set[Slot] = set()  # slots of kept workers that have not said yet that these are as new
+        self._changed: set[tuple[str, int]] = set()  # processes of those that are not
         self._out: list[tuple[Chunk, Block]] = []
 
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
@@ -103,17 +102,16 @@ class PilotRun:
                 if now - self._looked > _TICK:
                     self._look_around(now)
                     self._looked = now
-                if not self._unsure:
-                    self._feeder.fill_all()
+                self._feeder.fill_all()
                 while self._out:
                     out, self._out = self._out, []
                     yield from out
                     self._feeder.fill_all()
             self.work.raise_broken()
         except BaseException:  # GeneratorExit too: the caller wants no more
-            if self.shared and self.cluster.owns_processes and os.getpid() == opened_in:
+            if self.shared and self.slots.owns_processes and os.getpid() == opened_in:
                 self._send_end()
-                abandon_run(self._claim, self._id, self._selector, self.cluster)
+                abandon_run(self._claim, self._id, self._selector, self.slots)
             raise
         finally:
             # a forked child's copy of this run ends without a word to the workers
@@ -151,9 +149,9 @@ class PilotRun:
         fresh = self._claim.collect()
         if fresh and self.tally.joined is None:
             self.tally.joined = time.perf_counter()
-        if fresh and self._kept:  # one that still builds an earlier run's env would keep all others waiting
-            self._kept = False
-            self._unsure = {slot for slot in fresh if slot.mark is None or not slot.mark.in_setup()}
+        asked = bool(fresh) and self.slots.kept and not self._seen
+        if asked:
+            self._unsure.update(fresh)
             self._sure_by = self._looked + _ANSWER
         path = search_path()  # as it is now: a notebook may have added to it since the workers began
         message = ("run", self._id, self._blob, self.spec.setup_timeout, path, self._hearing)
@@ -166,12 +164,12 @@ class PilotRun:
                 )
             self._selector.register(slot, selectors.EVENT_READ)
             try:
-                slot.channel.send((*message, slot in self._unsure))
+                slot.channel.send((*message, asked))
             except ChannelClosedError:
                 self._drop(slot)
 
     def _check_patience(self, waited: float) -> None:
-        given_up = self.cluster.given_up()
+        given_up = self.slots.given_up()
         if given_up is not None:
             raise NoWorkersError(f"no worker is left and none can be started: {given_up}")
         if self._claim.slots:  # busy with an item of an earlier run, or building the env
@@ -179,7 +177,7 @@ class PilotRun:
         if waited > self.config.start_timeout:
             raise NoWorkersError(
                 f"no worker connected within start_timeout = {self.config.start_timeout:g} s; "
-                f"look at the workers' logs, or raise it in the `parallel` block\n{self.cluster.missing()}".rstrip()
+                f"look at the workers' logs, or raise it in the `parallel` block\n{self.slots.missing()}".rstrip()
             )
         if waited > _UNREACHED:
             self.slots.fall_back()
@@ -188,8 +186,7 @@ class PilotRun:
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
         # its last slot may have come to this run just as the others of its process were lost
-        building = building and process not in self._dead
-        if building and not self.cluster.went_with_job(slot.hello.worker, slot.hello.address):
+        if building and process not in self._dead:
             self._losses.add_in_setup(slot.hello)
         lost = [s for s in self._claim.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._claim.shared(process)
@@ -200,8 +197,8 @@ class PilotRun:
             self.tally.deaths += 1
             self.tally.went.append((slot.hello.worker, time.time()))
             self._seen.discard(slot.hello.process)
-        if pid and self.cluster.owns_processes and self.cluster.end_of(pid) is None:
-            self.cluster.kill_worker(*process)  # alive without its channel it would never be replaced
+        if pid and self.slots.owns_processes and self.slots.end_of(*process) is None:
+            self.slots.kill_worker(*process)  # alive without its channel it would never be replaced
         if any(s.flying for s in lost):
             self._losses.add(lost, alone)
 
@@ -221,16 +218,16 @@ class PilotRun:
         self._claim.lost(slot)
 
     def _look_around(self, now: float) -> None:
-        if self._unsure and now > self._sure_by:
+        if self._unsure and not self._seen and now > self._sure_by:
             raise ChangedWorkersError
         for slot in list(self._claim.slots):
             if slot not in self._claim.slots or not slot.hello.pid:
                 continue
-            if self.cluster.end_of(slot.hello.pid) is not None and not slot.channel.readable():
+            if self.slots.end_of(*slot.hello.process) is not None and not slot.channel.readable():
                 self._process_lost(slot)  # a process that it started holds its sockets open
             elif (late := find_late_item(slot, self._id, self.spec.policy.item_timeout, now)) is not None:
                 slot.late = late
-                self.cluster.kill_worker(*slot.hello.process)
+                self.slots.kill_worker(*slot.hello.process)
         for slot, seconds in self._signs.frozen(self._claim.slots):
             self._give_up_frozen(slot, seconds)
 
@@ -239,8 +236,8 @@ class PilotRun:
         for_long = f"for {seconds:.0f} s (the limit is frozen_timeout)"
         end = ProcessEnd(reason=f"gave no sign of life {for_long}")
         what = "its items go to others"
-        if self.cluster.is_ours and process[0] == socket.gethostname():
-            self.cluster.kill_worker(*process)
+        if process[0] == socket.gethostname():
+            self.slots.kill_worker(*process)
             end = ProcessEnd(signal=signal.SIGKILL, reason=f"as it gave no sign of life {for_long}")
             what = "it is killed, and " + what
         who = f"worker {slot.hello.worker} (pid {process[1]} on {process[0]})"
@@ -257,7 +254,7 @@ class PilotRun:
             block = Block(error=error or recorded_error(failure), stop=failure)
         else:
             block = Block(values=[failure], failed=[0], loss=loss)
-        block.retries = max(0, chunk.late - (loss is not None and loss.seconds is not None))
+        block.retries = max(0, chunk.charges.late - (loss is not None and loss.seconds is not None))
         self._out.append((chunk, block))
 
     # --- messages up ---
@@ -273,7 +270,7 @@ class PilotRun:
         except ANYTHING as error:  # a result that cannot be loaded here; its frame was read whole
             chunk = self._feeder.came_back(slot)
             if len(chunk.items) > 1:
-                self.work.put_back_alone(chunk, chunk.deaths)
+                self.work.put_back_alone(chunk)
                 return
             failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
             self._finish(chunk, failure, error=error)
@@ -309,9 +306,16 @@ class PilotRun:
             self._done(slot, *message[2:])
 
     def _heard_whether_new(self, slot: Slot, is_as_new: bool) -> None:
-        if not is_as_new:
-            raise ChangedWorkersError
         self._unsure.discard(slot)
+        if not is_as_new:
+            self._changed.add(slot.hello.process)
+            self._drop(slot)
+        if self._unsure:
+            return
+        if not self._claim.slots:  # what they have in common may have changed
+            raise ChangedWorkersError
+        while self._changed:
+            self.slots.kill_worker(*self._changed.pop())
 
     def _ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
         self._losses.in_setup = 0
@@ -341,14 +345,14 @@ class PilotRun:
         if not self.tally.warm:
             self._answered.add(slot.hello.address)
             # every worker has answered: those that are connected and, of this machine, those to come
-            expected = self.tally.asked if self.cluster.owns_processes else 0
+            expected = self.tally.asked if self.slots.starts_at_once else 0
             here = _workers_of(self._claim.slots)
             self.tally.warm = len(self._answered) >= expected and self._answered >= here
-        block.retries += chunk.late
+        block.retries += chunk.charges.late
         if n < len(chunk.items) and block.error is None:
             self.work.put_back(chunk.part(n))
-            chunk = Chunk(chunk.start, chunk.items[:n], chunk.suspect, n_bytes=chunk.n_bytes)
-        if n and not chunk.suspect:
+            chunk = replace(chunk, items=chunk.items[:n])
+        if n and not chunk.charges.suspect:
             self._feeder.sizer.seen(
                 self.work.units(chunk), n, block.seconds, max(chunk.n_bytes, slot.channel.received)
             )
@@ -470,7 +474,7 @@ class Feeder:
             return True
         positions = self.work.positions(chunk) if self.as_lines else None
         parts, buffers = pickle_parts(
-            ("chunk", self.run_id, items, chunk.start, chunk.suspect, positions, seconds)
+            ("chunk", self.run_id, items, chunk.start, chunk.charges.suspect, positions, seconds)
         )
         chunk.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
         if slot.flying and sum(each.n_bytes for each in [*slot.flying, chunk][1:]) > _AHEAD:

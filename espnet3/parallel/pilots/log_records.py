@@ -1,8 +1,8 @@
 """Relay log records and printed lines of items from their workers to the driver.
 
     logger.info(...) in an item ──> Outlet of its slot ──("log", ...)──> the driver's loggers and their handlers
-    print(...) in an item ──> the worker's own output, with the worker's name where a bar is shown there;
-                              where that is not the driver's output, as above to the driver
+    print(...) in an item ──> the worker's own output; where a bar is shown there, or it is not the driver's output,
+                              as above to the driver
 
 A worker's loggers have the levels of its driver's, so that a record that is not wanted is never made. Records with a
 handler on the worker stay there: a provider may configure logging. At most `MOST` records and lines a
@@ -37,7 +37,7 @@ _PLAIN = (str, int, float, bool, type(None))
 _STREAMS = ("stdout", "stderr")
 _PRINTED = "printed"  # the key of a line in place of a record: its stream
 # records of Dask and of this package go where they always went
-_OURS = ("distributed", "dask", "tornado", "bokeh", "espnet3.parallel")
+_OURS = ("distributed.", "dask.", "tornado.", "bokeh.", "espnet3.parallel.")
 
 
 @dataclass(frozen=True)  # with slots it would be pickled in Python, for each run
@@ -47,9 +47,8 @@ class Hearing:
     levels: dict[str, int]  # of its loggers by name, "" the root
     disabled: int  # the argument of `logging.disable`
     host: str
-    # the files of its output and error; None: replaced by its program
+    # the files of its output and error; None: replaced by its program, or a terminal with a bar
     files: dict[str, tuple[int, int] | None]
-    bar: bool  # is shown on its terminal
 
 
 def hearing_here() -> Hearing:
@@ -57,16 +56,16 @@ def hearing_here() -> Hearing:
     root = logging.root
     loggers = [each for each in list(root.manager.loggerDict.values()) if isinstance(each, logging.Logger)]
     levels = {each.name: each.level for each in loggers if each.level and not _is_ours(each.name)}
-    files = {name: _file_of(name) for name in _STREAMS}
     bar = isinstance(sys.stderr, LineStream)
-    return Hearing({"": root.level, **levels}, root.manager.disable, socket.gethostname(), files, bar)
+    files = {name: _file_of(name, bar) for name in _STREAMS}
+    return Hearing({"": root.level, **levels}, root.manager.disable, socket.gethostname(), files)
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith(_OURS) and any(name == each or name.startswith(f"{each}.") for each in _OURS)
+    return f"{name}.".startswith(_OURS)
 
 
-def _file_of(name: str) -> tuple[int, int] | None:
+def _file_of(name: str, bar: bool = False) -> tuple[int, int] | None:
     stream = getattr(sys, name)
     if isinstance(stream, LineStream):
         stream = stream.stream
@@ -74,31 +73,15 @@ def _file_of(name: str) -> tuple[int, int] | None:
         return None
     try:
         status = os.fstat(stream.fileno())
+        return None if bar and stream.isatty() else (status.st_dev, status.st_ino)
     except (OSError, ValueError):  # it is closed
         return None
-    return status.st_dev, status.st_ino
 
 
 # --- the worker's side ----------------------------------------------------------------------------
 
 
-class _Allowance:
-    def __init__(self) -> None:
-        self._left = float(MOST)
-        self._at = time.monotonic()
-        self._lock = threading.RLock()  # re-entrant: a finaliser may log in the midst of it
-
-    def take(self) -> bool:
-        with self._lock:
-            now = time.monotonic()
-            self._left, self._at = min(MOST, self._left + MOST * (now - self._at)), now
-            if self._left < 1:
-                return False
-            self._left -= 1
-            return True
-
-
-_ALLOWANCE = _Allowance()
+_SENT = deque[float](maxlen=MOST)  # when the last records and lines were taken
 _OPEN: dict[int, Outlet] = {}  # by the thread that runs items
 _LEVELS: dict[str, int] = {}  # that loggers had before they were given the driver's
 _LEVELS_LOCK = threading.Lock()
@@ -117,6 +100,14 @@ def _take_over_levels(by_name: dict[str, int], disabled: int) -> None:
             logging.disable(disabled)
 
 
+def _is_too_much() -> bool:
+    now = time.monotonic()
+    if len(_SENT) == MOST and now - _SENT[0] < 1:
+        return True
+    _SENT.append(now)
+    return False
+
+
 class Outlet:
     """Sends a slot's records while it is inside user code; what is left then goes before its answer.
 
@@ -129,7 +120,6 @@ class Outlet:
         self._lock = lock
         self._run: int | None = None
         self._relayed: dict[str, bool] = {}  # streams that the driver prints, and whether it alone does
-        self._marked: set[str] = set()  # streams that get the worker's name before each line
         self._records: deque[dict[str, Any]] = deque()
         self._left_out = 0
 
@@ -140,8 +130,7 @@ class Outlet:
         files = hearing.files
         same = {n for n in _STREAMS if here and files[n] is not None and files[n] == _file_of(n)}
         self._relayed = {n: here and files[n] is None for n in _STREAMS if n not in same}
-        self._marked = {n for n in same if hearing.bar and getattr(sys, n).isatty()}
-        for name in (*self._relayed, *self._marked):
+        for name in self._relayed:
             stream = getattr(sys, name)
             if stream is not None and not isinstance(stream, LineStream):
                 setattr(sys, name, LineStream(stream, partial(_printed, name), prompts=False))
@@ -165,7 +154,7 @@ class Outlet:
 
     def put(self, record: logging.LogRecord) -> None:
         """Take a record, or count it where there are too many."""
-        if not _ALLOWANCE.take():
+        if _is_too_much():
             self._left_out += 1
             return
         items = items_in_hand() if _OPEN.get(threading.get_ident()) is self else ()
@@ -176,15 +165,11 @@ class Outlet:
         """Take lines that were printed; False if they are to be written as they are, too."""
         # as a terminal would show them: of what is written over, the last
         lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")]
-        if name in self._marked:  # over the bar, which the driver draws again below
-            stream.write("".join(f"\r\x1b[K[worker {self.worker}] {line}\n" for line in lines))
-            stream.flush()
-            return True
         for line in lines if name in self._relayed else ():
-            if _ALLOWANCE.take():
-                self._records.append({_PRINTED: name, "text": line[:_LONGEST]})
-            else:
+            if _is_too_much():
                 self._left_out += 1
+            else:
+                self._records.append({_PRINTED: name, "text": line[:_LONGEST]})
         self._send_now()
         return self._relayed.get(name, False)
 

@@ -6,9 +6,9 @@ A slot's mark says about its chunk:
 - items 40 to 47: these were in progress; all others go back;
 - without a mark, as the worker was on another host, all of its items may have been in progress.
 
-The decision waits until it is known how the process ended, and whether its job ended; the driver's loop serves all
-other workers meanwhile. Charges against items travel in their chunk. Items that take too long, frozen
-workers and unfinished runs are given up here too.
+The decision waits until it is known how the process ended; the driver's loop serves all other workers meanwhile. Where
+nobody tells that within a second, the process went with its node, job or pod, and no item is charged. Charges against
+items travel in their chunk. Items that take too long, frozen workers and unfinished runs are given up here too.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd
 
 _IN_VAIN = 3  # workers in a row that may die with nothing begun, before all they held is suspected
-_PATIENCE = 8.0  # seconds a cluster has to find out how a worker's job ended
-_UNHEARD = 1.0  # seconds a cluster has to hear how a process of its own ended: its socket may close before
+_UNHEARD = 1.0  # seconds in which it is heard how a process ended: its socket may close before
 _SETUP_DEATHS = 3  # workers in a row that may die while they build the env
 _LOOK = 0.01  # seconds between looks while that is about to be known
 _EXCUSED = 3  # jobs that may end under the same chunk: after more, it does not fit into their walltime
@@ -75,7 +74,7 @@ class Losses:
 
     def next_look(self, otherwise: float) -> float:
         """Return the seconds until the next look; `otherwise` where no answer is due."""
-        due = any(self._may_hear(slots[0].hello, since) for slots, _, since in self.undecided)
+        due = any(self._is_unheard(slots[0].hello) for slots, _, _ in self.undecided)
         return min(_LOOK, otherwise) if due else otherwise
 
     def check_setup(self) -> None:
@@ -83,28 +82,26 @@ class Losses:
         if self.in_setup < _SETUP_DEATHS or self.last_in_setup is None:
             return
         hello, since = self.last_in_setup
-        if self._may_hear(hello, since):
+        if self._is_unheard(hello):
+            self.in_setup -= time.monotonic() - since >= _UNHEARD  # it went with its node
             return
+        end = self.cluster.end_of(*hello.process) or ProcessEnd()
         raise WorkerSetupError(
             f"the env could not be built: {self.in_setup} worker processes in a row ended while they built it; the "
-            f"last one, of worker {hello.worker}, {self.cluster.end_of(hello.pid) or ProcessEnd()}. Look for a crash "
-            "in build_env_local or setup_fn, or for a lack of memory"
+            f"last one, of worker {hello.worker}, {end}. Look for a crash in build_env_local or setup_fn, or for a "
+            "lack of memory"
         )
 
     def settle(self) -> None:
-        """Decide about the processes of which it is known now how they ended, and whether their job did."""
+        """Decide about the processes whose end is known now, and those whose end stays unknown."""
         waiting, self.undecided = self.undecided, []
         for slots, alone, since in waiting:
             hello = slots[0].hello
-            # one that was killed because a call took too long needs no other reason
-            late = any(slot.late is not None for slot in slots)
-            innocent: bool | None = None
-            if not self._may_hear(hello, since):
-                innocent = False if late else self.cluster.went_with_job(hello.worker, hello.address)
-                if innocent is None and time.monotonic() - since >= _PATIENCE:
-                    innocent = False
+            unheard = self._is_unheard(hello)
+            # one that was killed because a call took too long, or froze, needs no other reason
+            innocent = unheard and not any(slot.late is not None or slot.end is not None for slot in slots)
             starts = [slot.flying[0].start for slot in slots]
-            if innocent is None:
+            if unheard and time.monotonic() - since < _UNHEARD:
                 self.undecided.append((slots, alone, since))
             elif innocent and all(self.excused[start] < _EXCUSED for start in starts):
                 self.excused.update(starts)
@@ -112,16 +109,14 @@ class Losses:
             else:
                 self._settle(slots, alone)
 
-    def _may_hear(self, hello: Hello, since: float) -> bool:
-        due = hello.pid and self.cluster.owns_processes and self.cluster.end_of(hello.pid) is None
-        return bool(due) and time.monotonic() - since < _UNHEARD
+    def _is_unheard(self, hello: Hello) -> bool:
+        return bool(hello.pid) and self.cluster.owns_processes and self.cluster.end_of(*hello.process) is None
 
     def _settle(self, slots: Sequence[Slot], alone: bool) -> None:
-        slots = [slot for slot in slots if slot.flying]
         killed_for_time = any(slot.late is not None for slot in slots)
         inside = {slot: self._inside(slot) for slot in slots}
         begun = [slot for slot in slots if inside[slot] != (0, 0)]
-        self.in_vain = self.in_vain + 1 if slots and not begun else 0
+        self.in_vain = 0 if begun else self.in_vain + 1
         for slot in slots:
             chunk, *ahead = slot.flying
             for other in ahead:  # not begun
@@ -134,7 +129,7 @@ class Losses:
                 where = inside[slot]
                 rest = chunk if where is None else self._in_progress(chunk, *where)
                 n = len(rest.items)
-                end = slot.end or (n == 1 and self.cluster.end_of(slot.hello.pid)) or ProcessEnd()
+                end = slot.end or (n == 1 and self.cluster.end_of(*slot.hello.process)) or ProcessEnd()
                 loss = Loss(rest.start, n, end, alone and len(begun) == 1, seen=where is not None)
                 self._decide(rest, slot, loss)
 
@@ -168,21 +163,20 @@ class Losses:
         if n == 0:
             self.work.put_back(chunk)
             return chunk.part(0, 0)
-        before, after = chunk.part(0, at), chunk.part(at + n)
-        before.suspect = False  # it was done and the worker lived on
+        before = chunk.part(0, at)
+        before.charges = Charges()  # it was done and the worker lived on
         self.work.put_back(before)
-        self.work.put_back(after)
-        return Chunk(chunk.start + at, chunk.items[at : at + n], chunk.suspect, chunk.deaths, chunk.late)
+        self.work.put_back(chunk.part(at + n))
+        return chunk.part(at, at + n)
 
     def _decide(
         self, chunk: Chunk, slot: Slot, loss: Loss, index: object = None, raised: bytes | None = None
     ) -> None:
-        verdict = after_loss(Charges(chunk.suspect, chunk.deaths, chunk.late), loss, self.policy)
-        charges = verdict.charges
-        after = Chunk(chunk.start, chunk.items, charges.suspect, charges.deaths, charges.late)
-        if verdict.fate is Fate.APART:
-            self.work.put_back_alone(after, charges.deaths)
-        elif verdict.fate.failed:
+        fate, charges = after_loss(chunk.charges, loss, self.policy)
+        after = Chunk(chunk.start, chunk.items, charges)
+        if fate is Fate.APART:
+            self.work.put_back_alone(after)
+        elif fate.failed:
             index = chunk.items[0] if index is None else index
             worker = slot.hello.worker
             failure = failure_of_item(index, loss, charges, self.policy, worker)
@@ -200,9 +194,9 @@ _FINISHING = 0.1  # seconds that an item may still take when its run is given up
 class SignsOfLife:
     """Notices a worker process that has been frozen for `limit` seconds: by a signal, or with its node.
 
-    A process that lives wakes up every two seconds at least, for Dask's heartbeat, whatever its items do: also beside
-    one that sleeps, or that keeps the interpreter's lock. On this host the processor time and the context switches
-    say so; of a process on another host, the scheduler's note of its last heartbeat does.
+    A process that lives wakes up every second at least, whatever its items do: also beside one that sleeps, or that
+    keeps the interpreter's lock. The processor time and the context switches say so; those of a process on another
+    host come with the heartbeats of its node.
     """
 
     def __init__(self, limit: float | None, last_heard: Callable[[str], Any]) -> None:
@@ -233,15 +227,18 @@ class SignsOfLife:
         host, pid = slot.hello.process
         if host != socket.gethostname():
             return self._last_heard(slot.hello.address)
-        if pid == os.getpid():
-            return time.monotonic()
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                times = file.read().rpartition(b")")[2].split()[11:13]
-            with open(f"/proc/{pid}/status", "rb") as file:
-                return times, [line for line in file if b"ctxt_switches" in line]
-        except OSError:  # no descriptor is free; it has ended; only its owner may look
-            return time.monotonic()
+        return time.monotonic() if pid == os.getpid() else sign_of(pid)
+
+
+def sign_of(pid: int) -> Any:
+    """Return what changes every second while a process of this host is not frozen."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            times = file.read().rpartition(b")")[2].split()[11:13]
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return times, [line for line in file if b"ctxt_switches" in line]
+    except OSError:  # no descriptor is free; it has ended; only its owner may look
+        return time.monotonic()
 
 
 def find_late_item(slot: Slot, run_id: int, limit: float | None, now: float) -> Late | None:

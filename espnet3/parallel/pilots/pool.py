@@ -23,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.engine.watch import Late
@@ -31,6 +31,7 @@ from espnet3.parallel.engine.work import Chunk
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.pilots.channel import Channel, InFlight, Window, greet_worker
 from espnet3.parallel.pilots.protocol import Hello
+from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ProcessEnd
 
 if TYPE_CHECKING:
@@ -61,11 +62,11 @@ class Slot:
 
 
 class SlotClaim:
-    """One run's slots. `fileno()` becomes readable when new slots may be taken."""
+    """One run's slots of a pool. `fileno()` becomes readable when new slots may be taken."""
 
-    def __init__(self, source: Pool) -> None:
+    def __init__(self, pool: Pool) -> None:
         self.slots: set[Slot] = set()
-        self.source = source
+        self._pool = pool
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_w.setblocking(False)
         self._wake_r.setblocking(False)
@@ -80,29 +81,67 @@ class SlotClaim:
             self._wake_w.send(b"!")
 
     def collect(self) -> list[Slot]:
-        """Take the slots that are free now."""
+        """Take the slots that are free now, as many of a worker as it has threads.
+
+        That a slot's worker has died shows when the slot is read.
+        """
         with suppress(BlockingIOError):
             self._wake_r.recv(4096)
-        fresh = self.source.take(self)
+        fresh: list[Slot] = []
+        pool = self._pool
+        with pool.lock:
+            # by worker, not by process: workers may be threads of one
+            held = Counter(slot.hello.address for slot in self.slots)
+            for slot in list(pool.idle):
+                if slot.channel.at_end():  # its worker went while there was nothing to do
+                    pool.idle.remove(slot)
+                    slot.channel.close()
+                elif held[slot.hello.address] < slot.hello.threads:
+                    pool.idle.remove(slot)
+                    held[slot.hello.address] += 1
+                    fresh.append(slot)
         self.slots.update(fresh)
         return fresh
 
     def shared(self, process: tuple[str, int]) -> bool:
-        """Return whether a process may be inside an item of another run."""
-        return self.source.shared(self, process)
+        """Return whether a process is inside an item of another run, or was when it died."""
+        if not process[1]:  # of slots whose chunks are tasks: the worker is not known
+            return False
+        pool = self._pool
+        with pool.lock:
+            if any(process == ended and other is not self for other, ended in pool.ends):
+                return True  # the other run noticed the death first
+            others = [s for other in pool.claims if other is not self for s in list(other.slots)]
+            others += pool.idle  # it may still be in an item of a run that was given up
+        return any(s.hello.process == process and s.is_inside for s in others)
 
     def lost(self, slot: Slot) -> None:
-        """Drop a slot whose worker is gone."""
+        """Drop a slot whose worker is gone, and remember whether that was inside an item."""
         self.slots.discard(slot)
-        self.source.forget(self, slot)
+        pool = self._pool
+        with pool.lock:
+            if slot.is_inside:
+                pool.ends.append((self, slot.hello.process))
+            free = bool(pool.idle)
+        slot.channel.close()
+        if free:  # perhaps of the same worker, which had as many slots in this run as it has threads
+            self.wake()
 
     def close(self) -> None:
-        """Return the slots."""
+        """Return the slots: the next run takes them again, and one at the same time the others."""
         for slot in self.slots:
             slot.flying.clear()
             slot.ready = False
             slot.late = None
-        self.source.give_back(self, list(self.slots))
+        pool = self._pool
+        with pool.lock:
+            pool.claims.remove(self)
+            if pool.closed:
+                for slot in self.slots:
+                    slot.channel.close()
+            else:
+                pool.idle[:0] = self.slots
+        pool.wake()
         self.slots.clear()
         self._wake_r.close()
         self._wake_w.close()
@@ -112,11 +151,12 @@ class ChangedWorkersError(Exception):
     """Kept workers are not as new: a run that has handed out nothing yet wants others."""
 
 
-class RunSlots(Protocol):
-    """The slots that one run may use, whatever cluster has them."""
+class RunSlots(WorkerCluster):
+    """The slots that one run may use, and what their cluster knows of the workers."""
 
     def claim(self) -> SlotClaim:
         """Open a claim to slots of the present source."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Check that the workers can still be used."""
@@ -154,7 +194,7 @@ class Door:
 
     listener: socket.socket
     key: bytes
-    admit: Callable[[Channel, Hello], None]
+    admit: Callable[[Channel, Hello], object]
     tls: ssl.SSLContext | None = None  # for connections from other hosts
     limit: float = LIMIT
 
@@ -268,127 +308,73 @@ class Pool:
         self, listener: socket.socket, folder: str | None, tls: ssl.SSLContext | None = None
     ) -> None:
         self.key = os.urandom(32)  # workers prove to hold it
-        self._lock = threading.Lock()
-        self._idle: list[Slot] = []
-        self._claims: list[SlotClaim] = []
-        self._ends: deque[tuple[SlotClaim, tuple[str, int]]] = deque(maxlen=_ENDS)
+        self.lock = threading.Lock()
+        self.idle: list[Slot] = []
+        self.claims: list[SlotClaim] = []
+        self.ends: deque[tuple[SlotClaim, tuple[str, int]]] = deque(maxlen=_ENDS)
+        self.exits: dict[tuple[str, int], ProcessEnd] = {}  # how processes on nodes have ended
+        self.refusals: dict[str, str] = {}  # why nodes can have no process, by their workers' addresses
         self._folder = folder
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self.connected = False
-        self._closed = False
+        self.closed = False
         self._pid = os.getpid()
-        self._door = Door(listener, self.key, self._admit, tls)
+        self._door = Door(listener, self.key, self.admit, tls)
 
     @property
     def address(self) -> object:
         """The address that workers connect to."""
         return self._door.address
 
-    def _admit(self, channel: Channel, hello: Hello) -> None:
+    def admit(self, channel: Channel, hello: Hello) -> bool:
+        """Take in a slot that has connected; False, and its channel is closed, where the pool is."""
         mark = None
         if hello.mark and self._folder is not None:
             with suppress(OSError):  # the folder is gone: the pool is being closed
                 mark = Window(self._folder, hello.mark)
-        with self._lock:
-            if self._closed:
+        with self.lock:
+            if self.closed:
                 channel.close()
-                return
+                return False
             self.connected = True
-            self._idle.append(Slot(channel, hello, mark))
+            self.exits.pop(hello.process, None)  # the number is in use again
+            self.idle.append(Slot(channel, hello, mark))
         self.wake()
-
-    def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
-        """Return whether a process is inside an item of another claim, or was when it died."""
-        if not process[1]:  # of slots whose chunks are tasks: the worker is not known
-            return False
-        with self._lock:
-            if any(process == ended and other is not claim for other, ended in self._ends):
-                return True  # the other claim noticed the death first
-            others = [s for other in self._claims if other is not claim for s in list(other.slots)]
-            others += self._idle  # it may still be in an item of a run that was given up
-        return any(s.hello.process == process and s.is_inside for s in others)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a run uses the pool."""
-        return bool(self._claims)
+        return True
 
     def claim(self) -> SlotClaim:
         """Open a claim: the right to take slots until it is closed."""
         claim = SlotClaim(self)
-        with self._lock:
-            self._claims.append(claim)
+        with self.lock:
+            self.claims.append(claim)
         return claim
-
-    def take(self, claim: SlotClaim) -> list[Slot]:
-        """Hand idle slots to a claim, as many of a worker as it has threads.
-
-        That a slot's worker has died shows when the slot is read.
-        """
-        with self._lock:
-            # by worker, not by process: workers may be threads of one
-            held = Counter(slot.hello.address for slot in claim.slots)
-            taken: list[Slot] = []
-            for slot in [each for each in self._idle if each.channel.at_end()]:
-                self._idle.remove(slot)  # its worker went while there was nothing to do
-                slot.channel.close()
-            for slot in self._idle:
-                if held[slot.hello.address] < slot.hello.threads:
-                    held[slot.hello.address] += 1
-                    taken.append(slot)
-            chosen = set(taken)
-            self._idle = [slot for slot in self._idle if slot not in chosen]
-            return taken
-
-    def give_back(self, claim: SlotClaim, slots: list[Slot]) -> None:
-        """Close a claim, and keep its slots for the next one."""
-        with self._lock:
-            if claim in self._claims:
-                self._claims.remove(claim)
-            if self._closed:
-                for slot in slots:
-                    slot.channel.close()
-                return
-            # the next run takes them again, and one at the same time the others
-            self._idle[:0] = slots
-        self.wake()
-
-    def forget(self, claim: SlotClaim, slot: Slot) -> None:
-        """Drop a slot whose worker is gone, and remember whether that was inside an item."""
-        with self._lock:
-            if slot.is_inside:
-                self._ends.append((claim, slot.hello.process))
-            free = bool(self._idle)
-        slot.channel.close()
-        if free:  # perhaps of the same worker, which had as many slots in this run as it has threads
-            claim.wake()
 
     def wake(self) -> None:
         """Have every run look for slots and for new work now; from any thread."""
-        with self._lock:
-            claims = list(self._claims)
+        with self.lock:
+            claims = list(self.claims)
         for claim in claims:
             claim.wake()
 
     def descriptors(self) -> list[int]:
         """Return the descriptors of its listener and of all connections of workers; asked in a forked child."""
-        slots = [*self._idle, *(slot for claim in self._claims for slot in claim.slots)]
+        slots = [*self.idle, *(slot for claim in self.claims for slot in claim.slots)]
         return [self._door.fileno(), *(slot.fileno() for slot in slots if not slot.channel.at_end())]
 
     def close(self) -> None:
         """Close the door and every idle slot; pilots end when their channel does."""
         if os.getpid() != self._pid:  # at the end of a forked child: all of it is its parent's
             return
-        held = self._lock.acquire(timeout=1.0)  # Ctrl-C in an earlier close may have left it held
+        held = self.lock.acquire(timeout=1.0)  # Ctrl-C in an earlier close may have left it held
         try:
-            self._closed = True
-            for slot in self._idle:
+            self.closed = True
+            for slot in self.idle:
                 slot.channel.close()
-            self._idle.clear()
-            claims = list(self._claims)
+            self.idle.clear()
+            claims = list(self.claims)
         finally:
             if held:
-                self._lock.release()
+                self.lock.release()
         for claim in claims:  # a run that goes on notices at once
             claim.wake()
         self._door.close()

@@ -20,14 +20,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, load_error, pickle_error
-from espnet3.parallel.engine.settling import Block, Call
+from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, load_error, pickle_error
+from espnet3.parallel.engine.loop import Block, Call
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, Adding, SetupFn
 from espnet3.parallel.env_provider import carried_by
 from espnet3.parallel.errors import ParallelError, WorkerSetupError, say_where
 from espnet3.parallel.records import Policy
-from espnet3.parallel.timing.recorder import ItemTimes
 
 if TYPE_CHECKING:
     from espnet3.parallel.provenance.reach import LoadedCode
@@ -57,8 +56,9 @@ class RunSpec:
     one: Callable[..., Any]  # called per item
     many: Callable[..., Any] | None = None  # called per batch
     kwargs: dict[str, Any] = field(default_factory=dict)  # given by the caller for every item
-    env_key: str | None = None  # "" is the env registered last (`DictReturnWorkerPlugin`)
-    setup: SetupFn | None = None  # builds the env for this run alone; None if it is registered already
+    env_key: str | None = None
+    setup: SetupFn | None = None  # builds the env
+    env_stays: bool = False  # when the run is over: it is that of the client's plugin
     policy: Policy = field(default_factory=Policy)
     setup_timeout: float | None = None  # seconds
     check: Callable[[dict[str, Any]], None] | None = None  # called with the env before the first item
@@ -81,7 +81,7 @@ def prepare(spec: RunSpec) -> Call:
     if spec.env_key and spec.setup is not None:
         ENVS.register(spec.env_key, spec.setup)
     try:
-        env = ENVS.get(ENVS.default if spec.env_key == "" else spec.env_key)
+        env = ENVS.get(spec.env_key)
         if spec.check is not None:
             spec.check(env)
         spec.check_loaded("this process")  # the env may have imported modules
@@ -94,7 +94,7 @@ def prepare(spec: RunSpec) -> Call:
 
 def forget(spec: RunSpec) -> None:
     """Drop the env that was built for this run alone."""
-    if spec.env_key and spec.setup is not None:
+    if spec.env_key and not spec.env_stays:
         ENVS.drop(spec.env_key)
 
 
@@ -143,7 +143,7 @@ def setup_error(report: Report) -> ParallelError:
 def head_of(block: Block) -> dict[str, Any]:
     """Return what travels of a block beside its values: plain data, as an item may have removed modules."""
     head = {name: getattr(block, name) for name in ("failed", "retries", "seconds", "cpu", "halved", "stop")}
-    times = None if block.times is None else block.times.fields()
+    times = block.times and (block.times.counts, block.times.slow, block.times.memory)
     return {**head, "error": pickle_error(block.error), "times": times}
 
 
@@ -152,30 +152,22 @@ def block_of(head: dict[str, Any], values: list[Any], worker: str) -> Block:
     error, times, stop = load_error(head["error"]), head["times"], head["stop"]
     if stop is not None and error is None:
         error = RuntimeError(f"{stop.error_type}: {stop.message}")
-    times = None if times is None else ItemTimes(*times)
+    if times is not None:
+        from espnet3.parallel.timing.recorder import ItemTimes  # as in `loop.to_lines`
+
+        times = ItemTimes(*times)
     return Block(values, **{**head, "worker": worker, "error": error, "times": times})
 
 
-def portable(
-    items: Any, block: Block, head: dict[str, Any], policy: Policy, worker: str
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return a block's values with a failure in the place of each one that cannot travel."""
-    values: list[Any] = []
-    failed = list(block.failed)
-    for position, value in enumerate(block.values):
+def make_portable(block: Block, items: Any, policy: Policy) -> None:
+    """Put a failure in the place of each result that cannot travel."""
+    for at, value in enumerate(block.values):
         try:
             pickling.dumps(value)
-            values.append(value)
-            continue
-        except ANYTHING as reason:  # recorded as this item's failure
+        except ANYTHING as reason:
             wrong = TypeError(
                 f"the result of type {type(value).__qualname__} cannot be sent back ({reason}); "
                 "return plain data, or write it to a file and return the path"
             )
-            failure = failure_of(wrong, items[position], 1, worker, cause="result")
-        if policy.on_error == "raise":
-            head = {**head, "stop": failure, "error": pickle_error(wrong)}
-            break
-        failed.append(position)
-        values.append(failure)
-    return values, {**head, "failed": sorted(failed)}
+            if block.spoil(at, wrong, items[at], policy):
+                return

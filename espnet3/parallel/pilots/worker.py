@@ -19,11 +19,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error, spoilt_cuda
-from espnet3.parallel.engine.loop import on_a_worker, run_items
+from espnet3.parallel.engine.loop import KEEP, Block, Call, on_a_worker, run_items, to_lines
 from espnet3.parallel.engine.pickling import Pickler
-from espnet3.parallel.engine.settling import Block, Call, to_lines
 from espnet3.parallel.engine.watch import Late, end_process, late_in
-from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.pilots.channel import SETUP, Channel, ChannelClosedError, Mark, connect, pickle_parts
@@ -34,7 +32,7 @@ from espnet3.parallel.pilots.protocol import (
     RunSpec,
     forget,
     head_of,
-    portable,
+    make_portable,
     prepare,
     setup_report,
 )
@@ -57,14 +55,12 @@ STARTED.set()
 class Slots:
     """The slots of this process to one driver, a channel each.
 
-    `driver`: its host and process. `replaced`: another worker takes the place of one that ends, so that a process
-    beyond use may be ended. `as_new`: whether no item has changed the process, and no edit its modules.
+    `driver`: its host and process. `as_new`: whether no item has changed the process, and no edit its modules.
     """
 
     address: Any
     key: bytes
     driver: tuple[str, int]
-    replaced: bool
     hello: Hello
     tls: ssl.SSLContext | None = None
     as_new: Callable[[], bool] = lambda: True
@@ -72,7 +68,6 @@ class Slots:
     def __post_init__(self) -> None:
         # else threads of the driver's own process: no item's time limit may kill that
         self.alone = self.hello.process != self.driver
-        self.replaced = self.replaced and self.alone
         self.leaving = False  # the worker is about to end: chunks in hand are the last ones
         # a worker has more slots than threads, for runs that overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
@@ -92,6 +87,11 @@ class Slots:
         with self._lock:
             if 0 < self._open == sum(pilot.in_run for pilot in self._pilots):
                 self._start()
+
+    @property
+    def closed(self) -> bool:
+        """Whether every slot has ended: the driver is gone."""
+        return not self._open
 
     def leave(self) -> None:
         """Take no more chunks."""
@@ -168,6 +168,11 @@ class Pilot:
 
     end = staticmethod(end_process)  # an item that takes too long ends its process
 
+    @property
+    def replaced(self) -> bool:
+        """Whether another process takes the place of this one, so that it may be ended when it is beyond use."""
+        return self.process.alone
+
     def __post_init__(self) -> None:
         self.worker = self.process.hello.worker
         self.broken = False  # it could not go on
@@ -204,7 +209,7 @@ class Pilot:
             self.broken = True
             with suppress(Exception):  # standard error may be broken too
                 traceback.print_exc()
-            if self.process.replaced:
+            if self.replaced:
                 self.channel.close()
                 end_process()
             kind, text, trace = describe_error(error)
@@ -232,12 +237,12 @@ class Pilot:
         must_say: bool,
     ) -> None:
         self.process.keep_one_free()
-        if must_say:
-            self._send(("as_new", run_id, self.process.as_new()))
         if self._ended(run_id):  # it was over before this slot looked at it: build nothing
             self._broken.add(run_id)
             self._send(("over", run_id))
             return
+        if must_say:
+            self._send(("as_new", run_id, self.process.as_new()))
 
         def give_up(report: Report) -> None:
             self._broken.add(run_id)
@@ -301,7 +306,7 @@ class Pilot:
                     self._send(("unread", run_id, failure, pickle_error(error)))
                     return
             keep = float("inf") if positions is None else KEEP
-            with on_a_worker(report if self.process.alone else None, self.process.replaced):
+            with on_a_worker(report if self.process.alone else None, self.replaced):
                 how = budget, interrupted, self.mark.step, singly, self._step, keep
                 block = run_items(items, call, spec.policy, self.worker, *how)
             try:
@@ -316,7 +321,7 @@ class Pilot:
             block.cpu /= self.process.hello.threads  # all of them ran meanwhile
             self.mark.leave(len(block.values))
             if positions is not None:
-                to_lines(block, positions, items, spec.policy, self.worker)
+                to_lines(block, positions, items, spec.policy)
             parts = self._pickled(run_id, items, block, spec.policy, report)
             block.error = None  # its traceback leads to this frame, and the frame to it
         with suppress(*ANYTHING):  # an item has closed it, or replaced it
@@ -343,13 +348,13 @@ class Pilot:
         try:
             return pickle_parts(("done", run_id, head, values))
         except ANYTHING as error:  # some result needs more than pickle (a class made in a script) ...
-            if self.process.replaced and spoilt_cuda(error):  # or is on a GPU, where some kernel has failed
+            if self.replaced and spoilt_cuda(error):  # or is on a GPU, where some kernel has failed
                 leave(late_in(items, 0, len(values), block.seconds, None, error=error))
         try:
             return pickle_parts(("done", run_id, head, values), Pickler)
         except ANYTHING:  # ... or cannot travel at all
-            values, head = portable(items, block, head, policy, self.worker)
-            return pickle_parts(("done", run_id, head, values), Pickler)
+            make_portable(block, items, policy)
+            return pickle_parts(("done", run_id, head_of(block), block.values), Pickler)
 
     def _on_end(self, run_id: int) -> None:
         _, spec = self.calls.pop(run_id, (None, None))

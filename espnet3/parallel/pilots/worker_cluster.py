@@ -1,6 +1,6 @@
 """The driver's questions to the cluster whose workers it uses, and their answers.
 
-Clusters of ours are `WorkerCluster`s. Of any other, the user's own, nothing is known: it is a `PlainCluster`.
+Clusters of ours are subclasses of `WorkerCluster`. Of any other, the user's own, nothing is known.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from espnet3.parallel.records import ProcessEnd
 
@@ -27,20 +27,16 @@ def listed(workers: Iterable[str], more: int = 0, no_answer: str = "") -> str:
     return "\n".join([*lines, *workers, *([f"and {more} more"] if more else [])])
 
 
-@runtime_checkable
-class WorkerCluster(Protocol):
+class WorkerCluster:
     """A cluster as the driver sees it; the defaults are those of a cluster that knows nothing."""
 
-    owns_processes: bool = False  # it has forked its workers: it hears how each one ends, and replaces it
-    kept: bool = False  # its workers were another run's, whose items may have changed them: each is asked
-    is_ours: bool = True  # opened by this package: a worker of it may be ended where another takes its place
+    owns_processes = (
+        False  # items run in processes of ours: it is heard how each one ends, and it is replaced
+    )
+    starts_at_once = False  # all workers that were asked for come, each in a moment
+    kept = False  # its workers were another run's, whose items may have changed them: each is asked
 
-    @property
-    def serves_https(self) -> bool:
-        """Whether its dashboard is encrypted."""
-        return getattr(self, "certificate", None) is not None
-
-    def end_of(self, pid: int) -> ProcessEnd | None:
+    def end_of(self, host: str, pid: int) -> ProcessEnd | None:
         """Return how a worker process ended, once that is known."""
         return None
 
@@ -52,13 +48,9 @@ class WorkerCluster(Protocol):
         """Return the reasons why workers have not come, a line or more for each; "" where nothing is known."""
         return ""
 
-    def went_with_job(self, worker: str, address: str) -> bool | None:
-        """Return whether a lost worker went with its job or session, not by its item; None: not known yet."""
-        return False  # a worker is nothing but its process
-
     def kill_worker(self, host: str, pid: int) -> None:
         """SIGKILL a worker's process, where it is on this host."""
-        if host == socket.gethostname():
+        if host == socket.gethostname() and pid != os.getpid():
             with suppress(ProcessLookupError):  # it has ended meanwhile
                 os.kill(pid, signal.SIGKILL)
 
@@ -66,18 +58,16 @@ class WorkerCluster(Protocol):
         """Remove a folder when the driver ends, even if it is killed, where the cluster can do that."""
         return
 
+    def open_pool(self) -> Any:
+        """Start processes beside its workers where Dask is not needed for that; return the `Pool` of their slots."""
+        return None
+
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
         """Take a function that tells whether there is work, where that decides how many workers are started."""
         return
 
 
-class PlainCluster(WorkerCluster):
-    """A cluster of which nothing is known: the user's own, or none but a scheduler's address."""
-
-    is_ours = False
-
-
 def cluster_of(client: Any) -> WorkerCluster:
     """Return the cluster of a Dask client, as the driver sees it."""
     cluster = client.cluster
-    return cluster if isinstance(cluster, WorkerCluster) else PlainCluster()
+    return cluster if isinstance(cluster, WorkerCluster) else WorkerCluster()

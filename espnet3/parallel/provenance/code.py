@@ -130,7 +130,13 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
     ]
     offsets = [step[3] for step in steps]
     jumps = {at: bisect_left(offsets, step[1]) for at, step in enumerate(steps) if step[0] in _JUMP_NAMES}
-    always = {at: to for at, to in jumps.items() if steps[at][0] in _ALWAYS}
+    ops = {at: steps[at][0] for at in jumps}
+    # on one line a truth is not asked for again, as after the `or` of `a and (b or c) and d`
+    for at in sorted(jumps, reverse=True):  # the last first: where it goes on is known
+        test, then = ops[at].removesuffix("_OR_POP"), ops.get(to := jumps[at], "")
+        if test != ops[at] and then.endswith(("JUMP_IF_TRUE", "JUMP_IF_FALSE", "_OR_POP")):
+            ops[at], jumps[at] = (then, jumps[to]) if test in then else (f"POP_{test}", to + 1)
+    always = {at: to for at, to in jumps.items() if ops[at] in _ALWAYS}
     for at, to in jumps.items() if body else ():
         said = [value for _, value, *_ in steps[max(at - 3, 0) : at]]
         if said == ["__name__", "__main__", "=="] and steps[at][0].endswith("JUMP_IF_FALSE"):
@@ -143,15 +149,16 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
             at = always[at]
         return at
 
+    has_tries = getattr(code, "co_exceptiontable", b"")  # since Python 3.11
     caught = {
         at: (bisect_left(offsets, one.target), one.depth)
-        for one in getattr(dis.Bytecode(code), "exception_entries", ())  # since Python 3.11
+        for one in getattr(dis.Bytecode(code) if has_tries else None, "exception_entries", ())
         for at in range(bisect_left(offsets, one.start), bisect_left(offsets, one.end))
     }
     kept = [at for at in range(len(steps)) if at not in always]
     numbers = {at: number for number, at in enumerate(kept)}
     for at in numbers.keys() & (jumps.keys() | caught.keys() | {at - 1 for at in always}):
-        op = steps[at][0]
+        op = ops.get(at, steps[at][0])
         after = [*([] if op in _LAST else [at + 1]), *([jumps[at]] if at in jumps else [])]
         after = [*(after[::-1] if op in _OTHERWISE else after), *caught.get(at, ())[:1]]
         steps_to = [numbers.get(end(one), 0) - numbers[at] for one in after]
@@ -193,14 +200,12 @@ class Facts:
         self.names: frozenset[str] = frozenset(code.co_names).union(*(one.names for one in inner))
         self.texts: frozenset[str] = frozenset(texts).union(*(one.texts for one in inner))
         self.reads: set[str] = set().union(*(one.reads for one in inner))  # names of the module
-        # those of them that it hands on as they are, so that other code may change them
-        self.bare: set[str] = set().union(*(one.bare for one in inner))
-        for at, (op, value, arg, _) in enumerate(steps):
+        self.bare: set[str] = set().union(*(one.bare for one in inner))  # those that it hands on
+        for (op, value, arg, _), (after, *_) in pairwise(steps):
             if op in _GLOBALS:
                 self.reads.add(value)
                 is_called = _VERSION >= (3, 11) and op == "LOAD_GLOBAL" and arg & 1
-                if not is_called and steps[at + 1][0] not in _ATTRIBUTES:
-                    self.bare.add(value)
+                self.bare.update([] if is_called or after in _ATTRIBUTES else [value])
 
 
 facts_of = cache(Facts)  # by equality, to which lines and the types of constants belong
@@ -239,10 +244,12 @@ def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tupl
 @cache
 def constants_in(code: CodeType) -> dict[str, Any]:
     """Return the constants that a module's code sets once, to a literal."""
-    steps = pairwise(_steps_of(code))
-    stores = [(name, before) for before, (op, name, *_) in steps if op in ("STORE_NAME", "STORE_GLOBAL")]
-    times = Counter(name for name, _ in stores)
-    return {name: set_to for name, (op, set_to, *_) in stores if times[name] == 1 and op == "LOAD_CONST"}
+    steps = _steps_of(code)
+    joins = {to for op, to, *_ in steps if op in _JUMP_NAMES}  # here a name gets one of several values
+    stores = [(now, before) for before, now in pairwise(steps) if now[0] in ("STORE_NAME", "STORE_GLOBAL")]
+    times = Counter(now[1] for now, _ in stores)
+    known = [(now[1], one[1]) for now, one in stores if one[0] == "LOAD_CONST" and now[3] not in joins]
+    return {name: value for name, value in known if times[name] == 1}
 
 
 @cache
@@ -261,14 +268,13 @@ def _changes(code: CodeType) -> Iterator[_Place | None]:
     known |= {name: ("free", name) for name in code.co_freevars}
     steps = _steps_of(code)
     for at, (op, name, _, _) in enumerate(steps):
-        before = steps[at - 1][0]
         if op in _KINDS and name not in code.co_cellvars:
             yield (_KINDS[op], name, WITHIN)
         elif op.startswith("STORE_FAST") or op == "STORE_DEREF":
             known[name] = _place(steps, at, 0, known)
-        elif op in _SETTERS:  # after a swap, `+=` has read the same part, of a copy of its owner
-            yield None if before.startswith(_TURNS) else _part(steps, at, known)
-        elif op in _PARTS and before.startswith(_COPIES):
+        elif op in _SETTERS or (
+            op in _PARTS and steps[at - 1][0].startswith(_COPIES)
+        ):  # as `+=` reads a part
             yield _part(steps, at, known)
         elif op in _ATTRIBUTES and name in _CHANGERS:
             yield _part(steps, at, known, WITHIN)

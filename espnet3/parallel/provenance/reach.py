@@ -99,7 +99,7 @@ class _Reach(Content):
             if type(thing) is str:
                 self._module(thing, frozenset(thing.split(".")), is_imported=False)
             elif not is_users(thing):
-                self._installed(thing)
+                self._installed(thing, vars(thing).keys() if is_a(thing, type) else ())
             elif is_a(thing, FunctionType):
                 self._function(Function(thing), thing.__qualname__)
             elif is_a(thing, type):
@@ -116,12 +116,11 @@ class _Reach(Content):
             if name not in out:
                 entry["values"].setdefault(phrase, set()).add(self.hash(counts, phrase)[:DIGITS])
         self._entry(INSTALLED)["values"][_PUT_THERE] = self._put
-        loaded = [entry for entry in self._entries.values() if entry["file"] and "unloaded" not in entry]
-        by_file = {real(entry["file"]): entry for entry in loaded}
-        for module, file, live in self._loaded:
-            if (key := real(file)) in by_file and (code := compiled(module, file)) is not None:
-                self._compare(by_file[key], code, vars(live))
         for entry in self._entries.values():
+            file, live = entry["file"], sys.modules.get(entry["module"])
+            is_loaded = file and "unloaded" not in entry and is_a(live, ModuleType)
+            if is_loaded and (code := compiled(entry["module"], file)) is not None:
+                self._compare(entry, code, vars(live))
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
@@ -213,14 +212,6 @@ class _Reach(Content):
                 self._function(Function(one, cls, is_a(value, classmethod), called), f"{name}.{attribute}")
             self._value(module, f"{'' if functions else _VALUE}{name}.{attribute}", value, cls, attribute)
 
-    def _installed(self, thing: Any) -> None:
-        module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
-        self.installed.add(module.partition(".")[0])
-        for name, one in list(vars(thing).items()) if is_a(thing, type) else ():
-            if type(one) is FunctionType and is_users(one):
-                self._put.add(f"{thing.__qualname__}.{name}")
-                self.add(one)
-
     def _code(self, code: CodeType, world: dict[str, Any]) -> None:
         facts = facts_of(code)
         self._names(world, facts.reads, facts.names)
@@ -255,20 +246,23 @@ class _Reach(Content):
                     self._of_module(live, frozenset({there}))
 
     def _of_module(self, module: ModuleType, names: frozenset[str]) -> None:
-        if not self._is_new((id(module), names), module):
-            return
-        if is_users(module):
+        is_new = self._is_new((id(module), names), module)
+        if is_new and is_users(module):
             self._names(vars(module), names | {"__getattr__"}, names)
-            return
-        self.installed.add(module.__name__.partition(".")[0])
-        for name in sorted(names & vars(module).keys()):
-            value = vars(module)[name]
-            if is_a(value, ModuleType) and is_users(value):
-                self._of_module(value, names)
+        elif is_new:
+            self._installed(module, names)
+
+    def _installed(self, owner: Any, names: Iterable[str]) -> None:
+        # notes what the program has put into a module or a class
+        module = owner.__name__ if is_a(owner, ModuleType) else module_of(owner)
+        self.installed.add(module.partition(".")[0])
+        for name in sorted(names):
+            if is_a(value := vars(owner).get(name), ModuleType) and is_users(value):
+                self._of_module(value, frozenset(names))
             elif is_a(value, (FunctionType, type)) and is_users(value):
-                self._put.add(f"{module.__name__}.{name}")
-                self._value(INSTALLED, f"{_VALUE}{module.__name__}.{name}", value)
-            elif is_a(value, type):
+                self._put.add(f"{owner.__name__}.{name}")
+                self._value(INSTALLED, f"{_VALUE}{owner.__name__}.{name}", value)
+            elif is_a(value, type) and is_a(owner, ModuleType):
                 self.add(value)
 
     def _all_names(self, world: dict[str, Any]) -> None:

@@ -65,11 +65,6 @@ def checked(name: str, value: Any) -> Any:
     return Path(found)
 
 
-def checked_batch_size(size: Any) -> Any:
-    """Check a runner's batch size at its call: it may have been set after the runner was made."""
-    return argument("batch_size", size, Whole(least=1, none="None"))
-
-
 def check_builds(provider: Any) -> None:
     """Raise a ConfigError at the call of a runner whose provider cannot build an env.
 

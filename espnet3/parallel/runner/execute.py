@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.backends.backend import installed, interrupts_wait, pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
-from espnet3.parallel.engine.loop import run_items
-from espnet3.parallel.engine.settling import Block, Call, to_lines
-from espnet3.parallel.engine.work import KEEP, Chunk, Work
+from espnet3.parallel.engine.loop import KEEP, Block, Call, run_items, to_lines
+from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import (
     ENVS,
@@ -113,17 +112,24 @@ def outcomes(
     """
     tally = tally if tally is not None else Tally()
     config = config_of(client, config)
-    env = getattr(client, "espnet3_env", None) or ""  # its key; "" means the default of the client's workers
     if spec.setup_timeout is None:
         spec = replace(spec, setup_timeout=config.setup_timeout)
     killable = killable or spec.policy.item_timeout is not None
+    plugin = None
+    if client is not None and spec.setup is None:
+        from espnet3.parallel.clusters.client import env_of
+
+        plugin = env_of(client)
     in_thread = not killable and client is not None and inside_item() and _has_threads(client)
     if in_thread or (not killable and client is None and runs_here(config)):
         with named_here():
-            ready = ENVS.get(env or ENVS.default) if in_thread else {}
+            ready = ENVS.get(plugin.key) if in_thread and plugin is not None else {}
             yield from run_inline(spec, work, here or spec.setup, ready, tally)
         return
-    spec = replace(spec, env_key=f"run-{uuid.uuid4().hex}" if spec.setup is not None else env)
+    if spec.setup is not None:
+        spec = replace(spec, env_key=f"run-{uuid.uuid4().hex}")
+    elif plugin is not None:
+        spec = replace(spec, env_key=plugin.key, setup=plugin.setup_fn, env_stays=True)
     # of a client that is not ours, or adapts, the number is unknown
     known = client is None or (hasattr(client, "espnet3_config") and config.adapt is None)
     tally.asked = config.n_workers if known else 0
@@ -135,12 +141,10 @@ def outcomes(
         from espnet3.parallel.clusters.client import dashboard_of
         from espnet3.parallel.pilots.dask.pools import ClientSlots
         from espnet3.parallel.pilots.driver import PilotRun
-        from espnet3.parallel.pilots.worker_cluster import cluster_of
 
         if show_dashboard and (address := dashboard_of(opened)) is not None:
             say(f"dashboard: {address}")
-        slots, cluster = ClientSlots(opened), cluster_of(opened)
-        yield from PilotRun(slots, work, spec, cluster, config, may_take, shared, tally)
+        yield from PilotRun(ClientSlots(opened), work, spec, config, may_take, shared, tally)
 
 
 def _on_own_workers(
@@ -152,7 +156,7 @@ def _on_own_workers(
         tally.asked = len(workers)
         from espnet3.parallel.pilots.driver import PilotRun  # while the processes start
 
-        yield from PilotRun(workers, work, spec, workers, config, may_take, False, tally)
+        yield from PilotRun(workers, work, spec, config, may_take, False, tally)
 
     of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.provenance.reach")
     yield from on_own_workers(config, work.total, run, of_folder if spec.loaded is not None else ())
@@ -212,10 +216,10 @@ def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, 
     while (chunk := work.take(float(size), work.cap(_MOST_ITEMS, 1))) is not None:
         block = run_items(chunk.items, call, spec.policy, THIS_PROCESS, seconds, keep=keep)
         if spec.as_lines:
-            to_lines(block, work.positions(chunk), chunk.items, spec.policy, THIS_PROCESS)
+            to_lines(block, work.positions(chunk), chunk.items, spec.policy)
         done = len(block.values)
         if done < len(chunk.items) and block.error is None:
-            work.put_back(Chunk(chunk.start + done, chunk.items[done:]))
+            work.put_back(chunk.part(done))
         size = min(_MOST_ITEMS, size * 2) if block.seconds < seconds / 2 else max(1, done)
         tally.busy_seconds += block.seconds
         tally.cpu_seconds += block.cpu

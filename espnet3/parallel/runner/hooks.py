@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.env.injection import bind, name_of
-from espnet3.parallel.env.store import seen_as
 from espnet3.parallel.errors import BatchLengthError, SignatureError
 from espnet3.parallel.provenance import FUNCTION
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from espnet3.parallel.engine.settling import Call
+    from espnet3.parallel.engine.loop import Call
 
 WRITER_HOOKS = ("open_writers", "write_record", "close_writers")
 STATE_HOOKS = ("init_state", "reduce_state", "finalize_state")
@@ -189,7 +188,7 @@ class Hooks:
     def call(self, env: dict[str, Any], *, batches: bool) -> Call:
         """Return `forward`, and with `batches` also `batch_forward`, bound to the env."""
         many = self.batch_forward if batches else None
-        from espnet3.parallel.engine.settling import Call
+        from espnet3.parallel.engine.loop import Call
 
         return Call(bind(self.forward, env), bind(many, env) if many is not None else None)
 
@@ -200,6 +199,8 @@ class ShardWriters:
     def __init__(self, hooks: Hooks, env: dict[str, Any], folder: Path, number: int) -> None:
         self._hooks = hooks
         self._env = env
+        from espnet3.parallel.env.store import seen_as  # as of a run: its workers start before it is loaded
+
         self._folder = seen_as(
             folder, type(folder)(str(env["output_dir"]), str(env["shard_subdir"]), folder.name)
         )

@@ -34,7 +34,7 @@ _WORTH_TELLING = 1.0  # seconds: less is not worth a change of the configuration
 _PART = 0.1  # share of the time lost above which its cause is named
 _MOST_KINDS = 10  # of errors that a message lists
 _ENOUGH = 50  # results that are looked at
-_NO_RESULT = re.compile(rb'"result":null,"crc":\d+}\n\Z')  # the end of an item's line without a result
+_NO_RESULT = rb'"result":null,"crc":\d+}\n\Z'  # the end of an item's line without a result
 _STOPS = (KeyboardInterrupt, ItemError, TooManyFailuresError, NoWorkersError)
 
 
@@ -225,7 +225,7 @@ class _NoneWatch:
         if not self._left:
             return
         for value in islice((one for one in values if not isinstance(one, ItemFailure)), self._left):
-            if value is not None and not (type(value) is bytes and _NO_RESULT.search(value)):
+            if value is not None and not (type(value) is bytes and re.search(_NO_RESULT, value)):
                 self._left = 0
                 return
             self._left -= 1

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.exceptions import item_error
 from espnet3.parallel.engine.work import Work, as_items
@@ -25,13 +26,7 @@ from espnet3.parallel.errors import ConfigError, NoOutputDirError
 from espnet3.parallel.messages import shown
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import Policy, RunSummary
-from espnet3.parallel.runner.arguments import (
-    check_builds,
-    check_finishing,
-    check_indices,
-    checked,
-    checked_batch_size,
-)
+from espnet3.parallel.runner.arguments import check_builds, check_finishing, check_indices, checked
 from espnet3.parallel.runner.execute import outcomes
 from espnet3.parallel.runner.hooks import (
     folder_entries,
@@ -76,7 +71,8 @@ class Run:
         """Read a runner's arguments and the hooks it overrides."""
         check_indices(indices, "indices")
         check_builds(runner.provider)
-        kind, size = type(runner), checked_batch_size(runner.batch_size)
+        # it may have been set after the runner was made
+        kind, size = type(runner), argument("batch_size", runner.batch_size, Whole(least=1, none="None"))
         items = as_items(indices, "indices")
         cost = _costs(runner.item_cost, items)
         if takes_lists(kind, size):
@@ -135,7 +131,7 @@ class Run:
         from espnet3.parallel.runner.shards import FEW, SHARDS, cut
 
         runner, provider = self.runner, self.runner.provider
-        lists = takes_lists(type(runner), checked_batch_size(runner.batch_size))
+        lists = takes_lists(type(runner), runner.batch_size)
         n = len(self.items)
         few = self.cost is None and n <= FEW and not lists  # a list says what goes together
         return identify(
@@ -208,7 +204,7 @@ def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> tuple[l
 
 def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> tuple[Any, RunSummary]:
     from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
-    from espnet3.parallel.ledger.results import Results
+    from espnet3.parallel.ledger.merge import Results
     from espnet3.parallel.provenance.reach import LoadedCode
     from espnet3.parallel.runner.shards import failed_elsewhere, run_shards, shards_of
 
@@ -246,7 +242,7 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
         work = Work([run.items[p] for p in left], cost, run.align, left, _AT_RISK)
     with (
         closing(launch(spec, work)) as pairs,
-        TimesRecorder(folder.split.append_times, run.items, run.cost) as times,
+        TimesRecorder(folder.split.append_times, run.items) as times,
     ):
         for chunk, block in pairs:
             times.workers(report.tally)

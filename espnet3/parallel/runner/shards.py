@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.checks import as_python
-from espnet3.parallel.engine.blame import OUTSIDE, History, Loss
+from espnet3.parallel.engine.blame import OUTSIDE, Charges, History, Loss
 from espnet3.parallel.engine.exceptions import (
     failure_of,
     item_error,
@@ -29,14 +29,13 @@ from espnet3.parallel.engine.exceptions import (
     pickle_error,
     recorded_error,
 )
-from espnet3.parallel.engine.loop import run_items
+from espnet3.parallel.engine.loop import Block, Call, run_items
 from espnet3.parallel.engine.seeding import turn
-from espnet3.parallel.engine.settling import Block, Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly, writing
 from espnet3.parallel.ledger.lines import encode_line
-from espnet3.parallel.ledger.scan import FAILED
+from espnet3.parallel.ledger.split import FAILED
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
 from espnet3.parallel.runner.hooks import Hooks, ShardWriters, folder_entries
 from espnet3.parallel.runner.progress import Report
@@ -260,7 +259,7 @@ def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items
     """Write `manifest.json`, the shards of a run in the form of ESPnet3's tools."""
     # here: a run without a folder needs less of the ledger
     from espnet3.parallel.ledger.folder import MANIFEST
-    from espnet3.parallel.ledger.values import encode
+    from espnet3.parallel.ledger.lines import encode
 
     shards = [
         {"shard_id": number, "items": [encode(as_python(item), "index") for item in items[begin:end]]}
@@ -299,7 +298,7 @@ def run_shards(
     )
     driver = _Driver(folder, run.policy, report, {})
     work = Work(left, [shard.cost for shard in left])
-    recorder = TimesRecorder(folder.split.append_times, run.items, run.cost)
+    recorder = TimesRecorder(folder.split.append_times, run.items)
     with closing(launch(spec, work)) as pairs, recorder:
         for chunk, block in pairs:
             driver.take(chunk, block, work)
@@ -326,7 +325,7 @@ class _Driver:
                 )
             else:
                 again = self._after_loss(shard, block.loss, value.worker)
-                work.put_back(Chunk(place, [again], suspect=True))
+                work.put_back(Chunk(place, [again], Charges(suspect=True)))
 
     def _done(self, shard: Shard, result: ShardResult) -> None:
         if result.stop is not None:

@@ -51,16 +51,14 @@ class FlameGraph:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._spy.stdout is not None
         self._spy.send_signal(signal.SIGINT)  # it writes what it has seen
         try:
-            self._spy.wait(_PATIENCE)
+            more, _ = self._spy.communicate(timeout=_PATIENCE)
         except subprocess.TimeoutExpired:
             self._spy.kill()
-            self._spy.wait()
+            more, _ = self._spy.communicate()
         _let_look_in(0)
-        self._said += [line.strip() for line in self._spy.stdout]
-        self._spy.stdout.close()
+        self._said += more.splitlines()
         if self._spy.returncode:
             self._file.unlink(missing_ok=True)  # it may hold that nothing was seen
             why = next((line for line in self._said if line.startswith(_WRONG)), "")

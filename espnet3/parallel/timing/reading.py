@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
@@ -40,16 +39,16 @@ class Arrival:
     env: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunTimes:
     """All that a run's folder says of its items' times; empty for a run of before they were recorded."""
 
-    stints: tuple[Stint, ...] = ()  # by time, as the next two
-    arrivals: tuple[Arrival, ...] = ()
-    losses: tuple[tuple[str, float], ...] = ()  # workers that died, and when
+    stints: list[Stint] = field(default_factory=list)  # by time, as the next two
+    arrivals: list[Arrival] = field(default_factory=list)
+    losses: list[tuple[str, float]] = field(default_factory=list)  # workers that died, and when
     counts: dict[int, int] = field(default_factory=dict)  # items by the bin of their time (`edge_of`)
-    slow: tuple[tuple[float, int, str], ...] = ()  # the slowest: seconds, position, index as text
-    costs: tuple[tuple[float, float], ...] = ()  # seconds and cost of a sample, where there is `item_cost`
+    # the slowest: seconds, position, index as text
+    slow: list[tuple[float, int, str]] = field(default_factory=list)
     retries: int = 0
 
     @property
@@ -70,9 +69,8 @@ class RunTimes:
     def quantiles(self, shares: Sequence[float]) -> list[tuple[float, float]]:
         """Return of each share the time that so many items do not exceed, to within a bin (9 %)."""
         numbers = sorted(self.counts)
-        up_to = list(
-            accumulate(self.counts[number] for number in numbers)
-        )  # items of each bin and those below
+        # items of each bin and those below
+        up_to = list(accumulate(self.counts[number] for number in numbers))
         places = [bisect_left(up_to, share * self.items) for share in shares]
         return [(share, edge_of(numbers[at] + 0.5)) for share, at in zip(shares, places, strict=True)]
 
@@ -83,46 +81,38 @@ class TimesReader:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._lines = NewLines()
-        self._retries = 0
-        self._stints: list[Stint] = []
-        self._arrivals: list[Arrival] = []
-        self._losses: list[tuple[str, float]] = []
-        self._counts: Counter[int] = Counter()
+        self._times = RunTimes()
         self._slow: dict[int, tuple[float, int, str]] = {}
-        self._costs: list[tuple[float, float]] = []
 
     def look(self) -> RunTimes:
-        """Return all that is recorded by now."""
+        """Return all that is recorded by now, in the same object as before."""
+        times = self._times
         for kind in (SPLIT, SESSION):
             for split in split_folders(self._run, kind):
                 for said in self._lines.records(split / TIMES):
                     self._take(said)
-        return RunTimes(
-            tuple(sorted(self._stints, key=lambda one: one.begin)),
-            tuple(sorted(self._arrivals, key=lambda one: one.when)),
-            tuple(sorted(self._losses, key=lambda one: one[1])),
-            dict(self._counts),
-            tuple(nlargest(_SLOWEST, self._slow.values())),
-            tuple(self._costs),
-            self._retries,
-        )
+        times.stints.sort(key=lambda one: one.begin)
+        times.arrivals.sort(key=lambda one: one.when)
+        times.losses.sort(key=lambda one: one[1])
+        times.slow = nlargest(_SLOWEST, self._slow.values())
+        return times
 
     def _take(self, said: dict[str, Any]) -> None:
-        worker = str(said.get("worker"))
+        worker, times = str(said.get("worker")), self._times
         if "came" in said:
             imports, env = said.get("imports", 0.0), said.get("env", 0.0)
-            self._arrivals.append(Arrival(worker, said["came"], imports, env))
+            times.arrivals.append(Arrival(worker, said["came"], imports, env))
         elif "gone" in said:
-            self._losses.append((worker, said["gone"]))
+            times.losses.append((worker, said["gone"]))
         elif "begin" in said:
-            self._stints.append(
+            times.stints.append(
                 Stint(worker, said["begin"], said["end"], said["busy"], said["items"], said.get("memory", 0))
             )
-            self._counts.update({int(number): n for number, n in said["counts"].items()})
+            for number, n in said["counts"].items():
+                times.counts[int(number)] = times.counts.get(int(number), 0) + n
             for seconds, place, name in said["slow"]:
                 self._slow[place] = max(self._slow.get(place, (0.0, place, name)), (seconds, place, name))
-            self._retries += said.get("retries", 0)
-            self._costs += [(seconds, cost) for seconds, cost in said.get("cost", ())]
+            times.retries += said.get("retries", 0)
             if len(self._slow) > 50 * _SLOWEST:
                 self._slow = {one[1]: one for one in nlargest(_SLOWEST, self._slow.values())}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import resource
 import sys
 import time
@@ -25,14 +24,9 @@ _LEAST = 0.5  # seconds that a record is about, at least
 _RECORDS = 200  # of a worker, in the time in which the run gets e times as long; fewer where workers are many
 _MANY = 20  # workers
 _SHOWN = 60  # characters of an index
-_STATUS = "/proc/self/status"
-# of the program that runs now; getrusage also counts the one that started it, up to its exec
-_PEAK = b"VmHWM:"
-_EVERY = 0.02  # seconds between two looks: one takes some 10 us, and a peak stays to be seen by the next one
-_seen: dict[int, tuple[float, int]] = {}  # the last look and what it saw, by process: a fork has its own
 PER_OCTAVE = 8  # bins of the histogram for each doubling of the time: a bin is 9 % wide
 _SHORTEST = 1e-7  # seconds; what took less counts as this
-_SLOW, _SOME = 3, 4  # items that are named, of those that one record is about
+_SLOW = 3  # items that are named, of those that one record is about
 
 
 def edge_of(number: float) -> float:
@@ -46,13 +40,13 @@ class ItemTimes:
 
     counts: dict[int, int] = field(default_factory=dict)  # items by bin
     slow: list[tuple[float, int]] = field(default_factory=list)  # seconds and place of the slowest
-    some: list[tuple[float, int]] = field(default_factory=list)  # the same of a few others
     memory: int = 0  # bytes that their process had used at most by then; 0 where that is not known
 
     @classmethod
     def of_steps(cls, steps: Iterable[tuple[int, float]], place: int = 0) -> ItemTimes:
         """Count steps of this process that follow each other, and look at its memory."""
-        found = cls(memory=peak_memory())
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        found = cls(memory=peak if sys.platform == "darwin" else peak * 1024)
         for n, seconds in steps:
             if n:
                 found.add(place, n, seconds)
@@ -64,42 +58,18 @@ class ItemTimes:
         each = seconds / n
         number = math.floor(PER_OCTAVE * math.log2(max(each, _SHORTEST)))  # of its bin (`edge_of`)
         self.counts[number] = self.counts.get(number, 0) + n
-        self._name([(each, place)], [(each, place)] if n == 1 else [])
+        self._name([(each, place)])
 
     def merge(self, other: ItemTimes) -> None:
         """Add another one's counts."""
         for number, n in other.counts.items():
             self.counts[number] = self.counts.get(number, 0) + n
-        self._name(other.slow, other.some)
+        self._name(other.slow)
         self.memory = max(self.memory, other.memory)
 
-    def _name(self, slow: list[tuple[float, int]], some: list[tuple[float, int]]) -> None:
+    def _name(self, slow: list[tuple[float, int]]) -> None:
         if slow and (len(self.slow) < _SLOW or slow[0][0] > self.slow[-1][0]):
             self.slow = sorted([*self.slow, *slow], reverse=True)[:_SLOW]
-        if len(self.some) < _SOME:
-            self.some = [*self.some, *some][:_SOME]
-
-    def fields(self) -> tuple[Any, ...]:
-        """Return what travels: plain data."""
-        return self.counts, self.slow, self.some, self.memory
-
-
-def peak_memory() -> int:
-    """Return the most bytes that this process has held up to 20 ms ago, as `VmHWM` of proc(5) or `ru_maxrss`."""
-    process, now = os.getpid(), time.monotonic()
-    when, peak = _seen.get(process, (-_EVERY, 0))
-    if now - when < _EVERY:
-        return peak
-    try:
-        with open(_STATUS, "rb", buffering=0) as stream:
-            said = stream.read(4096)
-        begin = said.index(_PEAK) + len(_PEAK)
-        peak = int(said[begin : said.index(b"kB", begin)]) * 1024
-    except (OSError, ValueError):  # not Linux, or a kernel that does not say it
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        peak = peak if sys.platform == "darwin" else peak * 1024
-    _seen[process] = now, peak
-    return peak
 
 
 @dataclass(slots=True)
@@ -122,7 +92,6 @@ class TimesRecorder:
 
     append: Callable[[list[bytes]], None]
     items: Sequence[Any]
-    cost: Sequence[float] | None = None
     first: int = 0
     sharing: int = 1
     clock: Callable[[], float] = time.time
@@ -154,7 +123,9 @@ class TimesRecorder:
     ) -> None:
         """Note that a worker has just come to the end of `n` items."""
         now = self.clock() - ago
-        begin, period = now - seconds, self._period(now)
+        begin = now - seconds
+        share = max(1.0, max(self.sharing, len(self._open)) / _MANY)
+        period = max(_LEAST, (now - self._begin) * share / _RECORDS)
         record = self._open.get(worker)
         # it was idle, which is not smeared over its work
         if record is not None and begin - record.end > period:
@@ -166,8 +137,8 @@ class TimesRecorder:
         record.busy += seconds
         record.items += n
         record.retries += retries
-        slow, some = ([(s, positions[p]) for s, p in each] for each in (times.slow, times.some))
-        record.times.merge(ItemTimes(times.counts, slow, some, times.memory))
+        slow = [(s, positions[p]) for s, p in times.slow]
+        record.times.merge(ItemTimes(times.counts, slow, times.memory))
         if now - record.begin >= period:
             self._close(worker)
             self._write()
@@ -191,30 +162,22 @@ class TimesRecorder:
             self._close(worker)
         self._write()
 
-    def _period(self, now: float) -> float:
-        share = max(1.0, max(self.sharing, len(self._open)) / _MANY)
-        return max(_LEAST, (now - self._begin) * share / _RECORDS)
-
     def _close(self, worker: str) -> None:
         record = self._open.pop(worker, None)
         if record is None:
             return
         slow = [[round(s, 6), place, self._shown(place)] for s, place in record.times.slow]
-        facts: dict[str, Any] = {
-            "worker": worker,
-            "begin": round(record.begin, 3),
-            "end": round(record.end, 3),
-            "busy": round(record.busy, 4),
-            "items": record.items,
-            "retries": record.retries,
-            "memory": record.times.memory,
-            "counts": record.times.counts,
-            "slow": slow,
-        }
-        if self.cost is not None:
-            costs = [(s, self.cost[p - self.first]) for s, p in (*record.times.some, *record.times.slow)]
-            facts["cost"] = [[round(s, 6), cost] for s, cost in costs]
-        self._note(**facts)
+        self._note(
+            worker=worker,
+            begin=round(record.begin, 3),
+            end=round(record.end, 3),
+            busy=round(record.busy, 4),
+            items=record.items,
+            retries=record.retries,
+            memory=record.times.memory,
+            counts=record.times.counts,
+            slow=slow,
+        )
 
     def _shown(self, place: int) -> str:
         try:

@@ -49,17 +49,6 @@ def rows(found: Sequence[tuple[str, Sequence[Bar]]], label: str, scale: Sequence
     return "".join(f'<div class="row"><span>{escape(name)}</span>{drawn}</div>' for name, drawn in lines)
 
 
-def points(found: Sequence[tuple[float, float]], across: str, up: str) -> str:
-    """Draw points; both axes begin at 0, and are named."""
-    right, top = max(x for x, _ in found) or 1.0, max(y for _, y in found) or 1.0
-    body = [_text(0, 12, f"{top:.4g} {up}")]
-    for x, y in found:
-        place = f'cx="{99 * x / right:.2f}%" cy="{_TOP + _HEIGHT * (1 - y / top):.1f}"'
-        body.append(f'<circle class="point" {place} r="2.5"/>')
-    scale = [f"{across} 0", f"{right / 2:.4g}", f"{right:.4g}"]
-    return _svg(body, scale, _HEIGHT, f"{len(found):,} items: time ({up}) against {across}")
-
-
 def moments(begin: float, end: float) -> list[str]:
     """Return a scale of a time: when it begins, and lengths of time since then."""
     return [clock(begin, date=False), *(f"+{duration((end - begin) * part / 4)}" for part in range(1, 5))]
@@ -130,7 +119,7 @@ pre{background:var(--card);border-radius:6px;padding:10px;overflow-x:auto}
 .row{display:grid;grid-template-columns:10rem 1fr;gap:0 8px;color:var(--dim);font-size:.8rem}
 .row span{overflow:hidden;text-overflow:ellipsis;white-space:nowrap;text-align:right}
 svg{width:100%;display:block}svg text{fill:var(--dim);font:12px system-ui,sans-serif}
-.grid{stroke:var(--line);stroke-width:1}.point{fill:var(--work);fill-opacity:.45}
+.grid{stroke:var(--line);stroke-width:1}
 .work{fill:var(--work);background:var(--work)}.launch{fill:var(--launch);background:var(--launch)}
 .env{fill:var(--env);background:var(--env)}.idle{fill:var(--idle);background:var(--idle)}
 .alive{fill:var(--alive);background:var(--alive)}.lost{fill:var(--lost);background:var(--lost)}

@@ -17,8 +17,14 @@ from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, liv
 from espnet3.parallel.ledger.folder import RUN, read_run
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
-from espnet3.parallel.views.facts import seconds_of
-from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, folder_status, merged_failures, slowest_of
+from espnet3.parallel.views.facts import (
+    FailureGroup,
+    Outcomes,
+    folder_status,
+    merged_failures,
+    seconds_of,
+    slowest_of,
+)
 
 _SPAN = 60.0  # seconds of the rate
 _DEPTH = ("*/", "*/*/")  # levels at which runs are looked for
@@ -94,7 +100,6 @@ class Watcher:
         self.run = run
         self._clock = clock
         self._rate = Rate()
-        self._longest: dict[str, float] = {}
         self._detached = DetachedRun.open(run) if is_detached(run) else None
         self._outcomes = Outcomes(run, read_run(run) if (run / RUN).exists() else {})
         if self._detached is None:
@@ -114,17 +119,15 @@ class Watcher:
         now = time.time()
         times = self._times.look()
         workers = self._jobs(status, times) if isinstance(status, RunStatus) else self._driver(status, times)
-        for worker in workers:
-            if worker.since and worker.doing.startswith("item "):  # a single item, no step of several
-                name = f"{worker.doing} of {worker.name}"
-                self._longest[name] = max(self._longest.get(name, 0.0), now - worker.since)
         failures = merged_failures(self.run, status.failed) if merged else self._outcomes.failures
         timed = {f"item {index}": seconds for seconds, index in slowest_of(failures, times)}
-        # an item seen in progress counts until it is timed
-        seen = {name: s for name, s in self._longest.items() if name.partition(" of ")[0] not in timed}
-        longest = [*((seconds, name) for part in (timed, seen) for name, seconds in part.items())]
+        seen = {  # in progress, each a single item and no step of several
+            f"{one.doing} of {one.name}": now - one.since
+            for one in workers
+            if one.since and one.doing.startswith("item ") and one.doing not in timed
+        }
+        longest = ((seconds, name) for name, seconds in {**timed, **seen}.items())
         slow = sorted(longest, reverse=True)[:_SLOW]
-        self._longest = {name: seconds for seconds, name in slow if name in seen}
         return LiveFacts(
             status,
             now,

@@ -20,15 +20,13 @@ from espnet3.parallel.timing.reading import RunTimes, Stint, shard_of, worker_na
 from espnet3.parallel.timing.recorder import PER_OCTAVE, edge_of
 from espnet3.parallel.views import charts
 from espnet3.parallel.views.charts import STYLE, Bar, amount, duration
-from espnet3.parallel.views.facts import RunFacts
-from espnet3.parallel.views.outcomes import SHOWN, FailureGroup
+from espnet3.parallel.views.facts import SHOWN, FailureGroup, RunFacts
 
 _MOST_GROUPS = 50
 _MOST_CONFIG = 200_000  # characters
 _MOST_TRACEBACK = 8_000
 _BINS = 80  # of the throughput
 _COLUMNS = 40  # of the histogram, at most
-_MOST_POINTS = 2000
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _HOW = (
     "Items of less than some milliseconds are timed in steps of several, and those of a batch together: each counts "
@@ -185,10 +183,6 @@ def _times(facts: RunFacts) -> str:
     if facts.slowest:
         slow = ", ".join(f"item {index} ({duration(seconds)})" for seconds, index in facts.slowest)
         parts.append(f"<p>The slowest: {escape(slow)}.</p>")
-    if len(times.costs) > 1:
-        sample = times.costs[:: max(1, len(times.costs) // _MOST_POINTS)]
-        drawn = charts.points([(cost, seconds) for seconds, cost in sample], "item_cost", "s")
-        parts.append(f"<h3>Time against cost</h3>{drawn}")
     return "".join(parts) or "<p>No time is recorded yet.</p>"
 
 

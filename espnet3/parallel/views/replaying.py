@@ -33,9 +33,8 @@ from espnet3.parallel.functions.running import runner_of
 from espnet3.parallel.ledger.files import open_plain, read_json, refuse_others
 from espnet3.parallel.ledger.folder import INDICES, read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
-from espnet3.parallel.ledger.lines import DAMAGED, check_line, index_json, record_of
+from espnet3.parallel.ledger.lines import DAMAGED, check_line, decode, index_json, record_of
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
-from espnet3.parallel.ledger.values import decode
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.runner.execute import build_here

@@ -110,7 +110,7 @@ def load_configs(
                 continue
             path = given
             config, places = read_config(path)
-            fault = _slip(config, places, role) or flat(path)
+            fault = _slip(config, places, role) or flat(config, places)
         except (ConfigError, TypeError) as error:
             fault = str(error)
         found[name] = StageConfig(role, _with_defaults(config, role, recipe_dir, path), places, fault)
@@ -176,7 +176,7 @@ def _merge_small(found: Mapping[str, StageConfig], path: Path) -> None:
     small, places = read_config(path)
     if list(small) != ["parallel"]:
         said = f"{path} must hold the block 'parallel' and nothing else, it has {list(small)}"
-        raise ValueError(flat(path) or said)
+        raise ValueError(flat(small, places) or said)
     for each in found.values():
         merge_parallel(each.config, small)
         each.places.update({key: place for key, place in places.items() if key})

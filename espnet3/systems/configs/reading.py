@@ -111,7 +111,7 @@ def read_config(path: Path) -> tuple[DictConfig, Places]:
             raise TypeError(f"{path} must hold a mapping, not {kind}")
         config = OmegaConf.create(text)
     except yaml.YAMLError as error:
-        raise ConfigError(flat(path) or _not_yaml(error, str(path))) from error
+        raise ConfigError(_not_yaml(error, str(path))) from error
     except OmegaConfBaseException as error:
         raise _unresolved(error, places) from error
     if isinstance(raw.get("defaults"), list):
@@ -123,10 +123,10 @@ def read_config(path: Path) -> tuple[DictConfig, Places]:
     return OmegaConf.create(filled), places
 
 
-def flat(path: Path) -> str:
-    """Name the lines to indent in a file whose block `parallel` or `trainer` stands beside its keys."""
-    said = not_indented(path.read_text(encoding="utf-8"))
-    return said and f"{path}, {said}"
+def flat(config: DictConfig, places: Places) -> str:
+    """Name the keys to indent in a file whose block `parallel` or `trainer` is empty, with its keys beside it."""
+    said = not_indented(OmegaConf.to_container(config, resolve=False))
+    return said and f"{place_of(places, said.partition(' ')[0])}: {said}"
 
 
 def _filled(value: Any, key: str, path: Path, places: Places) -> Any:

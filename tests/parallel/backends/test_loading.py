@@ -2,15 +2,13 @@
 
 import importlib.metadata
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from espnet3.parallel.backends.backend import pip_line
+from tests.parallel.contract.helpers import finish, start_script
 
 ROOT = Path(__file__).resolve().parents[3]
 INDEX = "pip install 'espnet3-parallel[gpu]'"
@@ -96,13 +94,5 @@ def test_an_import_hears_ctrl_c_at_its_end(
     inside: str, handler: str, said: str, code: int, tmp_path: Path
 ) -> None:
     """Ctrl-C within an import comes when that is over, and is not lost; the second one does not wait."""
-    ended = subprocess.run(
-        [sys.executable, "-c", IMPORT.format(inside=inside, handler=handler)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    ended = finish(start_script(tmp_path, IMPORT.format(inside=inside, handler=handler)))
     assert (ended.stdout.strip(), ended.returncode) == (said, code), ended.stderr

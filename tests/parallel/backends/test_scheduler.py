@@ -4,7 +4,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from espnet3.parallel.backends import BACKENDS, Scheduler
+from espnet3.parallel.backends import BACKENDS
+from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.detached.states import JobState
 
 SCHEDULERS = {name: row.scheduler for name, row in BACKENDS.items() if row.scheduler is not None}

@@ -1,9 +1,8 @@
 """What is asked of a Kubernetes API server before a cluster is created, and what an answer that ends the run says."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.parallel.contract.helpers import finish, start_script
 from tests.parallel.kube.standin import kubernetes
 
 SCRIPT = """
@@ -15,15 +14,7 @@ parallel_map(abs, [1, 2])
 
 def message(folder: Path) -> str:
     """Start a run with the kubeconfig that is in a folder, and return its error."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env={"KUBECONFIG": str(folder / "kubeconfig"), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = finish(start_script(folder, SCRIPT, KUBECONFIG=str(folder / "kubeconfig"), HOME=str(folder)))
     assert done.returncode == 1
     return done.stderr.splitlines()[-1]
 

@@ -12,7 +12,7 @@ import pytest
 from espnet3.parallel import ItemFailure, set_parallel
 from espnet3.parallel.detached.states import LossFile, Marks, job_name, note_end
 from espnet3.parallel.engine.blame import History, Loss
-from espnet3.parallel.ledger.results import Results
+from espnet3.parallel.ledger.merge import Results
 from espnet3.parallel.records import Policy, ProcessEnd
 from tests.habits import rows
 from tests.parallel.detached.work import Files, Provider, Squares, calls, run_of

@@ -21,6 +21,7 @@ from tests.parallel.detached.work import (
     Provider,
     calls,
     espnet3,
+    gone,
     held,
     here,
     hold,
@@ -197,3 +198,16 @@ def test_a_schedulers_job_that_dies_in_a_hook_names_the_hook(
         shard = run.wait(600).shards[0]
         assert not shard.state.alive and shard.state is not JobState.DONE
         assert shard.note.endswith("; it was in close_writers"), shard
+
+
+def test_cancel_ends_a_job_whose_supervisor_is_gone(tmp_path: Path) -> None:
+    """It reads the order itself, also in an item that takes longer than the grace, and the note says who cancelled."""
+    folder = tmp_path / "a"
+    hold(folder, 0)
+    run = run_of(folder, n=2, shards=1)
+    pid = held(folder, 0)
+    kill(supervisor(run))
+    (shard,) = run.cancel(grace=0.2).shards
+    let_go(folder, 0, dead=True)
+    gone(pid)
+    assert shard.state is JobState.CANCELLED and "cancelled by" in shard.note

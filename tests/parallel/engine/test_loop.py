@@ -2,8 +2,7 @@
 
 import pytest
 
-from espnet3.parallel.engine.loop import run_items
-from espnet3.parallel.engine.settling import Call
+from espnet3.parallel.engine.loop import Call, run_items
 from espnet3.parallel.records import Policy
 
 RECORD = Policy(on_error="record")

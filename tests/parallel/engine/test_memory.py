@@ -2,8 +2,7 @@
 
 import pytest
 
-from espnet3.parallel.engine.loop import run_items
-from espnet3.parallel.engine.settling import Call, is_too_large
+from espnet3.parallel.engine.loop import Call, is_too_large, run_items
 from espnet3.parallel.records import ItemFailure, Policy
 
 

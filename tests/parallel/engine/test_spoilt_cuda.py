@@ -7,7 +7,7 @@ import pytest
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, ItemError, parallel_map, set_parallel
 from espnet3.parallel.engine.exceptions import spoilt_cuda
-from espnet3.parallel.engine.settling import is_too_large
+from espnet3.parallel.engine.loop import is_too_large
 from espnet3.parallel.records import ItemFailure, Policy
 
 ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported later."

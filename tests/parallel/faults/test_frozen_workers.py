@@ -1,6 +1,5 @@
 """Workers that are frozen, and runs that are stopped as a whole and go on: by a suspend, or with their machine."""
 
-import logging
 import os
 import signal
 import subprocess
@@ -11,9 +10,8 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from distributed import Client, LocalCluster
 
-from espnet3.parallel import NoWorkersError, get_client, parallel_map, set_parallel
+from espnet3.parallel import get_client, set_parallel
 from espnet3.parallel.pilots.losses import SignsOfLife
 from espnet3.parallel.pilots.pool import Slot
 from espnet3.parallel.pilots.protocol import Hello
@@ -65,20 +63,6 @@ def test_a_quiet_item_is_not_taken_for_frozen() -> None:
     set_parallel(config(2))
     results, tally, _ = run(is_quiet, range(2), Policy(), seconds=1.5 * LIMIT)
     assert results == [0, 1] and tally.deaths == 0
-
-
-def test_all_workers_of_a_user_frozen(folder: Path, mailbox: Mailbox) -> None:
-    """Where none is left that may be killed or replaced, the run ends with an error."""
-    set_parallel({"env": "local", "frozen_timeout": LIMIT, "start_timeout": 1})
-    with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        with pytest.raises(NoWorkersError):
-            parallel_map(freezes, range(200), client=client, at=70, mail=str(folder / "mail"))
-        os.kill(int(mailbox.take()[0]), signal.SIGCONT)
 
 
 def test_on_another_host_the_scheduler_says_when_it_heard_from_it() -> None:

@@ -66,17 +66,17 @@ def both_in_long_items(folder: Path, mailbox: Mailbox) -> Iterator[int]:
     return results
 
 
-@pytest.mark.usefixtures("client")
-def test_a_stream_that_is_closed(gate: Path, mailbox: Mailbox) -> None:
-    """Closing a stream whose items take long frees the workers at once for the next call."""
-    both_in_long_items(gate, mailbox).close()
-
-
 def test_a_stream_on_processes_of_its_own_that_is_closed(gate: Path, mailbox: Mailbox) -> None:
     """Closing it does not wait for items that take long, where no client is open either."""
     set_parallel(TWO)
     with nothing_left():
         both_in_long_items(gate, mailbox).close()
+
+
+@pytest.mark.usefixtures("client")
+def test_a_stream_that_is_closed(gate: Path, mailbox: Mailbox) -> None:
+    """Closing a stream whose items take long frees the workers at once for the next call."""
+    both_in_long_items(gate, mailbox).close()
 
 
 @pytest.mark.usefixtures("client")

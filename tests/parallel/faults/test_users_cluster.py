@@ -1,28 +1,28 @@
-"""A cluster of the user's own: whatever breaks in its workers, none of them is ended by this package."""
+"""A cluster of the user's own: whatever becomes of the processes beside its workers, these live on."""
 
+import functools
 import itertools
 import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from distributed import Client, LocalCluster
 
-from espnet3.parallel import parallel_for, parallel_map, set_parallel
-from espnet3.parallel.pilots.dask.pools import pool_of
+from espnet3.parallel import DictReturnWorkerPlugin, parallel_for, parallel_map, set_parallel
 from espnet3.parallel.records import Policy
 from tests.habits import rows
-from tests.parallel.faults.items import AT, N, crash, hangs, tells_and_sleeps
-from tests.parallel.faults.mischief import breaks_the_pilot, closes_the_channel, mends_the_pilot
+from tests.parallel.faults.items import AT, holds_the_lock, tells_and_sleeps
+from tests.parallel.faults.mischief import breaks_the_pilot, closes_the_channel, fills_memory, mends_the_pilot
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import Mailbox
-from tests.parallel.faults.workloads import freezes, pid_of
+from tests.parallel.faults.workloads import pid_of, segfault
 from tests.waiting import wait_until
 
 
@@ -34,6 +34,7 @@ def users_client(processes: bool = True) -> Iterator[Any]:
             n_workers=2,
             threads_per_worker=1,
             processes=processes,
+            memory_limit="500MB",
             dashboard_address="127.0.0.1:0",
             worker_dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
@@ -82,8 +83,10 @@ def test_a_slot_that_breaks_opens_again(
         assert results == list(range(2000))
         users_cluster.run(mends_the_pilot)  # the next run's damage is to be its only one
     assert workers(users_cluster) == before
-    assert "an item has damaged this process" in caplog.text
-    assert set(parallel_map(pid_of, range(2000), client=users_cluster)) <= set(before.values())
+    # a process beside Dask's is replaced, a thread of this one has to go on
+    here = os.getpid() in before.values()
+    assert ("an item has damaged this process" in caplog.text) == here
+    assert (set(parallel_map(pid_of, range(2000), client=users_cluster)) == {os.getpid()}) == here
 
 
 def test_a_slot_whose_channel_breaks_opens_again(users_cluster: Any, folder: Path) -> None:
@@ -97,21 +100,8 @@ def test_a_slot_whose_channel_breaks_opens_again(users_cluster: Any, folder: Pat
     assert workers(users_cluster) == before
 
 
-def test_a_frozen_worker_is_left_alone(of_processes: Any, folder: Path, mailbox: Mailbox) -> None:
-    """A frozen worker loses its items to the others, is not ended, and comes back."""
-    set_parallel({"env": "local", "frozen_timeout": 3.0})
-    before = workers(of_processes)
-    mail, marker = str(folder / "mail"), str(folder / "once")
-    results = parallel_map(freezes, range(200), client=of_processes, at=70, mail=mail, marker=marker)
-    assert results == list(range(200))
-    pid = int(mailbox.take()[0])
-    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    os.kill(pid, signal.SIGCONT)
-    assert workers(of_processes) == before
-
-
-def test_workers_in_long_items_are_not_killed(of_processes: Any, folder: Path, mailbox: Mailbox) -> None:
-    """A stream that is closed in the middle of items waits for them on workers that are not ours to kill."""
+def test_workers_outlive_long_items(of_processes: Any, folder: Path, mailbox: Mailbox) -> None:
+    """A stream that is closed in the middle of items does not wait for them, and costs no worker of Dask's."""
     before = workers(of_processes)
     results = parallel_for(tells_and_sleeps, itertools.count(), client=of_processes, root=str(folder))
     thread = threading.Thread(target=lambda: next(results))
@@ -123,26 +113,62 @@ def test_workers_in_long_items_are_not_killed(of_processes: Any, folder: Path, m
     assert parallel_map(abs, range(10), client=of_processes) == list(range(10))
 
 
-def test_a_late_items_worker_is_replaced(of_processes: Any) -> None:
-    """With `item_timeout` the nanny replaces the worker that was given up."""
-    set_parallel({"env": "local", "start_timeout": 600})
-    results, tally, _ = run(hangs, range(N), Policy("record", item_timeout=2.0), of_processes)
-    (failure,) = failures(results)
-    assert (failure.index, failure.cause, tally.deaths) == (AT, "timeout", 1)
-    assert len(results) == N
-    wait_until(lambda: len(workers(of_processes)) == 2, every=0.2)
+def segfaults(x: int) -> int:
+    if x == AT:
+        segfault()
+    return x
 
 
-def test_the_item_in_progress_is_known() -> None:
-    """What a worker was running when it died is known, and is all that is lost."""
-    set_parallel({"env": "local", "start_timeout": 600})  # workers are restarted, which may take a while
-    with users_client() as client:  # no worker of it has died before
-        parallel_map(abs, range(100), client=client)
-        assert all(slot.mark is not None for slot in pool_of(client)._idle)
-        policy = Policy("record", poison_after=1)
-        # long items: each is a step of its own, so that no other one is in progress beside it
-        results, tally, retries = run(crash, range(40), policy, client, at=(17,), pause=0.02)
+def freezes(x: int) -> int:
+    if x == AT:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.5)  # the signal may land late
+    return x
+
+
+@pytest.mark.parametrize(
+    ("item", "policy", "said"),
+    [
+        (segfaults, Policy("record", poison_after=1), "was killed by SIGSEGV"),
+        (functools.partial(fills_memory, at=AT), Policy("record"), "more than its memory_limit ("),
+        (holds_the_lock, Policy("record", item_timeout=2.0), "2 s"),
+        (freezes, Policy("record"), "as it gave no sign of life for"),
+    ],
+    ids=["segfault", "memory", "lock", "frozen"],
+)
+def test_dasks_workers_outlive_their_items(
+    of_processes: Any, item: Callable[[int], Any], policy: Policy, said: str
+) -> None:
+    """What ends, fills, holds up or freezes a process costs its item alone; Dask's workers are the same processes."""
+    set_parallel({"env": "local", "frozen_timeout": 3.0})
+    before = workers(of_processes)
+    results, tally, _ = run(item, range(AT + 5), policy, of_processes)
     (failure,) = failures(results)
-    # how a nanny's worker ended is not known here, and one death may be somebody else's doing
-    assert (failure.index, failure.cause, failure.attempts) == (17, "poison", 2)
-    assert tally.deaths == 2 and retries == 0
+    assert (failure.index, len(results)) == (AT, AT + 5)
+    assert said in failure.message
+    assert tally.deaths >= 1
+    assert workers(of_processes) == before
+    assert not set(parallel_map(pid_of, range(20), client=of_processes)) & set(before.values())
+
+
+def _built(folder: str) -> dict[str, Any]:
+    Path(folder, f"{os.getpid()}-{time.monotonic_ns()}").touch()
+    return {"folder": folder}
+
+
+def process_with(x: int, folder: str) -> tuple[int, str]:
+    return os.getpid(), folder
+
+
+def test_an_env_of_a_plugin_reaches_the_processes(of_processes: Any, folder: Path) -> None:
+    """What a plugin registers on Dask's workers is the env of items, built once in each process that runs them."""
+    parallel_map(abs, range(3), client=of_processes)  # the processes are there before the plugin
+    of_processes.register_plugin(DictReturnWorkerPlugin(functools.partial(_built, str(folder))), name="env")
+    try:
+        for _ in range(2):
+            seen = set(parallel_map(process_with, range(50), client=of_processes))
+            assert {found for _, found in seen} == {str(folder)}
+        assert all(len(list(folder.glob(f"{pid}-*"))) == 1 for pid, _ in seen)
+    finally:
+        of_processes.unregister_worker_plugin("env")
+    assert parallel_map(abs, [-1], client=of_processes) == [1]

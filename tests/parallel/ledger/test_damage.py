@@ -8,8 +8,9 @@ import pytest
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import Draft
-from espnet3.parallel.ledger.lines import encode_line, hash_indices
-from espnet3.parallel.ledger.scan import LEFT, OK, scan_splits
+from espnet3.parallel.ledger.identity import hash_indices
+from espnet3.parallel.ledger.lines import encode_line
+from espnet3.parallel.ledger.split import LEFT, OK, scan_splits
 from tests.parallel.ledger.making import N, begin, events, expected, finished, lines_of, partial
 
 SOME = range(6)
@@ -44,7 +45,7 @@ def test_a_file_with_a_wrong_byte_never_gives_a_wrong_result(tmp_path: Path) -> 
         for byte in (whole[at] ^ 1, ord("\n"), 0, ord("9")):
             changed = bytes([*whole[:at], byte, *whole[at + 1 :]])
             file.write_bytes(changed)
-            scan = scan_splits(tmp_path, planned, hash_indices(range(N)), offsets=True)
+            scan = scan_splits(tmp_path, planned, hash_indices(range(N)))
             done = [p for p in range(N) if scan.state[p] == OK]
             for position in done:
                 offset = scan.locate(position)[1]
@@ -84,20 +85,6 @@ def test_a_damaged_run_file_is_an_error_that_offers_two_ways(tmp_path: Path, con
         if content is not None:
             assert (folder / "old.0/run.json").read_bytes() == content
         assert finished(folder) == expected()
-
-
-def test_a_lost_run_file_does_not_cost_the_shards_that_are_done(tmp_path: Path) -> None:
-    """A runner with writers of its own, forced over a damaged run.json, keeps to the cut that its sessions noted."""
-    shard, positions = tmp_path / "split.0", range(6)
-    with begin(tmp_path, plan={"shards": [0, 6]}) as run:
-        shard.mkdir()
-        lines = dict(zip(positions, lines_of(range(N), positions), strict=True))
-        run.shard_done(shard, positions, lines, {})
-    (tmp_path / "run.json").write_text("{")
-    with begin(tmp_path, resume="force", plan={"shards": [0, 16]}) as run:
-        assert run.plan == {"shards": [0, 6]}
-        assert run.has_shard((shard, positions))
-    assert json.loads((tmp_path / "run.json").read_text())["plan"] == {"shards": [0, 6]}
 
 
 def test_what_a_killed_driver_was_writing_is_cleared_away(tmp_path: Path) -> None:

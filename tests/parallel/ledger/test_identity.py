@@ -10,8 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from espnet3.parallel import ChangedRunError
-from espnet3.parallel.ledger.identity import changes, identify
-from espnet3.parallel.ledger.lines import hash_indices
+from espnet3.parallel.ledger.identity import changes, hash_indices, identify
 from espnet3.parallel.provenance.shown import shown_config
 from tests.parallel.ledger.making import OtherRunner, Provider, Runner, identity
 

@@ -10,9 +10,9 @@ from espnet3.parallel.ledger.lines import (
     encode_failure,
     encode_line,
     failure_of,
+    from_json,
     split_line,
 )
-from espnet3.parallel.ledger.values import from_json
 from espnet3.parallel.records import ItemFailure
 from tests.parallel.ledger.making import failure
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from espnet3.parallel.ledger.errors import DamagedFolderError, LedgerError, ValueTypeError
-from espnet3.parallel.ledger.lines import encode_line
-from espnet3.parallel.ledger.values import MAX_ARRAY_BYTES, decode, encode, from_json, to_json
+from espnet3.parallel.ledger.lines import MAX_ARRAY_BYTES, decode, encode, encode_line, from_json, to_json
 
 Point = namedtuple("Point", "x y")
 Colour = enum.IntEnum("Colour", "RED")
@@ -201,7 +200,7 @@ def test_numpy_is_not_loaded_to_write_plain_values() -> None:
     """Writing and reading plain values works where numpy is not installed."""
     code = (
         "import sys; sys.modules['numpy'] = None\n"
-        "from espnet3.parallel.ledger.values import *\n"
+        "from espnet3.parallel.ledger.lines import *\n"
         "assert from_json(to_json([1, (2,), {'a': b'x'}])) == [1, (2,), {'a': b'x'}]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -21,6 +21,15 @@ def set_variable(x: int) -> None:
     os.environ["OWN_WORKERS"] = str(x)
 
 
+def pid_of_two(x: int, folder: str) -> int:
+    """Return the process once two have an item; item 0 changes its own."""
+    Path(folder, str(x)).touch()
+    wait_until(lambda: len(os.listdir(folder)) == 2)
+    if x == 0:
+        set_variable(x)
+    return os.getpid()
+
+
 def surroundings(x: int) -> tuple[str, str | None]:
     return os.getcwd(), os.environ.get("OWN_WORKERS")
 

@@ -14,7 +14,7 @@ from espnet3.parallel import (
     get_client,
     parallel_map,
 )
-from espnet3.parallel.pilots.dask.pools import ClientSlots
+from espnet3.parallel.pilots.dask.pools import ClientSlots, PilotHost
 from tests.parallel.pilots.as_tasks import have_tasks
 
 
@@ -74,22 +74,16 @@ def test_a_broken_env_reaches_the_driver_from_a_task(client):
         Runner(Provider("broken"), progress=False)(range(10))
 
 
-def test_workers_that_cannot_connect_are_served_by_tasks(tmp_path):
+def test_workers_that_cannot_connect_are_served_by_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """When no worker can open a connection to the driver, the run falls back to tasks by itself."""
     from distributed import Client, LocalCluster
 
-    preload = tmp_path / "firewall.py"
-    preload.write_text(
-        "import sys\n"
-        "def wall(event, args):\n"
-        "    if event == 'socket.connect' and isinstance(args[1], str):\n"
-        "        raise ConnectionRefusedError('a firewall')\n"
-        "sys.addaudithook(wall)\n"
+    host = PilotHost.__init__
+    monkeypatch.setattr(
+        PilotHost, "__init__", lambda self, address, *rest: host(self, "/nowhere/pool", *rest)
     )
     with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=1, preload=[str(preload)], dashboard_address="127.0.0.1:0"
-        ) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
     ):
         assert parallel_map(abs, range(-100, 0), client=client) == list(range(100, 0, -1))

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from espnet3.parallel import get_client, parallel_map
-from espnet3.parallel.pilots.worker_cluster import PlainCluster, WorkerCluster
+from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from tests.parallel.pilots.items import process_of
 
 
@@ -23,7 +23,7 @@ def sleeper():
 
 def test_a_worker_of_another_host_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
     """A pid is killed on the host it was named with, and nowhere else; one that has ended already is no error."""
-    cluster: WorkerCluster = PlainCluster()
+    cluster = WorkerCluster()
     cluster.kill_worker("elsewhere", sleeper.pid)
     assert sleeper.poll() is None
     cluster.kill_worker(socket.gethostname(), sleeper.pid)

@@ -161,6 +161,12 @@ EDITED = {
     "the order of bases": (
         program("class A:\n    k = 1\nclass B:\n    k = 2\nclass C(VALUE): pass", "C.k"), "A, B", "B, A"),
     "a module that forward imports": (program("", "__import__('helper').f(idx)"), "1", "2"),
+    "which value is compared": (
+        program("def f(a, b):\n    if VALUE:\n        return 1\n    return 2", "f(1, None)"),
+        "(a or b) is None", "a or b is None"),
+    "which exception is caught": (
+        program("def f(a, b):\n    try:\n        return a\n    except VALUE:\n        return b", "f(1, None)"),
+        "(a or b)", "(a and b)"),
     "a function in a partial in a table": (
         program("def f(k): return k * VALUE\nT = {'a': [functools.partial(f, 1)]}", "T['a'][0]()"), "1", "2"),
 }  # fmt: skip
@@ -171,6 +177,9 @@ ACCEPTED = {
     "another layout": (program("k = [1VALUE]", "k"), "", ",\n  "),
     "a comprehension on two lines": (
         program("def f(xs):\n    ys = [VALUEx + 1 for x in xs]\n    return ys", "f([1])"), "", "\n        "),
+    "a condition on three lines": (
+        program("def f(a):\n    return (len('c') andVALUE (a or len('a')) andVALUE len('b'))", "f(idx)"),
+        "", "\n        "),
     "an unrelated function": (program("def g(): return VALUE", "1"), "1", "2"),
     "a number written otherwise": (program("k = VALUE", "k"), "1000", "1_000"),
     "a docstring": (program("def f(x):\n    VALUEreturn x", "f(idx)"), "", "'''text'''; "),
@@ -280,6 +289,8 @@ CACHES = {
         "f()"),
     "inner object": (("class I:\n    def __init__(s): s.n = 0\n    def inc(s): s.n += 1\nclass A:\n"
         "    def __init__(s): s.i = I()\n    def f(s):\n        s.i.inc()\n        return 1\na = A()"), "a.f()"),
+    "object that a function is given": (
+        "class A: pass\na = A()\na.n = 0\ndef up(one):\n    one.n += 1\n    return 1", "up(a)"),
     "thread local": ("T = threading.local()\ndef f():\n    T.x = 1\n    return 1", "f()"),
     "class cache": ("class A:\n    c = {}", "A.c.setdefault(idx, idx)"),
     "lock": ("L = threading.Lock()", "L.acquire(False)"),

@@ -127,3 +127,11 @@ def test_a_constant_is_named_where_it_is_written(package: Package, taken: str, c
     assert said in changed_parts(before, package.code())
     with pytest.raises(ConfigError, match=said):
         LoadedCode(before).check("this process")
+
+
+@pytest.mark.parametrize("given", ["2 if os.sep else 1", "os.sep and 2 or 1", "2"])
+def test_a_file_that_nobody_has_edited_has_not_changed(package: Package, given: str) -> None:
+    """A variable that gets one of two constants is what it is here, and not what a file may say last."""
+    package.write("helper", f"import os\n\nK = {given}\n\ndef work():\n    return K\n")
+    package.write("program", ROOT.format(imports="import helper", calls="helper.work()"))
+    assert changed_files(package.code()) == []

@@ -52,6 +52,8 @@ EDITED: dict[str, dict[str, str]] = {
     "a module found among those loaded": {
         "helper": "def f():\n    return VALUE\n",
         "program": program("sys.modules['helper'].f()", "import sys\nimport helper")},
+    "a computed name of a module": {
+        "helper": "def f1():\n    return VALUE\n", "program": program("getattr(helper, 'f' + '1')()", "import helper")},
     "a folder that is called site-packages": {
         "site-packages/helper": "def f():\n    return VALUE\n",
         "program": program("f()", "import sys\nfrom pathlib import Path\n"

@@ -216,7 +216,7 @@ def test_texts_of_users_are_no_markup(tmp_path: Path) -> None:
     errors.write_text(errors.read_text().replace("no square", script))
     facts = read_facts(tmp_path / "run")
     times = RunTimes(
-        stints=(Stint(f"worker {script}", 1.0, 2.0, 1.0, 2),), counts={0: 2}, slow=((1.0, 0, script),)
+        stints=[Stint(f"worker {script}", 1.0, 2.0, 1.0, 2)], counts={0: 2}, slow=[(1.0, 0, script)]
     )
     page = page_of(replace(facts, times=times, slowest=((1.0, script),)))
     Checked(page)

@@ -45,10 +45,8 @@ from espnet3.parallel.detached.states import (
 )
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.exceptions import describe_error
-from espnet3.parallel.engine.loop import on_a_worker, run_items
-from espnet3.parallel.engine.settling import Block, Call, to_lines
+from espnet3.parallel.engine.loop import KEEP, Block, Call, on_a_worker, run_items, to_lines
 from espnet3.parallel.engine.watch import Late, end_process
-from espnet3.parallel.engine.work import KEEP
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import Adding, name_worker
 from espnet3.parallel.env_provider import worker_setup_of
@@ -57,8 +55,7 @@ from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
 from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure
-from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, Counted
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPEC, SplitWriter
+from espnet3.parallel.ledger.split import ERRORS, FAILED, LEFT, OK, RESULTS, SPEC, Counted, SplitWriter
 from espnet3.parallel.provenance.reach import LoadedCode
 from espnet3.parallel.records import ItemFailure, ProcessEnd
 from espnet3.parallel.runner import shards
@@ -361,7 +358,7 @@ class _Attempt:
         self.marks.note(in_flight=None)  # a slow disk is no late item
         self.job.loaded.check("this job")  # with the modules that the items have imported
         self.stopping.longest = max([self.stopping.longest, *(seconds for _, seconds in block.steps)])
-        to_lines(block, range(begin, end), items, spec.policy, self.worker)
+        to_lines(block, range(begin, end), items, spec.policy)
         return block
 
     def _settle(self, begin: int, block: Block) -> None:

@@ -73,7 +73,6 @@ class Stopping:
         self._signal: signal.Signals | None = None
         self._order: dict[str, Any] | None = None  # in stop.json
         self._no_time = ""  # why no item is begun any more, where time is short
-        self._kill: threading.Timer | None = None
         self._marks: Marks | None = None
         self._early: Path | None = None  # the file of an early end; None: nothing is written any more
         self._lock = threading.RLock()  # a signal's handler may come while this thread has it
@@ -84,6 +83,7 @@ class Stopping:
         for number in SIGNALS:
             signal.signal(number, self._handle)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # those that came before are taken now
+        threading.Thread(target=self._await_order, name="espnet3-order", daemon=True).start()
 
     def begin(self, folder: Path, marks: Marks) -> None:
         """Write early ends for a shard, whose lease is held."""
@@ -116,10 +116,6 @@ class Stopping:
             timed_out = state is JobState.UNFINISHED and self._deadline - time.monotonic() < GRACE
             how = f"{why}, and was killed before it could end in order"
             self._write(JobState.TIMEOUT if timed_out else state, how)
-        if state is JobState.CANCELLED and self._kill is None:
-            # the item may never end, and a scheduler may leave it ten minutes before it kills
-            grace = float((self._order or {}).get("grace", GRACE))
-            self._kill = _timer(grace, os._exit, EXIT_UNFINISHED)
         if self.building:
             self.building = False  # a second signal must not interrupt the end that this one begins
             raise StopNow
@@ -132,6 +128,15 @@ class Stopping:
         if now - self._looked >= _LOOK:
             self._look()
         return bool(self._no_time) or self.ordered or self._signal is not None
+
+    def _await_order(self) -> None:
+        while self._order is None:  # a file on a shared disk sends no event
+            time.sleep(_LOOK)
+            self._look()
+        if self.reason()[0] is JobState.CANCELLED:
+            # the item may never end, and a scheduler may leave it ten minutes before it kills
+            _timer(float(self._order.get("grace", GRACE)), os._exit, EXIT_UNFINISHED)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _look(self) -> None:
         self._looked = time.monotonic()
@@ -273,17 +278,13 @@ def _sweep() -> None:
     import psutil  # 20 ms that jobs without a time limit need not wait for
 
     until = time.monotonic() + _SWEEP
-    while time.monotonic() < until:
-        left = psutil.Process().children(recursive=True)
+    while (left := psutil.Process().children(recursive=True)) and time.monotonic() < until:
         for process in left:
-            _send(process.pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG) != (0, 0):
-                pass
-        if not left:
-            return
-        # a process of another session sends us no event but its end, if it is ours already
-        time.sleep(_OFTEN)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(
+            left, timeout=_OFTEN
+        )  # those of other sessions become ours when their parents have ended
 
 
 def _end_like(number: int) -> None:

@@ -22,9 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.backends import BACKENDS, Scheduler, load_cluster_class, row
-from espnet3.parallel.backends.scheduler import ENDED as WITHOUT_ERROR
-from espnet3.parallel.backends.scheduler import NOT_KNOWN, STUCK, JobAnswer, JobView, Known, check_ids
+from espnet3.parallel.backends import BACKENDS, load_cluster_class, row
+from espnet3.parallel.backends.scheduler import JobAnswer, JobView, Known, Meaning, Scheduler, check_ids
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, Queue, said_its_end
@@ -169,7 +168,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     ever = ids_of(arrays)
     printed = Outputs(scheduler, [folder, *dict.fromkeys(Path(one.output) for one in arrays if one.output)])
     listing, known = answers(scheduler, lambda command: ask(command, folder), list(jobs.values()))
-    if listing.failed and all(answer is NOT_KNOWN for answer in known.values()):
+    if listing.failed and all(answer.known is Known.NOT_KNOWN for answer in known.values()):
         raise OSError(listing.problem)
     now = disk_now(layout.folder)
     submission = _newest(folder.glob("array.*.json"))
@@ -181,7 +180,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
         silent = float("inf") if ended and not ended.get("requeue") else (now - last) / 1e9
         state, word = _state(scheduler, printed, job, known[job], silent, listing.problem)
         view = known[job].view
-        if state is not JobState.LOST or view is None or view.meaning != WITHOUT_ERROR:
+        if state is not JobState.LOST or view is None or view.meaning is not Meaning.ENDED:
             with contextlib.suppress(OSError):  # it is queued again, or its end is explained
                 _note_of_end(folder, job).unlink()
         elif now - _first_seen(folder, job, last) < LATE_FILES * 1e9 and not ended:
@@ -206,7 +205,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
 
 def _waits(view: JobView | None, state: JobState) -> bool:
     # without a reason in the list
-    return view is not None and not view.reason and (state is JobState.PENDING or view.meaning == STUCK)
+    return bool(view and not view.reason and (state is JobState.PENDING or view.meaning is Meaning.STUCK))
 
 
 def _state(

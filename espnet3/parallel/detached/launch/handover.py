@@ -21,7 +21,7 @@ from espnet3.parallel.detached.states import LossFile, Queue, count_failures, ex
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly
 from espnet3.parallel.ledger.folder import set_aside
 from espnet3.parallel.ledger.merge import RECEIPT
-from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
+from espnet3.parallel.ledger.split import FAILED, LEFT, OK
 from espnet3.parallel.runner.shards import write_manifest
 
 

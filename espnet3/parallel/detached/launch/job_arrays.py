@@ -17,7 +17,6 @@ from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
 from espnet3.parallel.backends.backend import asked
-from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.scheduler import Known, Scheduler, SubmitBy, check_ids
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
@@ -28,6 +27,7 @@ from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.jobs import commands as queue
 from espnet3.parallel.jobs import script as job_script
+from espnet3.parallel.jobs.script import quoted_word
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 from espnet3.parallel.messages import printable
 

@@ -55,8 +55,8 @@ from espnet3.parallel.detached.states import (
     acquire,
     excuse_dead,
     holder_lives,
+    holder_of,
     job_name,
-    living_pid,
     note_end,
     progress,
     read_mark,
@@ -65,15 +65,14 @@ from espnet3.parallel.detached.states import (
 from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.jobs.script import export_path, in_sh
 from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
-from espnet3.parallel.ledger.lease import Lease, disk_now
+from espnet3.parallel.ledger.lease import Lease, disk_now, is_alive
 from espnet3.parallel.local.forking import fresh_signals
 from espnet3.parallel.records import ProcessEnd
 
 READY = "ready"
 SUPERVISING = "espnet3.parallel.detached.launch.supervisors"  # this module
 _WORKER = "espnet3.parallel.worker"
-_SCRIPT = "espnet3/parallel/base_runner.py"  # the documented entry of a job
-_LOOK = 0.05  # seconds between checks whether a process has ended, and between two attempts at a lease
+_LOOK = 0.05  # seconds between two attempts at a lease, and looks whether a supervisor has ended
 _SECONDS = 60.0  # a host that has not answered by then is given up
 _DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
 _TURN = 0.2  # seconds between two looks at jobs, and for stop.json
@@ -126,56 +125,16 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
 
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
-    """End the supervisor and every job that runs on this host, and kill those left after the grace.
-
-    Jobs of other hosts find stop.json.
-    """
-    folders = [*layout.folder.glob(f"{SUPERVISOR}*"), *map(layout.shard, range(plan.n_shards))]
-
-    def living() -> list[int]:
-        return [pid for pid in map(living_pid, folders) if pid is not None and _is_of(layout, pid)]
-
-    end = time.monotonic() + grace
-    for pid in living():
-        _signal(pid, signal.SIGTERM)
-    while (left := living()) and time.monotonic() < end:
+    """Wait until the supervisors of this host have ended: by the order to stop they end their jobs first."""
+    end = time.monotonic() + grace + _SECONDS
+    folders = list(layout.folder.glob(f"{SUPERVISOR}*"))
+    while left := [held["pid"] for held in map(holder_of, folders) if held is not None and is_alive(held)]:
+        if time.monotonic() > end:
+            raise ParallelError(
+                f"{layout.run} was told to stop, and its supervisor has not ended after {grace + _SECONDS:g} s: by its "
+                f"lease it is process {left[0]} of this host"
+            )
         time.sleep(_LOOK)
-    for pid in left:
-        _kill(pid)
-
-
-def _is_of(layout: Layout, pid: int) -> bool:
-    # a lease may name any process
-    import psutil  # 20 ms that the other verbs need not wait for
-
-    try:
-        process = psutil.Process(pid)
-        words, at, owner = process.cmdline(), process.cwd(), process.uids().effective
-    except psutil.Error:  # it has ended, or is none of this user's
-        return False
-    paths = {os.path.realpath(os.path.join(at, word)) for word in words}
-    run = os.path.realpath(layout.run)
-    ours = any(word in (_WORKER, SUPERVISING) or word.endswith(_SCRIPT) for word in words)
-    return ours and owner == os.geteuid() and any(path == run or path.startswith(f"{run}/") for path in paths)
-
-
-def _kill(pid: int) -> None:
-    # with the jobs of a supervisor: one that is just starting has no lease yet, and one of a moved run an old path
-    import psutil
-
-    _signal(pid, signal.SIGSTOP)  # it starts no more
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(pid).children():
-            _signal(child.pid, signal.SIGKILL)
-    _signal(pid, signal.SIGKILL)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if os.getpgid(pid) == pid:
-            os.killpg(pid, number)  # its whole session
-        else:
-            os.kill(pid, number)
 
 
 def _start_on_hosts(layout: Layout, plan: Plan, shards: list[int], note: Note) -> None:
@@ -258,7 +217,7 @@ class Supervisor:
                 if time.monotonic() >= self._again:
                     self._fill()
             elif not kill:
-                kill = time.monotonic() + GRACE
+                kill = time.monotonic() + float((self.layout.stopped() or {}).get("grace", GRACE))
                 self._signal(signal.SIGTERM)
             elif time.monotonic() > kill:
                 self._killing = True

@@ -37,11 +37,9 @@ from espnet3.parallel.ledger.errors import ChangedRunError, IncompleteRunError, 
 from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json
 from espnet3.parallel.ledger.folder import EVENTS, note_event, resumed
 from espnet3.parallel.ledger.lease import Lease, disk_now
-from espnet3.parallel.ledger.merge import merge_splits
-from espnet3.parallel.ledger.results import Results
-from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, scan_splits
-from espnet3.parallel.ledger.split import RESULTS
-from espnet3.parallel.ledger.values import decode, encode
+from espnet3.parallel.ledger.lines import decode, encode
+from espnet3.parallel.ledger.merge import Results, merge_splits
+from espnet3.parallel.ledger.split import FAILED, LEFT, OK, RESULTS, scan_splits
 from espnet3.parallel.messages import counted, html_table
 from espnet3.parallel.provenance.reach import LoadedCode
 from espnet3.parallel.runner.hooks import folder_entries, is_default

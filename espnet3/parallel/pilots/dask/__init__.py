@@ -2,6 +2,6 @@
 
 In: a client. Out: the slots of its workers (`ClientSlots`).
 
-`pools` opens them on each worker and has one pool for each client, and `tasks` carries the same chunks where
+`pools` has a process beside each worker open them, and one pool for each client; `tasks` carries the same chunks where
 workers cannot connect to the driver.
 """

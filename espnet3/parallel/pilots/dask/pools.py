@@ -1,30 +1,40 @@
-"""The plugin that opens a worker's slots to one driver, and the pool in which a client's slots wait for runs."""
+"""The plugin that has items run beside a worker of Dask's, and the pool in which a client's slots wait for runs."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-import ssl
 import threading
 import time
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import astuple
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 from distributed import WorkerPlugin
+from distributed.core import Status
 
-from espnet3.parallel.dask_compat import is_lost_connection, loop_runs_here
+from espnet3.parallel.dask_compat import is_lost_connection, leave_random_to_items, loop_runs_here
 from espnet3.parallel.env.store import forget_worker, name_worker
 from espnet3.parallel.errors import NoWorkersError
+from espnet3.parallel.ledger.files import write_plainly
+from espnet3.parallel.local.fork_server import ForkServer, boot_of
+from espnet3.parallel.local.memory_limit import MemoryWatch
+from espnet3.parallel.local.supervisor import LEAVE, Supervised, Supervisor
+from espnet3.parallel.pilots.losses import sign_of
 from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots, SlotClaim, private_listener
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import Slots
 from espnet3.parallel.pilots.worker_cluster import cluster_of
-from espnet3.parallel.surroundings import give, portable
+from espnet3.parallel.records import ProcessEnd
+from espnet3.parallel.surroundings import portable
 
+_OUTLIVED = 0.2  # seconds by which a node outlives a process that was not killed with the whole job
 _ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
 _UNREACHED = 5.0  # seconds after which workers that are there and do not connect are taken to be unable to
 
@@ -32,39 +42,117 @@ _UNREACHED = 5.0  # seconds after which workers that are there and do not connec
 
 
 class PilotHost(WorkerPlugin):
-    """Opens this worker's slots to one driver, as `Slots` are; workers that join late get one too."""
+    """Has items of one driver run beside this worker: in a process of ours, with a slot for each of its threads.
 
-    def __init__(self, address: Any, key: bytes, name: str, replaced: bool = True) -> None:
+    The process is watched and replaced as on the driver's own machine, and the driver is told how it ends: a crash of
+    an item, and a lock that it holds, cost nothing of Dask's. A worker that is a thread of the driver has the slots
+    itself. Workers that join late get them too.
+    """
+
+    _slots: Slots | None = None
+
+    def __init__(self, address: Any, key: bytes, name: str) -> None:
         self.address = address
         self.key = key
         self.name = name
         self.driver = (socket.gethostname(), os.getpid())
-        self._replaced = replaced
         self._surroundings = portable()
 
     def setup(self, worker: Any) -> None:
         """Open one slot per worker thread."""
-        name_worker(worker.id)
         threads = worker.state.nthreads
         hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
-        encrypted = worker.address.startswith("tls")
-        tls = worker.security.get_connection_args("worker")["ssl_context"] if encrypted else None
-        if hello.process != self.driver and (refusal := give(self._surroundings)):
-            raise NoWorkersError(f"worker {worker.name} cannot be used: {refusal}")
-        self._slots = Slots(self.address, self.key, self.driver, self._replaced, hello, tls)
-        self._slots.open()
+        if hello.process == self.driver:
+            leave_random_to_items()
+            name_worker(worker.id)
+            self._slots = Slots(self.address, self.key, self.driver, hello)
+            self._slots.open()
+            return
+        self._worker = worker
+        boot = boot_of(
+            {},
+            name=hello.worker,
+            id=worker.id,
+            threads=threads,
+            address=self.address,
+            key=self.key,
+            driver=self.driver,
+            node=worker.address,
+            tls=_tls_files(worker) if worker.address.startswith("tls") else None,
+        )
+        boot["surroundings"] |= self._surroundings
+        self._supervisor = Supervisor(ForkServer(dask=False))
+        # a job's memory is there for Dask's worker and its nanny, about as large, too
+        limit, own = worker.memory_manager.memory_limit, 2 * psutil.Process().memory_info().rss
+        memory = MemoryWatch(limit and max(limit // 2, limit - own), threads)
+        self._process = self._supervisor.add(hello.worker, boot, memory, self)
+        self._supervisor.start()
+        worker.metrics[self.name] = self._sign
+
+    async def _sign(self, worker: Any) -> str:
+        return str(sign_of(self._process.pid))
+
+    # --- called by the supervisor, in its thread ---
+
+    def started(self, answer: Any) -> None:
+        """Do nothing: the driver hears of the slots."""
+
+    def ended(self, process: Supervised) -> None:
+        """Tell the driver how the process has ended."""
+        if process.over:  # the driver has gone
+            threading.Thread(target=self._supervisor.close, daemon=True).start()
+            return
+        end = self._supervisor.exits.get(process.pid)
+        if process.up and end is not None:
+            at_once = end.by_itself or bool(end.reason)
+            self._tell(at_once, "ended", socket.gethostname(), process.pid, astuple(end))
+        if process.given_up:
+            self._tell(False, "refused", self._worker.address, process.failure)
+
+    def _tell(self, at_once: bool, *said: Any) -> None:
+        async def tell() -> None:
+            if not at_once:
+                await asyncio.sleep(_OUTLIVED)  # the end of the whole job may have ended it
+            if self._worker.status is Status.running:
+                self._worker.log_event(self.name, said)
+
+        with suppress(RuntimeError):  # the worker has ended
+            self._worker.loop.add_callback(tell)
+
+    # --- at the worker's end ---
 
     async def teardown(self, worker: Any) -> None:
         """Take no more chunks, and let those in hand be answered: a worker at the end of its lifetime loses nothing."""
-        forget_worker(worker.id)
-        self._slots.leave()
-        # the slots are threads that wait for a socket or run user code: there is no event of this loop
-        while self._slots.is_needed():  # noqa: ASYNC110  # see above
+        slots = self._slots
+        if slots is not None:
+            forget_worker(worker.id)
+            slots.leave()
+        else:
+            worker.metrics.pop(self.name, None)
+            self._supervisor.stop(self._process, float("inf"), LEAVE)
+        # they wait for a socket or run user code: there is no event of this loop
+        while slots.is_needed() if slots else not self._process.ended:  # noqa: ASYNC110  # see above
             await asyncio.sleep(0.02)
+        if slots is None:
+            await asyncio.to_thread(self._supervisor.close)
 
     def drop_chunks(self) -> None:
         """Keep `teardown` from waiting: the chunks in hand are not wanted any more."""
-        self._slots.drop_chunks()
+        if self._slots is not None:
+            self._slots.drop_chunks()
+
+
+def _tls_files(worker: Any) -> dict[str, str | None]:
+    # as `Security` has them: paths, or what the files would hold
+    def on_disk(name: str, text: str | None) -> str | None:
+        if text is None or "\n" not in text:
+            return text
+        path = os.path.join(worker.local_directory, f"espnet3-{name}.pem")
+        write_plainly(path, text.encode())
+        return path
+
+    files = worker.security.get_tls_config_for_role("worker")
+    return {name: on_disk(name, text) for name, text in files.items()}
 
 
 # --- in the driver ---
@@ -133,19 +221,31 @@ def pool_of(client: Any) -> Pool:
 
 
 def _open_pool(client: Any) -> Pool:
+    own: Pool | None = cluster_of(client).open_pool()
+    if own is not None:
+        return own
     listener, folder = _listen(client)
-    tls: ssl.SSLContext | None = None
+    tls: Any = None
     if folder is None and client.scheduler.address.startswith("tls"):
         tls = client.security.get_listen_args("client")["ssl_context"]
-        assert tls is not None
         tls.num_tickets = 0  # they would make a channel without a message look readable
     pool = Pool(listener, folder, tls)
     try:
-        register(client, PilotHost(pool.address, pool.key, pool.name, cluster_of(client).is_ours), pool.name)
+        client.subscribe_topic(pool.name, partial(_heard, pool))
+        register(client, PilotHost(pool.address, pool.key, pool.name), pool.name)
     except BaseException:  # Ctrl-C too: leave no door and no folder behind
         pool.close()
         raise
     return pool
+
+
+def _heard(pool: Pool, event: tuple[float, Any]) -> None:
+    what, *said = event[1]
+    if what == "refused":
+        pool.refusals[said[0]] = said[1]
+    else:
+        host, pid, end = said
+        pool.exits[host, pid] = ProcessEnd(*end)
 
 
 def _listen(client: Any) -> tuple[socket.socket, str | None]:
@@ -176,7 +276,7 @@ def register(client: Any, plugin: Any, name: str) -> None:
 def has_work(client: Any) -> bool:
     """Return whether a run of ours uses a client's workers."""
     pool = _POOLS.get(client)
-    return pool is not None and pool.busy
+    return pool is not None and bool(pool.claims)
 
 
 def close_pool(client: Any) -> None:
@@ -193,6 +293,9 @@ class ClientSlots(RunSlots):
     def __init__(self, client: Any) -> None:
         self._client = client
         self._pool = pool_of(client)
+        self._cluster = cluster_of(client)
+        self.starts_at_once = self._cluster.starts_at_once
+        self.owns_processes = not client.scheduler.address.startswith("inproc")
         self._workers_since: float | None = None
 
     def claim(self) -> SlotClaim:
@@ -215,7 +318,27 @@ class ClientSlots(RunSlots):
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
         except OSError:  # the scheduler does not answer, which says nothing about the worker
             return time.monotonic()
-        return workers.get(address, {}).get("last_seen")
+        worker = workers.get(address, {})
+        return worker.get("metrics", {}).get(self._pool.name, worker.get("last_seen"))
+
+    def end_of(self, host: str, pid: int) -> ProcessEnd | None:
+        """Return how a process ended, once its node, or the server here that has forked it, has said so."""
+        return self._pool.exits.get((host, pid)) or self._cluster.end_of(host, pid)
+
+    def given_up(self) -> str | None:
+        """Return why no worker will come any more, or why no node can have a process of ours."""
+        refusals = self._pool.refusals
+        if refusals and refusals.keys() >= self._client.scheduler_info(n_workers=-1)["workers"].keys():
+            return "\n".join(refusals.values())
+        return self._cluster.given_up()
+
+    def missing(self) -> str:
+        """Return the reasons why workers have not come."""
+        return self._cluster.missing()
+
+    def kill_worker(self, host: str, pid: int) -> None:
+        """SIGKILL a process, where it is on this host."""
+        self._cluster.kill_worker(host, pid)
 
     def fall_back(self) -> None:
         """Have chunks travel as Dask tasks, if workers are there and none can connect."""

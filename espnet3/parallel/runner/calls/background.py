@@ -32,7 +32,7 @@ from espnet3.parallel.engine.exceptions import (
     pickle_error,
     show_remote,
 )
-from espnet3.parallel.engine.settling import Block
+from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.calls import EnvCall, call_text, portable_setup_error, setup_key
 from espnet3.parallel.env.injection import bind
@@ -154,11 +154,11 @@ class _Calls(Work):
 
     @property
     def empty(self) -> bool:
-        return not (self.waiting or self._returned or self.suspects) and self._host.is_over()
+        return not (self.waiting or self.returned or self.suspects) and self._host.is_over()
 
     def take(self, units: float, most: int, slots: int = 1) -> Chunk | None:
-        if self._returned:
-            return heapq.heappop(self._returned)
+        if self.returned:
+            return heapq.heappop(self.returned)
         while self.waiting:
             place, blob = self.waiting.popleft()
             if self._host.begins(place):
@@ -246,16 +246,15 @@ class _Host:
         if self._client is None:
             if before is not None:
                 before._thread.join()
-            return on_own_workers(self.config, None, lambda workers: self._run(workers, workers))
+            return on_own_workers(self.config, None, self._run)
         from espnet3.parallel.pilots.dask.pools import ClientSlots
-        from espnet3.parallel.pilots.worker_cluster import cluster_of
 
-        return self._run(ClientSlots(self._client), cluster_of(self._client))
+        return self._run(ClientSlots(self._client))
 
-    def _run(self, slots: Any, cluster: Any) -> Iterator[tuple[Chunk, Block]]:
+    def _run(self, slots: Any) -> Iterator[tuple[Chunk, Block]]:
         self._slots = slots
         spec = RunSpec(one=run_call, policy=Policy(on_error="record"))
-        return iter(PilotRun(slots, self._calls, spec, cluster, self.config))
+        return iter(PilotRun(slots, self._calls, spec, self.config))
 
     def _settle(self, place: int, value: Any, worker: str) -> None:
         with self.lock:

@@ -10,12 +10,12 @@ from typing import Any
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.exceptions import item_error, named_error
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.work import Work, as_items, as_stream
+from espnet3.parallel.engine.loop import Block
+from espnet3.parallel.engine.work import Work, as_items
 from espnet3.parallel.env.calls import call_text, unwrapped
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import SetupFn, check_setup, named_here
-from espnet3.parallel.errors import SignatureError, add_note, explained_items
+from espnet3.parallel.errors import SignatureError, add_note
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.runner.execute import build_here, config_of, outcomes, runs_here
 
@@ -23,16 +23,8 @@ from espnet3.parallel.runner.execute import build_here, config_of, outcomes, run
 _MAX_BUFFERED = 32
 
 
-def map_all(
-    func: Callable[..., Any],
-    data: Iterable[Any],
-    client: Any,
-    config: ParallelConfig,
-    setup_fn: SetupFn | None,
-    kwargs: dict[str, Any],
-) -> list[Any]:
+def map_all(spec: RunSpec, data: Iterable[Any], client: Any, config: ParallelConfig) -> list[Any]:
     """Return all results, in the order of the data."""
-    spec = _spec(func, setup_fn, kwargs)
     items = as_items(data, "data")
     results: list[Any] = [None] * len(items)
     if not items:
@@ -46,23 +38,9 @@ def map_all(
 
 
 def stream(
-    func: Callable[..., Any],
-    args: Iterable[Any],
-    client: Any,
-    config: ParallelConfig,
-    setup_fn: SetupFn | None,
-    kwargs: dict[str, Any],
-    *,
-    ordered: bool,
-) -> Generator[Any, None, None]:
-    """Yield the results as they come, or in order; wrong arguments raise at once."""
-    spec, work = _spec(func, setup_fn, kwargs), Work(as_stream(args, "args"))
-    return explained_items(_results(spec, work, client, config, ordered))
-
-
-def _results(
     spec: RunSpec, work: Work, client: Any, config: ParallelConfig, ordered: bool
 ) -> Generator[Any, None, None]:
+    """Yield the results as they come, or in order."""
     if work.empty:
         return
     waiting, position = dict[int, Block](), 0
@@ -80,7 +58,8 @@ def _results(
                     raise named_error(done.take_error(), done.stop, position)
 
 
-def _spec(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any]) -> RunSpec:
+def spec_of(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any]) -> RunSpec:
+    """Return what a function's calls run; wrong arguments raise."""
     func = unwrapped(func)
     check_setup(setup_fn)
     if inspect.iscoroutinefunction(func):

@@ -1,7 +1,7 @@
 """A batch scheduler that nobody has, as another package would add it: this record, and a job class for its header."""
 
-from espnet3.parallel.backends import Scheduler, batch_backend
-from espnet3.parallel.backends.scheduler import ENDED, EVICTED, FAILED, RUNNING, WAITING, words
+from espnet3.parallel.backends import batch_backend
+from espnet3.parallel.backends.scheduler import Scheduler, words
 
 BACKEND = batch_backend(
     "example",
@@ -17,13 +17,7 @@ BACKEND = batch_backend(
         cancel="{job}+all",
         listing=("exstat", "--owner={user}"),
         line=r"^(?P<job>\d+)(?:\+(?P<index>\d+))?:(?P<word>\w+):(?P<node>\S*)$",
-        words=words(
-            (WAITING, "QUEUED"),
-            (RUNNING, "ACTIVE"),
-            (ENDED, "DONE"),
-            (FAILED, "BROKEN"),
-            (EVICTED, "REMOVED"),
-        ),
+        words=words(waiting="QUEUED", running="ACTIVE", ended="DONE", failed="BROKEN", evicted="REMOVED"),
         look="exstat --job={id}",
         minutes_last=True,
         writes_seconds=False,

@@ -76,7 +76,8 @@ def plot(path: Path, axis: str, titles: Sequence[str], lines: Mapping[str, Seque
         for name, points in lines.items():
             ordered = sorted(points)
             axes.plot([p[0] for p in ordered], [p[k + 1] for p in ordered], marker="o", label=name)
-        axes.set(title=title, xlabel=axis, xscale="log")
+        least, most = axes.dataLim.intervalx
+        axes.set(title=title, xlabel=axis, xscale="log" if most > 10 * least else "linear")
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
     panels[0][0].legend()

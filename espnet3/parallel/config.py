@@ -205,7 +205,10 @@ def _checked(config: Any) -> dict[str, Any]:
 
 
 def _plain_block(config: Any, problems: list[str]) -> dict[str, Any]:
-    raw = _plain(config, "", problems)
+    try:
+        raw = _plain(config, "", problems)
+    except RecursionError:
+        raise ConfigError("The parallel config contains itself, or is hundreds of levels deep") from None
     if not isinstance(raw, dict):
         hint = "; load the file first and pass its parallel block" if isinstance(config, str) else ""
         raise ConfigError(

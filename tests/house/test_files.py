@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUDGET: list[tuple[int, list[str]]] = [
     (2_010, ["espnet3/parallel/"]),
     (
-        2_699,
+        2_702,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -23,7 +23,7 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (1_500, ["espnet3/parallel/provenance/"]),
-    (2_811, ["espnet3/parallel/ledger/"]),
+    (2_824, ["espnet3/parallel/ledger/"]),
     (2_729, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_527, ["espnet3/parallel/pilots/"]),
     (1_116, ["espnet3/parallel/local/"]),
@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (765, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_497, ["espnet3_parallel/"]),
     (4_952, ["espnet3/components/", "espnet3/systems/"]),
-    (41_022, ["tests/"]),
+    (41_037, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

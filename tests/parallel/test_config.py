@@ -343,6 +343,7 @@ class Unshowable:
         ({Unshowable(): 1}, "<a value of type Unshowable, whose repr raises RuntimeError> = 1: unknown key"),
         ({"options": {10**5000: 1}}, "options.<a value of type int"),
         ({"env": "a line of a file\n" * 50_000}, "Unknown env 'a line of a file"),
+        ((circle := {"env": "local"}).setdefault("options", circle), "contains itself"),
     ],
     ids=lambda value: None if isinstance(value, str) else "block",
 )

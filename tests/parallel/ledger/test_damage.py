@@ -87,6 +87,20 @@ def test_a_damaged_run_file_is_an_error_that_offers_two_ways(tmp_path: Path, con
         assert finished(folder) == expected()
 
 
+def test_a_lost_run_file_does_not_cost_the_shards_that_are_done(tmp_path: Path) -> None:
+    """A runner with writers of its own, forced over a damaged run.json, keeps to the cut that its sessions noted."""
+    shard, positions = tmp_path / "split.0", range(6)
+    with begin(tmp_path, plan={"shards": [0, 6]}) as run:
+        shard.mkdir()
+        lines = dict(zip(positions, lines_of(range(N), positions), strict=True))
+        run.shard_done(shard, positions, lines, {})
+    (tmp_path / "run.json").write_text("{")
+    with begin(tmp_path, resume="force", plan={"shards": [0, 16]}) as run:
+        assert run.plan == {"shards": [0, 6]}
+        assert run.has_shard((shard, positions))
+    assert json.loads((tmp_path / "run.json").read_text())["plan"] == {"shards": [0, 6]}
+
+
 def test_what_a_killed_driver_was_writing_is_cleared_away(tmp_path: Path) -> None:
     """Temporary files of the run's own are removed by the next session, those of a user's writers are not."""
     partial(tmp_path, SOME)

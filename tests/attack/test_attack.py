@@ -1,8 +1,5 @@
 """Small programs that try to break the package end with the right answer, or with an error that says what to do."""
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +12,13 @@ from tests.attack.judge import attack
 from tests.habits import rows
 
 
-@pytest.fixture
-def base() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="attack-"))
-    yield folder
-    shutil.rmtree(folder)
-
-
 @pytest.mark.slow
 @pytest.mark.matrix  # `make attack` draws more of them
 @pytest.mark.timeout(3600)  # where many hang, each up to its own limit, the stories are worth the wait
-def test_no_drawn_attack_finds_a_fault(base: Path) -> None:
+def test_no_drawn_attack_finds_a_fault(tmp_path: Path) -> None:
     """The programs of the first seeds, two of each family, end as they should and leave nothing behind."""
     cases = [(f"seed {seed}", drawn(seed)) for seed in range(2 * len(FAMILIES))]
-    stories = [story(name, case, wrong) for name, case, wrong in attacks(cases, base) if wrong]
+    stories = [story(name, case, wrong) for name, case, wrong in attacks(cases, tmp_path) if wrong]
     assert not stories, "\n\n".join(stories)
 
 
@@ -53,18 +43,20 @@ _LAWFUL = {
 
 
 @pytest.mark.parametrize("fault", rows([*_WRONG], _BY_DEFAULT))
-def test_the_judge_finds_each_kind_of_fault(fault: str, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_finds_each_kind_of_fault(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program with one fault is found, for that fault."""
     monkeypatch.setattr(judge, "PATIENCE", 0.2)
     limit = 2.0 if fault.startswith("still") else 300.0
-    wrong = attack(Case(fault, _WRONG[fault], parallel=False, once=True, limit=limit), base)
+    wrong = attack(Case(fault, _WRONG[fault], parallel=False, once=True, limit=limit), tmp_path)
     assert any(fault in each for each in wrong), wrong
 
 
 @pytest.mark.parametrize("end", _LAWFUL)
-def test_the_judge_lets_a_lawful_end_pass(end: str, base: Path) -> None:
+def test_the_judge_lets_a_lawful_end_pass(end: str, tmp_path: Path) -> None:
     """A right answer is no fault, nor is an error that we raise with a sentence."""
-    assert attack(Case(end, _LAWFUL[end], parallel=False), base) == []
+    assert attack(Case(end, _LAWFUL[end], parallel=False), tmp_path) == []
 
 
 # --- what is drawn --------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,6 @@ from tests.chaos.__main__ import rounds, story, table
 from tests.chaos.outcome import Disturbance, count_again
 from tests.chaos.program import BAD, compute
 from tests.chaos.rounds import N, reference
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.mark.slow
@@ -33,7 +25,7 @@ def test_disturbed_runs_end_as_an_undisturbed_one() -> None:
     print(table(played))
 
 
-def test_an_undisturbed_run_is_what_a_plain_loop_gives(home: Path) -> None:
+def test_an_undisturbed_run_is_what_a_plain_loop_gives(tmp_path: Path) -> None:
     """What the disturbed runs are compared with has been computed by a loop as well."""
     lines = []
     for idx in range(N):
@@ -42,12 +34,12 @@ def test_an_undisturbed_run_is_what_a_plain_loop_gives(home: Path) -> None:
         else:
             lines.append({"index": idx, "result": compute(idx)})
     expected = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
-    found = reference("items", home)
+    found = reference("items", tmp_path)
     assert found.results == expected
     assert [error[1] for error in found.errors] == [idx for idx in range(N) if idx % BAD == 7]
-    (home / "items/run/results.jsonl").write_bytes(expected.replace(b"share", b"shape", 1))
+    (tmp_path / "items/run/results.jsonl").write_bytes(expected.replace(b"share", b"shape", 1))
     with pytest.raises(AssertionError, match="receipt is not true"):
-        outcome.read(home / "items/run", "items")
+        outcome.read(tmp_path / "items/run", "items")
 
 
 def test_items_computed_again_are_counted_for_what_lost_them() -> None:

@@ -148,6 +148,8 @@ def is_whole(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite number; True and False are not."""
+    if is_whole(value):  # of any size
+        return True
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -114,8 +114,8 @@ def check_batches(runner: Any) -> None:
         return  # an error of its own, when the runner is called
     if size is not None and is_default(kind, "batch_forward") and not takes_lists(kind, size):
         warn_caller(
-            f"batch_size={size} has no effect, as the runner has no batch_forward: define batch_forward(indices, "
-            "**env), which returns one result per index, or leave batch_size out"
+            f"batch_size={shown(size)} has no effect, as the runner has no batch_forward: define batch_forward("
+            "indices, **env), which returns one result per index, or leave batch_size out"
         )
     elif size is None and not is_default(kind, "batch_forward") and not own.__module__.startswith("espnet3."):
         only = getattr(kind.forward, MADE, False)

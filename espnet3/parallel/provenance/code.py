@@ -62,7 +62,7 @@ _TAKERS = ("STORE_", "DELETE_", "POP_", "END_")  # they leave no value
 _COPIES, _TURNS = ("COPY", "DUP_"), ("SWAP", "ROT_")
 _KINDS = {"STORE_GLOBAL": "global", "DELETE_GLOBAL": "global", "STORE_DEREF": "free", "DELETE_DEREF": "free"}
 _STORES = frozenset(dis.opmap.get(name) for name in (*_SETTERS, *_KINDS))
-_CHANGERS = frozenset(  # methods of containers that change them
+CHANGERS = frozenset(  # methods of containers that change them
     {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
     | {"reverse", "setdefault", "sort", "update"}
 )
@@ -255,7 +255,7 @@ def constants_in(code: CodeType) -> dict[str, Any]:
 @cache
 def changes_of(code: CodeType) -> frozenset[_Place]:
     """Return the places that code changes and has not made itself; "[]" at the end means changed in place."""
-    changes_none = _STORES.isdisjoint(code.co_code[::2]) and _CHANGERS.isdisjoint(code.co_names)  # most code
+    changes_none = _STORES.isdisjoint(code.co_code[::2]) and CHANGERS.isdisjoint(code.co_names)  # most code
     found = () if changes_none else filter(None, _changes(code))
     return frozenset(found).union(*map(changes_of, _inner_codes(code)))
 
@@ -276,7 +276,7 @@ def _changes(code: CodeType) -> Iterator[_Place | None]:
             op in _PARTS and steps[at - 1][0].startswith(_COPIES)
         ):  # as `+=` reads a part
             yield _part(steps, at, known)
-        elif op in _ATTRIBUTES and name in _CHANGERS:
+        elif op in _ATTRIBUTES and name in CHANGERS:
             yield _part(steps, at, known, WITHIN)
 
 

@@ -23,7 +23,7 @@ from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodTy
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
-from espnet3.parallel.provenance.code import OF_LAYERS, WITHIN, changes_of, facts_of
+from espnet3.parallel.provenance.code import CHANGERS, OF_LAYERS, WITHIN, changes_of, facts_of
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
@@ -37,9 +37,10 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
     type(lru_cache(len)): ("__wrapped__",),
     MethodType: ("__func__", "__self__"),
 }
+_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _OF_C = (
-    *(types.BuiltinFunctionType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
-    *(MemberDescriptorType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType),
+    *(*_BOUND, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
+    *(MemberDescriptorType, types.MethodDescriptorType, types.WrapperDescriptorType),
 )
 # Functions of Cython: a type of each version, and an attribute may be an address
 _CYTHON = "cython_function_or_method"
@@ -94,10 +95,9 @@ def as_containers(value: Any, resolve: bool = True) -> Any:
 
 def attributes_of(value: Any) -> dict[str, Any]:
     """Return an object's own attributes, those in slots too; no property is asked."""
-    try:
+    own: Any = None
+    with suppress(AttributeError):  # all of it is in slots
         own = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        own = None
     found = dict(own) if type(own) is dict else {}
     for kind in type(value).__mro__:
         for name, slot in list(vars(kind).items()):
@@ -189,10 +189,14 @@ class Content:
         self.add(value)
         owner = getattr(value, "__objclass__", value) if is_a(value, _OF_C) else value
         module = owner.__name__ if is_a(value, ModuleType) else module_of(owner)
-        name = type.__getattribute__(value, "__qualname__") if is_a(value, type) else value.__name__
-        full = f"{self._module_name(module)}:{getattr(value, '__qualname__', name)}".encode()
+        read = type.__getattribute__ if is_a(value, type) else getattr
+        name = module if is_a(value, ModuleType) else read(value, "__qualname__")
+        full = f"{self._module_name(module)}:{name}".encode()
         if not is_a(value, FunctionType):
-            return _digest("code", full)
+            # such as `TABLE.get`: what it is bound to counts, unless it changes that
+            held = value.__self__ if is_a(value, _BOUND) and value.__name__ not in CHANGERS else None
+            is_free = is_a(held, (ModuleType, type, types.NoneType))
+            return _digest("code", full, b"" if is_free else self._of(held, place))
         full += b" " + value.__code__.co_name.encode()
         known = getattr(value.__code__, "co_qualname", "")  # since Python 3.11
         is_named = "<" not in value.__qualname__ + known and (known or "__wrapped__" not in vars(value))

@@ -76,13 +76,9 @@ def _plain(value: Any, resolve: bool = True, secrets: Iterable[str] = (), outer:
 def differences(old: Any, new: Any, name: str = "config") -> list[str]:
     """Return a line "name.key: old -> new" for each place where two plain values differ."""
     was, now = dict(_flat(old, name)), dict(_flat(new, name))
-    both = {place: (was.get(place, "(new)"), now.get(place, "(gone)")) for place in {**was, **now}}
-    changed = {place: [*map(_short, pair)] for place, pair in both.items() if pair[0] != pair[1]}
-    return [f"{place}: {before} -> {after}" for place, (before, after) in changed.items()]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    both = {at: (was.get(at, "(new)"), now.get(at, "(gone)")) for at in {**was, **now}}
+    changed = {at: [one if len(one) <= 80 else f"{one[:77]}..." for one in pair] for at, pair in both.items()}
+    return [f"{at}: {old} -> {new}" for at, (old, new) in changed.items() if len({*both[at]}) > 1]
 
 
 def _flat(value: Any, place: str) -> Iterator[tuple[str, str]]:

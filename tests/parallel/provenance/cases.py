@@ -65,6 +65,7 @@ def _by_hand(built: str, made: str = "P({})", after: str = "pass", init: str = "
 # GIVEN is a number from the command line.
 GIVEN = {
     "a NamedTuple": program("class C(typing.NamedTuple):\n    k: int\nCFG = C(GIVEN)", "idx * CFG.k"),
+    "a method of a table": program("T = {'k': GIVEN}\nget = T.get", "idx * get('k')"),
     "a UserDict": program("CFG = collections.UserDict(k=GIVEN)", "idx * CFG['k']"),
     "an object with a lock": program(
         "class C:\n    def __init__(self, k):\n        self.k = k\n        self.lock = threading.Lock()\n"
@@ -260,7 +261,7 @@ EDITED |= {name: (program(*both), "1", "2") for name, both in BECOMES.items()}
 CACHES = {
     "counts by a computed key": ("C = collections.Counter()\ndef f(i):\n    C[str(i)] += 1\n    return i", "f(idx)"),
     "global counter": ("N = 0\ndef f():\n    global N\n    N += 1\n    return N", "f()"),
-    "list append": ("L = []\ndef f(i):\n    L.append(i)\n    return L", "f(idx)"),
+    "list append": ("L = []\nlog = L.append\ndef f(i):\n    L.append(i)\n    log(i)\n    return L", "f(idx)"),
     "obj cache": (("class A:\n    def __init__(s): s.c = {}\n    def f(s, i):\n        s.c[i] = i\n        return i\n"
         "a = A()"), "a.f(idx)"),
     "closure cache": (

@@ -256,8 +256,7 @@ def _listen(client: Any) -> tuple[socket.socket, str | None]:
     # the address this host has on the way to the scheduler, never every address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))
-        ours = probe.getsockname()[0]
-    return socket.create_server((ours, 0), backlog=BACKLOG), None
+        return socket.create_server((probe.getsockname()[0], 0), backlog=BACKLOG), None
 
 
 def register(client: Any, plugin: Any, name: str) -> None:
@@ -328,7 +327,8 @@ class ClientSlots(RunSlots):
     def given_up(self) -> str | None:
         """Return why no worker will come any more, or why no node can have a process of ours."""
         refusals = self._pool.refusals
-        if refusals and refusals.keys() >= self._client.scheduler_info(n_workers=-1)["workers"].keys():
+        workers = self._client.scheduler_info(n_workers=-1)["workers"] if refusals else {}
+        if workers and refusals.keys() >= workers.keys():
             return "\n".join(refusals.values())
         return self._cluster.given_up()
 
@@ -347,9 +347,9 @@ class ClientSlots(RunSlots):
         if not self._client.scheduler_info()["workers"]:
             self._workers_since = None
             return
-        now = time.monotonic()
-        self._workers_since = self._workers_since or now
-        if now - self._workers_since < _UNREACHED:  # one that has just come may be about to connect
+        self._workers_since = self._workers_since or time.monotonic()
+        # one that has just come may be about to connect
+        if time.monotonic() - self._workers_since < _UNREACHED:
             return
         from espnet3.parallel.pilots.dask.tasks import TaskSlots  # needed by few
 

@@ -8,14 +8,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
 
-from espnet3.parallel import DictReturnWorkerPlugin, parallel_for, parallel_map, set_parallel
+from espnet3.parallel import DictReturnWorkerPlugin, NoWorkersError, parallel_for, parallel_map, set_parallel
 from espnet3.parallel.records import Policy
 from tests.habits import rows
 from tests.parallel.faults.items import AT, holds_the_lock, tells_and_sleeps
@@ -172,3 +172,17 @@ def test_an_env_of_a_plugin_reaches_the_processes(of_processes: Any, folder: Pat
     finally:
         of_processes.unregister_worker_plugin("env")
     assert parallel_map(abs, [-1], client=of_processes) == [1]
+
+
+def breaks_python() -> None:
+    os.environ["PYTHONHOME"] = os.devnull
+
+
+@pytest.mark.parametrize("broken", [1, 2])
+def test_a_worker_that_can_have_no_process_leaves_its_work_to_the_others(broken: int) -> None:
+    """Other workers do the work where no process of ours can start; the error says where, if it can nowhere."""
+    with users_client() as client:
+        names = list(workers(client))
+        client.run(breaks_python, workers=names[:broken])
+        with pytest.raises(NoWorkersError, match=names[0]) if broken == 2 else nullcontext():
+            assert parallel_map(abs, range(100), client=client) == list(range(100))

@@ -329,7 +329,7 @@ class ClientSlots(RunSlots):
         refusals = self._pool.refusals
         workers = self._client.scheduler_info(n_workers=-1)["workers"] if refusals else {}
         if workers and refusals.keys() >= workers.keys():
-            return "\n".join(refusals.values())
+            return "\n".join(f"{place}: {why}" for place, why in refusals.items())
         return self._cluster.given_up()
 
     def missing(self) -> str:

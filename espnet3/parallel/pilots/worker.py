@@ -228,20 +228,14 @@ class Pilot:
         return self._outlet.open(run_id) if self.process.alone else nullcontext()
 
     def _on_run(
-        self,
-        run_id: int,
-        blob: bytes,
-        timeout: float | None,
-        path: list[str],
-        hearing: Hearing,
-        must_say: bool,
+        self, run_id: int, blob: bytes, timeout: float | None, path: list[str], hearing: Hearing, asked: bool
     ) -> None:
         self.process.keep_one_free()
         if self._ended(run_id):  # it was over before this slot looked at it: build nothing
             self._broken.add(run_id)
             self._send(("over", run_id))
             return
-        if must_say:
+        if asked:
             self._send(("as_new", run_id, self.process.as_new()))
 
         def give_up(report: Report) -> None:

@@ -30,9 +30,8 @@ def listed(workers: Iterable[str], more: int = 0, no_answer: str = "") -> str:
 class WorkerCluster:
     """A cluster as the driver sees it; the defaults are those of a cluster that knows nothing."""
 
-    owns_processes = (
-        False  # items run in processes of ours: it is heard how each one ends, and it is replaced
-    )
+    # items run in processes of ours: it is heard how each one ends, and it is replaced
+    owns_processes = False
     starts_at_once = False  # all workers that were asked for come, each in a moment
     kept = False  # its workers were another run's, whose items may have changed them: each is asked
 

@@ -293,7 +293,8 @@ def _as_meant(name: str, value: Any, backend: Backend | None) -> Any:
         return int(value)
     if name == "security" and isinstance(value, bool):  # YAML reads on and off so
         return "on" if value else "off"
-    return float(value) if name.endswith("_timeout") and is_number(value) else value
+    is_time = name.endswith("_timeout") and is_number(value) and abs(value) <= MOST_SECONDS
+    return float(value) if is_time else value
 
 
 def _refused_by_kind(backend: Backend | None, name: str, value: Any) -> str:

@@ -408,9 +408,7 @@ class Scheduler:
         return views
 
     def inquire(
-        self,
-        places: Mapping[str, tuple[str, str]],
-        ask: Callable[[list[str]], tuple[int, str] | None],
+        self, places: Mapping[str, tuple[str, str]], ask: Callable[[list[str]], tuple[int, str] | None]
     ) -> dict[str, JobAnswer]:
         """Ask about jobs that a listing leaves out, given their parts (`parts_of`).
 

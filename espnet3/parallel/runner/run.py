@@ -240,10 +240,7 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
     else:
         cost = array("d", (run.cost[p] for p in left)) if run.cost is not None else None
         work = Work([run.items[p] for p in left], cost, run.align, left, _AT_RISK)
-    with (
-        closing(launch(spec, work)) as pairs,
-        TimesRecorder(folder.split.append_times, run.items) as times,
-    ):
+    with closing(launch(spec, work)) as pairs, TimesRecorder(folder.split.append_times, run.items) as times:
         for chunk, block in pairs:
             times.workers(report.tally)
             values, bad, positions = block.values, block.failed, work.positions(chunk)
@@ -283,7 +280,7 @@ def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list
         cost = item_cost(item)
         try:
             number = float(cost)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         if isinstance(cost, str) or not (math.isfinite(number) and number >= 0):
             raise ConfigError(f"item_cost({item!r}) is {shown(cost)}; it must be a finite number, 0 or more")

@@ -171,11 +171,7 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, Sup
         try:
             self.supervisor.start()
             super().__init__(
-                processes=True,
-                worker_class=ForkedWorker,
-                supervisor=self.supervisor,
-                pages=pages,
-                **options,
+                processes=True, worker_class=ForkedWorker, supervisor=self.supervisor, pages=pages, **options
             )
         except BaseException:  # Ctrl-C too: a half-started cluster cannot be closed, only dropped
             drop(self)

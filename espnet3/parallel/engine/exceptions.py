@@ -22,26 +22,13 @@ ANYTHING = (Exception, SystemExit, GeneratorExit)
 
 # of cudaGetErrorString, and NVML's of a GPU that is gone; those of one call alone, such as memory, are not among them
 _SPOILING = (
-    "uncorrectable ECC error",
-    "uncorrectable NVLink error",
-    "hardware stack error",
-    "unspecified launch failure",
-    "illegal memory access",
-    "illegal instruction was encountered",
-    "misaligned address",
-    "device-side assert",
-    "launch timed out and was terminated",
-    "devices are busy or unavailable",
-    "no CUDA-capable device is detected",
-    "CUDA error: unknown error",
-    "GPU is lost",
+    *("uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error", "device-side assert"),
+    *("unspecified launch failure", "illegal memory access", "illegal instruction was encountered"),
+    *("misaligned address", "launch timed out and was terminated", "devices are busy or unavailable"),
+    *("no CUDA-capable device is detected", "CUDA error: unknown error", "GPU is lost"),
     # the driver's own names, by numba and cuda-python
-    "CUDA_ERROR_ASSERT",
-    "CUDA_ERROR_ECC_UNCORRECTABLE",
-    "CUDA_ERROR_HARDWARE_STACK_ERROR",
-    "CUDA_ERROR_ILLEGAL_",
-    "CUDA_ERROR_LAUNCH_FAILED",
-    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    *("CUDA_ERROR_ASSERT", "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_HARDWARE_STACK_ERROR"),
+    *("CUDA_ERROR_ILLEGAL_", "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_LAUNCH_TIMEOUT"),
     "CUDA_ERROR_MISALIGNED_ADDRESS",
 )
 

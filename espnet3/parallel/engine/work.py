@@ -275,6 +275,10 @@ class Sizer:
         self._long = self._long or seconds > BUDGET * items
         self._most = max(units, min(self._most, self._rate * _LONGEST)) * GROW
 
+    def seconds(self, units: float) -> float:
+        """Return the seconds that so much work takes one slot; 0 where none was seen yet."""
+        return units / self._rate if self._rate else 0.0
+
     def next(self, left: float, window: int = 1) -> tuple[float, int, float]:
         """Return the units and the most items of the next chunk, and the seconds it is to take."""
         most = MAX_ITEMS

@@ -186,13 +186,9 @@ def _closed(error: OSError) -> OSError:
 
 def _notice_lost_host(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    idle = _GONE // 3
-    for name, value in (
-        ("TCP_KEEPIDLE", idle),  # Linux
-        ("TCP_KEEPALIVE", idle),  # the same on macOS
-        ("TCP_KEEPINTVL", (_GONE - idle) // _PROBES),
-        ("TCP_KEEPCNT", _PROBES),
-    ):
+    idle = _GONE // 3  # macOS has another name for it
+    times = {"TCP_KEEPIDLE": idle, "TCP_KEEPALIVE": idle, "TCP_KEEPINTVL": (_GONE - idle) // _PROBES}
+    for name, value in {**times, "TCP_KEEPCNT": _PROBES}.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 

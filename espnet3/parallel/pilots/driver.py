@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 _RUN_IDS = itertools.count(1)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
 _ANSWER = 2.0  # seconds that kept workers have to say whether they are as new
+_FEW = 64  # items that one slot may well have done before all others have heard of the run
+_FIRST = 0.003  # seconds that it has for them
 _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to reach us
 
 
@@ -78,6 +80,8 @@ class PilotRun:
         self._unsure: set[Slot] = set()  # slots of kept workers that have not said yet that these are as new
         self._changed: set[tuple[str, int]] = set()  # processes of those that are not
         self._out: list[tuple[Chunk, Block]] = []
+        # only the first slot has heard of the run, and until when: one that it ends at once needs no other
+        self._alone, self._until = self.work.total is not None and self.work.total <= _FEW, 0.0
 
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
         """Yield each chunk with its outcomes, as they come in; a block's `error` is the last thing."""
@@ -89,13 +93,16 @@ class PilotRun:
             quiet_since = self._clock.look(0.0)
             while self._feeder.flying or self._losses.undecided or not self.work.empty:
                 self.slots.check()
-                events = self._selector.select(self._losses.next_look(_TICK))
+                tick = _FIRST if self._alone and self._claim.slots else _TICK
+                events = self._selector.select(self._losses.next_look(tick))
                 now = self._clock.look(_TICK)
                 if self._feeder.ready:
                     quiet_since = now
                 else:
                     self._check_patience(now - quiet_since)
                 self._listen(key.fileobj for key, _ in events)
+                if self._alone and self._claim.slots:
+                    self._call_others(self._feeder.sizer.seconds(self.work.left))
                 self._losses.settle()
                 if not self._feeder.ready:
                     self._losses.check_setup()
@@ -145,11 +152,17 @@ class PilotRun:
             except ChannelClosedError:  # the next run that takes this slot finds out
                 continue
 
-    def _welcome(self) -> None:
-        fresh = self._claim.collect()
-        if fresh and self.tally.joined is None:
-            self.tally.joined = time.perf_counter()
-        asked = bool(fresh) and self.slots.kept and not self._seen
+    def _call_others(self, seconds: float) -> None:
+        if seconds > _FIRST or time.perf_counter() > self._until:
+            self._alone = False
+            self._welcome(True)
+
+    def _welcome(self, others: bool = False) -> None:
+        fresh = self._claim.collect(1 - len(self._claim.slots) if self._alone else None)
+        now = time.perf_counter()
+        if fresh:
+            self.tally.joined, self._until = self.tally.joined or now, now + _FIRST
+        asked = bool(fresh) and self.slots.kept and (others or not self._seen)
         if asked:
             self._unsure.update(fresh)
             self._sure_by = self._looked + _ANSWER
@@ -292,9 +305,8 @@ class PilotRun:
             self._slot_broken(slot, *message[2:])
         elif message[0] == "unread":
             failure, error = message[2:]
-            self._not_travelled(
-                self._feeder.came_back(slot), "loaded on a worker", load_error(error), failure
-            )
+            chunk = self._feeder.came_back(slot)
+            self._not_travelled(chunk, "loaded on a worker", load_error(error), failure)
         elif message[0] == "setup":
             raise setup_error(message[2])
         elif message[0] == "late":
@@ -310,6 +322,8 @@ class PilotRun:
         if not is_as_new:
             self._changed.add(slot.hello.process)
             self._drop(slot)
+            if self._alone:
+                self._call_others(float("inf"))
         if self._unsure:
             return
         if not self._claim.slots:  # what they have in common may have changed
@@ -332,7 +346,7 @@ class PilotRun:
             self._seen.add(slot.hello.process)
             tally.came.append((slot.hello.worker, time.time(), imports, env))
         tally.slots = max(tally.slots, len(ready))
-        tally.workers = max(tally.workers, len(_workers_of(ready)))
+        tally.workers = max(tally.workers, len({each.hello.address for each in ready}))
 
     def _done(self, slot: Slot, head: dict[str, Any], values: list[Any]) -> None:
         chunk = self._feeder.came_back(slot)
@@ -346,16 +360,15 @@ class PilotRun:
             self._answered.add(slot.hello.address)
             # every worker has answered: those that are connected and, of this machine, those to come
             expected = self.tally.asked if self.slots.starts_at_once else 0
-            here = _workers_of(self._claim.slots)
+            here = {each.hello.address for each in self._claim.slots}
             self.tally.warm = len(self._answered) >= expected and self._answered >= here
         block.retries += chunk.charges.late
         if n < len(chunk.items) and block.error is None:
             self.work.put_back(chunk.part(n))
             chunk = replace(chunk, items=chunk.items[:n])
         if n and not chunk.charges.suspect:
-            self._feeder.sizer.seen(
-                self.work.units(chunk), n, block.seconds, max(chunk.n_bytes, slot.channel.received)
-            )
+            n_bytes = max(chunk.n_bytes, slot.channel.received)
+            self._feeder.sizer.seen(self.work.units(chunk), n, block.seconds, n_bytes)
         self._out.append((chunk, block))
 
     def _not_sent(self, chunk: Chunk, error: BaseException) -> None:
@@ -375,10 +388,6 @@ class PilotRun:
         say_where(error, note)
         failure = replace(failure, index=index, message=f"{failure.message}\n{note}")
         self._finish(chunk, failure, error=error)
-
-
-def _workers_of(slots: Iterable[Slot]) -> set[str]:
-    return {slot.hello.address for slot in slots}
 
 
 # --- work goes out ---

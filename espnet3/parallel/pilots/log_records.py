@@ -275,10 +275,5 @@ class Inlet:
         """Say how many records were left out since this was said last."""
         left_out, self._left_out, self._said = self._left_out, {}, time.monotonic()
         for worker, n in left_out.items():
-            logging.getLogger("espnet3.parallel").warning(
-                "[worker %s] ... %s more records left out: more than %d in a second",
-                worker,
-                f"{n:,}",
-                MOST,
-                extra={"worker": worker, "item": None},
-            )
+            text = f"[worker {worker}] ... {n:,} more records left out: more than {MOST} in a second"
+            logging.getLogger("espnet3.parallel").warning(text, extra={"worker": worker, "item": None})

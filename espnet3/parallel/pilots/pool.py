@@ -80,8 +80,8 @@ class SlotClaim:
         with suppress(OSError):  # full (the loop will wake anyway) or closed (the run is over)
             self._wake_w.send(b"!")
 
-    def collect(self) -> list[Slot]:
-        """Take the slots that are free now, as many of a worker as it has threads.
+    def collect(self, most: int | None = None) -> list[Slot]:
+        """Take the slots that are free now, so many at most, and as many of a worker as it has threads.
 
         That a slot's worker has died shows when the slot is read.
         """
@@ -96,7 +96,7 @@ class SlotClaim:
                 if slot.channel.at_end():  # its worker went while there was nothing to do
                     pool.idle.remove(slot)
                     slot.channel.close()
-                elif held[slot.hello.address] < slot.hello.threads:
+                elif held[slot.hello.address] < slot.hello.threads and (most is None or len(fresh) < most):
                     pool.idle.remove(slot)
                     held[slot.hello.address] += 1
                     fresh.append(slot)

@@ -42,7 +42,7 @@ _RUN_IDS = itertools.count(1)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
 _ANSWER = 2.0  # seconds that kept workers have to say whether they are as new
 _FEW = 64  # items that one slot may well have done before all others have heard of the run
-_FIRST = 0.003  # seconds that it has for them
+_FIRST = 0.003  # seconds that it has for its next word
 _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to reach us
 
 
@@ -289,6 +289,7 @@ class PilotRun:
             self._finish(chunk, failure, error=error)
             return
         if message[1] == self._id:  # not from a run that is over
+            self._until = time.perf_counter() + _FIRST
             self._take(slot, message)
 
     def _take(self, slot: Slot, message: Any) -> None:

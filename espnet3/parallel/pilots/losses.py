@@ -148,9 +148,8 @@ class Losses:
         end = _KILLED if slot.hello.pid else ProcessEnd()
         why = late.seconds, late.stack, late.error
         loss = Loss(rest.start, len(rest.items), end, True, True, *why)
-        index = None
-        if late.inner is not None:
-            index = late.inner[0] if len(late.inner) == 1 else late.inner
+        inner = late.inner or [None]
+        index = inner[0] if len(inner) == 1 else inner
         self._decide(rest, slot, loss, index, late.raised)
 
     def _inside(self, slot: Slot) -> tuple[int, int] | None:

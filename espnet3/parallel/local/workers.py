@@ -36,6 +36,7 @@ class OwnWorkers(SupervisedCluster, RunSlots):
         self.supervisor = supervisor
         self._pid = os.getpid()
         self._closed = False
+        self.most = n  # that the run may use
         listener, folder = private_listener(self.remove_at_end)
         self.pool = Pool(listener, folder)
         try:
@@ -43,8 +44,7 @@ class OwnWorkers(SupervisedCluster, RunSlots):
             is_gpu = BACKENDS[config.env].kind is Kind.GPU
             self._gpus = chosen_gpus(options, config.n_workers) if is_gpu else []
             self._memory_limit = options.get("memory_limit", "auto")
-            threads = options.get("threads_per_worker", 1)
-            # None: as Dask does
+            threads = options.get("threads_per_worker", 1)  # None: as Dask does
             self._threads = max(1, processors() // config.n_workers) if threads is None else int(threads)
             self._boot = boot_of(
                 {str(name): str(value) for name, value in (options.get("env") or {}).items()},
@@ -59,9 +59,6 @@ class OwnWorkers(SupervisedCluster, RunSlots):
             self.pool.close()
             raise
 
-    def __len__(self) -> int:
-        return sum(worker.owner is None for worker in list(self.supervisor.workers))
-
     # --- `RunSlots` ---
 
     def claim(self) -> SlotClaim:
@@ -71,6 +68,10 @@ class OwnWorkers(SupervisedCluster, RunSlots):
     def wake(self) -> None:
         """Have the run look for new work; from any thread."""
         self.pool.wake()
+
+    def all_come(self) -> None:
+        """Start those that the run may use and that are not there yet."""
+        self.grow(self.most)
 
     def check(self) -> None:
         """Check that they have not been ended, and are this process's."""
@@ -87,11 +88,10 @@ class OwnWorkers(SupervisedCluster, RunSlots):
     def grow(self, n: int) -> None:
         """Have `n` processes at least."""
         with self._growing:
-            for number in range(len(self), n):
+            for number in range(sum(worker.owner is None for worker in list(self.supervisor.workers)), n):
                 env = {**self._boot["env"], **gpu_env(self._gpus, number)}
                 boot = {**self._boot, "name": str(number), "env": env}
-                memory = MemoryWatch(self._memory_limit, self._threads)
-                self.supervisor.add(str(number), boot, memory)
+                self.supervisor.add(str(number), boot, MemoryWatch(self._memory_limit, self._threads))
 
     def close(self, grace: float = GRACE) -> None:
         """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing."""
@@ -178,7 +178,7 @@ def borrowed(config: ParallelConfig, most: int | None, modules: Sequence[str] = 
             supervisor.close(grace=0)
             raise
     else:
-        workers.grow(n)
+        workers.most = n
     try:
         yield workers
     except BaseException:

@@ -16,6 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,8 +81,7 @@ class PilotRun:
         self._unsure: set[Slot] = set()  # slots of kept workers that have not said yet that these are as new
         self._changed: set[tuple[str, int]] = set()  # processes of those that are not
         self._out: list[tuple[Chunk, Block]] = []
-        # only the first slot has heard of the run, and until when: one that it ends at once needs no other
-        self._alone, self._until = self.work.total is not None and self.work.total <= _FEW, 0.0
+        self._alone, self._until = True, 0.0  # one slot alone has heard of the run, and until when it may
 
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
         """Yield each chunk with its outcomes, as they come in; a block's `error` is the last thing."""
@@ -101,8 +101,8 @@ class PilotRun:
                 else:
                     self._check_patience(now - quiet_since)
                 self._listen(key.fileobj for key, _ in events)
-                if self._alone and self._claim.slots:
-                    self._call_others(self._feeder.sizer.seconds(self.work.left))
+                if self._alone:
+                    self._call_others(self.work.total is None or self.work.total > _FEW)
                 self._losses.settle()
                 if not self._feeder.ready:
                     self._losses.check_setup()
@@ -147,14 +147,14 @@ class PilotRun:
 
     def _send_end(self) -> None:
         for slot in self._claim.slots:
-            try:
+            with suppress(ChannelClosedError):  # the next run that takes this slot finds out
                 slot.channel.send(("end", self._id))
-            except ChannelClosedError:  # the next run that takes this slot finds out
-                continue
 
-    def _call_others(self, seconds: float) -> None:
-        if seconds > _FIRST or time.perf_counter() > self._until:
+    def _call_others(self, at_once: bool) -> None:
+        is_long = self._feeder.sizer.seconds(self.work.left) > _FIRST or time.perf_counter() > self._until
+        if at_once or (self._claim.slots and is_long):
             self._alone = False
+            self.slots.all_come()
             self._welcome(True)
 
     def _welcome(self, others: bool = False) -> None:
@@ -324,7 +324,7 @@ class PilotRun:
             self._changed.add(slot.hello.process)
             self._drop(slot)
             if self._alone:
-                self._call_others(float("inf"))
+                self._call_others(True)
         if self._unsure:
             return
         if not self._claim.slots:  # what they have in common may have changed

@@ -158,6 +158,9 @@ class RunSlots(WorkerCluster):
         """Open a claim to slots of the present source."""
         raise NotImplementedError
 
+    def all_come(self) -> None:
+        """Start workers that the run may use and that are not there yet: one that stayed may be enough for it."""
+
     def check(self) -> None:
         """Check that the workers can still be used."""
 
@@ -167,7 +170,6 @@ class RunSlots(WorkerCluster):
 
     def fall_back(self) -> None:
         """Bring slots of another kind if workers are there and none can connect."""
-        return
 
 
 logger = logging.getLogger(__name__)

@@ -55,7 +55,6 @@ class WorkerCluster:
 
     def remove_at_end(self, folder: str) -> None:
         """Remove a folder when the driver ends, even if it is killed, where the cluster can do that."""
-        return
 
     def open_pool(self) -> Any:
         """Start processes beside its workers where Dask is not needed for that; return the `Pool` of their slots."""
@@ -63,7 +62,6 @@ class WorkerCluster:
 
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
         """Take a function that tells whether there is work, where that decides how many workers are started."""
-        return
 
 
 def cluster_of(client: Any) -> WorkerCluster:

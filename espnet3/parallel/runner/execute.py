@@ -153,7 +153,7 @@ def _on_own_workers(
     from espnet3.parallel.local.workers import OwnWorkers, on_own_workers
 
     def run(workers: OwnWorkers) -> Pairs:
-        tally.asked = len(workers)
+        tally.asked = workers.most
         from espnet3.parallel.pilots.driver import PilotRun  # while the processes start
 
         yield from PilotRun(workers, work, spec, config, may_take, False, tally)

@@ -250,10 +250,10 @@ def test_no_more_processes_than_items() -> None:
     """One item on eight workers starts one process, and more come when there is more to do."""
     config = ParallelConfig.parse({**TWO, "n_workers": 4})
     with borrowed(config, 1) as first:
-        assert len(first) == 1
+        assert len(first.supervisor.workers) == 1
     with borrowed(config, 3) as grown:
-        assert grown is first
-        wait_until(lambda: len(grown) == 3)
+        grown.all_come()
+        assert grown is first and len(grown.supervisor.workers) == 3
 
 
 def test_a_process_that_cannot_start_is_an_error_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

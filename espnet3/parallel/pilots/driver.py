@@ -81,7 +81,7 @@ class PilotRun:
         self._unsure: set[Slot] = set()  # slots of kept workers that have not said yet that these are as new
         self._changed: set[tuple[str, int]] = set()  # processes of those that are not
         self._out: list[tuple[Chunk, Block]] = []
-        self._alone, self._until = True, 0.0  # one slot alone has heard of the run, and until when it may
+        self._alone, self._until = False, 0.0  # one slot alone has heard of the run, and until when it may
 
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
         """Yield each chunk with its outcomes, as they come in; a block's `error` is the last thing."""
@@ -90,6 +90,7 @@ class PilotRun:
         self._selector.register(self._claim, selectors.EVENT_READ)
         self._claim.wake()
         try:
+            self._alone = self._is_small()
             quiet_since = self._clock.look(0.0)
             while self._feeder.flying or self._losses.undecided or not self.work.empty:
                 self.slots.check()
@@ -102,7 +103,7 @@ class PilotRun:
                     self._check_patience(now - quiet_since)
                 self._listen(key.fileobj for key, _ in events)
                 if self._alone:
-                    self._call_others(self.work.total is None or self.work.total > _FEW)
+                    self._call_others(False)
                 self._losses.settle()
                 if not self._feeder.ready:
                     self._losses.check_setup()
@@ -149,6 +150,12 @@ class PilotRun:
         for slot in self._claim.slots:
             with suppress(ChannelClosedError):  # the next run that takes this slot finds out
                 slot.channel.send(("end", self._id))
+
+    def _is_small(self) -> bool:
+        if not self._claim.is_first and self.work.total is not None and self.work.total <= _FEW:
+            return True
+        self.slots.all_come()
+        return False
 
     def _call_others(self, at_once: bool) -> None:
         is_long = self._feeder.sizer.seconds(self.work.left) > _FIRST or time.perf_counter() > self._until

@@ -67,6 +67,7 @@ class SlotClaim:
     def __init__(self, pool: Pool) -> None:
         self.slots: set[Slot] = set()
         self._pool = pool
+        self.is_first = not pool.served  # no slot has worked before
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_w.setblocking(False)
         self._wake_r.setblocking(False)
@@ -131,10 +132,10 @@ class SlotClaim:
         """Return the slots: the next run takes them again, and one at the same time the others."""
         for slot in self.slots:
             slot.flying.clear()
-            slot.ready = False
-            slot.late = None
+            slot.ready, slot.late = False, None
         pool = self._pool
         with pool.lock:
+            pool.served = True
             pool.claims.remove(self)
             if pool.closed:
                 for slot in self.slots:
@@ -318,8 +319,7 @@ class Pool:
         self.refusals: dict[str, str] = {}  # why nodes can have no process, by their workers' addresses
         self._folder = folder
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
-        self.connected = False
-        self.closed = False
+        self.connected = self.closed = self.served = False
         self._pid = os.getpid()
         self._door = Door(listener, self.key, self.admit, tls)
 

@@ -32,6 +32,8 @@ Outcome = TypeVar("Outcome")
 class OwnWorkers(SupervisedCluster, RunSlots):
     """`n` worker processes under a supervisor, and the slots that they have opened."""
 
+    stays = True
+
     def __init__(self, n: int, config: ParallelConfig, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
         self._pid = os.getpid()
@@ -54,7 +56,7 @@ class OwnWorkers(SupervisedCluster, RunSlots):
                 driver=(socket.gethostname(), self._pid),
             )
             self._growing = threading.Lock()
-            self.grow(n)
+            self.grow()
         except BaseException:  # Ctrl-C too: leave no door and no folder behind
             self.pool.close()
             raise
@@ -69,10 +71,6 @@ class OwnWorkers(SupervisedCluster, RunSlots):
         """Have the run look for new work; from any thread."""
         self.pool.wake()
 
-    def all_come(self) -> None:
-        """Start those that the run may use and that are not there yet."""
-        self.grow(self.most)
-
     def check(self) -> None:
         """Check that they have not been ended, and are this process's."""
         if os.getpid() != self._pid:
@@ -85,10 +83,11 @@ class OwnWorkers(SupervisedCluster, RunSlots):
 
     # --- from one run to the next ---
 
-    def grow(self, n: int) -> None:
-        """Have `n` processes at least."""
+    def grow(self) -> None:
+        """Have as many processes as the run may use, at least."""
         with self._growing:
-            for number in range(sum(worker.owner is None for worker in list(self.supervisor.workers)), n):
+            have = sum(worker.owner is None for worker in list(self.supervisor.workers))
+            for number in range(have, self.most):
                 env = {**self._boot["env"], **gpu_env(self._gpus, number)}
                 boot = {**self._boot, "name": str(number), "env": env}
                 self.supervisor.add(str(number), boot, MemoryWatch(self._memory_limit, self._threads))
@@ -218,7 +217,6 @@ def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:
     if found is None:
         return None
     if found.wanted == wanted and found.workers.supervisor.is_whole():
-        found.workers.kept = True
         return found.workers
     found.workers.close()
     return None

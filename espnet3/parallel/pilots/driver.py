@@ -90,7 +90,7 @@ class PilotRun:
         self._selector.register(self._claim, selectors.EVENT_READ)
         self._claim.wake()
         try:
-            self._alone = self._is_small()
+            self._call_first()
             quiet_since = self._clock.look(0.0)
             while self._feeder.flying or self._losses.undecided or not self.work.empty:
                 self.slots.check()
@@ -102,8 +102,8 @@ class PilotRun:
                 else:
                     self._check_patience(now - quiet_since)
                 self._listen(key.fileobj for key, _ in events)
-                if self._alone:
-                    self._call_others(False)
+                if self._alone and self._claim.slots and self._takes_long():
+                    self._call_others()
                 self._losses.settle()
                 if not self._feeder.ready:
                     self._losses.check_setup()
@@ -151,25 +151,25 @@ class PilotRun:
             with suppress(ChannelClosedError):  # the next run that takes this slot finds out
                 slot.channel.send(("end", self._id))
 
-    def _is_small(self) -> bool:
-        if not self._claim.is_first and self.work.total is not None and self.work.total <= _FEW:
-            return True
-        self.slots.all_come()
-        return False
+    def _call_first(self) -> None:
+        self._alone = not self._claim.is_first and self.work.total is not None and self.work.total <= _FEW
+        if not self._alone:
+            self.slots.grow()
 
-    def _call_others(self, at_once: bool) -> None:
-        is_long = self._feeder.sizer.seconds(self.work.left) > _FIRST or time.perf_counter() > self._until
-        if at_once or (self._claim.slots and is_long):
-            self._alone = False
-            self.slots.all_come()
-            self._welcome(True)
+    def _takes_long(self) -> bool:
+        return self._feeder.sizer.seconds(self.work.left) > _FIRST or time.perf_counter() > self._until
+
+    def _call_others(self) -> None:
+        self._alone = False
+        self.slots.grow()
+        self._welcome(True)
 
     def _welcome(self, others: bool = False) -> None:
         fresh = self._claim.collect(1 - len(self._claim.slots) if self._alone else None)
         now = time.perf_counter()
         if fresh:
             self.tally.joined, self._until = self.tally.joined or now, now + _FIRST
-        asked = bool(fresh) and self.slots.kept and (others or not self._seen)
+        asked = bool(fresh) and self.slots.stays and not self._claim.is_first and (others or not self._seen)
         if asked:
             self._unsure.update(fresh)
             self._sure_by = self._looked + _ANSWER
@@ -331,7 +331,7 @@ class PilotRun:
             self._changed.add(slot.hello.process)
             self._drop(slot)
             if self._alone:
-                self._call_others(True)
+                self._call_others()
         if self._unsure:
             return
         if not self._claim.slots:  # what they have in common may have changed

@@ -159,7 +159,7 @@ class RunSlots(WorkerCluster):
         """Open a claim to slots of the present source."""
         raise NotImplementedError
 
-    def all_come(self) -> None:
+    def grow(self) -> None:
         """Start workers that the run may use and that are not there yet: one that stayed may be enough for it."""
 
     def check(self) -> None:

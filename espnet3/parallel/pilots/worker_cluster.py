@@ -33,7 +33,7 @@ class WorkerCluster:
     # items run in processes of ours: it is heard how each one ends, and it is replaced
     owns_processes = False
     starts_at_once = False  # all workers that were asked for come, each in a moment
-    kept = False  # its workers were another run's, whose items may have changed them: each is asked
+    stays = False  # its workers serve further runs, and items may have changed them: each is asked
 
     def end_of(self, host: str, pid: int) -> ProcessEnd | None:
         """Return how a worker process ended, once that is known."""

@@ -18,7 +18,7 @@ from espnet3.parallel.local import memory_limit, workers
 from espnet3.parallel.local.workers import end_idle
 from espnet3.parallel.pilots import driver
 from tests.habits import rows
-from tests.parallel.contract.helpers import finish, start_script
+from tests.parallel.contract.helpers import children, finish, start_script
 from tests.parallel.local import items
 from tests.parallel.local.items import Add, Provider
 from tests.waiting import wait_until
@@ -248,11 +248,11 @@ def test_they_end_with_the_program(killed: bool, tmp_path: Path) -> None:
 
 def test_no_more_processes_than_are_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One item starts one process, which does a few quick items alone; others come where that takes long."""
+    set_parallel({**TWO, "n_workers": 4})
     with monkeypatch.context() as patch:
         patch.setattr(driver, "_FIRST", 600.0)  # on any machine
-        assert len(pids(1) | pids(64)) == 1
-        assert len(psutil.Process().children(recursive=True)) == 2  # it, and the server that forks
-    assert len(set(parallel_map(items.pid_of_two, range(2), folder=str(tmp_path)))) == 2
+        assert (len(pids(1) | pids(64)), len(children())) == (1, 2)  # it, and the server that forks
+    assert (len({*parallel_map(items.pid_of_two, range(2), folder=str(tmp_path))}), len(children())) == (2, 3)
 
 
 def test_a_process_that_cannot_start_is_an_error_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,15 +180,15 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, Sup
     def open_pool(self) -> Pool:
         """Start as many processes for items, under the same supervisor, and return the pool of their slots."""
         with _ONE_BY_ONE:
-            if self._own is None:
-                self._own = OwnWorkers(len(self.worker_spec), self._config, self.supervisor)
+            self._own = self._own or OwnWorkers(len(self.worker_spec), self._config, self.supervisor)
         return self._own.pool
 
     def scale(self, *args: Any, **kwargs: Any) -> Any:
         """Do as `LocalCluster.scale`; there are as many processes for items, and not fewer than before."""
         done = super().scale(*args, **kwargs)
         if self._own is not None:
-            self._own.grow(len(self.worker_spec))
+            self._own.most = len(self.worker_spec)
+            self._own.grow()
         return done
 
     def kill_workers(self) -> None:

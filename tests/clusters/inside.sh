@@ -29,6 +29,7 @@ echo "$user:*:19000:0:99999:7:::" >>"$state/etc/shadow" # no password, and not l
 # the nodes of SLURM by name, as a program that SLURM starts on several of them looks for the others
 echo '127.0.0.1 n1 n2 n3 n4' >>"$state/etc/hosts"
 mount --bind "$state/etc" /etc
+mount -t tmpfs -o mode=755 none /run # pid files of daemons, whose numbers mean nothing elsewhere
 chown 64242:64242 "$state/home" "$state/tmp"
 
 # --- a home of mode 700 hides the repository and its python from that user: show just these

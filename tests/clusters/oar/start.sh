@@ -26,10 +26,12 @@ sed -i -e 's|^DB_BASE_PASSWD=.*|DB_BASE_PASSWD="oar"|' -e 's|^DB_BASE_PASSWD_RO=
     -e 's|^SCHEDULER_JOB_SECURITY_TIME=.*|SCHEDULER_JOB_SECURITY_TIME="1"|' \
     -e 's|^#*SCHEDULER_MIN_TIME_BETWEEN_2_CALLS=.*|SCHEDULER_MIN_TIME_BETWEEN_2_CALLS="1"|' \
     -e 's|^OPENSSH_CMD=.*|OPENSSH_CMD="/usr/bin/ssh -p 6667 -e none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"|' \
+    -e "s|^OAR_RUNTIME_DIRECTORY=.*|OAR_RUNTIME_DIRECTORY=\"$state/jobs\"|" \
     -e "s|^LOG_FILE=.*|LOG_FILE=\"$state/oar.log\"|" "$state/etc/oar.conf"
 mount --bind "$state/etc" /etc/oar
 touch "$state/oar.log"
 chown oar "$state/oar.log"
+install -d -o oar "$state/jobs" # files named after a job's number: those of two servers may not meet
 PGHOST=127.0.0.1 oar-database --create --db-admin-user postgres --db-admin-pass x -y >"$state/database.log" 2>&1
 
 # --- the nodes: an sshd that only the user oar may log in to

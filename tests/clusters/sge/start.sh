@@ -10,7 +10,7 @@ debian=/var/lib/gridengine
 host=$(hostname -s)
 export SGE_ROOT=$state/root SGE_CELL=default SGE_QMASTER_PORT=16444 SGE_EXECD_PORT=16445
 
-mkdir -p "$SGE_ROOT/default/common" "$state"/{spooldb,qmaster/job_scripts,execd}
+mkdir -p "$SGE_ROOT/default/common" "$state"/{spooldb,qmaster/job_scripts,execd,tmp}
 for folder in bin lib util utilbin; do
     ln -s "$debian/$folder" "$SGE_ROOT/$folder"
 done
@@ -81,7 +81,8 @@ retried -Ap "$state/pe" >/dev/null
 retried -sq >"$state/queue"
 sed -i -e 's|^qname .*|qname all.q|' -e 's|^hostlist .*|hostlist @allhosts|' -e 's|^slots .*|slots 16|' \
     -e 's|^shell .*|shell /bin/bash|' -e 's|^load_thresholds .*|load_thresholds NONE|' \
-    -e 's|^pe_list .*|pe_list smp|' -e 's|^rerun .*|rerun FALSE|' -e 's|^notify .*|notify 00:00:05|' "$state/queue"
+    -e 's|^pe_list .*|pe_list smp|' -e 's|^rerun .*|rerun FALSE|' -e 's|^notify .*|notify 00:00:05|' \
+    -e "s|^tmpdir .*|tmpdir $state/tmp|" "$state/queue" # folders of jobs' numbers: those of two servers may not meet
 retried -Aq "$state/queue" >/dev/null
 retried -ssconf >"$state/sched"
 sed -i -e 's|^schedule_interval .*|schedule_interval 0:0:1|' -e 's|^flush_submit_sec .*|flush_submit_sec 1|' \

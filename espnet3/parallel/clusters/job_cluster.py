@@ -30,7 +30,7 @@ from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters import options as block_options
 from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.keeper import JobKeeper, follow
-from espnet3.parallel.clusters.security import PRELOAD, certificate_for
+from espnet3.parallel.clusters.security import PRELOAD, SCRATCH_VARIABLE, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import (
     ClosesMore,
@@ -74,9 +74,7 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
             self.name = name
 
         def job_script(self) -> str:
-            return script.read_by_shell(
-                scheduler_record, super().job_script(), block_options.SCRATCH_VARIABLE
-            )
+            return script.read_by_shell(scheduler_record, super().job_script(), SCRATCH_VARIABLE)
 
         async def start(self) -> None:
             await ProcessInterface.start(self)

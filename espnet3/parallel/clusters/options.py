@@ -15,7 +15,7 @@ import psutil
 
 from espnet3.parallel.backends.backend import Backend, asked
 from espnet3.parallel.backends.machine import asks_for_gpus
-from espnet3.parallel.clusters.security import PRELOAD, SCRATCH
+from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, SCRATCH_VARIABLE
 from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import script
@@ -24,7 +24,6 @@ from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)
 
-SCRATCH_VARIABLE = "DASK_TEMPORARY_DIRECTORY"
 _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items
 
 

@@ -37,6 +37,9 @@ _DRIVER = "driver.json"  # beside them: whose they are
 SCRATCH = "espnet3-dask-"
 """Begins the name of a folder for what Dask puts on the disk, of mode 0700, made for one process of a run."""
 
+SCRATCH_VARIABLE = "DASK_TEMPORARY_DIRECTORY"
+"""The environment variable that names such a folder to Dask in a job."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunCertificate:

@@ -83,9 +83,11 @@ def test_jobs_write_their_own_output_and_pbs_delivers_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PBS would deliver after the end, into a folder that is gone by then; in a folder with a space it is there too."""
-    here = tmp_path / "my runs"
+    here, node = tmp_path / "my runs", tmp_path / "node"
     here.mkdir()
+    node.mkdir()
     monkeypatch.chdir(here)
+    monkeypatch.setenv("TMPDIR", str(node))
     with standin("pbs") as queue:
         with get_client(block("pbs", 2)) as client:
             client.wait_for_workers(2, timeout=600)
@@ -96,8 +98,9 @@ def test_jobs_write_their_own_output_and_pbs_delivers_none(
             assert written == {f"{each.job}[{each.index}].out" for each in jobs}
             assert all("Start worker at" in (folder / name).read_text() for name in written)
             assert {each.output for each in jobs} | {each.error for each in jobs} == {"/dev/null"}
+            assert len(list(node.glob("espnet3-dask-*"))) == 2
         wait_until(lambda: not queue.unfinished())
-        assert not list(here.iterdir())
+        assert not list(here.iterdir()) and not list(node.iterdir())
 
 
 def test_a_job_that_is_listed_without_its_worker_is_replaced(

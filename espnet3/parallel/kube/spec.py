@@ -75,18 +75,16 @@ def _custom(custom: Any, beside: list[str], n_workers: int) -> dict[str, Any]:
             custom = yaml.safe_load(Path(custom).read_text(encoding="utf-8"))
         except (OSError, yaml.YAMLError) as error:
             raise ConfigError(f"options.custom_cluster_spec cannot be read: {error}") from error
+    made: dict[str, Any] = copy.deepcopy(custom)
     try:
-        metadata = {**custom["metadata"], "name": custom["metadata"]["name"]}
-        made = copy.deepcopy({**custom, "metadata": metadata})
+        wrong = "" if made["metadata"]["name"] and made["kind"] == "DaskCluster" else "its kind or name"
         made["spec"]["worker"]["replicas"] = n_workers
-        complete = bool(made["spec"]["scheduler"]["spec"]["containers"]) and made["kind"] == "DaskCluster"
+        wrong = wrong or ("" if made["spec"]["scheduler"]["spec"]["containers"] else "'containers'")
     except (KeyError, TypeError) as error:
+        wrong = str(error)
+    if wrong:
         raise ConfigError(
-            f"options.custom_cluster_spec is no DaskCluster: {error} is missing or wrong; {_EXAMPLE}"
-        ) from error
-    if not complete:
-        raise ConfigError(
-            f"options.custom_cluster_spec is no DaskCluster, by its kind or containers; {_EXAMPLE}"
+            f"options.custom_cluster_spec is no DaskCluster: {wrong} is missing or wrong; {_EXAMPLE}"
         )
     return made
 

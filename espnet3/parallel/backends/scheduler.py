@@ -264,12 +264,7 @@ class Scheduler:
 
     # command that lists the jobs of `{user}`, with those that ended lately where it can
     listing: tuple[str, ...]
-    # the same with the elements of job arrays, where `listing` leaves them out
-    element_listing: tuple[str, ...] = ()
-    # pattern of `element_listing`'s message on standard error, in place of all jobs, at sites that keep no ended jobs
-    no_history: str = ""
     no_jobs: str = ""  # pattern of a listing's message on standard error where an empty queue is an error
-    plain_listing: tuple[str, ...] = ()  # command that lists the elements at sites without history
     # pattern of a listed job. Its groups are `id`, or `job` and perhaps `index`; `word`; perhaps `reason` and `node`
     line: str
     words: Words  # meanings of the words for states; an unknown word means that the job waits
@@ -375,14 +370,14 @@ class Scheduler:
         """The number of elements that an array may have where the site does not set another."""
         return self.most - self.first + 1
 
-    def query(self, *, elements: bool = False, history: bool = True) -> list[str]:
+    def query(self) -> list[str]:
         """Return the command that lists the jobs of this process's user."""
-        of_elements = (history and self.element_listing) or self.plain_listing or self.element_listing
-        return _of_user((elements and of_elements) or self.listing)
+        return _of_user(self.listing)
 
     def query_to_come(self) -> list[str]:
-        """Return the command that lists the arrays whose elements are not all made; empty: it makes them at once."""
-        return [] if self.to_come is None else _of_user(self.to_come[0])
+        """Return the command that lists the arrays whose elements are not all made."""
+        assert self.to_come is not None
+        return _of_user(self.to_come[0])
 
     def read_to_come(self, output: str) -> dict[str, int]:
         """Map each array's job to its first index that was not created yet."""

@@ -98,12 +98,8 @@ PBS = batch_backend(
         ),
         elsewhere=r"-q\s*\S*@",
         place=("PBS_SERVER", "PBS_DEFAULT"),
-        # the wide table of OpenPBS and Torque; only OpenPBS lists elements and ended jobs: -x of Torque is XML
-        listing=("qstat", "-u", "{user}"),
-        element_listing=("qstat", "-t", "-x", "-u", "{user}"),
-        # said on standard error, with an exit status of 0 and no job at all
-        no_history="not configured to maintain job history",
-        plain_listing=("qstat", "-t", "-u", "{user}"),
+        # the wide table of OpenPBS and Torque, with the elements of arrays
+        listing=("qstat", "-t", "-u", "{user}"),
         # the last column but one is the state; 7[] is a whole array
         line=r"^(?P<id>\d+(?:\[\d*\])?)(?![\d\[])\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
         words=words(waiting="Q W T", running="R E B S U", held="H", ended="C F X finished"),

@@ -214,7 +214,7 @@ class JobKeeper:
         if not self._jobs:
             return
         jobs = {str(each.job.job_id): each for each in self._jobs.values()}
-        listing, found = await in_thread(answers, self._scheduler, _ask, list(jobs), history=False)
+        listing, found = await in_thread(answers, self._scheduler, _ask, list(jobs))
         self._no_answer = listing.problem if listing.failed else ""
         for job, answer in found.items():
             each = jobs[job]

@@ -198,39 +198,32 @@ class Listing:
         return NOT_KNOWN
 
 
-def _look(scheduler: Scheduler, ask: Ask, *, elements: bool, history: bool) -> Listing:
-    said = ask(scheduler.query(elements=elements, history=history))
-    if scheduler.no_history and scheduler.no_history in said.error:
-        said = ask(scheduler.query(elements=elements, history=False))
-    problem, to_come = said.problem, dict[str, int]()
-    command = scheduler.query_to_come() if history else []
-    if command:  # after the listing: an element that is made in between is left out by both, and asked about
-        late = ask(command)
+def _look(scheduler: Scheduler, ask: Ask, jobs: Sequence[str]) -> Listing:
+    said = ask(scheduler.query())
+    views, problem, to_come = scheduler.read(said.out), said.problem, dict[str, int]()
+    if scheduler.to_come is not None and not views.keys() >= set(jobs):
+        # after the listing: an element that is made in between is left out by both, and asked about
+        late = ask(scheduler.query_to_come())
         to_come = scheduler.read_to_come(late.out)
         problem = problem or late.problem
     if scheduler.no_jobs and re.search(scheduler.no_jobs, said.error):
         return Listing({}, to_come, "", failed=False)
-    return Listing(scheduler.read(said.out), to_come, problem, said.status != 0)
+    return Listing(views, to_come, problem, said.status != 0)
 
 
-def answers(
-    scheduler: Scheduler, ask: Ask, jobs: Sequence[str], *, history: bool = True
-) -> tuple[Listing, dict[str, JobAnswer]]:
+def answers(scheduler: Scheduler, ask: Ask, jobs: Sequence[str]) -> tuple[Listing, dict[str, JobAnswer]]:
     """Return what a scheduler says about jobs: by its listing, or by its answers to questions.
 
-    A listing may be cut short, stale or empty, and proves the end of no job that it leaves out. With `history` jobs
-    that have ended or are not made yet are listed, too, where the scheduler can. A scheduler that does not answer the
-    first command is asked no more: nothing is known.
+    A listing may be cut short, stale or empty, and proves the end of no job that it leaves out. A scheduler that does
+    not answer the first command is asked no more: nothing is known.
     """
-    parts = {job: scheduler.parts_of(job) for job in jobs}
-    elements = history or any(index for _, index in parts.values())
     try:
-        listing = _look(scheduler, ask, elements=elements, history=history)
+        listing = _look(scheduler, ask, jobs)
     except SubmissionError as error:
         why = f"{error.command}: {error.stderr.strip()}"
         return Listing({}, {}, why, failed=True), dict.fromkeys(jobs, NOT_KNOWN)
     found = {job: listing.answer(scheduler, job) for job in jobs}
-    left = {job: place for job, place in parts.items() if found[job] is NOT_KNOWN}
+    left = {job: scheduler.parts_of(job) for job in jobs if found[job] is NOT_KNOWN}
 
     def asked(command: list[str]) -> tuple[int, str] | None:
         try:

@@ -203,16 +203,12 @@ def load_cluster_class(row: Backend) -> Callable[..., Any]:
     """Import and return the class of a row's cluster, or for ssh a function."""
     require_package(row)
     module, _, name = row.cluster.partition(":")
-    needs = f"env {row.name!r} needs"
     try:
         loaded: Callable[..., Any] = getattr(load_module(module), name)
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
         # dask-cuda without its [cu12] or [cu13] half is such a case.
-        raise missing(
-            f"{needs} {module}, which cannot be imported: {error}", row.package, row.extra
-        ) from error
-    except AttributeError as error:
-        raise missing(f"{needs} {name}, which {module} does not have", row.package, row.extra) from error
+        needs = f"env {row.name!r} needs {module}:{name}, which cannot be imported: {error}"
+        raise missing(needs, row.package, row.extra) from error
     return loaded
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Any
 
 import click
@@ -181,7 +182,7 @@ def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) ->
         try:
             there = importable.look_as_job(python, wanted)
             _compare(here, there, name, f"{name} fits: {there.python}", tell)
-        except ParallelError as error:
+        except (ParallelError, OSError, SubprocessError) as error:
             tell(False, f"the jobs' Python: {error}")
     return here
 

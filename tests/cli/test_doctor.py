@@ -160,15 +160,15 @@ def test_doctor_asks_the_jobs_own_python(conf, code, monkeypatch):
 @pytest.mark.parametrize(
     ("python", "said"),
     [
-        ("/no/such/python", "cannot be started: No such file"),
-        ("/bin/false", "cannot import espnet3.parallel"),
+        ("/no/such/python", "[Errno 2] No such file or directory: '/no/such/python'"),
+        ("/bin/false", "/bin/false cannot import espnet3.parallel"),
     ],
 )
 def test_doctor_says_what_is_wrong_with_the_jobs_python(python, said, conf):
     """An interpreter that is missing, or lacks the package, is found before a job is queued."""
     done = CliRunner().invoke(doctor, [conf("slurm", f"{OPTIONS['slurm']}, python: {python}")])
     assert done.exit_code == 1
-    assert f"WRONG  the jobs' Python: {python} {said}" in done.output
+    assert f"WRONG  the jobs' Python: {said}" in done.output
 
 
 def test_what_keeps_two_processes_apart_is_named():

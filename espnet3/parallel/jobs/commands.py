@@ -307,12 +307,7 @@ def cancel(scheduler: Scheduler, ask: Ask, command: Sequence[str], jobs: Named) 
     ours = [job for job in jobs if job not in foreign]
     refused: dict[str, str] = {}
     for at in range(0, len(ours), _IN_ONE):
-        part = ours[at : at + _IN_ONE]
-        said, answered = _refused(ask, command, part)
-        if said and answered and len(part) > 1:
-            # where one job has ended already, some schedulers cancel none of the others
-            said = {job: why for one in part for job, why in _refused(ask, command, [one])[0].items()}
-        refused.update(said)
+        refused.update(_refused(ask, command, ours[at : at + _IN_ONE]))
     return NotCancelled(foreign, refused)
 
 
@@ -325,14 +320,17 @@ def _foreign(scheduler: Scheduler, ask: Ask, jobs: Named) -> dict[str, str]:
     return scheduler.foreign("\n".join(said), jobs) if said else {}
 
 
-def _refused(ask: Ask, command: Sequence[str], jobs: list[str]) -> tuple[dict[str, str], bool]:
+def _refused(ask: Ask, command: Sequence[str], jobs: list[str]) -> dict[str, str]:
     try:
         ask([*command, *jobs]).succeeded()
     except SubmissionError as error:
+        if error.exit_code is not None and len(jobs) > 1:
+            # where one job has ended already, some schedulers cancel none of the others
+            return {job: why for one in jobs for job, why in _refused(ask, command, [one]).items()}
         how = "did not work" if error.exit_code is None else f"ended with {error.exit_code}"
         said = f"{error.command} {how}: {error.stderr.strip() or '(it printed nothing)'}"
-        return dict.fromkeys(jobs, said), error.exit_code is not None
-    return {}, True
+        return dict.fromkeys(jobs, said)
+    return {}
 
 
 async def end_task(task: asyncio.Task[Any]) -> None:

@@ -33,10 +33,6 @@ _OF_OLD_POD = ("Succeeded", "Failed")
 class RefusedError(ParallelError):
     """The API server answered a request with an error; the message is the server's own."""
 
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status  # 403 without the right, 409 for a name that is taken, 422 for a wrong field
-
 
 class Server:
     """The API server of the current context, and the namespace of a run.
@@ -181,7 +177,7 @@ class Server:
                 return None
             if status in (401, 403) and path == "/apis":
                 raise ConfigError(f"{self.place} refuses this user: {error}") from error
-            raise RefusedError(str(error), status) from error
+            raise RefusedError(str(error)) from error
 
 
 class NoAnswerError(ConfigError, OSError):

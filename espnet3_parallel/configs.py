@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -29,14 +28,10 @@ def read_file(path: str) -> Any:
     """Return a YAML file as OmegaConf's mapping."""
     from omegaconf import OmegaConf
 
-    text = Path(path).read_text(encoding="utf-8", errors="replace")
     try:
         loaded: Any = OmegaConf.load(path)
     except Exception as error:  # PyYAML's errors have no base that can be named without importing it
-        mark: Any = getattr(error, "problem_mark", None)
-        tab = mark is not None and re.match(" *\t", [*text.splitlines(), ""][mark.line])
-        why = f"line {mark.line + 1} begins with a tab: indent it with spaces" if tab else error
-        raise ConfigError(f"{path} cannot be read, or is not YAML: {why}") from error
+        raise ConfigError(f"{path} cannot be read, or is not YAML: {error}") from error
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{path} holds no mapping; it should have a block named parallel")
     if flat := not_indented(OmegaConf.to_container(loaded, resolve=False)):

@@ -70,7 +70,10 @@ def test_a_local_block_has_no_script(conf):
             "parallel: local",
             "conf.yaml: parallel = 'local': must be a block of lines, such as parallel: {env: local",
         ),
-        ("parallel:\n\tenv: local\n", "is not YAML: line 2 begins with a tab: indent it with spaces"),
+        (
+            "parallel:\n\tenv: local\n",
+            "is not YAML: while scanning for the next token\nfound character '\\t'",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_at_every_level(verb, text, said, tmp_path):

@@ -22,7 +22,6 @@ _STAGE = "What the block is for: inference takes decode_cmd (cuda_cmd on GPUs), 
 _ON_GPU = ("cuda_cmd", *_COMMANDS["inference"])
 _NUMBERS = {"inference": ("inference_nj", "nj"), "data": ("nj",)}
 _NJ = Entry(32, "what asr.sh takes where nothing is said; --nj sets it")
-_YES = {"true": True, "false": False, "1": True, "0": False}
 _MACHINES = ".queue/machines"  # the hosts of ssh.pl
 _PATH_SH = (
     "path.sh, which each job sourced first: workers use the Python that starts them; what else path.sh sets up "
@@ -90,18 +89,13 @@ def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> s
 
 
 def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not text in UTF-8: {error}") from error
+    return Path(path).read_text(encoding="utf-8", errors="replace")  # comments may be in Latin-1
 
 
 def _choose_call(script: Script, stage: str) -> Call:
     variables = script.variables
     on_gpu = variables.get("gpu_inference") if stage == "inference" else None
-    if on_gpu is not None and on_gpu.value.lower() not in _YES:
-        raise ConfigError(f"{on_gpu.why}: gpu_inference = {on_gpu.value!r}: must be true or false")
-    if on_gpu is not None and not _YES[on_gpu.value.lower()]:
+    if on_gpu is not None and on_gpu.value.lower() not in ("true", "1"):
         on_gpu = None
     wanted = _COMMANDS[stage] if on_gpu is None else _ON_GPU
     found = [name for name in wanted if name in variables]

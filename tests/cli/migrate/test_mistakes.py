@@ -137,14 +137,6 @@ def test_a_file_of_options_alone_is_not_enough(run) -> None:
     assert "none of the files is a shell script: name cmd.sh too" in done.stderr
 
 
-def test_a_file_that_is_no_text(run) -> None:
-    """A binary file is refused by its name, without a traceback."""
-    Path("cmd.sh").write_bytes(b"\xff\xfe\x00")
-    done = CliRunner().invoke(migrate, ["cmd.sh"])
-    assert done.exit_code == 1
-    assert "cmd.sh is not text in UTF-8" in done.stderr
-
-
 def test_a_file_is_never_overwritten(run, tmp_path) -> None:
     """--output writes a new file, none where nothing is migrated, and leaves one that is there as it is."""
     assert run({"cmd.sh": "x=1"}, "-o", "parallel.yaml").exit_code == 1

@@ -192,7 +192,7 @@ def test_a_detached_run_from_status_to_merge(queue: Any, tmp_path: Path) -> None
     ("points", "says"),
     [
         ("wrong = no_such_module:ROW", "cannot be loaded: No module named 'no_such_module'"),
-        ("wrong = example_scheduler:BACKEND", "holds the backend 'example': both names must be the same"),
+        ("wrong = example_scheduler:BACKEND", "must be a Backend of that name, not Backend(name='example'"),
     ],
 )
 def test_a_package_that_adds_a_wrong_row_is_named(

@@ -207,12 +207,8 @@ def _load(name: str, path: tuple[str, ...]) -> Backend:
         found = attrgetter(point.attr)(load_module(point.module))
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{where} cannot be loaded: {error}; reinstall or uninstall its package") from error
-    if not isinstance(found, Backend):
-        raise ConfigError(
-            f"{where} is {type(found).__name__}: it must be an espnet3.parallel.backends.Backend"
-        )
-    if found.name != point.name:
-        raise ConfigError(f"{where} holds the backend {found.name!r}: both names must be the same")
+    if not isinstance(found, Backend) or found.name != name:
+        raise ConfigError(f"{where} must be a Backend of that name, not {shown(found)}")
     return found
 
 

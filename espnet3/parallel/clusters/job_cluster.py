@@ -193,10 +193,7 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         make.job_cls.patience = min(commands.SECONDS, config.start_timeout)
         cluster = make(**options)
         undo.callback(cluster.close)
-        one = _maker(make.job_cls, options)
-        job, jobs = _one_of(row, config, one)
-        for said in script.misread(row, config.options, one):
-            logger.warning("%s", said)
+        job, jobs = _one_of(row, config, _maker(make.job_cls, options))
         if (processes := job.worker_processes) > 1:
             # a warning, so that it is seen: many take n_workers for jobs
             logger.warning("n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs)
@@ -239,7 +236,7 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         factor = DetachedSettings.of(config.detached).retry_memory_factor
         said = [
             *script.defaults(row, config.options, make),
-            *script.misread(row, config.options, make, factor),
+            *script.memory_stays(row, config.options, make, factor),
         ]
         text = job.job_script()
         assert row.scheduler is not None

@@ -240,21 +240,12 @@ def defaults(row: Backend, options: Mapping[str, Any], make: Make) -> list[str]:
     return said
 
 
-def misread(row: Backend, options: Mapping[str, Any], make: Make, factor: float | None = None) -> list[str]:
-    """Return options that mean something else than their name says; `factor`: of memory, with each retry."""
-    said = []
-    project = options.get("project")
-    if project is not None and f"-A {project}" in _header(make):
-        said.append(
-            f"options.project = {project!r} is written as -A, the account: write account: {project} for that, or "
-            f'job_extra_directives: ["-P {project}"] for a project'
-        )
-    if factor is not None and not _is_requested(row, options, "memory", make):
-        said.append(
-            f"detached.retry_memory_factor = {factor:g} has no effect: the jobs ask for memory in other words than "
-            "options.memory, such as those of resource_spec, which stay as they are"
-        )
-    return said
+def memory_stays(row: Backend, options: Mapping[str, Any], make: Make, factor: float | None) -> list[str]:
+    """Return why memory does not grow by `factor` with each retry; none: it does, or shall not."""
+    if factor is None or _is_requested(row, options, "memory", make):
+        return []
+    why = "the jobs ask for memory in other words than options.memory, such as those of resource_spec, which stay"
+    return [f"detached.retry_memory_factor = {factor:g} has no effect: {why}"]
 
 
 def _is_requested(row: Backend, options: Mapping[str, Any], name: str, make: Make) -> bool:

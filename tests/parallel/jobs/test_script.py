@@ -234,11 +234,11 @@ def test_a_plan_says_what_is_left_to_others(env: str) -> None:
         assert "walltime" not in " ".join(plan_jobs(row(env), config_of(env, walltime="1h")).remarks)
 
 
-def test_options_that_mean_something_else_are_said_by_both() -> None:
-    """`project` of PBS becomes the account, and memory of `resource_spec` does not grow with a retry."""
+def test_memory_that_does_not_grow_is_said_by_both() -> None:
+    """Memory that `resource_spec` asks for does not grow with a retry."""
     block = {
         "env": "pbs",
-        "options": {"cores": 1, "memory": "1GB", "project": "asr", "resource_spec": "select=1:mem=1gb"},
+        "options": {"cores": 1, "memory": "1GB", "resource_spec": "select=1:mem=1gb"},
         "detached": {"retry_memory_factor": 2},
     }
     config = ParallelConfig.parse(block)
@@ -247,7 +247,6 @@ def test_options_that_mean_something_else_are_said_by_both() -> None:
         check(config)
         planned = plan_jobs(row("pbs"), config).remarks
     for said in (" ".join(planned), " ".join(str(each.message) for each in caught)):
-        assert "options.project = 'asr' is written as -A" in said
         assert "retry_memory_factor = 2 has no effect" in said
     fine = ParallelConfig.parse({**block, "options": {"cores": 1, "memory": "1GB", "walltime": "1h"}})
     assert plan_jobs(row("pbs"), fine).remarks == ()

@@ -310,7 +310,7 @@ def check(config: ParallelConfig) -> None:
         return make_job(replace(plan, options={**given, **changed}))
 
     factor = DetachedSettings.of(config.detached).retry_memory_factor
-    for said in job_script.misread(backend, given, make, factor):
+    for said in job_script.memory_stays(backend, given, make, factor):
         warnings.warn(said, stacklevel=_CALLER)
 
 

@@ -110,34 +110,10 @@ class JobView:
         return f"{self.state.value}{word}{node}{reason}"
 
 
-GONE = JobView(Meaning.ENDED)
 NEW = JobView(Meaning.WAITING)
-
-
-class Known(Enum):
-    """The knowledge of a job, the surest first; the value completes the sentence "the scheduler ..."."""
-
-    LISTED = "lists it as waiting or running"
-    ENDED = "says how it ended"
-    NO_SUCH_JOB = "was asked for this job, and says that there is none"
-    NOT_KNOWN = "has said nothing about it"
-
-
-@dataclass(frozen=True, slots=True)
-class JobAnswer:
-    """A scheduler's answer about one job."""
-
-    known: Known  # kind of answer
-    view: JobView | None = None  # the job in the scheduler's words, where it has words for it
-
-    @classmethod
-    def of(cls, view: JobView) -> JobAnswer:
-        """Return the answer that a job's line in a listing is."""
-        return cls(Known.LISTED if view.meaning.is_alive else Known.ENDED, view)
-
-
-NOT_KNOWN = JobAnswer(Known.NOT_KNOWN)
-NO_SUCH_JOB = JobAnswer(Known.NO_SUCH_JOB)
+NO_SUCH_JOB = JobView(Meaning.ENDED)  # the scheduler was asked for this very job, and says that there is none
+# A job as the scheduler lists it, or says how it ended, or `NO_SUCH_JOB`; None: it has said nothing about it
+JobAnswer = JobView | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +148,7 @@ class Question:
 
     def is_open(self, known: JobAnswer) -> bool:
         """Return whether what is known of a job leaves this question open: "no such job" does so for its end."""
-        return known is NOT_KNOWN or (known is NO_SUCH_JOB and self.only_ends)
+        return known is None or (known is NO_SUCH_JOB and self.only_ends)
 
     def read(self, element: str, place: tuple[str, str], said: str, listed: Words) -> JobAnswer:
         """Read the answer about an element."""
@@ -181,13 +157,13 @@ class Question:
             return NO_SUCH_JOB
         found = list(re.finditer(filled(self.line, *names), said, re.MULTILINE)) if self.line else []
         if not found:
-            return NOT_KNOWN
+            return None
         parts = found[-1].groupdict()
         word = parts["word"] or parts["ended"]
         meaning = meaning_of(self.words or listed, word)
         if self.only_ends and meaning.is_alive:
-            return NOT_KNOWN
-        return JobAnswer.of(JobView(meaning, word, given(parts.get("reason") or "")))
+            return None
+        return JobView(meaning, word, given(parts.get("reason") or ""))
 
 
 def filled(text: str, element: str, job: str, index: str) -> str:
@@ -409,7 +385,7 @@ class Scheduler:
 
         `ask` runs a command and returns its exit status and its output on both streams; None: it did not answer.
         """
-        found = dict.fromkeys(places, NOT_KNOWN)
+        found: dict[str, JobAnswer] = dict.fromkeys(places)
         for question in self.questions:
             asked = {element: places[element] for element, known in found.items() if question.is_open(known)}
             for command, about in question.commands(asked):
@@ -418,7 +394,7 @@ class Scheduler:
                     break
                 status, text = answered
                 read = {one: question.read(one, places[one], text, self.words) for one in about}
-                said = {one: answer for one, answer in read.items() if answer is not NOT_KNOWN}
+                said = {one: answer for one, answer in read.items() if answer is not None}
                 found.update(said)
                 if status != 0 and not said:
                     break  # it fails without a word about any of them: so would the next one

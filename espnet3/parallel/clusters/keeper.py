@@ -25,7 +25,7 @@ from typing import Any
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from espnet3.parallel.backends.scheduler import GONE, NEW, JobView, Known, QueueState, Scheduler
+from espnet3.parallel.backends.scheduler import NEW, NO_SUCH_JOB, JobView, QueueState, Scheduler
 from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.dask_compat.clusters import add_specs, start_missing
 from espnet3.parallel.errors import SubmissionError
@@ -216,13 +216,13 @@ class JobKeeper:
         jobs = {str(each.job.job_id): each for each in self._jobs.values()}
         listing, found = await in_thread(answers, self._scheduler, _ask, list(jobs))
         self._no_answer = listing.problem if listing.failed else ""
-        for job, answer in found.items():
+        for job, view in found.items():
             each = jobs[job]
-            each.denied = each.denied + 1 if answer.known is Known.NO_SUCH_JOB else 0
+            each.denied = each.denied + 1 if view is NO_SUCH_JOB else 0
             if each.denied >= _DENIED and time.monotonic() - each.since > _UNKNOWN:
-                each.view = GONE
-            elif answer.view is not None:
-                each.view = answer.view  # a job without an answer keeps its view
+                each.view = NO_SUCH_JOB
+            elif view is not None and view is not NO_SUCH_JOB:
+                each.view = view  # a job without an answer keeps its view
 
     async def _settle(self) -> None:
         self._count_workers()

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from espnet3.parallel.backends.scheduler import NOT_KNOWN, JobAnswer, JobView, Known, Meaning, Scheduler
+from espnet3.parallel.backends.scheduler import JobAnswer, JobView, Meaning, Scheduler
 from espnet3.parallel.errors import ConfigError, SubmissionError
 
 logger = logging.getLogger(__name__)
@@ -192,10 +192,10 @@ class Listing:
             view = self.views[element]
             whole = self.views.get(scheduler.cancel.format(job=job)) if index else None
             held = whole is not None and whole.meaning is Meaning.HELD and view.meaning is Meaning.WAITING
-            return JobAnswer.of(whole if held and whole is not None else view)
+            return whole if held else view
         if index and int(index) >= self.to_come.get(job, int(index) + 1):
-            return JobAnswer.of(_TO_COME)
-        return NOT_KNOWN
+            return _TO_COME
+        return None
 
 
 def _look(scheduler: Scheduler, ask: Ask, jobs: Sequence[str]) -> Listing:
@@ -221,9 +221,9 @@ def answers(scheduler: Scheduler, ask: Ask, jobs: Sequence[str]) -> tuple[Listin
         listing = _look(scheduler, ask, jobs)
     except SubmissionError as error:
         why = f"{error.command}: {error.stderr.strip()}"
-        return Listing({}, {}, why, failed=True), dict.fromkeys(jobs, NOT_KNOWN)
+        return Listing({}, {}, why, failed=True), dict.fromkeys(jobs)
     found = {job: listing.answer(scheduler, job) for job in jobs}
-    left = {job: scheduler.parts_of(job) for job in jobs if found[job] is NOT_KNOWN}
+    left = {job: scheduler.parts_of(job) for job in jobs if found[job] is None}
 
     def asked(command: list[str]) -> tuple[int, str] | None:
         try:
@@ -393,6 +393,6 @@ def _cancel_in_time(scheduler: Scheduler, command: list[str], jobs: Named) -> No
 
     left = cancel(scheduler, ask, command, jobs)
     known = answers(scheduler, ask, list(left.refused))[1] if left.refused else {}
-    gone = (Known.ENDED, Known.NO_SUCH_JOB)
-    refused = {job: said for job, said in left.refused.items() if known[job].known not in gone}
+    gone = {job for job, view in known.items() if view is not None and not view.meaning.is_alive}
+    refused = {job: said for job, said in left.refused.items() if job not in gone}
     return NotCancelled(left.foreign, refused)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.backends.scheduler import JobAnswer, Known, submitter
+from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, JobAnswer, submitter
 
 SCONTROL = """\
 JobId=21 ArrayJobId=20 ArrayTaskId=1 JobName=espnet3-run
@@ -95,8 +95,9 @@ def test_an_answer_is_read(line: str) -> None:
     for shown, text in (("\\n", "\n"), ("{SCONTROL}", SCONTROL), ("{QSTAT}", QSTAT), ("{QACCT}", QACCT)):
         printed = printed.replace(shown, text)
     answer = answers(name, element, *map(str.lstrip, re.split(r" ?&", printed)))
-    assert answer.known is Known[known]
-    assert ("" if answer.view is None else answer.view.note) == "".join(note)
+    kind = {True: "LISTED", False: "ENDED", None: "NOT_KNOWN"}[answer and answer.meaning.is_alive]
+    assert ("NO_SUCH_JOB" if answer is NO_SUCH_JOB else kind) == known
+    assert ("" if answer is None else answer.note) == "".join(note)
 
 
 @pytest.mark.parametrize("name", [name for name, row in BACKENDS.items() if row.scheduler is not None])
@@ -105,7 +106,7 @@ def test_an_empty_answer_is_no_answer(name: str) -> None:
     scheduler = BACKENDS[name].scheduler
     assert scheduler is not None and scheduler.questions
     element = scheduler.element.format(job="7", index=1) if scheduler.element else "7"
-    assert answers(name, element, *["" for _ in scheduler.questions]).known is Known.NOT_KNOWN
+    assert answers(name, element, *["" for _ in scheduler.questions]) is None
 
 
 def test_an_element_that_is_still_to_be_made_is_listed() -> None:

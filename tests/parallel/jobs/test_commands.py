@@ -221,6 +221,6 @@ def test_what_waits_in_a_held_array_is_held() -> None:
     pbs = BACKENDS["pbs"].scheduler
     assert pbs is not None
     listing = commands.Listing(pbs.read(HELD), {}, "", failed=False)
-    views = [listing.answer(pbs, element).view for element in ("17[0]", "17[1]", "18[0]")]
+    views = [listing.answer(pbs, element) for element in ("17[0]", "17[1]", "18[0]")]
     assert [view.note for view in views if view] == ["R", "held (H)", "Q"]
     assert [view.state.name for view in views if view] == ["RUNNING", "HELD", "WAITING"]

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, load_cluster_class, row
-from espnet3.parallel.backends.scheduler import JobAnswer, JobView, Known, Meaning, Scheduler, check_ids
+from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, JobAnswer, Meaning, Scheduler, check_ids
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, Queue, said_its_end
@@ -168,7 +168,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     ever = ids_of(arrays)
     printed = Outputs(scheduler, [folder, *dict.fromkeys(Path(one.output) for one in arrays if one.output)])
     listing, known = answers(scheduler, lambda command: ask(command, folder), list(jobs.values()))
-    if listing.failed and all(answer.known is Known.NOT_KNOWN for answer in known.values()):
+    if listing.failed and not any(known.values()):
         raise OSError(listing.problem)
     now = disk_now(layout.folder)
     submission = _newest(folder.glob("array.*.json"))
@@ -179,8 +179,8 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
         ended = said_its_end(own)
         silent = float("inf") if ended and not ended.get("requeue") else (now - last) / 1e9
         state, word = _state(scheduler, printed, job, known[job], silent, listing.problem)
-        view = known[job].view
-        if state is not JobState.LOST or view is None or view.meaning is not Meaning.ENDED:
+        view = known[job]
+        if state is not JobState.LOST or not view or view is NO_SUCH_JOB or view.meaning is not Meaning.ENDED:
             with contextlib.suppress(OSError):  # it is queued again, or its end is explained
                 _note_of_end(folder, job).unlink()
         elif now - _first_seen(folder, job, last) < LATE_FILES * 1e9 and not ended:
@@ -194,7 +194,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
             view = listing.views.get(other)
             if other != job and view is not None and view.meaning.is_alive and not found[int(shard)][0].alive:
                 found[int(shard)] = (JobState(view.meaning.shard), f"{view.note}, as job {other}")
-    waiting = [each for each in jobs.items() if _waits(known[each[1]].view, found[int(each[0])][0])]
+    waiting = [each for each in jobs.items() if _waits(known[each[1]], found[int(each[0])][0])]
     why = reasons(scheduler, lambda command: ask(command, folder), [job for _, job in waiting])
     for shard, job in waiting:
         if why[job]:
@@ -203,7 +203,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     return found
 
 
-def _waits(view: JobView | None, state: JobState) -> bool:
+def _waits(view: JobAnswer, state: JobState) -> bool:
     # without a reason in the list
     return bool(view and not view.reason and (state is JobState.PENDING or view.meaning is Meaning.STUCK))
 
@@ -211,15 +211,15 @@ def _waits(view: JobView | None, state: JobState) -> bool:
 def _state(
     scheduler: Scheduler, printed: Outputs, job: str, answer: JobAnswer, silent: float, problem: str
 ) -> tuple[JobState, str]:
-    if answer.known is Known.NOT_KNOWN:
+    if answer is None:
         said = f" ({problem})" if problem else ""
         return JobState.UNKNOWN, f"job {job} is not listed, and nothing says how it ended{said}"
     state, word = JobState.LOST, f"the scheduler no longer has job {job}"
-    if answer.known is Known.NO_SUCH_JOB and silent < SILENCE:
+    if answer is not NO_SUCH_JOB:
+        state, word = JobState(answer.meaning.shard), answer.note
+    elif silent < SILENCE:
         state, soon = JobState.UNKNOWN, f"after {SILENCE:g} s without a sign of life"
         word = f"the scheduler has no job {job}; it counts as ended {soon}"
-    elif answer.view is not None:
-        state, word = JobState(answer.view.meaning.shard), answer.view.note
     if state.alive:
         return state, word
     files = printed.of(job)

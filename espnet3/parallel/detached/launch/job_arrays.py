@@ -17,7 +17,7 @@ from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
 from espnet3.parallel.backends.backend import asked
-from espnet3.parallel.backends.scheduler import Known, Scheduler, SubmitBy, check_ids
+from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, Scheduler, SubmitBy, check_ids
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch import asking
@@ -248,13 +248,13 @@ def _left(
 ) -> tuple[str, str, set[str]]:
     # the run's jobs still in the queue, as the end of "the scheduler ...", and why the queue cannot be asked
     listing, known = queue.answers(scheduler, lambda command: asking.ask(command, folder), newest)
-    unknown = {one for one, answer in known.items() if answer.known is Known.NO_SUCH_JOB}
+    unknown = {one for one, view in known.items() if view is NO_SUCH_JOB}
     listed = any(one in every and view.meaning.is_alive for one, view in listing.views.items())
-    if listed or any(answer.known is Known.LISTED for answer in known.values()):
+    if listed or any(view.meaning.is_alive for view in known.values() if view is not None):
         return "still lists jobs", "", unknown
     if listing.failed:
         return "", listing.problem, unknown
-    unclear = [one for one, answer in known.items() if answer.known is Known.NOT_KNOWN]
+    unclear = [one for one, view in known.items() if view is None]
     if not unclear or not (scheduler.questions or listing.problem or proven):
         return "", "", unknown  # where there is nothing to ask, twice not listed has to do
     said = f" ({listing.problem})" if listing.problem else ""

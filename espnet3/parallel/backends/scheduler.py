@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -377,28 +377,6 @@ class Scheduler:
                 given(parts.get("node", "")),
             )
         return views
-
-    def inquire(
-        self, places: Mapping[str, tuple[str, str]], ask: Callable[[list[str]], tuple[int, str] | None]
-    ) -> dict[str, JobAnswer]:
-        """Ask about jobs that a listing leaves out, given their parts (`parts_of`).
-
-        `ask` runs a command and returns its exit status and its output on both streams; None: it did not answer.
-        """
-        found: dict[str, JobAnswer] = dict.fromkeys(places)
-        for question in self.questions:
-            asked = {element: places[element] for element, known in found.items() if question.is_open(known)}
-            for command, about in question.commands(asked):
-                answered = ask(command)
-                if answered is None:
-                    break
-                status, text = answered
-                read = {one: question.read(one, places[one], text, self.words) for one in about}
-                said = {one: answer for one, answer in read.items() if answer is not None}
-                found.update(said)
-                if status != 0 and not said:
-                    break  # it fails without a word about any of them: so would the next one
-        return found
 
     def ask_comment(self, element: str) -> list[str]:
         """Return the command that asks why a job or an element waits."""

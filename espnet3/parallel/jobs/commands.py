@@ -224,16 +224,26 @@ def answers(scheduler: Scheduler, ask: Ask, jobs: Sequence[str]) -> tuple[Listin
         return Listing({}, {}, why, failed=True), dict.fromkeys(jobs)
     found = {job: listing.answer(scheduler, job) for job in jobs}
     left = {job: scheduler.parts_of(job) for job in jobs if found[job] is None}
+    return listing, {**found, **inquire(scheduler, ask, left)}
 
-    def asked(command: list[str]) -> tuple[int, str] | None:
-        try:
-            said = ask(command)
-        except SubmissionError as error:
-            logger.debug("%s", error)
-            return None
-        return said.status, said.all
 
-    return listing, {**found, **scheduler.inquire(left, asked)}
+def inquire(scheduler: Scheduler, ask: Ask, places: Mapping[str, tuple[str, str]]) -> dict[str, JobAnswer]:
+    """Ask about jobs that a listing leaves out, given their parts (`parts_of`)."""
+    found: dict[str, JobAnswer] = dict.fromkeys(places)
+    for question in scheduler.questions:
+        asked = {element: places[element] for element, known in found.items() if question.is_open(known)}
+        for command, about in question.commands(asked):
+            try:
+                said = ask(command)
+            except SubmissionError as error:
+                logger.debug("%s", error)
+                break
+            read = {one: question.read(one, places[one], said.all, scheduler.words) for one in about}
+            told = {one: answer for one, answer in read.items() if answer is not None}
+            found.update(told)
+            if said.status != 0 and not told:
+                break  # it fails without a word about any of them: so would the next one
+    return found
 
 
 class Outputs:

@@ -8,6 +8,7 @@ import pytest
 
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, JobAnswer, submitter
+from espnet3.parallel.jobs.commands import Said, inquire
 
 SCONTROL = """\
 JobId=21 ArrayJobId=20 ArrayTaskId=1 JobName=espnet3-run
@@ -81,10 +82,10 @@ def answers(name: str, element: str, *said: str) -> JobAnswer:
     asked = [question.commands({element: place})[0][0] for question in scheduler.questions]
     texts = dict(zip(map(tuple, asked), said, strict=False))
 
-    def ask(command: list[str]) -> tuple[int, str]:
-        return 0, texts.get(tuple(command), "")
+    def ask(command: list[str]) -> Said:
+        return Said("", 0, texts.get(tuple(command), ""), "")
 
-    return scheduler.inquire({element: place}, ask)[element]
+    return inquire(scheduler, ask, {element: place})[element]
 
 
 @pytest.mark.parametrize("line", READ.strip().splitlines())

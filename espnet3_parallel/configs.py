@@ -49,11 +49,10 @@ def read_block(path: str, loaded: Any = None) -> ParallelConfig:
     except OmegaConfBaseException as error:  # an interpolation of something that is not there
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{path}: parallel: {reason}; define it, or write the block") from error
-    if block is None:
-        names = ", ".join(map(str, loaded)) or "nothing"
-        raise ConfigError(f"{path} has no block named parallel; it has {names}")
     if not isinstance(block, Mapping):
-        example = "parallel: {env: local, n_workers: 4}"
+        example = (
+            f"parallel: {{env: local, n_workers: 4}}; the file has {', '.join(map(str, loaded)) or 'nothing'}"
+        )
         raise ConfigError(f"{path}: parallel = {shown(block)}: must be a block of lines, such as {example}")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

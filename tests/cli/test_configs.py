@@ -64,7 +64,7 @@ def test_a_local_block_has_no_script(conf):
         ("parallel: {env: slurm, options: {cores: 1, memory: 1GB, quue: x}}", "Did you mean 'queue'?"),
         ("parallel: ${missing}", "parallel: Interpolation key 'missing' not found; define it"),
         ("parallel: {options: {memory_limit: lots}}", "options.memory_limit = 'lots': must be a size"),
-        ("trainer: {devices: 2}", "has no block named parallel; it has trainer"),
+        ("trainer: {devices: 2}", "n_workers: 4}; the file has trainer"),
         ("a: [", "is not YAML"),
         (
             "parallel: local",

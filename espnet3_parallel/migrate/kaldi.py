@@ -141,12 +141,10 @@ def read_call(variable: str, said: Entry) -> Call:
     options: dict[str, Entry] = {}
     flags: list[str] = []
     for word, *values in by_flag(words[1:]):
-        place = f"{said.why}: {variable}"
-        if not values and word.startswith("-") and word not in _ALONE:
-            raise ConfigError(f"{place}: {word} of {script} needs a value; write one after it")
-        extra = values[2 if word == "-pe" else 1 :] if word.startswith("-") else [word]
-        if extra:
-            raise ConfigError(f"{place}: {script} would log to {extra[0]!r}: write an option before it")
+        most = 2 if word == "-pe" else 1
+        if not word.startswith("-") or not (word in _ALONE or values) or len(values) > most:
+            wrong = shown(" ".join([word, *values]))
+            raise ConfigError(f"{said.why}: {variable}: {wrong} of {script} must be an option and its value")
         if word.startswith("--"):
             options[word[2:].replace("-", "_")] = Entry(values[0], said.why)
         else:

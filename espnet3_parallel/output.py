@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial, wraps
 from pathlib import Path
-from textwrap import TextWrapper
+from textwrap import fill
 from typing import Any, TextIO
 
 import click
@@ -30,12 +30,10 @@ def say(text: object, file: TextIO | None = None, *, end: str = "\n", flush: boo
 def wrapped(text: str, indent: int = 4) -> str:
     """Break a text between words at 80 columns; a word that is longer, such as a path, stays whole."""
     after = " " * indent
-    wrapper = TextWrapper(80, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
-    lines = []
-    for line in text.splitlines():
-        lines.append(wrapper.fill(line))
-        wrapper.initial_indent = after
-    return "\n".join(lines)
+    filled = partial(fill, width=80, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(
+        filled(line, initial_indent=after if at else "") for at, line in enumerate(text.splitlines())
+    )
 
 
 def a_run(run: str) -> Path:
@@ -55,7 +53,7 @@ def verb(*parameters: Callable[..., Any]) -> Callable[[Callable[..., Any]], clic
     """Make a command of a function with these arguments and options; errors of this package are messages."""
 
     def made(body: Callable[..., Any]) -> click.Command:
-        @functools.wraps(body)
+        @wraps(body)
         def explained(**arguments: Any) -> Any:
             try:
                 return body(**arguments)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from espnet3.parallel.dask_compat.clusters import close_connections
@@ -34,7 +35,7 @@ class RefusedError(ParallelError):
     """The API server answered a request with an error; the message is the server's own."""
 
 
-class Server:
+class Server(AbstractContextManager["Server"]):
     """The API server of the current context, and the namespace of a run.
 
     A ConfigError says that there are no credentials, or none that can be used; that no server answers, or this
@@ -55,9 +56,6 @@ class Server:
             raise
         self.namespace: str = namespace or own or "default"
         self.version = _numbers(told)
-
-    def __enter__(self) -> Server:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

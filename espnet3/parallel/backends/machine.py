@@ -236,17 +236,13 @@ def unreachable(error: BaseException, options: Mapping[str, Any]) -> str:
     import asyncssh
 
     port = options.get("port", 22)
-    if isinstance(error, asyncssh.HostKeyNotVerifiable):
-        return (
-            f"its host key is not trusted ({error}); add it to known_hosts, or name the file in "
-            "options.connect_options.known_hosts"
-        )
     if isinstance(error, asyncssh.PermissionDenied):
         user = options.get("username", "this user")
         return f"login as {user} was refused ({error}); see connect_options.username and client_keys"
     if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
         return f"no answer on port {port} within {options.get('connect_timeout'):g} s; is the host up?"
-    return f"no connection to port {port}: {error}; see options.hosts and connect_options.port"
+    places = "options.hosts, connect_options.port and, for its host key, connect_options.known_hosts"
+    return f"no connection to port {port}: {error}; see {places}"
 
 
 def _for_each(value: Any, count: int) -> list[Any]:

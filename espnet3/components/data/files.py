@@ -27,8 +27,7 @@ def write_atomic(
     if sole:
         remove_leftovers(path.parent, path.name)
     with Draft(path, BY_UMASK) as draft:
-        with draft.opened() as file:
-            write(file)
+        write(draft.file)
         draft.commit()
 
 

@@ -35,9 +35,20 @@ D = TypeVar("D", bound="Draft")
 PRIVATE = 0o600  # mode of a file for its owner alone
 BY_UMASK = 0o666  # of a file that others may read as far as the umask lets them
 SYNC_SECONDS = 1.0  # that a power failure may cost; the death of a process costs no written line
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
-_IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.ELOOP}
+_FIXES = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+        "the disk is full (or a quota is used up): free space and start again, what is whole is kept",
+    ),
+    **dict.fromkeys(
+        (errno.EROFS, errno.EACCES, errno.EPERM),
+        "it is not writable for this user: change its permissions, or take another output_dir",
+    ),
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EEXIST, errno.ELOOP),
+        "a file stands where a folder must be: move it away, or take another output_dir",
+    ),
+}
 # names of this package in a run folder, and beside the user's own files in a split
 _OURS = re.compile(
     r"detached|(split|session)\.\d+|(run|receipt|manifest)\.json|(results|errors|events)\.jsonl|lease\.\d+\.json"
@@ -46,6 +57,7 @@ _OF_A_SPLIT = re.compile(r"done|.*\.jsonl?")
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # network file systems; folders that may not be read
 _TOKEN = "[0-9a-f]" * 32  # as a pattern; `.*.tmp` would take the drafts of file.scp for those of `file`
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_BUFFER = 1 << 16  # bytes of a draft that are written at a time
 _HUGE = 1 << 53  # no count, size or time of a run is as large
 
 
@@ -62,16 +74,7 @@ def writing(path: Path) -> Iterator[None]:
     except FolderWriteError:
         raise
     except OSError as error:
-        if error.errno in _FULL:
-            fix = (
-                "the disk is full (or a quota is used up): free space and start again, what is whole is kept"
-            )
-        elif error.errno in _READ_ONLY:
-            fix = "it is not writable for this user: change its permissions, or take another output_dir"
-        elif error.errno in _IN_THE_WAY:
-            fix = "a file stands where a folder must be: move it away, or take another output_dir"
-        else:
-            fix = "nothing that was whole is lost: start again to go on"
+        fix = _FIXES.get(error.errno or 0, "nothing that was whole is lost: start again to go on")
         raise FolderWriteError(
             f"{path.parent}: cannot write {path.name}: {error.strerror or error}; {fix}"
         ) from error
@@ -98,8 +101,8 @@ class Draft:
         self.path = os.fspath(path)
         folder, name = os.path.split(self.path)
         self.temporary = os.path.join(folder, f".{name}.{os.urandom(16).hex()}.tmp")
-        self._there = True
-        self._fd = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        fd = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        self.file = os.fdopen(fd, "wb", _BUFFER)  # to write to
 
     def __enter__(self: D) -> D:
         return self
@@ -108,40 +111,23 @@ class Draft:
         with contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext():
             self.close()  # the first error is the one to report
 
-    def write(self, data: bytes) -> None:
-        """Append to the content."""
-        write_all(self._fd, data)
-
-    def opened(self, buffering: int = -1) -> BinaryIO:
-        """Return the draft as a binary file, to be closed before `commit`; the draft stays open."""
-        return open(self._fd, "wb", buffering, closefd=False)
-
-    def sync(self) -> None:
-        """Have the disk hold the content."""
-        os.fsync(self._fd)
-
     def commit(self, *, durable: bool = True) -> None:
-        """Put the content in the file's place."""
+        """Put the content in the file's place; `durable` has the disk hold it first."""
+        self.file.flush()
         if durable:
-            self.sync()
-        self._close_file()  # before the rename: over NFS another host could see the file without its end
+            os.fsync(self.file.fileno())
+        self.file.close()  # before the rename: over NFS another host could see the file without its end
         os.replace(self.temporary, self.path)
-        self._there = False
         if durable:
             sync_folder(os.path.dirname(self.path))
 
     def close(self) -> None:
         """Drop the content, unless it was committed; a second call does nothing."""
-        self._close_file()
-        if self._there:
-            self._there = False
+        try:
+            self.file.close()
+        finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.temporary)
-
-    def _close_file(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 def write_whole(
@@ -149,14 +135,15 @@ def write_whole(
 ) -> None:
     """Write a file so that it has either its old content or all of the new one; `durable` as for `Draft.commit`."""
     with writing(Path(path)), Draft(path, mode) as draft:
-        draft.write(data)
+        draft.file.write(data)
         draft.commit(durable=durable)
 
 
 def create_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file that is not there yet, for its owner alone; of several writers one is the first."""
     with Draft(path) as draft:
-        draft.write(data)
+        draft.file.write(data)
+        draft.file.flush()
         try:
             os.link(draft.temporary, path)
         except OSError as error:
@@ -174,13 +161,6 @@ def write_plainly(path: str | os.PathLike[str], data: bytes) -> None:
     """
     with open(open_to_write(path, os.O_TRUNC), "wb") as file:
         file.write(data)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of the bytes: the system may take fewer at a time, near a full disk for one."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
@@ -330,8 +310,10 @@ class Appender:
         data = b"".join(lines)
         with writing(self.path):
             self.check()
+            view = memoryview(data)
             try:
-                write_all(self._fd, data)
+                while view:  # the system may take fewer bytes at a time, near a full disk for one
+                    view = view[os.write(self._fd, view) :]
             except OSError:
                 try:
                     os.ftruncate(self._fd, self.size)

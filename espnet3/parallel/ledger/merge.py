@@ -22,7 +22,7 @@ from zlib import crc32
 
 from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
-from espnet3.parallel.ledger.files import Draft, open_plain, read_record, sync_folder, write_json, writing
+from espnet3.parallel.ledger.files import Draft, open_plain, read_record, write_json, writing
 from espnet3.parallel.ledger.lines import check_line, failure_of, from_json, index_json, record_of, split_line
 from espnet3.parallel.ledger.split import ERRORS, LEFT, OK, RESULTS, SPLIT, Scan, scan_splits
 from espnet3.parallel.messages import html_table, shown
@@ -32,7 +32,7 @@ RECEIPT = "receipt.json"
 SCHEMA = 1
 _SHOWN = 10
 _BODY = re.compile(rb'\{"n":\d{1,18},(.*),"crc":\d{1,18}\}\n')
-_WRITE = 1 << 20  # bytes written, or read in order, at a time
+_WRITE = 1 << 20  # bytes read in order at a time
 _READ = 4 << 10  # bytes read at a time: the next line may be anywhere
 _OPEN = 100  # files that stay open
 
@@ -107,10 +107,8 @@ def merge_splits(
     with writing(path / RECEIPT):
         (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
     with writing(path / RESULTS), Draft(path / RESULTS) as results, Draft(path / ERRORS) as errors:
-        with results.opened(_WRITE) as results_file, errors.opened(_WRITE) as errors_file:
-            failed = _write(scan, results_file, errors_file)
+        failed = _write(scan, results.file, errors.file)
         hashes = [_put_in_place(draft) for draft in (results, errors)]
-    sync_folder(path)
     receipt = Receipt(
         planned=len(scan.state),
         ok=scan.ok,
@@ -126,10 +124,10 @@ def merge_splits(
 
 
 def _put_in_place(draft: Draft) -> str:
+    draft.file.flush()
     digest = _hash_of(draft.temporary)
     if not (os.path.exists(draft.path) and filecmp.cmp(draft.path, draft.temporary, shallow=False)):
-        draft.sync()
-        draft.commit(durable=False)  # the folder is synced once, for both files
+        draft.commit()
     return digest
 
 

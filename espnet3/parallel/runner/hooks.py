@@ -333,9 +333,8 @@ def concatenate_shard_files(
         return False
     out.parent.mkdir(parents=True, exist_ok=True)
     with Draft(out, BY_UMASK) as draft:
-        with draft.opened() as file:
-            for part in parts:
-                with open(part, "rb") as source:
-                    shutil.copyfileobj(source, file)
+        for part in parts:
+            with open(part, "rb") as source:
+                shutil.copyfileobj(source, draft.file)
         draft.commit(durable=False)
     return True

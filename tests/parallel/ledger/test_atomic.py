@@ -37,7 +37,9 @@ def test_a_writer_that_is_killed_leaves_the_old_content_and_a_draft(tmp_path: Pa
     program = (
         "import os, signal, sys\n"
         "from espnet3.parallel.ledger.files import Draft\n"
-        "Draft(sys.argv[1]).write(b'half')\n"
+        "draft = Draft(sys.argv[1])\n"
+        "draft.file.write(b'half')\n"
+        "draft.file.flush()\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(path)], check=False, cwd=ROOT)

@@ -75,9 +75,8 @@ class OpenRun(Counted):
     plan: dict[str, Any]  # how the work was cut when the folder was new
 
     def __post_init__(self) -> None:
-        self._kind, plan = (SESSION, {"plan": self.plan}) if SHARDS in self.plan else (SPLIT, {})
-        # finished shards can be reused only by a run that is cut the same way; noted here in case run.json is lost
-        spec = {"schema": SCHEMA, "run_id": self.run_id, "indices": self.items_sha256, **plan}
+        self._kind = SESSION if SHARDS in self.plan else SPLIT
+        spec = {"schema": SCHEMA, "run_id": self.run_id, "indices": self.items_sha256}
         self.split = SplitWriter(self.path, spec, self._kind)
         scan = scan_splits(self.path, self.items, self.items_sha256, kind=self._kind)
         self._events = Appender(self.path / EVENTS)
@@ -230,11 +229,6 @@ class _RunFile(TypedDict, total=False):
     aside: str | None  # the folder of the run that this one has replaced
 
 
-class _SessionFile(TypedDict, total=False):
-    indices: str
-    plan: dict[str, list[int]]
-
-
 def open_run(
     path: str | os.PathLike[str], identity: Identity, items: Sequence[Any], resume: bool | str = True
 ) -> OpenRun:
@@ -276,7 +270,7 @@ def _open(
             raise ChangedRunError(str(path), differs)
         before = _begin_anew(path) or before
         moved, old, differs = before or moved, {}, []
-    plan = _plan_to_keep(old or _said_by_sessions(path), identity)
+    plan = _plan_to_keep(old or _said_by_manifest(path, identity), identity)
     if plan is None and differs:
         moved = set_aside(path) or moved
     plan = identity.plan if plan is None else plan
@@ -311,6 +305,14 @@ def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | N
     return plan if same and SHARDS in plan and SHARDS in identity.plan else None
 
 
+def _said_by_manifest(path: Path, identity: Identity) -> dict[str, Any]:
+    # a shard's mark says of which list it is
+    shards = (read_or_none(path / MANIFEST) or {}).get("shards", [])
+    begins = [0, *itertools.accumulate(len(shard.get("items", [])) for shard in shards)]
+    is_whole = begins.pop() == identity.indices["count"]
+    return {"plan": {SHARDS: begins}, "indices": identity.indices} if is_whole else {}
+
+
 def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list[str] | None:
     said = old.get("indices") or {}
     if SHARDS in (old.get("plan") or {}) or not said.get("count"):
@@ -327,13 +329,6 @@ def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list
     if all(text in rest for text in texts):  # each after the one before
         return []
     return [text for text in texts if text not in known] or None
-
-
-def _said_by_sessions(path: Path) -> dict[str, Any]:
-    for session in reversed(split_folders(path, SESSION)):
-        if (said := read_or_none(session / SPEC, _SessionFile)) is not None:
-            return {"plan": said.get("plan"), "indices": {"sha256": said.get("indices")}}
-    return {}
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -11,6 +11,7 @@ from espnet3.parallel.ledger.files import Draft
 from espnet3.parallel.ledger.identity import hash_indices
 from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.ledger.split import LEFT, OK, scan_splits
+from espnet3.parallel.runner.shards import write_manifest
 from tests.parallel.ledger.making import N, begin, events, expected, finished, lines_of, partial
 
 SOME = range(6)
@@ -88,12 +89,13 @@ def test_a_damaged_run_file_is_an_error_that_offers_two_ways(tmp_path: Path, con
 
 
 def test_a_lost_run_file_does_not_cost_the_shards_that_are_done(tmp_path: Path) -> None:
-    """A runner with writers of its own, forced over a damaged run.json, keeps to the cut that its sessions noted."""
+    """A runner with writers of its own, forced over a damaged run.json, keeps to the cut in its manifest.json."""
     shard, positions = tmp_path / "split.0", range(6)
     with begin(tmp_path, plan={"shards": [0, 6]}) as run:
         shard.mkdir()
         lines = dict(zip(positions, lines_of(range(N), positions), strict=True))
         run.shard_done(shard, positions, lines, {})
+    write_manifest(tmp_path, "", [0, 6], range(N))
     (tmp_path / "run.json").write_text("{")
     with begin(tmp_path, resume="force", plan={"shards": [0, 16]}) as run:
         assert run.plan == {"shards": [0, 6]}

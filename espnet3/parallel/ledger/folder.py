@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypedDict
+from typing import Any
 
 from espnet3.parallel.checks import RESUME, argument
 from espnet3.parallel.errors import add_note
@@ -207,28 +207,6 @@ _OLD = re.compile(r"old\.\d+")
 _WRITTEN_WHOLE = (RUN, INDICES, RECEIPT, RESULTS, ERRORS, MANIFEST)
 
 
-class _Indices(TypedDict, total=False):
-    count: int
-    sha256: str
-    shown: list[str]
-
-
-class _RunFile(TypedDict, total=False):
-    schema: int
-    created: str
-    runner: dict[str, str | None]
-    provider: dict[str, str | None]
-    indices: _Indices
-    policy: dict[str, Any]
-    plan: dict[str, list[int]]
-    contents: dict[str, str]
-    code: dict[str, dict[str, Any]]
-    packages: dict[str, str]
-    origin: dict[str, Any]
-    history: list[Any]
-    aside: str | None  # the folder of the run that this one has replaced
-
-
 def open_run(
     path: str | os.PathLike[str], identity: Identity, items: Sequence[Any], resume: bool | str = True
 ) -> OpenRun:
@@ -358,17 +336,15 @@ def _write_run(
 
 
 def _has_results(path: Path) -> bool:
-    if any((split / DONE).exists() for split in _sessions(path)) and split_folders(path, SESSION):
-        return True
     files = (split / RESULTS for split in _sessions(path))
     return any(file.exists() and file.stat().st_size for file in files)
 
 
 def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
     """Return the content of a folder's `run.json`."""
-    run = read_json(path / RUN, _RunFile, own=own)
+    run = read_json(path / RUN, Identity, own=own)
     count = run.get("indices", {}).get("count", 0)
-    if not 0 <= count <= _MOST_ITEMS:
+    if type(count) is not int or not 0 <= count <= _MOST_ITEMS:
         raise DamagedFolderError(f"{path / RUN} is damaged: no run has {count} indices")
     return run
 

@@ -33,20 +33,22 @@ _SHOWN = 3  # indices of a list that are written out
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A run, as `run.json` holds it and as a later call is compared with it."""
+    """A run, as `run.json` holds it (and is read by these types) and as a later call is compared with it."""
 
-    runner: dict[str, Any]
-    provider: dict[str, Any]
+    runner: dict[str, str | None]
+    provider: dict[str, str | None]
     config: Any  # the provider's, secrets masked
     config_sha256: str  # of its content, secrets included, without the places in `not_compared`
     indices: dict[str, Any]
-    seed: int | None = None
+    seed: Any = None  # an int of any size, or None
     policy: dict[str, Any] = field(default_factory=dict)  # on_error, max_retries, batch_size: not compared
-    plan: dict[str, Any] = field(default_factory=dict)  # how the work is cut: not compared
+    plan: dict[str, list[int]] = field(default_factory=dict)  # how the work is cut: not compared
     # a hash of each value of the config, to name one that differs but is shown alike
     contents: dict[str, str] = field(default_factory=dict)
     not_compared: list[str] = field(default_factory=list)
-    code: dict[str, Any] = field(default_factory=dict)  # the user's own, of runner, provider and config
+    code: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # the user's own, of runner, provider and config
     packages: dict[str, str] = field(default_factory=dict)  # versions, of those that this code imports
 
     def to_json(self) -> dict[str, Any]:
@@ -134,7 +136,7 @@ def _contents(config: Any) -> dict[str, str]:
     return hashes
 
 
-def _describe_class(cls: type) -> dict[str, Any]:
+def _describe_class(cls: type) -> dict[str, str | None]:
     module = name_of(cls.__module__) if cls.__module__ in MAIN else cls.__module__
     return {"path": f"{module}:{cls.__qualname__}", "file": file_of(cls.__module__)}
 

@@ -57,10 +57,8 @@ class Span:
         return (
             len(data) == self.size
             and crc32(data) == self.checksum
-            and data.endswith(b"\n")
             and data.count(b"\n") == self.items
             and data.startswith(b'{"n":%d,' % self.n)
-            and data.startswith(b'{"n":%d,' % (self.n + self.items - 1), data.rfind(b"\n", 0, -1) + 1)
         )
 
 
@@ -209,10 +207,9 @@ class Scan(Counted):
         self._in_spans = in_spans
         self._own = [self._is_own(split, indices_sha256) for split in self.splits]
         # failures first: whichever result came before or comes later takes their place
-        errors = [self._file(number, ERRORS, FAILED) for number in range(len(self.splits))]
-        results = [self._file(number, RESULTS, OK) for number in range(len(self.splits))]
-        for split, n_results, n_errors in zip(self.splits, results, errors, strict=True):
-            self._compare_with_done(split, {"results": n_results, "errors": n_errors})
+        for name, outcome in ((ERRORS, FAILED), (RESULTS, OK)):
+            for number in range(len(self.splits)):
+                self._file(number, name, outcome)
         self.__dict__.pop("_by_index", None)  # it is large
 
     def locate(self, position: int) -> tuple[int, int]:
@@ -228,10 +225,10 @@ class Scan(Counted):
             self.repaired.append(f"{split.name}/{SPEC} {what}: what it holds was looked up by its index")
             return False
 
-    def _file(self, number: int, name: str, outcome: int) -> int:
+    def _file(self, number: int, name: str, outcome: int) -> None:
         file = self.splits[number] / name
         if not file.exists():
-            return 0
+            return
         own = self._own[number]
         place = self._own_place(file, outcome) if own else self._moved_place
         spans = read_spans(file.parent) if outcome == OK and own and self._in_spans else []
@@ -259,7 +256,6 @@ class Scan(Counted):
                 f"{file.parent.name}/{file.name}: {count} left out (line {shown}); "
                 "items without another outcome are computed again"
             )
-        return lines - len(damage)
 
     def _line(self, line: bytes, at: int, begin: int, number: int, outcome: int, place: Place) -> bool:
         state, sums, where = self.state, self.sums, self.where
@@ -327,21 +323,6 @@ class Scan(Counted):
             index = index_json(item)
             found[index] = None if index in found else position
         return found
-
-    def _compare_with_done(self, split: Path, have: dict[str, int]) -> None:
-        try:
-            said = read_json(split / DONE)
-        except FileNotFoundError:
-            return
-        except DamagedFolderError:
-            self.repaired.append(f"{split.name}/{DONE} is damaged: what the split holds was counted instead")
-            return
-        for kind, n in have.items():
-            if n != said.get(kind):
-                self.repaired.append(
-                    f"{split.name}/{DONE} says {said.get(kind)} {kind} and {n} whole ones are there: "
-                    "items without another outcome are computed again"
-                )
 
     def _two_results(self, position: int, second: int) -> DamagedFolderError:
         first, other = map(self._place_of, (self.where[position], second))

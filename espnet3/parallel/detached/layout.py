@@ -37,7 +37,7 @@ from espnet3.parallel.ledger.files import (
     write_json,
     write_whole,
 )
-from espnet3.parallel.ledger.lines import check_line
+from espnet3.parallel.ledger.lines import checked
 from espnet3.parallel.ledger.split import SESSION, SPLIT
 from espnet3.parallel.records import ProcessEnd
 
@@ -173,7 +173,7 @@ def positions(file: Path) -> Iterator[int]:
         return
     with stream:
         for line in stream:
-            position = check_line(line)
+            position = checked(line)[0]
             if position >= 0:
                 yield position
 

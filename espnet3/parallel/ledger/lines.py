@@ -115,29 +115,23 @@ def index_json(index: Any) -> bytes:
     return to_json(index, "index")
 
 
-def checked(line: bytes) -> tuple[int, int] | None:
-    """Return the position a line is for and its checksum, None for a damaged one; no JSON is parsed."""
+def checked(line: bytes) -> tuple[int, int]:
+    """Return the position a line is for, or `DAMAGED`, and its checksum; no JSON is parsed."""
     if line[-1:] == b"\n":
         line = line[:-1]
     at = line.rfind(b',"crc":')
     digits = line[at + 7 : -1]
     if at < 0 or line[-1:] != b"}" or not digits.isdigit() or len(digits) > _DIGITS:
-        return None
+        return DAMAGED, 0
     checksum = crc32(line[:at])
     position = line[5 : line.find(b",", 5)]
     if checksum != int(digits) or line[:5] != b'{"n":' or not position.isdigit() or len(position) > _DIGITS:
-        return None
+        return DAMAGED, 0
     return int(position), checksum
 
 
-def check_line(line: bytes) -> int:
-    """Return the position a line is for, or `DAMAGED`."""
-    found = checked(line)
-    return DAMAGED if found is None else found[0]
-
-
 def split_line(line: bytes) -> tuple[bytes, bytes]:
-    """Return the JSON of index and outcome of a line that `check_line` found whole."""
+    """Return the JSON of index and outcome of a line that `checked` found whole."""
     begin = line.index(b",", 5) + len(b',"index":')
     if line[begin : begin + 1] in (b"{", b"["):  # only in these can there be a second ,"result":
         text = line[begin:].decode()

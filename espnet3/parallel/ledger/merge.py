@@ -18,12 +18,11 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, overload
-from zlib import crc32
 
 from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
 from espnet3.parallel.ledger.files import Draft, open_plain, read_record, write_json, writing
-from espnet3.parallel.ledger.lines import check_line, failure_of, from_json, index_json, record_of, split_line
+from espnet3.parallel.ledger.lines import checked, failure_of, from_json, index_json, record_of, split_line
 from espnet3.parallel.ledger.split import ERRORS, LEFT, OK, RESULTS, SPLIT, Scan, scan_splits
 from espnet3.parallel.messages import html_table, shown
 from espnet3.parallel.records import ItemFailure, RunSummary
@@ -70,16 +69,10 @@ def check_receipt(path: Path) -> Receipt:
     """Read the receipt and compare the hashes in it with the files."""
     receipt = read_receipt(path)
     for name, expected in ((RESULTS, receipt.results_sha256), (ERRORS, receipt.errors_sha256)):
-        try:
-            found = _hash_of(path / name)
-        except FileNotFoundError:
+        if not (path / name).exists() or _hash_of(path / name) != expected:
             raise DamagedFolderError(
-                f"{path / name} is missing: run again with the same arguments to merge"
-            ) from None
-        if found != expected:
-            raise DamagedFolderError(
-                f"{path / name} is not the file that the receipt was written for: run again with the same "
-                "arguments to merge"
+                f"{path / name} is missing, or not the file that the receipt was written for: run again with the "
+                "same arguments to merge"
             )
     return receipt
 
@@ -136,9 +129,9 @@ def _write(scan: Scan, results: BinaryIO, errors: BinaryIO) -> Counter[str]:
     with closing(_Lines(scan)) as lines:
         at = 0
         for begin in (*sorted(scan.spans), len(scan.state)):
-            for position, line, end in lines.of(range(at, begin)):
+            for position, line in lines.of(range(at, begin)):
                 if scan.state[position] == OK:
-                    results.write(b"{%b}\n" % line[line.index(b",", 5) + 1 : end])
+                    results.write(b"{%b}\n" % line[line.index(b",", 5) + 1 : line.rindex(b',"crc":')])
                     continue
                 index, failure = split_line(line)
                 cause = from_json(failure)["cause"]
@@ -177,19 +170,12 @@ class _Lines:
             raise self._changed(begin)
         return found
 
-    def of(self, positions: range) -> Iterator[tuple[int, bytes, int]]:
-        state, where, sums = self._scan.state, self._scan.where, self._scan.sums
-        file, following = None, -1
+    def of(self, positions: range) -> Iterator[tuple[int, bytes]]:
         for position in positions:
-            ok = state[position] == OK
-            if file is None or not ok or where[position] != following:
-                file = self._file_at(position, ok)
-            line = file.readline()
-            following = where[position] + len(line) if ok else -1
-            end = line.rfind(b',"crc":')
-            if crc32(line[:end]) != sums[position] and check_line(line) < 0:  # a moved line has another sum
+            line = self._file_at(position, self._scan.state[position] == OK).readline()
+            if checked(line)[0] < 0:
                 raise self._changed(position)
-            yield position, line, end
+            yield position, line
 
     def _changed(self, position: int) -> DamagedFolderError:
         number, offset = self._scan.locate(position)

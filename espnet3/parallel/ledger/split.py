@@ -23,7 +23,7 @@ from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import Appender, NewLines, open_plain, read_json, write_json, writing
-from espnet3.parallel.ledger.lines import checked, failure_of, index_json, split_line
+from espnet3.parallel.ledger.lines import DAMAGED, checked, failure_of, index_json, split_line
 
 RESULTS = "results.jsonl"
 ERRORS = "errors.jsonl"
@@ -259,11 +259,11 @@ class Scan(Counted):
 
     def _line(self, line: bytes, at: int, begin: int, number: int, outcome: int, place: Place) -> bool:
         state, sums, where = self.state, self.sums, self.where
-        found = checked(line)
-        if found is None:
+        n, checksum = checked(line)
+        if n == DAMAGED:
             return False
         try:
-            placed = place(line, at, *found)
+            placed = place(line, at, n, checksum)
         except ValueError:  # it has no index
             return False
         if placed is None:

@@ -23,7 +23,7 @@ from espnet3.parallel.ledger.errors import damaged
 from espnet3.parallel.ledger.files import NewLines, open_plain, read_or_none
 from espnet3.parallel.ledger.folder import EVENTS, RUN, SHARDS, read_run
 from espnet3.parallel.ledger.lease import disk_now, lease_numbers
-from espnet3.parallel.ledger.lines import check_line, failure_of
+from espnet3.parallel.ledger.lines import checked, failure_of
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.split import (
     ERRORS,
@@ -146,12 +146,12 @@ class Outcomes(Counted):
                     self.foreign.append(split.name)
             if split in self._own:
                 for number, line in self._lines.of(split / ERRORS):
-                    position = check_line(line)
+                    position = checked(line)[0]
                     if 0 <= position < len(self.state) and self.state[position] != OK:
                         self.state[position] = FAILED
                         self.failures.add(position, failure_of(line, split / ERRORS, number))
                 for _, line in self._lines.of(split / RESULTS):
-                    position = check_line(line)
+                    position = checked(line)[0]
                     if 0 <= position < len(self.state):
                         self.state[position] = OK
 

@@ -33,7 +33,7 @@ from espnet3.parallel.functions.running import runner_of
 from espnet3.parallel.ledger.files import open_plain, read_json, refuse_others
 from espnet3.parallel.ledger.folder import INDICES, read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
-from espnet3.parallel.ledger.lines import DAMAGED, check_line, decode, index_json, record_of
+from espnet3.parallel.ledger.lines import DAMAGED, checked, decode, index_json, record_of
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance import FUNCTION
@@ -308,7 +308,7 @@ def _lines(run: Path, name: str) -> Iterator[tuple[int, _Line]]:
     for file in [run / name] if whole else [split / name for split in splits if (split / name).exists()]:
         with open_plain(file) as stream:
             for number, line in enumerate(stream, 1):
-                position = number if whole else check_line(line)
+                position = number if whole else checked(line)[0]
                 if position != DAMAGED:
                     yield position, (line, file, number)
 

@@ -22,6 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +39,6 @@ T = TypeVar("T")
 BEAT = 2.0  # seconds between two signs of life
 STALE = 30.0  # seconds without one before a holder on another host is suspected
 _KEPT = 4  # files of earlier holders that stay, for people
-_ATTEMPTS = 100
 _NAME = re.compile(r"lease\.(\d+)\.json")
 _PROC = Path("/proc")
 _HELD: set[str] = set()  # tokens of the leases this process holds
@@ -76,14 +76,12 @@ class Lease:
         }
         # before the file is there: other threads take a token that is not held for a dead one's
         _HELD.add(token)
-        taken = False
         try:
-            taken = any(self._take() for _ in range(_ATTEMPTS))
-        finally:
-            if not taken:
-                _HELD.discard(token)
-        if not taken:
-            raise FolderInUseError(f"{self.path}: other drivers keep taking this folder's lease; try again")
+            while not self._take():  # another driver was faster: the next look finds it alive
+                pass
+        except BaseException:
+            _HELD.discard(token)
+            raise
         self._beaten = time.monotonic()
         self._thread = threading.Thread(target=self._keep, name="espnet3-lease", daemon=True)
         self._thread.start()
@@ -113,11 +111,9 @@ class Lease:
         _HELD.discard(self._facts["token"])
         if self._lost:
             return
-        try:
+        # on a full disk, or where the folder is gone, the lease ends with this process, or with the token above
+        with suppress(FolderWriteError):
             write_json(self._file(self._number), {**self._facts, "released": now()})
-        except FolderWriteError as error:
-            # a full disk, or the folder is gone: the lease ends with this process, or with the token above
-            self.last_error = error
 
     def _file(self, number: int) -> Path:
         return self.path / f"lease.{number}.json"
@@ -156,10 +152,7 @@ class Lease:
         if alive and held.get("pid") == os.getpid():
             alive = held.get("token") in _HELD  # of this process, and maybe given back without a note
         if alive is None or (alive and copied):
-            said: Any = held.get("beat")
-            is_whole = isinstance(said, (int, float)) and 0 < said <= self.stale
-            beat = said if is_whole else self.beat
-            alive = self._is_touched(file, beat, at_once=not copied)
+            alive = self._is_touched(file, at_once=not copied)
         if alive:
             pid, host, since, run = (held.get(k, "(unknown)") for k in ("pid", "host", "since", "run_id"))
             raise FolderInUseError(
@@ -167,16 +160,16 @@ class Lease:
                 f"(run {run}). Wait for it, stop it, or take another output_dir"
             )
 
-    def _is_touched(self, file: Path, beat: float, *, at_once: bool = True) -> bool:
+    def _is_touched(self, file: Path, *, at_once: bool) -> bool:
         touched = _touched(file)
         if touched is None:
             return False
         if at_once and abs(disk_now(self.path) - touched) < self.stale * 1e9:
             return True
         # long ago, or in the future: its holder is dead, or a clock has jumped
-        end = time.monotonic() + 2.5 * beat
+        end = time.monotonic() + 2.5 * self.beat  # that of all who take this folder
         while time.monotonic() < end:
-            time.sleep(min(0.1, beat / 4))  # a file on another host's disk sends no event
+            time.sleep(min(0.1, self.beat / 4))  # a file on another host's disk sends no event
             if _touched(file) != touched:
                 return True
         return False

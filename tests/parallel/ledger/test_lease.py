@@ -25,9 +25,7 @@ DRIVERS = 4
 
 def held_by(file: Path, **facts: object) -> Path:
     """Write the lease of a holder who is not this process."""
-    file.write_text(
-        json.dumps({"run_id": "r", "since": "2024-01-01", **this_process(), "beat": 0.05, **facts})
-    )
+    file.write_text(json.dumps({"run_id": "r", "since": "2024-01-01", **this_process(), **facts}))
     return file
 
 
@@ -133,18 +131,13 @@ def test_whose_process_cannot_be_seen_is_alive_while_it_touches_its_lease(tmp_pa
             Lease(tmp_path).acquire("second")
 
 
-@pytest.mark.parametrize(
-    ("hours", "beat"),
-    [(-1, 0.05), (1, 0.05), (1000, 0.05), *((-1, beat) for beat in ("x", None, 0, 1e300, True))],
-)
-def test_another_hosts_lease_is_taken_over_when_it_is_silent(
-    tmp_path: Path, hours: int, beat: object
-) -> None:
-    """An untouched file that is old, or in the future after a clock jumped back, is free, with any beat in it."""
-    file = held_by(tmp_path / "lease.1.json", host="elsewhere", beat=beat)
+@pytest.mark.parametrize("hours", [-1, 1, 1000])
+def test_another_hosts_lease_is_taken_over_when_it_is_silent(tmp_path: Path, hours: int) -> None:
+    """An untouched file that is old, or in the future after a clock jumped back, is free."""
+    file = held_by(tmp_path / "lease.1.json", host="elsewhere")
     then = time.time() + 3600 * hours
     os.utime(file, (then, then))
-    lease = Lease(tmp_path, stale=2.0)
+    lease = Lease(tmp_path, beat=0.05, stale=2.0)
     lease.acquire("second")
     lease.release()
 
@@ -152,7 +145,7 @@ def test_another_hosts_lease_is_taken_over_when_it_is_silent(
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_jumped_does_not_kill_a_holder(tmp_path: Path, hours: int) -> None:
     """However wrong its times are, a file of another host that keeps being touched keeps its folder."""
-    file = held_by(tmp_path / "lease.1.json", host="elsewhere", beat=60)
+    file = held_by(tmp_path / "lease.1.json", host="elsewhere")
     then = time.time() + 3600 * hours
     os.utime(file, (then, then))
     stop = threading.Event()

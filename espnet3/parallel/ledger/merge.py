@@ -257,8 +257,6 @@ class Results(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             wanted = range(*index.indices(self._length))
-            if not wanted:
-                return []
             if wanted.step == 1:
                 return [value for _, value in self._records(wanted.start, wanted.stop)]
             return [next(self._records(at, at + 1))[1] for at in wanted]

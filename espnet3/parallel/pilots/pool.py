@@ -1,7 +1,7 @@
 """The driver's side of the pilots: one listener per cluster, and the slots that connected to it.
 
     worker slot ──connect, prove the key, Hello──> Door ──admit──> Pool ──claim()──> a run's loop
-                                                    └── shut down after `LIMIT` seconds without an introduction
+                                                    └── given up where a step of that takes longer than `LIMIT`
 
 Only workers open connections, each of which is greeted in a thread of its own: one peer that says nothing, or something
 unknown, keeps no other one waiting. A slot serves one run at a time; a second run at the same time (nested, or from
@@ -10,7 +10,6 @@ another thread) gets slots of its own.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import select
@@ -175,13 +174,8 @@ class RunSlots(WorkerCluster):
 
 logger = logging.getLogger(__name__)
 
-LIMIT = 5.0  # seconds from a connection to its greeting, over all steps
+LIMIT = 5.0  # seconds for each step from a connection to its greeting
 _PAUSE = 0.1  # seconds after a connection that this process has no descriptor, thread or memory for
-_LOOK = 0.5  # seconds between looks for connections whose time is over
-
-# Errors of a listener that is gone. accept() also raises for the moment (no descriptor is free) and for one connection
-# (Linux reports its network errors there): it waits in the queue, or its worker tries again.
-_NO_LISTENER = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK})
 
 BACKLOG = 1024  # connections that wait to be accepted
 _LONGEST = 90  # bytes of a folder's path: the address of a unix socket has 108 at most, on macOS 104
@@ -192,7 +186,7 @@ _ENDS = 256  # lost slots that are remembered: more than any host loses at once
 class Door:
     """Accepts the connections of workers until it is closed, and closes the listener then.
 
-    `admit` is called with each channel and its greeting, in the connection's own thread.
+    `admit` is called with each channel and its greeting, in the connection's own thread, also after it is closed.
     """
 
     listener: socket.socket
@@ -202,8 +196,6 @@ class Door:
     limit: float = LIMIT
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
-        self._greeted: dict[socket.socket, float] = {}  # until when each connection may take
         self._closed = False  # no event: Ctrl-C in the middle of one leaves its lock held
         self._held_up = False  # since the last connection was accepted
         self._wake_r, self._wake_w = socket.socketpair()
@@ -221,7 +213,7 @@ class Door:
         return self.listener.fileno()
 
     def close(self) -> None:
-        """Accept nothing more; connections that are being greeted are shut down."""
+        """Accept nothing more."""
         self._closed = True
         self._wake_w.close()
         if self._thread is not threading.current_thread():
@@ -233,12 +225,10 @@ class Door:
         poller.register(self._wake_r, select.POLLIN)
         try:
             while not self._closed:
-                poller.poll(_LOOK * 1000 if self._greeted else None)
-                self._shut_down(time.monotonic())
+                poller.poll()
                 if not self._closed:
                     self._accept()
         finally:
-            self._shut_down(None)
             self.listener.close()
             self._wake_r.close()
 
@@ -247,9 +237,7 @@ class Door:
             sock, _ = self.listener.accept()
         except (BlockingIOError, ConnectionAbortedError):  # it went again before it was accepted
             return
-        except OSError as error:
-            if error.errno in _NO_LISTENER:
-                raise
+        except OSError as error:  # no descriptor is free, or of one connection: it waits, or its worker tries again
             if not self._held_up:
                 logger.warning("workers that want to connect have to wait: %s", error)
             self._held_up = True
@@ -257,15 +245,12 @@ class Door:
             return
         self._held_up = False
         try:
-            sock.setblocking(True)
+            sock.settimeout(self.limit)
             if self.tls is not None:  # its handshake is the first step of the connection's own thread
                 sock = self.tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            with self._lock:
-                self._greeted[sock] = time.monotonic() + self.limit
             threading.Thread(target=self._greet, args=(sock,), name="pilot-greeting", daemon=True).start()
         except (OSError, RuntimeError) as error:  # it has gone; or no thread can be started just now
             logger.warning("a worker's connection was dropped, and it will try again: %s", error)
-            self._forget(sock)
             sock.close()
             time.sleep(_PAUSE)
 
@@ -275,29 +260,16 @@ class Door:
             hello = channel.recv()
             if not isinstance(hello, Hello):
                 raise TypeError(f"a greeting is a Hello, not {type(hello).__name__}")
+            sock.settimeout(None)
         except ANYTHING as error:
             if isinstance(error, OSError):  # it went, took too long, or does not hold the key
                 logger.debug("a connection to the pool ended in its handshake: %s", error)
             else:
                 why = "a worker's greeting cannot be read (%s: %s): does it run another version of this package?"
                 logger.warning(why, type(error).__name__, error)
-            self._forget(sock)
             sock.close()
         else:
-            self._forget(sock)
             self.admit(channel, hello)
-
-    def _forget(self, sock: socket.socket) -> None:
-        with self._lock:
-            self._greeted.pop(sock, None)
-
-    def _shut_down(self, now: float | None) -> None:
-        with self._lock:
-            for sock, until in self._greeted.items():
-                if now is None or now > until:
-                    with suppress(OSError):  # the other end has gone already
-                        # not SSLSocket's own, which would take the TLS state away from the thread that uses it
-                        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 class Pool:

@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
 
 _RUN_IDS = itertools.count(1)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
-_ANSWER = 2.0  # seconds that kept workers have to say whether they are as new
 _FEW = 64  # items that one slot may well have done before all others have heard of the run
 _FIRST = 0.003  # seconds that it has for its next word
 _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to reach us
@@ -77,9 +76,6 @@ class PilotRun:
         self._inlet = Inlet()
         self._answered: set[str] = set()
         self._seen: set[tuple[str, int]] = set()  # processes that became ready
-        self._sure_by = 0.0
-        self._unsure: set[Slot] = set()  # slots of kept workers that have not said yet that these are as new
-        self._changed: set[tuple[str, int]] = set()  # processes of those that are not
         self._out: list[tuple[Chunk, Block]] = []
         self._alone, self._until = False, 0.0  # one slot alone has heard of the run, and until when it may
 
@@ -169,10 +165,7 @@ class PilotRun:
         now = time.perf_counter()
         if fresh:
             self.tally.joined, self._until = self.tally.joined or now, now + _FIRST
-        asked = bool(fresh) and self.slots.stays and not self._claim.is_first and (others or not self._seen)
-        if asked:
-            self._unsure.update(fresh)
-            self._sure_by = self._looked + _ANSWER
+        asked = self.slots.stays and not self._claim.is_first and (others or self.tally.ready is None)
         path = search_path()  # as it is now: a notebook may have added to it since the workers began
         message = ("run", self._id, self._blob, self.spec.setup_timeout, path, self._hearing)
         this_process = socket.gethostname(), os.getpid()
@@ -233,13 +226,10 @@ class PilotRun:
 
     def _drop(self, slot: Slot) -> None:
         self._selector.unregister(slot)
-        self._unsure.discard(slot)
         self._feeder.forget(slot)
         self._claim.lost(slot)
 
     def _look_around(self, now: float) -> None:
-        if self._unsure and not self._seen and now > self._sure_by:
-            raise ChangedWorkersError
         for slot in list(self._claim.slots):
             if slot not in self._claim.slots or not slot.hello.pid:
                 continue
@@ -302,8 +292,11 @@ class PilotRun:
     def _take(self, slot: Slot, message: Any) -> None:
         if message[0] == "ready":
             self._ready(slot, *message[2:])
-        elif message[0] == "as_new":
-            self._heard_whether_new(slot, message[2])
+        elif message[0] == "changed":
+            if self.tally.ready is None:  # what the workers have in common may have changed
+                raise ChangedWorkersError
+            self._drop(slot)
+            self.slots.kill_worker(*slot.hello.process)
         elif message[0] == "log":
             self._inlet.take(*message[2])
         elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
@@ -324,20 +317,6 @@ class PilotRun:
                 slot.late = None
         else:
             self._done(slot, *message[2:])
-
-    def _heard_whether_new(self, slot: Slot, is_as_new: bool) -> None:
-        self._unsure.discard(slot)
-        if not is_as_new:
-            self._changed.add(slot.hello.process)
-            self._drop(slot)
-            if self._alone:
-                self._call_others()
-        if self._unsure:
-            return
-        if not self._claim.slots:  # what they have in common may have changed
-            raise ChangedWorkersError
-        while self._changed:
-            self.slots.kill_worker(*self._changed.pop())
 
     def _ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
         self._losses.in_setup = 0

@@ -2,13 +2,13 @@
 
 The second field of each message is the run's number.
 
-Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path, Hearing, whether "as_new" is asked for),
+Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path, Hearing, whether the process must be as new),
     ("end", id), ("chunk", id, items or their pickle, start, singly, their positions in the caller's list for a run with
     `as_lines`, seconds it may take).
 Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id, Report),
     ("log", id, records and lines of items), ("done", id, `head_of` a block, its values), ("late", id, Late),
     ("unread", id, ItemFailure without its index, pickled error) where the items could not be unpickled,
-    ("as_new", id, whether the process is as it was before its first run),
+    ("changed", id) where the process is not as it was before its first run, and has to be,
     ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends,
     ("broken", id, type and text of an error, traceback) where the slot cannot go on and its worker may not be ended.
 """

@@ -235,8 +235,9 @@ class Pilot:
             self._broken.add(run_id)
             self._send(("over", run_id))
             return
-        if asked:
-            self._send(("as_new", run_id, self.process.as_new()))
+        if asked and not self.process.as_new():
+            self._send(("changed", run_id))
+            return
 
         def give_up(report: Report) -> None:
             self._broken.add(run_id)

@@ -14,7 +14,6 @@ This is the driver's side; the server's is `forking`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import pickle
@@ -85,16 +84,15 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THR
 class ForkServer:
     """The driver's handle of one server process. Its methods are for one thread unless they say otherwise.
 
-    `extra_env`: over the caller's own. Without `dask`, workers have nothing but slots.
+    Without `dask`, workers have nothing but slots.
     """
 
-    def __init__(self, extra_env: dict[str, str] | None = None, *, dask: bool = True) -> None:
+    def __init__(self, *, dask: bool = True) -> None:
         # where the caller has closed a standard stream, a socket gets its number
         stdout, stderr = _null_if_closed(1), _null_if_closed(2)
         ours, theirs = socket.socketpair()
         self.sock = ours
         fd = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
-        env = {**_MALLOC, **_ONE_THREAD, **os.environ, **(extra_env or {})}
         code = (
             f"import sys; sys.path[:] = {search_path()!r}\n"
             "from espnet3.parallel.local.forking import serve\n"
@@ -110,18 +108,10 @@ class ForkServer:
                 stderr=stderr,
                 pass_fds=[fd],
                 start_new_session=True,  # the terminal's Ctrl-C is the driver's business
-                env=env,
+                env={**_MALLOC, **_ONE_THREAD, **os.environ},
             )
-        except (OSError, TypeError) as error:
-            ours.close()
-            if getattr(error, "errno", None) in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
-                raise
+        except (FileNotFoundError, PermissionError, TypeError) as error:
             why = f"sys.executable = {sys.executable!r} must be the path of a Python interpreter that can be run"
-            if getattr(error, "errno", None) == errno.E2BIG:
-                size, name = max(
-                    (len(os.fsencode(f"{name}={value}")) + 1, name) for name, value in env.items()
-                )
-                why = f"the variable {name} takes {size:,} bytes, and Linux takes 131,072 of one: use a file for it"
             raise ConfigError(f"workers cannot be started ({error}): {why}") from error
         finally:
             theirs.close()

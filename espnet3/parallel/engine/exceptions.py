@@ -177,14 +177,12 @@ def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attri
     return error
 
 
-def load_error(blob: bytes | None) -> BaseException | None:
-    """Load an exception that a worker pickled, with its causes."""
-    if blob is None:
-        return None
+def load_error(blob: bytes | None, failure: ItemFailure | None = None) -> BaseException | None:
+    """Load an exception that a worker pickled, with its causes; where that fails, make one of its record, if any."""
     try:
-        error, *causes = pickle.loads(blob)
-    except ANYTHING:  # its class cannot be imported here; the failure record says it in words
-        return None
+        error, *causes = pickle.loads(blob or b"")
+    except ANYTHING:  # its class cannot be imported here, or has not travelled
+        return recorded_error(failure) if failure is not None else None
     for effect, cause in zip([error, *causes], causes, strict=False):
         effect.__cause__ = cause
     for each in _chain(error):
@@ -224,7 +222,7 @@ def recorded_error(failure: ItemFailure) -> BaseException:
     if isinstance(kind, type) and issubclass(kind, Exception):
         with suppress(Exception):  # a user's class may raise anything
             return _without_constructor(kind, (failure.message,), {})  # type: ignore[no-any-return]  # of that type
-    return RuntimeError(failure.message)
+    return RuntimeError(f"{failure.error_type}: {failure.message}")
 
 
 def show_remote(error: BaseException, failure: ItemFailure) -> None:

@@ -31,7 +31,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, may_be_cudas, spoilt_cuda
+from espnet3.parallel.engine.exceptions import (
+    ANYTHING,
+    describe_error,
+    failure_of,
+    load_error,
+    may_be_cudas,
+    pickle_error,
+    spoilt_cuda,
+)
 from espnet3.parallel.engine.inside import THREAD
 from espnet3.parallel.engine.seeding import seeded, turn
 from espnet3.parallel.engine.watch import Report, Watch, late_in
@@ -98,6 +106,10 @@ class Block:
     worker: str = ""
     times: ItemTimes | None = None  # the steps summed up, for a run folder
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to the driver: without the steps, and with an error that may not load there."""
+        return _arrive, ({name: getattr(self, name) for name in _TRAVEL}, pickle_error(self.error))
+
     def take_error(self) -> BaseException:
         """Return `error` and keep it no longer: it leads to frames that hold this block."""
         error, self.error = self.error, None
@@ -115,6 +127,13 @@ class Block:
         insort(self.failed, at)
         self.values[at] = failure
         return False
+
+
+_TRAVEL = ("values", "failed", "retries", "seconds", "cpu", "stop", "halved", "times")  # of a block
+
+
+def _arrive(fields: dict[str, Any], raised: bytes | None) -> Block:
+    return Block(error=load_error(raised, fields["stop"]), **fields)
 
 
 def items_in_hand() -> Sequence[Any]:

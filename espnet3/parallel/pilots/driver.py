@@ -23,7 +23,7 @@ from typing import Any
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error, recorded_error
+from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.watch import AwakeClock
 from espnet3.parallel.engine.work import BUDGET, SLACK, Chunk, Sizer, Work
@@ -33,7 +33,7 @@ from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses, SignsOfLife, abandon_run, find_late_item
 from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot
-from espnet3.parallel.pilots.protocol import RunSpec, block_of, pack, setup_error
+from espnet3.parallel.pilots.protocol import RunSpec, pack, setup_error
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
 from espnet3.parallel.surroundings import search_path
 
@@ -258,10 +258,10 @@ class PilotRun:
         self._process_lost(slot)
 
     def _finish(
-        self, chunk: Chunk, failure: ItemFailure, loss: Loss | None = None, error: BaseException | None = None
+        self, chunk: Chunk, failure: ItemFailure, error: BaseException | None, loss: Loss | None = None
     ) -> None:
         if self.spec.policy.on_error == "raise":
-            block = Block(error=error or recorded_error(failure), stop=failure)
+            block = Block(error=error, stop=failure)
         else:
             block = Block(values=[failure], failed=[0], loss=loss)
         block.retries = max(0, chunk.charges.late - (loss is not None and loss.seconds is not None))
@@ -283,7 +283,7 @@ class PilotRun:
                 self.work.put_back_alone(chunk)
                 return
             failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
-            self._finish(chunk, failure, error=error)
+            self._finish(chunk, failure, error)
             return
         if message[1] == self._id:  # not from a run that is over
             self._until = time.perf_counter() + _FIRST
@@ -293,10 +293,7 @@ class PilotRun:
         if message[0] == "ready":
             self._ready(slot, *message[2:])
         elif message[0] == "changed":
-            if self.tally.ready is None:  # what the workers have in common may have changed
-                raise ChangedWorkersError
-            self._drop(slot)
-            self.slots.kill_worker(*slot.hello.process)
+            self._changed(slot)
         elif message[0] == "log":
             self._inlet.take(*message[2])
         elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
@@ -305,9 +302,9 @@ class PilotRun:
         elif message[0] == "broken":
             self._slot_broken(slot, *message[2:])
         elif message[0] == "unread":
-            failure, error = message[2:]
+            failure, raised = message[2:]
             chunk = self._feeder.came_back(slot)
-            self._not_travelled(chunk, "loaded on a worker", load_error(error), failure)
+            self._not_travelled(chunk, "loaded on a worker", load_error(raised, failure), failure)
         elif message[0] == "setup":
             raise setup_error(message[2])
         elif message[0] == "late":
@@ -317,6 +314,12 @@ class PilotRun:
                 slot.late = None
         else:
             self._done(slot, *message[2:])
+
+    def _changed(self, slot: Slot) -> None:
+        if self.tally.ready is None:  # what the workers have in common may have changed
+            raise ChangedWorkersError
+        self._drop(slot)
+        self.slots.kill_worker(*slot.hello.process)
 
     def _ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
         self._losses.in_setup = 0
@@ -335,11 +338,11 @@ class PilotRun:
         tally.slots = max(tally.slots, len(ready))
         tally.workers = max(tally.workers, len({each.hello.address for each in ready}))
 
-    def _done(self, slot: Slot, head: dict[str, Any], values: list[Any]) -> None:
+    def _done(self, slot: Slot, block: Block) -> None:
         chunk = self._feeder.came_back(slot)
         self._losses.in_vain = 0
         slot.late = None
-        n, block = len(values), block_of(head, values, slot.hello.worker)
+        n, block.worker = len(block.values), slot.hello.worker
         self.tally.busy_seconds += block.seconds
         self.tally.cpu_seconds += block.cpu
         self.tally.halved += block.halved
@@ -371,10 +374,10 @@ class PilotRun:
             return
         index, position = chunk.items[0], self.work.positions(chunk)[0]
         note = f"item {position} of the data cannot be {where}: {brief(index)}"
-        error = error or RuntimeError(f"{failure.error_type}: {failure.message}")
+        assert error is not None
         say_where(error, note)
         failure = replace(failure, index=index, message=f"{failure.message}\n{note}")
-        self._finish(chunk, failure, error=error)
+        self._finish(chunk, failure, error)
 
 
 # --- work goes out ---

@@ -42,8 +42,8 @@ _EXCUSED = 3  # jobs that may end under the same chunk: after more, it does not 
 _KILLED = ProcessEnd(signal=signal.SIGKILL)
 
 
-# Takes a chunk of one item that has failed, its record, the loss that it has failed by, and its exception, if any
-Finish = Callable[[Chunk, ItemFailure, Loss, BaseException | None], None]
+# Takes a chunk of one item that has failed, its record, its exception, and the loss that it has failed by
+Finish = Callable[[Chunk, ItemFailure, BaseException | None, Loss], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -179,7 +179,7 @@ class Losses:
             index = chunk.items[0] if index is None else index
             worker = slot.hello.worker
             failure = failure_of_item(index, loss, charges, self.policy, worker)
-            self.finish(after, failure, loss, load_error(raised))
+            self.finish(after, failure, load_error(raised, failure), loss)
         else:
             self.work.put_back(after)
 

@@ -237,7 +237,7 @@ class Door:
             sock, _ = self.listener.accept()
         except (BlockingIOError, ConnectionAbortedError):  # it went again before it was accepted
             return
-        except OSError as error:  # no descriptor is free, or of one connection: it waits, or its worker tries again
+        except OSError as error:  # no descriptor is free; Linux reports errors of one connection here, too
             if not self._held_up:
                 logger.warning("workers that want to connect have to wait: %s", error)
             self._held_up = True

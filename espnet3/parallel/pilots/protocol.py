@@ -6,7 +6,7 @@ Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path, Hearing, wh
     ("end", id), ("chunk", id, items or their pickle, start, singly, their positions in the caller's list for a run with
     `as_lines`, seconds it may take).
 Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id, Report),
-    ("log", id, records and lines of items), ("done", id, `head_of` a block, its values), ("late", id, Late),
+    ("log", id, records and lines of items), ("done", id, Block), ("late", id, Late),
     ("unread", id, ItemFailure without its index, pickled error) where the items could not be unpickled,
     ("changed", id) where the process is not as it was before its first run, and has to be,
     ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends,
@@ -66,10 +66,10 @@ class RunSpec:
     loaded: LoadedCode | None = None  # the driver's code, where a run folder says what made its results
     names: pickling.MainNames = field(default_factory=pickling.MainNames)  # last
 
-    def check_loaded(self, where: str) -> None:
+    def check_loaded(self) -> None:
         """Raise a ConfigError where this process has loaded other code than the driver."""
         if self.loaded is not None:
-            self.loaded.check(where)
+            self.loaded.check("this process")
 
 
 Report = tuple[str, bytes | None]  # of a setup that failed: words for the user, and the exception pickled
@@ -77,14 +77,14 @@ Report = tuple[str, bytes | None]  # of a setup that failed: words for the user,
 
 def prepare(spec: RunSpec) -> Call:
     """Build the run's env where it is not there yet, and bind the functions to it."""
-    spec.check_loaded("this process")
+    spec.check_loaded()
     if spec.env_key and spec.setup is not None:
         ENVS.register(spec.env_key, spec.setup)
     try:
         env = ENVS.get(spec.env_key)
         if spec.check is not None:
             spec.check(env)
-        spec.check_loaded("this process")  # the env may have imported modules
+        spec.check_loaded()  # the env may have imported modules
         many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
         return Call(bind(spec.one, env, spec.kwargs), many)
     except BaseException:
@@ -138,25 +138,6 @@ def setup_error(report: Report) -> ParallelError:
     wrapped = WorkerSetupError(message)
     wrapped.__cause__ = error
     return wrapped
-
-
-def head_of(block: Block) -> dict[str, Any]:
-    """Return what travels of a block beside its values: plain data, as an item may have removed modules."""
-    head = {name: getattr(block, name) for name in ("failed", "retries", "seconds", "cpu", "halved", "stop")}
-    times = block.times and (block.times.counts, block.times.slow, block.times.memory)
-    return {**head, "error": pickle_error(block.error), "times": times}
-
-
-def block_of(head: dict[str, Any], values: list[Any], worker: str) -> Block:
-    """Make the block of a chunk's answer."""
-    error, times, stop = load_error(head["error"]), head["times"], head["stop"]
-    if stop is not None and error is None:
-        error = RuntimeError(f"{stop.error_type}: {stop.message}")
-    if times is not None:
-        from espnet3.parallel.timing.recorder import ItemTimes  # as in `loop.to_lines`
-
-        times = ItemTimes(*times)
-    return Block(values, **{**head, "worker": worker, "error": error, "times": times})
 
 
 def make_portable(block: Block, items: Any, policy: Policy) -> None:

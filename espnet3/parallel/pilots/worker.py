@@ -31,7 +31,6 @@ from espnet3.parallel.pilots.protocol import (
     Report,
     RunSpec,
     forget,
-    head_of,
     make_portable,
     prepare,
     setup_report,
@@ -305,7 +304,7 @@ class Pilot:
                 how = budget, interrupted, self.mark.step, singly, self._step, keep
                 block = run_items(items, call, spec.policy, self.worker, *how)
             try:
-                spec.check_loaded("this process")  # the items may have imported modules
+                spec.check_loaded()  # the items may have imported modules
             except ParallelError as error:
                 self._broken.add(run_id)
                 self._on_end(run_id)
@@ -339,17 +338,17 @@ class Pilot:
     def _pickled(
         self, run_id: int, items: Any, block: Block, policy: Policy, leave: Callable[[Late], None]
     ) -> Any:
-        values, head = block.values, head_of(block)
+        answer = "done", run_id, block
         try:
-            return pickle_parts(("done", run_id, head, values))
+            return pickle_parts(answer)
         except ANYTHING as error:  # some result needs more than pickle (a class made in a script) ...
             if self.replaced and spoilt_cuda(error):  # or is on a GPU, where some kernel has failed
-                leave(late_in(items, 0, len(values), block.seconds, None, error=error))
+                leave(late_in(items, 0, len(block.values), block.seconds, None, error=error))
         try:
-            return pickle_parts(("done", run_id, head, values), Pickler)
+            return pickle_parts(answer, Pickler)
         except ANYTHING:  # ... or cannot travel at all
             make_portable(block, items, policy)
-            return pickle_parts(("done", run_id, head_of(block), block.values), Pickler)
+            return pickle_parts(answer, Pickler)
 
     def _on_end(self, run_id: int) -> None:
         _, spec = self.calls.pop(run_id, (None, None))

@@ -226,6 +226,6 @@ def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, 
         tally.halved += block.halved
         tally.slot_seconds = time.perf_counter() - ready
         tally.warm = True
-        spec.check_loaded("this process")  # of modules that the items have imported
+        spec.check_loaded()  # of modules that the items have imported
         yield chunk, block
     work.raise_broken()

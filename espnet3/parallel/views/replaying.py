@@ -280,23 +280,16 @@ def failed_items(run: Path) -> list[dict[str, Any]]:
 
 def outcome_of(run: Path, index: Any) -> Then | None:
     """Return an item's outcome in the folder; None if it has none."""
-    try:
-        wanted = index_json(index)
-    except Exception:  # not an index that JSON can hold: the run cannot have it
-        return None
-    # merged, an item has one outcome; before, a later result counts more than a failure
-    whole = (run / RESULTS).exists()
-    for name in (ERRORS, RESULTS) if whole else (RESULTS, ERRORS):
-        last = None
+    wanted, last = index_json(index), None
+    for name in (RESULTS, ERRORS):
         for _, line in _lines(run, name):
             if b'"index":%b' % wanted in line[0][: len(wanted) + 64]:
-                record = _record(line)
-                last = record if index_json(record["index"]) == wanted else last
-                if whole and last is not None:
-                    break
-        if last is not None:
-            return Then(last["result"]) if "result" in last else Then(failure=last)
-    return None
+                record = record_of(*line)
+                if index_json(record["index"]) == wanted:
+                    if "result" in record:  # it counts more than a failure
+                        return Then(record["result"])
+                    last = line
+    return None if last is None else Then(failure=_record(last))
 
 
 _Line = tuple[bytes, Path, int]  # with its file and number

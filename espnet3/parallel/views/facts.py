@@ -19,9 +19,8 @@ from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout, Plan
 from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, no_run, run_status
 from espnet3.parallel.detached.states import JobState, LossFile, holder_lives
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.ledger.errors import damaged
 from espnet3.parallel.ledger.files import NewLines, open_plain, read_or_none
-from espnet3.parallel.ledger.folder import EVENTS, RUN, SHARDS, read_run
+from espnet3.parallel.ledger.folder import EVENTS, SHARDS, read_run
 from espnet3.parallel.ledger.lease import disk_now, lease_numbers
 from espnet3.parallel.ledger.lines import checked, failure_of
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
@@ -118,10 +117,7 @@ class Outcomes(Counted):
         self.run = run
         self.kind = SESSION if SHARDS in (said.get("plan") or {}) else SPLIT
         indices = said.get("indices") or {}
-        try:
-            self.state = bytearray(indices.get("count", 0))
-        except (TypeError, ValueError, OverflowError, MemoryError) as error:
-            raise damaged(run / RUN, 0, error) from error
+        self.state = bytearray(indices.get("count", 0))
         self.failures = Failures(self.state)
         self.foreign: list[str] = []  # names of splits of another index list, which are not counted
         self._sha256 = indices.get("sha256")
@@ -367,7 +363,6 @@ class RunFacts:
     recorded: dict[str, Any]  # the rest of run.json, secrets masked
     times: RunTimes = field(default_factory=RunTimes)
     notes: tuple[str, ...] = field(default=())
-    exact: bool = True  # `ok` and `failed` are counts
 
     @property
     def left(self) -> int:

@@ -12,7 +12,6 @@ import itertools
 import logging
 import os
 import selectors
-import signal
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -242,19 +241,13 @@ class PilotRun:
             self._give_up_frozen(slot, seconds)
 
     def _give_up_frozen(self, slot: Slot, seconds: float) -> None:
-        process = slot.hello.process
+        host, pid = slot.hello.process
         for_long = f"for {seconds:.0f} s (the limit is frozen_timeout)"
-        end = ProcessEnd(reason=f"gave no sign of life {for_long}")
-        what = "its items go to others"
-        if process[0] == socket.gethostname():
-            self.slots.kill_worker(*process)
-            end = ProcessEnd(signal=signal.SIGKILL, reason=f"as it gave no sign of life {for_long}")
-            what = "it is killed, and " + what
-        who = f"worker {slot.hello.worker} (pid {process[1]} on {process[0]})"
-        logger.warning("%s gives no sign of life %s: %s", who, for_long, what)
+        who = f"worker {slot.hello.worker} (pid {pid} on {host})"
+        logger.warning("%s gives no sign of life %s: its items go to others", who, for_long)
         for each in self._claim.slots:
-            if each.hello.process == process:
-                each.end = end
+            if each.hello.process == (host, pid):
+                each.end = ProcessEnd(reason=f"gave no sign of life {for_long}")
         self._process_lost(slot)
 
     def _finish(

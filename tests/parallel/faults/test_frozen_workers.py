@@ -55,7 +55,7 @@ def test_an_item_that_freezes_its_worker_is_named(folder: Path, mailbox: Mailbox
     (failure,) = failures(results)
     assert (failure.index, failure.cause) == (7, "poison")
     assert tally.deaths in (2, 3)  # alone twice, and before that perhaps among neighbours
-    assert "as it gave no sign of life for" in failure.message
+    assert "gave no sign of life for" in failure.message
 
 
 def test_a_quiet_item_is_not_taken_for_frozen() -> None:

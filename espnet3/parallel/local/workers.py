@@ -23,7 +23,7 @@ from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import ForkServer, boot_of, take_server
 from espnet3.parallel.local.memory_limit import MemoryWatch
 from espnet3.parallel.local.supervisor import GRACE, SupervisedCluster, Supervisor
-from espnet3.parallel.pilots.pool import ChangedWorkersError, Pool, RunSlots, SlotClaim, private_listener
+from espnet3.parallel.pilots.pool import ChangedWorkersError, Pool, RunSlots, private_listener
 from espnet3.parallel.surroundings import surroundings
 
 Outcome = TypeVar("Outcome")
@@ -62,14 +62,6 @@ class OwnWorkers(SupervisedCluster, RunSlots):
             raise
 
     # --- `RunSlots` ---
-
-    def claim(self) -> SlotClaim:
-        """Open a claim to their slots."""
-        return self.pool.claim()
-
-    def wake(self) -> None:
-        """Have the run look for new work; from any thread."""
-        self.pool.wake()
 
     def check(self) -> None:
         """Check that they have not been ended, and are this process's."""

@@ -14,7 +14,6 @@ import logging
 import os
 import select
 import socket
-import sys
 import threading
 import time
 import uuid
@@ -152,11 +151,17 @@ class ChangedWorkersError(Exception):
 
 
 class RunSlots(WorkerCluster):
-    """The slots that one run may use, and what their cluster knows of the workers."""
+    """The slots that one run may use, those of `pool`, and what their cluster knows of the workers."""
+
+    pool: Pool
 
     def claim(self) -> SlotClaim:
-        """Open a claim to slots of the present source."""
-        raise NotImplementedError
+        """Open a claim to the slots."""
+        return self.pool.claim()
+
+    def wake(self) -> None:
+        """Have the runs look for new work; from any thread."""
+        self.pool.wake()
 
     def grow(self) -> None:
         """Start workers that the run may use and that are not there yet: one that stayed may be enough for it."""
@@ -339,18 +344,12 @@ class Pool:
         """Close the door and every idle slot; pilots end when their channel does."""
         if os.getpid() != self._pid:  # at the end of a forked child: all of it is its parent's
             return
-        held = self.lock.acquire(timeout=1.0)  # Ctrl-C in an earlier close may have left it held
-        try:
+        with self.lock:
             self.closed = True
             for slot in self.idle:
                 slot.channel.close()
             self.idle.clear()
-            claims = list(self.claims)
-        finally:
-            if held:
-                self.lock.release()
-        for claim in claims:  # a run that goes on notices at once
-            claim.wake()
+        self.wake()  # a run that goes on notices at once
         self._door.close()
         if self._folder is not None:
             _remove(self._folder)
@@ -370,31 +369,21 @@ def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socke
 
 
 def _remove(folder: str) -> None:
-    import shutil  # here, as `tempfile` below: they load every compressor
+    import shutil  # here: it loads every compressor
 
     gone = f"{folder}-gone"
-    try:
+    with suppress(OSError):  # it is gone already
         os.rename(folder, gone)  # nothing can be put into it any more
-        shutil.rmtree(gone, ignore_errors=True)
-    except OSError:  # it is gone already
-        return
-    except BaseException:  # Ctrl-C between the two, or within the second
-        shutil.rmtree(gone, ignore_errors=True)
-        raise
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _private_folder() -> str:
-    named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
-    found = (
-        sys.modules["tempfile"].gettempdir() if "tempfile" in sys.modules else next(filter(None, named), "")
-    )
-    # the last one is where every Unix has temporary files
-    for place in (*([os.path.abspath(found)] if found else []), os.path.join(os.sep, "tmp")):
+    # as `tempfile` has them; the last one is where every Unix has temporary files
+    named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
+    for place in map(os.path.abspath, (*named, os.path.join(os.sep, "tmp"))):
         if len(os.fsencode(place)) <= _LONGEST - len("/espnet3-12345678") and os.access(place, os.W_OK):
             return os.path.join(place, f"espnet3-{uuid.uuid4().hex[:8]}")
-    import tempfile
-
     raise ConfigError(
-        f"the folder for temporary files, {tempfile.gettempdir()!r}, has too long a path for a socket in it, and "
-        "the system's own one cannot be written to: set TMPDIR to a folder with a shorter path"
+        "the folder for temporary files has too long a path for a socket in it, and the system's own one cannot be "
+        "written to: set TMPDIR to a folder with a shorter path"
     )

@@ -76,13 +76,7 @@ class Fate(Enum):
     AGAIN = "goes again, with nothing new held against it"
     ONE_BY_ONE = "goes again one item at a time, in a process that does nothing else"
     APART = "goes again, each item by itself: they end a process also where no single one is in progress"
-    POISON = "has failed: it ended its processes"
-    GIVEN_UP = "has failed: its process was killed for it, also when it was tried again"
-
-    @property
-    def failed(self) -> bool:
-        """Whether the items do not go again."""
-        return self in (Fate.POISON, Fate.GIVEN_UP)
+    FAILED = "has failed: it ended its processes, or was too late also when it was tried again"
 
 
 class Verdict(NamedTuple):
@@ -103,12 +97,12 @@ def after_loss(charges: Charges, loss: Loss, policy: Policy) -> Verdict:
         return Verdict(fate, Charges(True, deaths, charges.late))
     if loss.seconds is not None:
         late = charges.late + 1
-        fate = Fate.ONE_BY_ONE if late <= policy.max_retries else Fate.GIVEN_UP
+        fate = Fate.ONE_BY_ONE if late <= policy.max_retries else Fate.FAILED
         return Verdict(fate, Charges(True, charges.deaths, late))
     if not loss.alone and not charges.suspect:
         return Verdict(Fate.ONE_BY_ONE, replace(charges, suspect=True))
     deaths = charges.deaths + 1
-    fate = Fate.ONE_BY_ONE if deaths < _deadly(loss, policy) else Fate.POISON
+    fate = Fate.ONE_BY_ONE if deaths < _deadly(loss, policy) else Fate.FAILED
     return Verdict(fate, Charges(True, deaths, charges.late))
 
 
@@ -176,7 +170,7 @@ class History:
         for position in range(loss.begin, loss.begin + loss.items):
             before = self.suspects.get(position, Charges())
             fate, self.suspects[position] = after_loss(before, loss, self._policy)
-            if fate.failed:
+            if fate is Fate.FAILED:
                 self.failed[position] = loss
         return fate
 

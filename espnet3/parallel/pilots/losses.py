@@ -175,7 +175,7 @@ class Losses:
         after = Chunk(chunk.start, chunk.items, charges)
         if fate is Fate.APART:
             self.work.put_back_alone(after)
-        elif fate.failed:
+        elif fate is Fate.FAILED:
             index = chunk.items[0] if index is None else index
             worker = slot.hello.worker
             failure = failure_of_item(index, loss, charges, self.policy, worker)

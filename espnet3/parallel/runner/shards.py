@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.checks import as_python
-from espnet3.parallel.engine.blame import OUTSIDE, Charges, History, Loss
+from espnet3.parallel.engine.blame import OUTSIDE, Charges, Fate, History, Loss
 from espnet3.parallel.engine.exceptions import (
     failure_of,
     item_error,
@@ -357,7 +357,7 @@ class _Driver:
         fate = history.add(
             replace(loss, begin=begin, items=end - begin, hook=found if isinstance(found, str) else "")
         )
-        if not fate.failed:
+        if fate is not Fate.FAILED:
             self.report.retries += loss.seconds is not None and end - begin == 1
             return replace(shard, one_by_one=shard.one_by_one or end - begin > 1)
         index = NoItem(f"shard {shard.number}") if begin == OUTSIDE else shard.items[begin]

@@ -73,7 +73,7 @@ def test_beside_another_run_it_takes_three(poison_after: int, deaths: int) -> No
 def test_poison_after_zero_reports_every_death() -> None:
     """With 0 the first death of a single item is reported, whoever ended the process."""
     for end in (CRASHED, SHOT, UNKNOWN):
-        assert after_loss(Charges(), poison(end=end, seen=False), Policy(poison_after=0)).fate is Fate.POISON
+        assert after_loss(Charges(), poison(end=end, seen=False), Policy(poison_after=0)).fate is Fate.FAILED
 
 
 @pytest.mark.parametrize("max_retries", [0, 1, 4])
@@ -85,7 +85,7 @@ def test_an_item_that_takes_too_long_has_its_retries(max_retries: int) -> None:
         verdict = after_loss(charges, Loss(5, 1, SHOT, seconds=1.2), policy)
         charges = verdict.charges
         fates.append(verdict.fate)
-    assert fates == [Fate.ONE_BY_ONE] * max_retries + [Fate.GIVEN_UP]
+    assert fates == [Fate.ONE_BY_ONE] * max_retries + [Fate.FAILED]
     assert charges == Charges(True, 0, max_retries + 1)
 
 
@@ -95,7 +95,7 @@ def deaths_until_poison(loss: Loss, policy: Policy) -> int:
     while True:
         n += 1
         verdict = after_loss(charges, loss, policy)
-        if verdict.fate is Fate.POISON:
+        if verdict.fate is Fate.FAILED:
             return n
         charges = verdict.charges
 
@@ -179,7 +179,7 @@ def lose_until_it_fails(draw: random.Random) -> None:
         seconds = draw.choice([None, 1.5])
         loss = Loss(0, items, end, draw.random() < 0.5, draw.random() < 0.5, seconds)
         before, (fate, charges) = charges, after_loss(charges, loss, policy)
-        if fate.failed:
+        if fate is Fate.FAILED:
             break
         assert charges.suspect
         assert (before.deaths, before.late) <= (charges.deaths, charges.late)
@@ -188,7 +188,7 @@ def lose_until_it_fails(draw: random.Random) -> None:
     assert items == 1
     # two losses of a stretch, one of a clear item in company; each of the others is charged
     assert losses <= 3 + (max(3, policy.poison_after) - 1) + policy.max_retries + 1
-    if fate is Fate.POISON:
+    if loss.seconds is None:
         assert charges.deaths >= policy.poison_after
     else:
         assert charges.late == policy.max_retries + 1

@@ -221,12 +221,12 @@ def read_sessions(run: Path) -> list[Session]:
             repairs.append(str(event.get("what")))
             continue
         if kind in ("started", "resumed", "retried") or not sessions:
-            have = (_number(event, "ok"), _number(event, "failed"))
+            have = event.get("ok", 0), event.get("failed", 0)
             sessions.append(Session(begin, kind != "started", *have))
         last = sessions[-1]
         last.repaired, repairs = [*last.repaired, *repairs][:_MOST_REPAIRS], []
         if kind == "computed":
-            last.figures, last.ran = event, _number(event, "items")
+            last.figures, last.ran = event, event.get("items", 0)
         elif kind == "stopped":
             last.error = f"{event.get('error')}: {event.get('message')}"
         if kind in ("computed", "submitted", "stopped", "retried"):
@@ -242,11 +242,6 @@ def seconds_of(text: Any) -> float | None:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (TypeError, ValueError):
         return None
-
-
-def _number(facts: dict[str, Any], name: str) -> int:
-    value = facts.get(name, 0)
-    return value if isinstance(value, int) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +313,7 @@ def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
         ends
         for event in NewLines().records(run / EVENTS)
         if event.get("event") == "retried"
-        for ends in _ends(event.get("ended"), seconds_of(event.get("time")))
+        for ends in _ends(event.get("ended", {}), seconds_of(event.get("time")))
     ]
     if not (run / FOLDER / PLAN).exists() or (run / RECEIPT).exists():
         return ends, []
@@ -330,13 +325,8 @@ def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
     return [*ends, *_ends(status.ended_early(), None)], []
 
 
-def _ends(found: Any, noticed: float | None) -> list[JobEnds]:
-    states = {state.value: state for state in JobState}
-    return [
-        JobEnds(name, tuple(shards), noticed, states[name].sentence)
-        for name, shards in (found.items() if isinstance(found, dict) else ())
-        if name in states and isinstance(shards, list)
-    ]
+def _ends(found: dict[str, list[int]], noticed: float | None) -> list[JobEnds]:
+    return [JobEnds(name, tuple(found[name]), noticed, JobState(name).sentence) for name in found]
 
 
 @dataclass(frozen=True, slots=True)

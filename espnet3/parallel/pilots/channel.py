@@ -49,12 +49,17 @@ class ChannelClosedError(ConnectionError):
     """The other end went away, in the middle of a message or between two."""
 
 
-class _Parts:
-    def __init__(self) -> None:
+class Message:
+    """An object as it travels; one that cannot travel raises here."""
+
+    def __init__(self, obj: Any, pickler: Any = pickle.Pickler) -> None:
         self.parts: list[Any] = []
-        self.size = 0
+        self.buffers: list[pickle.PickleBuffer] = []
+        self.size = 0  # of the parts
+        pickler(self, 5, buffer_callback=self.buffers.append).dump(obj)
 
     def write(self, data: Any) -> int:
+        """Take a part, as the pickler's file."""
         self.parts.append(data)  # large bytes arrive as themselves; a frame is a bytes object of its own
         self.size += len(data)
         return len(data)
@@ -119,14 +124,13 @@ class Channel:
 
     def send(self, obj: Any) -> None:
         """Send one object."""
-        self.send_parts(*pickle_parts(obj))
+        self.send_message(Message(obj))
 
-    def send_parts(self, out: _Parts, buffers: list[pickle.PickleBuffer]) -> None:
-        """Send what `pickle_parts` made."""
-        head = [_HEAD.pack(out.size, len(buffers))]
-        raw = [b.raw() for b in buffers]
-        head.extend(_SIZE.pack(r.nbytes) for r in raw)
-        self._write([b"".join(head), *out.parts, *raw])
+    def send_message(self, message: Message) -> None:
+        """Send what has been pickled already."""
+        raw = [b.raw() for b in message.buffers]
+        head = [_HEAD.pack(message.size, len(raw)), *(_SIZE.pack(r.nbytes) for r in raw)]
+        self._write([b"".join(head), *message.parts, *raw])
 
     def recv(self) -> Any:
         """Wait for one object."""
@@ -226,14 +230,6 @@ class TlsChannel(Channel):
                 self.sock.sendall(part)
         except OSError as error:
             raise _closed(error) from error
-
-
-def pickle_parts(obj: Any, pickler: Any = pickle.Pickler) -> tuple[_Parts, list[pickle.PickleBuffer]]:
-    """Pickle an object for `Channel.send_parts`; an object that cannot travel raises here."""
-    out = _Parts()
-    buffers: list[pickle.PickleBuffer] = []
-    pickler(out, 5, buffer_callback=buffers.append).dump(obj)
-    return out, buffers
 
 
 # --- both ends prove that they hold the key, before anything is unpickled -------------------------

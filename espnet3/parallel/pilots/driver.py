@@ -28,7 +28,7 @@ from espnet3.parallel.engine.watch import AwakeClock
 from espnet3.parallel.engine.work import BUDGET, SLACK, Chunk, Sizer, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, say_where
 from espnet3.parallel.messages import brief
-from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
+from espnet3.parallel.pilots.channel import ChannelClosedError, Message
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses, SignsOfLife, abandon_run, find_late_item
 from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot
@@ -465,16 +465,16 @@ class Feeder:
             self._quarantined.discard(slot.hello.process)
             return True
         positions = self.work.positions(chunk) if self.as_lines else None
-        parts, buffers = pickle_parts(
+        message = Message(
             ("chunk", self.run_id, items, chunk.start, chunk.charges.suspect, positions, seconds)
         )
-        chunk.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
+        chunk.n_bytes = message.size + sum(b.raw().nbytes for b in message.buffers)
         if slot.flying and sum(each.n_bytes for each in [*slot.flying, chunk][1:]) > _AHEAD:
             self.sizer.most_ahead = len(slot.flying) - 1
             self.work.put_back(chunk)
             return False
         try:
-            slot.channel.send_parts(parts, buffers)
+            slot.channel.send_message(message)
         except ChannelClosedError:
             # it has died since; what it said before, and its end, are still to be read
             self.leave(slot)

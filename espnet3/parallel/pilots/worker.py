@@ -24,7 +24,7 @@ from espnet3.parallel.engine.pickling import Pickler
 from espnet3.parallel.engine.watch import Late, end_process, late_in
 from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.pilots.channel import SETUP, Channel, ChannelClosedError, Mark, connect, pickle_parts
+from espnet3.parallel.pilots.channel import SETUP, Channel, ChannelClosedError, Mark, Message, connect
 from espnet3.parallel.pilots.log_records import Hearing, Outlet
 from espnet3.parallel.pilots.protocol import (
     Hello,
@@ -316,13 +316,13 @@ class Pilot:
             self.mark.leave(len(block.values))
             if positions is not None:
                 to_lines(block, positions, items, spec.policy)
-            parts = self._pickled(run_id, items, block, spec.policy, report)
+            answer = self._pickled(run_id, items, block, spec.policy, report)
             block.error = None  # its traceback leads to this frame, and the frame to it
         with suppress(*ANYTHING):  # an item has closed it, or replaced it
             sys.stdout.flush()
         with self._send_lock:
             self._outlet.flush(run_id)
-            self.channel.send_parts(*parts)
+            self.channel.send_message(answer)
         self.answered = True
         self.mark.clear()  # only now: an item may have closed the socket, and sending ends this process then
 
@@ -337,18 +337,18 @@ class Pilot:
 
     def _pickled(
         self, run_id: int, items: Any, block: Block, policy: Policy, leave: Callable[[Late], None]
-    ) -> Any:
+    ) -> Message:
         answer = "done", run_id, block
         try:
-            return pickle_parts(answer)
+            return Message(answer)
         except ANYTHING as error:  # some result needs more than pickle (a class made in a script) ...
             if self.replaced and spoilt_cuda(error):  # or is on a GPU, where some kernel has failed
                 leave(late_in(items, 0, len(block.values), block.seconds, None, error=error))
         try:
-            return pickle_parts(answer, Pickler)
+            return Message(answer, Pickler)
         except ANYTHING:  # ... or cannot travel at all
             make_portable(block, items, policy)
-            return pickle_parts(answer, Pickler)
+            return Message(answer, Pickler)
 
     def _on_end(self, run_id: int) -> None:
         _, spec = self.calls.pop(run_id, (None, None))

@@ -37,16 +37,21 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
     """Return an exception's type name, message and traceback text; secrets in them are masked."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        text = str(error)
-    except ANYTHING as wrong:
-        text = f"(message unavailable: its __str__ raised {type(wrong).__name__})"
+    text = text_of(error)
     below = below_ours(error.__traceback__)
     try:
         trace = "".join(traceback.format_exception(kind, error, below))
     except ANYTHING:  # Python before 3.13 asks for `__notes__`, where a class of the user's may raise
         trace = "".join([*traceback.format_tb(below), f"{name}: {text}\n"])
     return name, masked(text), masked(trace)
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception's message, as it is."""
+    try:
+        return str(error)
+    except ANYTHING as wrong:
+        return f"(message unavailable: its __str__ raised {type(wrong).__name__})"
 
 
 def below_ours(trace: TracebackType | None) -> TracebackType | None:
@@ -86,13 +91,7 @@ def may_be_cudas(error: BaseException) -> bool:
 
 def spoilt_cuda(error: BaseException) -> str:
     """Explain an exception after which CUDA is unusable in this process, with its GPUs; "" for any other."""
-    if not may_be_cudas(error):
-        return ""
-    try:
-        said = str(error)
-    except Exception:  # a user's class may raise anything
-        return ""
-    if not any(word in said for word in _SPOILING):
+    if not (may_be_cudas(error) and any(word in text_of(error) for word in _SPOILING)):
         return ""
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = "" if seen is None else f" (CUDA_VISIBLE_DEVICES={seen})"

@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import (
     ANYTHING,
-    describe_error,
     failure_of,
     load_error,
     may_be_cudas,
     pickle_error,
     spoilt_cuda,
+    text_of,
 )
 from espnet3.parallel.engine.inside import THREAD
 from espnet3.parallel.engine.seeding import seeded, turn
@@ -184,15 +184,11 @@ def run_items(
     # `outer` is not None: this call is made from within an item
     THREAD.values, THREAD.loop = block.values if outer is None else outer, loop
     try:
-        if policy.seed is None and policy.item_timeout is None:
+        limit, report = policy.item_timeout, THREAD.report
+        watch = nullcontext() if limit is None or report is None else Watch(loop, limit, report, outer)
+        # the turn first: waiting for it does not make an item late
+        with turn(policy.seed), seeded(policy.seed) as loop.seed_for, watch:
             loop.run()
-        else:
-            limit, report, watch = policy.item_timeout, THREAD.report, None
-            if limit is not None and report is not None:
-                watch = Watch(loop, limit, report, outer)
-            # the turn first: waiting for it does not make an item late
-            with turn(policy.seed), seeded(policy.seed) as loop.seed_for, watch or nullcontext():
-                loop.run()
     finally:
         THREAD.values, THREAD.loop = outer, outer_loop
     block.seconds, block.cpu = time.perf_counter() - begin, time.process_time() - cpu
@@ -447,7 +443,7 @@ def is_too_large(error: BaseException, policy: Policy) -> bool:
         return False
     if isinstance(error, MemoryError) or _NO_MEMORY & {kind.__name__ for kind in type(error).__mro__}:
         return True
-    return may_be_cudas(error) and any(word in describe_error(error)[1] for word in _WORDS)
+    return may_be_cudas(error) and any(word in text_of(error) for word in _WORDS)
 
 
 def give_memory_back(error: BaseException) -> None:

@@ -13,7 +13,6 @@ import io
 import os
 import re
 import sys
-import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +31,6 @@ from espnet3.parallel.messages import brief
 
 _tokens: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _home: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
 _GENERIC = {"registry", "dispatch", "register", "__wrapped__"}  # attributes of a `functools.singledispatch`
 _looked_for: dict[str, tuple[Any, bool]] = {}  # modules by name, and whether an import leads to them
 
@@ -240,12 +238,11 @@ def _with_slots(cls: type, args: Any) -> Any:
 
 
 def _token_of(cls: type) -> str:
-    with _lock:
-        token = _tokens.get(cls)
-        if token is None:
-            token = _tokens[cls] = uuid.uuid4().hex
-            _home[token] = cls
-        return token
+    token = _tokens.get(cls)
+    if token is None:  # two threads may each give it one: both lead home
+        token = _tokens[cls] = uuid.uuid4().hex
+        _home[token] = cls
+    return token
 
 
 def _arrive(token: str, make: Callable[..., type], args: tuple[Any, ...], name: str, in_main: bool) -> type:

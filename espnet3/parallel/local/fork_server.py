@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -192,12 +191,6 @@ def _null_if_closed(fd: int) -> int | None:
 def boot_of(env: Mapping[str, str], **more: Any) -> dict[str, Any]:
     """Return what a new worker is told first."""
     return {"surroundings": surroundings(), "env": env, **more}
-
-
-def send_boot(sock: socket.socket, boot: Mapping[str, Any]) -> None:
-    """Send a new worker what it needs to start; the first thing on its socket."""
-    blob = pickle.dumps(boot)
-    sock.sendall(SIZE.pack(len(blob)) + blob)
 
 
 # --- a program's first run -------------------------------------------------------------------------

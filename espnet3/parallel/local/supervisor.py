@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import selectors
 import socket
 import threading
@@ -22,8 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from espnet3.parallel.local.fork_server import ForkServer, send_boot
-from espnet3.parallel.local.forking import kill_group
+from espnet3.parallel.local.fork_server import ForkServer
+from espnet3.parallel.local.forking import SIZE, kill_group
 from espnet3.parallel.local.memory_limit import MemoryWatch
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ProcessEnd
@@ -232,7 +233,8 @@ class Supervisor:
 
         try:
             self.server.fork(theirs.fileno(), on_pid, lambda pid, status: self._on_exit(worker, pid, status))
-            send_boot(ours, worker.boot)
+            blob = pickle.dumps(worker.boot)
+            ours.sendall(SIZE.pack(len(blob)) + blob)
         except OSError:  # the server is gone, which its socket says too
             ours.close()
             return

@@ -14,6 +14,7 @@ This is the driver's side; the server's is `forking`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -92,6 +93,7 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         self.sock = ours
         fd = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
+        env = {**_MALLOC, **_ONE_THREAD, **os.environ}
         code = (
             f"import sys; sys.path[:] = {search_path()!r}\n"
             "from espnet3.parallel.local.forking import serve\n"
@@ -107,10 +109,16 @@ class ForkServer:
                 stderr=stderr,
                 pass_fds=[fd],
                 start_new_session=True,  # the terminal's Ctrl-C is the driver's business
-                env={**_MALLOC, **_ONE_THREAD, **os.environ},
+                env=env,
             )
-        except (FileNotFoundError, PermissionError, TypeError) as error:
+        except (OSError, TypeError) as error:
+            number = getattr(error, "errno", None)
+            if number in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+                raise
             why = f"sys.executable = {sys.executable!r} must be the path of a Python interpreter that can be run"
+            if number == errno.E2BIG:
+                size, name = max((len(os.fsencode(f"{name}={env[name]}")) + 1, name) for name in env)
+                why = f"the variable {name} takes {size:,} bytes, and Linux takes 131,072 of one: use a file for it"
             raise ConfigError(f"workers cannot be started ({error}): {why}") from error
         finally:
             theirs.close()

@@ -330,9 +330,7 @@ class Pool:
 
     def wake(self) -> None:
         """Have every run look for slots and for new work now; from any thread."""
-        with self.lock:
-            claims = list(self.claims)
-        for claim in claims:
+        for claim in list(self.claims):
             claim.wake()
 
     def descriptors(self) -> list[int]:
@@ -344,11 +342,15 @@ class Pool:
         """Close the door and every idle slot; pilots end when their channel does."""
         if os.getpid() != self._pid:  # at the end of a forked child: all of it is its parent's
             return
-        with self.lock:
+        held = self.lock.acquire(timeout=1.0)  # Ctrl-C in an earlier close may have left it held
+        try:
             self.closed = True
             for slot in self.idle:
                 slot.channel.close()
             self.idle.clear()
+        finally:
+            if held:
+                self.lock.release()
         self.wake()  # a run that goes on notices at once
         self._door.close()
         if self._folder is not None:

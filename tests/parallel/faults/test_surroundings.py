@@ -220,6 +220,9 @@ if __name__ == "__main__":
     python, sys.executable = sys.executable, "/no/such/python"
     assert "sys.executable = '/no/such/python'" in refused()
     sys.executable = python
+    os.environ["LARGE_ONE"] = 131073 * "x"
+    assert "LARGE_ONE takes 131,084 bytes" in refused()
+    del os.environ["LARGE_ONE"]
     for closed in (0, 1):
         os.close(closed)
     sys.stdout = None
@@ -228,5 +231,5 @@ if __name__ == "__main__":
 
 
 def test_a_process_that_cannot_be_started_as_it_is(folder: Path) -> None:
-    """A wrong interpreter is named; closed standard streams are no obstacle."""
+    """A wrong interpreter and a variable that is too long are named; closed standard streams are no obstacle."""
     ran(RUN + STARTS, folder)

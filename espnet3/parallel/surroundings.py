@@ -25,23 +25,8 @@ class Part(NamedTuple):
 
 
 def search_path() -> list[str]:
-    """Return `sys.path` for another process: relative entries spelled out, and without those that Python skips.
-
-    It skips entries that are not text, and a relative entry where the working directory is deleted.
-    """
-    here = working_folder()
-    entries = [entry for entry in sys.path if isinstance(entry, str)]
-    return [
-        os.path.normpath(os.path.join(here or "", entry)) for entry in entries if here or os.path.isabs(entry)
-    ]
-
-
-def working_folder() -> str | None:
-    """Return the working directory; None where it has been deleted."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return None
+    """Return `sys.path` for another process, relative entries spelled out."""
+    return [os.path.abspath(entry) for entry in sys.path]
 
 
 def _set_all(words: list[str], now: list[str]) -> None:
@@ -110,8 +95,7 @@ def _set_filters(filters: list[Any]) -> None:
 PARTS = {
     "variables": Part(lambda: dict(os.environ), os.environ.update, anywhere=False),
     "search path": Part(search_path, lambda path: _set_all(sys.path, path), anywhere=False),
-    # a deleted one has no name, and this process is in it already
-    "working folder": Part(working_folder, lambda name: os.chdir(name) if name else None, anywhere=False),
+    "working folder": Part(os.getcwd, os.chdir, anywhere=False),
     "limits": Part(_limits, _set_limits, anywhere=False),
     "processors": Part(
         lambda: sorted(os.sched_getaffinity(0)),

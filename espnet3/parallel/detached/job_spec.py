@@ -27,7 +27,7 @@ from espnet3.parallel.messages import masked
 from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.records import Policy
 from espnet3.parallel.runner.hooks import folder_entries
-from espnet3.parallel.surroundings import give, portable, search_path, working_folder
+from espnet3.parallel.surroundings import give, portable, search_path
 
 SCHEMA = 1
 CHECKED = "checked: "  # begins the line on standard error that holds, as JSON, why `worker --check` failed
@@ -248,11 +248,7 @@ class Surroundings:
 
 def record(names: Sequence[str], env: str, options: Mapping[str, Any]) -> Surroundings:
     """Describe this process's surroundings, for jobs of a block."""
-    here = working_folder()
-    if here is None:
-        raise ConfigError(
-            "the working directory has been deleted, and jobs start in it: change to one that exists (os.chdir, or cd)"
-        )
+    here = os.getcwd()
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise ConfigError(

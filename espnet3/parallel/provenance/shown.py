@@ -25,7 +25,6 @@ from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.messages import brief, masked
 from espnet3.parallel.provenance.content import as_containers, attributes_of
 from espnet3.parallel.provenance.modules import module_of
-from espnet3.parallel.surroundings import working_folder
 
 _ENV = re.compile(r"oc\.env:\s*([^,}\s]+)")
 _LEAST_SECRET = 4  # characters: a shorter value of a variable is not looked for in other values
@@ -96,7 +95,7 @@ def origin(code: str | None = None) -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "command": masked(sys.argv),
-        "cwd": working_folder(),
+        "cwd": os.getcwd(),
         "python": platform.python_version(),
         "versions": versions(_PACKAGES),
         "git": _git_state(os.path.dirname(code) if code else None),

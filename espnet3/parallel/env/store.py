@@ -292,24 +292,15 @@ def forget_worker(worker: object) -> None:
         del os.environ[_NAME]
 
 
-class _Here:
-    lock = threading.Lock()
-    count = 0
-
-
 @contextmanager
 def named_here() -> Iterator[None]:
     """Have the variable name this process for a block of code, unless it names a worker already."""
-    with _Here.lock:
-        mine = _Here.count > 0 or _NAME not in os.environ
-        if mine:
-            os.environ[_NAME] = f"driver-{os.getpid()}"
-            _Here.count += 1
+    if _NAME in os.environ:
+        yield
+        return
+    name = f"driver-{os.getpid()}"
+    name_worker(name)
     try:
         yield
     finally:
-        with _Here.lock:
-            if mine:
-                _Here.count -= 1
-            if mine and not _Here.count:
-                os.environ.pop(_NAME, None)
+        forget_worker(name)

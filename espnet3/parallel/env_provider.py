@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from functools import cached_property
-from types import CodeType, FunctionType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from espnet3.parallel.checks import own_attribute
@@ -73,9 +72,8 @@ class EnvironmentProvider(metaclass=_Making):
         super().__setattr__(name, value)
         if self._espnet3_held is None:
             return
-        # of the caller its code alone, and no variable for a frame: that would keep the locals of all callers
-        code = inspect.currentframe().f_back.f_code  # type: ignore[union-attr]  # there is one
-        if not _is_its_own(type(self), code, value):
+        caller = inspect.currentframe().f_back  # type: ignore[union-attr]  # there is one
+        if not _is_its_own(self, caller, value):
             super().__setattr__("_espnet3_set", self._espnet3_set | {name})
 
     if not TYPE_CHECKING:  # for which any name would be known
@@ -183,27 +181,12 @@ def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
     return {**carried.pop("now"), **carried} if code.co_filename == __file__ else carried
 
 
-def _is_its_own(cls: type, code: CodeType, value: Any) -> bool:
-    members = (each for base in cls.__mro__ for each in vars(base).items())
-    for name, method in ((name, method) for name, member in members for method in _functions(member)):
-        if _is_within(code, method):
-            given = method.co_argcount + method.co_kwonlyargcount > 1 or method.co_flags & _MORE
-            return name in _MAKING or not (given or is_data(value))
-    return False
-
-
-def _functions(member: Any) -> list[CodeType]:
-    found = [member]
-    if isinstance(member, property):
-        found = [member.fget, member.fset]
-    elif isinstance(member, cached_property):
-        found = [member.func]
-    unwrapped = [inspect.unwrap(one) for one in found if isinstance(one, FunctionType)]
-    return [one.__code__ for one in unwrapped if isinstance(one, FunctionType)]
-
-
-def _is_within(code: CodeType, outer: CodeType) -> bool:
-    return code is outer or any(_is_within(code, one) for one in outer.co_consts if isinstance(one, CodeType))
+def _is_its_own(provider: Any, caller: FrameType | None, value: Any) -> bool:
+    if caller is None or caller.f_locals.get("self") is not provider:
+        return False
+    code = caller.f_code
+    given = code.co_argcount + code.co_kwonlyargcount > 1 or code.co_flags & _MORE
+    return code.co_name in _MAKING or not (given or is_data(value))
 
 
 def worker_setup_of(provider: Any) -> Callable[[], dict[str, Any]]:

@@ -28,7 +28,6 @@ parallel_config: ParallelConfig | DictConfig | None = None
 _parsed: tuple[Any, ParallelConfig] = (None, ParallelConfig())  # of the block above
 _open_clients: list[tuple[int | None, Any]] = []  # with the thread that opened it
 _mine: ContextVar[tuple[Any, ...]] = ContextVar("espnet3_open_clients", default=())
-_lock = threading.Lock()
 
 
 def __getattr__(name: str) -> Any:
@@ -125,21 +124,6 @@ def build_local_gpu_cluster(n_workers: int, options: Mapping[str, Any] | None = 
 make_local_gpu_cluster = build_local_gpu_cluster
 
 
-class _WithBlock(AbstractContextManager["EnvClient"]):
-    def __init__(self, opened: AbstractContextManager[EnvClient]) -> None:
-        self._opened = opened
-
-    @explained
-    def __enter__(self) -> EnvClient:
-        return self._opened.__enter__()
-
-    def __exit__(self, *error: Any) -> bool | None:
-        return self._opened.__exit__(*error)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"no {name!r} before the block: with get_client(...) as client: client.{name}")
-
-
 def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> AbstractContextManager[EnvClient]:
     """Open a client for a `with` block; its `map` and `submit` inject the worker env.
 
@@ -151,17 +135,16 @@ def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> AbstractC
         config: As for `set_parallel`; None takes the registered one.
         setup_fn: Builds the env, a dict, once per worker process, on first use.
     """
-    return _WithBlock(_opened(config, setup_fn))
+    return contextmanager(explained_items)(_opened(config, setup_fn))
 
 
-@contextmanager
 def _opened(config: Any, setup_fn: SetupFn | None) -> Iterator[EnvClient]:
     from espnet3.parallel.env.store import check_setup
-    from espnet3.parallel.runner.execute import owned_client
+    from espnet3.parallel.runner.execute import start_client
 
     parsed = active_config() if config is None else ParallelConfig.parse(config)
     check_setup(setup_fn)
-    with owned_client(parsed, default=True) as client, client:
+    with start_client(parsed, default=True) as client:
         if setup_fn is not None:
             from espnet3.parallel.clusters.client import LazyEnvPlugin
             from espnet3.parallel.pilots.dask.pools import register
@@ -170,22 +153,19 @@ def _opened(config: Any, setup_fn: SetupFn | None) -> Iterator[EnvClient]:
             register(client, plugin, "env")
             client.espnet3_env = plugin
         entry = (threading.get_ident(), client)
-        with _lock:
-            _open_clients.append(entry)
+        _open_clients.append(entry)
         _mine.set((*_mine.get(), client))
         try:
             yield client
         finally:
             _mine.set(tuple(c for c in _mine.get() if c is not client))
-            with _lock:
-                _open_clients.remove(entry)
+            _open_clients.remove(entry)
 
 
 def active_client(client: Any = None) -> Any:
     """Return `client`, else the open client of `get_client` for this call, else None.
 
-    It is the innermost one of this thread (or asyncio task), else of the main thread, else of the only thread with any;
-    an item uses only its own.
+    It is the innermost one of this thread (or asyncio task), else of the main thread; an item uses only its own.
     """
     if client is not None:
         if not hasattr(client, "scheduler_info"):
@@ -193,16 +173,11 @@ def active_client(client: Any = None) -> Any:
                 f"client must be a Dask client, not {client!r:.100}; pass further arguments of the function by name"
             )
         return client
-    with _lock:
-        opened = list(_open_clients)
-    for mine in reversed(_mine.get()):  # a block may have ended in another context
-        if any(mine is each for _, each in opened):
-            return mine
-    threads = {thread for thread, _ in opened}
-    main = threading.main_thread().ident
-    if inside_item() or not (main in threads or len(threads) == 1):
-        return None
-    return [each for thread, each in opened if thread == main or main not in threads][-1]
+    opened, main = list(_open_clients), threading.main_thread().ident
+    # a block may have ended in another context
+    mine = [each for each in _mine.get() if any(each is one for _, one in opened)]
+    of_main = [] if inside_item() else [each for thread, each in opened if thread == main]
+    return (mine or of_main or [None])[-1]
 
 
 def before_loading(

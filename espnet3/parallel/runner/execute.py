@@ -50,8 +50,8 @@ def runs_here(config: ParallelConfig) -> bool:
 def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
     """Start the cluster of a configuration and connect to it; `default` as for `EnvClient`.
 
-    The fork server of local workers is started first: it imports `distributed` while this
-    process does the same.
+    An error in its `with` block kills its workers. The fork server of local workers is started first: it imports
+    `distributed` while this process does the same.
     """
     refuse_in_import()
     if not installed("distributed"):
@@ -70,26 +70,6 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
         if server is not None:
             server.close()
         raise
-
-
-@contextmanager
-def owned_client(config: ParallelConfig, *, default: bool = False) -> Iterator[EnvClient]:
-    """Open a client for a block of code; an error kills its workers."""
-    client = start_client(config, default=default)
-    from espnet3.parallel.clusters.client import abort  # here: at the program's end nothing can be imported
-
-    try:
-        yield client
-    except BaseException:
-        abort(client)
-        raise
-    finally:
-        client.close()
-
-
-def config_of(client: Any, config: ParallelConfig) -> ParallelConfig:
-    """Return the configuration of a client of ours; for any other client, the registered one."""
-    return getattr(client, "espnet3_config", config)
 
 
 def outcomes(
@@ -111,7 +91,7 @@ def outcomes(
     be killed (a shard's with a time limit).
     """
     tally = tally if tally is not None else Tally()
-    config = config_of(client, config)
+    config = getattr(client, "espnet3_config", config)  # of a client of ours
     if spec.setup_timeout is None:
         spec = replace(spec, setup_timeout=config.setup_timeout)
     killable = killable or spec.policy.item_timeout is not None
@@ -137,7 +117,7 @@ def outcomes(
         yield from _on_own_workers(spec, work, config, may_take, tally)
         return
     shared = client is not None
-    with nullcontext(client) if shared else owned_client(config) as opened:
+    with nullcontext(client) if shared else start_client(config) as opened:
         from espnet3.parallel.clusters.client import dashboard_of
         from espnet3.parallel.pilots.dask.pools import ClientSlots
         from espnet3.parallel.pilots.driver import PilotRun

@@ -43,7 +43,7 @@ from espnet3.parallel.local.workers import on_own_workers, wanted_by
 from espnet3.parallel.pilots.driver import PilotRun  # here: a program may fork while a thread would import it
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import ItemFailure, NoItem, Policy, place_of
-from espnet3.parallel.runner.execute import owned_client
+from espnet3.parallel.runner.execute import start_client
 
 _LINGER = 0.02  # seconds after its last call for which a run waits for the next one
 
@@ -182,7 +182,7 @@ class _Host:
         self._client: Any = None
         if not without_dask(config):
             # here: what is wrong with it is an error of the call
-            self._client = self._open.enter_context(owned_client(config))
+            self._client = self._open.enter_context(start_client(config))
         self._thread = threading.Thread(
             target=self._serve, args=(before,), name="parallel-submit", daemon=True
         )

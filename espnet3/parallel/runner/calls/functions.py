@@ -17,7 +17,7 @@ from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import SetupFn, check_setup, named_here
 from espnet3.parallel.errors import SignatureError, add_note
 from espnet3.parallel.pilots.protocol import RunSpec
-from espnet3.parallel.runner.execute import build_here, config_of, outcomes, runs_here
+from espnet3.parallel.runner.execute import build_here, outcomes, runs_here
 
 # chunks (at most 8 MB each) that an ordered parallel_for holds back behind a slow one
 _MAX_BUFFERED = 32
@@ -84,7 +84,8 @@ def submit(
     if client is not None:
         from espnet3.parallel.runner.calls.background import submit_to_client
 
-        return submit_to_client(client, func, args, kwargs, setup_fn, config_of(client, config).setup_timeout)
+        timeout = getattr(client, "espnet3_config", config).setup_timeout  # of a client of ours
+        return submit_to_client(client, func, args, kwargs, setup_fn, timeout)
     if runs_here(config):
         with named_here():
             return _done_here(func, args, config, setup_fn, kwargs)

@@ -13,8 +13,8 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.engine.lines import LineStream
@@ -41,20 +41,17 @@ _STOPS = (KeyboardInterrupt, ItemError, TooManyFailuresError, NoWorkersError)
 class Report:
     """Counts the outcomes of one session of a run, shows them, and stops a hopeless run.
 
-    A thread looks at the run once a second: while workers start or models load, no item ends. `in_shards`:
-    the runner writes files of its own, and whole shards are kept.
+    A thread looks at the run once a second: while workers start or models load, no item ends.
     """
 
-    def __init__(self, runner: Any, total: int, folder: Path | None, in_shards: bool) -> None:
+    def __init__(self, run: Any) -> None:  # `run.Run`
         self.tally = Tally()  # of the workers, updated by the launcher
         self.retries = 0
-        self._name = printable(type(runner).__name__)
-        self._total = total
-        self._show: bool = runner.progress
-        self._limit: float | None = runner.max_failures
-        self._folder = folder
-        self._in_shards = in_shards
-        self._nones = _NoneWatch(self._name, 0 if in_shards else total)
+        self._run = run
+        self._name = printable(type(run.runner).__name__)
+        self._total = len(run.items)
+        self._show: bool = run.runner.progress
+        self._nones = _NoneWatch(self._name, 0 if run.writes else self._total)
         self._done = self._failed = self._kept = self._kept_failed = 0
         self._kinds: dict[str, tuple[int, ItemFailure]] = {}
         self._begin = time.perf_counter()
@@ -65,7 +62,7 @@ class Report:
         if not self._show:
             return
         if _is_terminal() or _in_notebook():
-            self._bar = _Bar(self._name, total)
+            self._bar = _Bar(self._name, self._total)
             self._draw()
         self._thread = threading.Thread(target=self._look, name="progress", daemon=True)
         self._thread.start()
@@ -130,7 +127,7 @@ class Report:
             say(line)
 
     def _check(self) -> None:
-        limit, failed = self._limit, self._failed + self._kept_failed
+        limit, failed = self._run.runner.max_failures, self._failed + self._kept_failed
         if limit is None or failed <= (limit * self._total if 0 < limit < 1 else limit):
             return
         message = f"{failed} of {self._total} items failed, and max_failures is {limit:g}"
@@ -145,20 +142,20 @@ class Report:
         raise TooManyFailuresError(message, self._kinds)
 
     def _last_words(self, error: BaseException) -> str:
-        done, total = self._done, self._total
-        if self._folder is None:
+        done, total, folder = self._done, self._total, self._run.folder
+        if folder is None:
             return (
                 f"stopped with {done:,} of {total:,} items done, and nothing is kept: the same call starts from the "
                 "beginning. With an output_dir it would go on where it stopped"
             )
-        where = f", which are kept in {self._folder}" if done else f" in {self._folder}"
+        where = f", which are kept in {folder}" if done else f" in {folder}"
         kept = f"stopped with {done:,} of {total:,} items done{where}"
         if isinstance(error, TooManyFailuresError):
             return (
                 f"{kept}: the same call stops again; a higher max_failures lets it go on with the {total - done:,} "
                 "left, and retry_failed=True runs the failed items again"
             )
-        again = " (shards that were not finished start over)" if self._in_shards else ""
+        again = " (shards that were not finished start over)" if self._run.writes else ""
         failed = ", the failed item among them" if isinstance(error, ItemError) else ""
         return f"{kept}: the same call goes on with the {total - done:,} left{failed}{again}"
 
@@ -366,13 +363,9 @@ def say(line: str) -> None:
 
 
 def _print(line: str) -> None:
-    if sys.stderr is None:  # as under pythonw; print would take standard output
-        return
-    try:
-        # a replaced stream may have no flush
-        print(printable(line), file=sys.stderr, flush=hasattr(sys.stderr, "flush"))
-    except (OSError, ValueError):  # it is closed, or its reader has gone
-        pass
+    with suppress(AttributeError, OSError, ValueError):  # there is none, it is closed, or its reader has gone
+        sys.stderr.write(f"{printable(line)}\n")
+        sys.stderr.flush()
 
 
 def _show(table: str, lines: list[str]) -> None:

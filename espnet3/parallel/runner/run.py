@@ -162,7 +162,7 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
         policy=run.policy,
         setup_timeout=runner.setup_timeout,
     )
-    report = Report(runner, len(run.items), run.folder, run.writes)
+    report = Report(run)
     launch = partial(
         outcomes,
         client=client,

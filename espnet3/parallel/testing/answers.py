@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
-from espnet3.parallel.parallel import get_client, registered_meanwhile
+from espnet3.parallel.parallel import registered_meanwhile
 from espnet3.parallel.records import ItemFailure
 
 _ROUNDING = 1e-3  # a difference below this share of the largest number is taken for one of rounding
@@ -46,13 +46,12 @@ def same_answer(
         AssertionError: Names the first index whose result differs, both results, where, and the likely reason.
     """
     items = list(indices)
-    trials = _Trials(runner)
-    ways = _ways(trials, items, n_workers, batch_sizes, detached)
+    ways = _ways(runner, items, n_workers, batch_sizes, detached)
     where, reference, _ = next(ways)
     for here, results, batched in ways:
         for at, (one, other) in enumerate(zip(reference, results, strict=True)):
             if not equal(one, other):
-                reason = _why(trials, items, at, one, other, reference if batched else None)
+                reason = _why(runner, items, at, one, other, reference if batched else None)
                 raise AssertionError(
                     f"item {items[at]!r} differs: {one!r:.300} with {where}, {other!r:.300} with {here}; {reason}"
                 )
@@ -60,68 +59,62 @@ def same_answer(
 
 
 def _ways(
-    trials: _Trials,
+    runner: Any,
     items: list[Any],
     n_workers: Sequence[int],
     batch_sizes: Sequence[int | None],
     detached: bool,
 ) -> Iterator[tuple[str, list[Any], bool]]:
-    first, has_batches = True, type(trials.runner).batch_forward is not BaseRunner.batch_forward
+    first, has_batches = True, type(runner).batch_forward is not BaseRunner.batch_forward
     for n in n_workers:
         for size in batch_sizes:
             here = f"{n} worker{'s' if n > 1 else ''}, batch_size={size}"
             batched = size is not None and has_batches
-            yield here, trials.run(items, n, size), batched
+            yield here, _run(runner, items, n, size), batched
             if first:
-                yield f"{here}, again", trials.run(items, n, size), batched
-                yield f"{here}, backwards", trials.run(items[::-1], n, size)[::-1], batched
+                yield f"{here}, again", _run(runner, items, n, size), batched
+                yield f"{here}, backwards", _run(runner, items[::-1], n, size)[::-1], batched
             first = False
     if detached:
-        yield "detached jobs", trials.detached(items), False
+        yield "detached jobs", _detached(runner, items), False
 
 
 # --- the ways of running ---
 
 
-class _Trials:
-    def __init__(self, runner: Any) -> None:
-        self.runner = runner
+def _run(
+    runner: Any, items: list[Any], n_workers: int = 1, batch_size: int | None = None, **changes: Any
+) -> list[Any]:
+    block = {"env": "local", "n_workers": n_workers}
+    with _changed(runner, batch_size=batch_size, **changes) as folder, registered_meanwhile(block):
+        if runner.output_dir is not None:
+            runner.output_dir = folder
+        # that batches are not used is meant here
+        warnings.filterwarnings("ignore", ".*batch_forward", UserWarning)
+        return list(runner(items))
 
-    def run(
-        self, items: list[Any], n_workers: int = 1, batch_size: int | None = None, **changes: Any
-    ) -> list[Any]:
-        alone = type(self.runner).forward is not BaseRunner.forward
-        with self._changed(batch_size=batch_size or (None if alone else 1), **changes) as folder:
-            if self.runner.output_dir is not None:
-                self.runner.output_dir = folder
-            # that batches are not used is meant here
-            warnings.filterwarnings("ignore", ".*batch_forward", UserWarning)
-            if n_workers > 1:
-                with get_client({"env": "local", "n_workers": n_workers}):
-                    return list(self.runner(items))
-            with registered_meanwhile(None):
-                return list(self.runner(items))
 
-    def detached(self, items: list[Any]) -> list[Any]:
-        block = {"env": "local", "n_workers": _SHARDS, "detached": {"shards": _SHARDS}}
-        with self._changed(async_mode=True) as folder, registered_meanwhile(block):
-            self.runner.output_dir, self.runner.async_specs_dir = folder / "run", folder / "specs"
-            run = self.runner(items)
-            try:
-                run.wait()
-                return list(run.merge())
-            finally:
-                run.cancel()
-
-    @contextmanager
-    def _changed(self, **changes: Any) -> Iterator[Path]:
-        before = dict(vars(self.runner))
-        vars(self.runner).update(changes, progress=False)
+def _detached(runner: Any, items: list[Any]) -> list[Any]:
+    block = {"env": "local", "n_workers": _SHARDS, "detached": {"shards": _SHARDS}}
+    with _changed(runner, async_mode=True) as folder, registered_meanwhile(block):
+        runner.output_dir, runner.async_specs_dir = folder / "run", folder / "specs"
+        run = runner(items)
         try:
-            with TemporaryDirectory(prefix="espnet3-same-answer-") as folder, warnings.catch_warnings():
-                yield Path(folder)
+            run.wait()
+            return list(run.merge())
         finally:
-            vars(self.runner).update(before)
+            run.cancel()
+
+
+@contextmanager
+def _changed(runner: Any, **changes: Any) -> Iterator[Path]:
+    before = dict(vars(runner))
+    vars(runner).update(changes, progress=False)
+    try:
+        with TemporaryDirectory(prefix="espnet3-same-answer-") as folder, warnings.catch_warnings():
+            yield Path(folder)
+    finally:
+        vars(runner).update(before)
 
 
 # --- comparisons and reasons ---
@@ -152,23 +145,23 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def _why(
-    trials: _Trials, items: list[Any], at: int, one: Any, other: Any, unbatched: list[Any] | None = None
+    runner: Any, items: list[Any], at: int, one: Any, other: Any, unbatched: list[Any] | None = None
 ) -> str:
     item = items[at]
-    (alone,), (again,) = trials.run([item]), trials.run([item])
+    (alone,), (again,) = _run(runner, [item]), _run(runner, [item])
     if not equal(alone, again):
-        return _draws(trials, item)
+        return _draws(runner, item)
     return (
-        _keeps_state(trials, items, at, alone)
-        or (unbatched is not None and _batches(trials, item, one, other, unbatched))
+        _keeps_state(runner, items, at, alone)
+        or (unbatched is not None and _batches(runner, item, one, other, unbatched))
         or _process(one, other)
     )
 
 
-def _draws(trials: _Trials, item: Any) -> str:
+def _draws(runner: Any, item: Any) -> str:
     alone = f"two runs of item {item!r} alone, each in a fresh env, differ as well"
-    if trials.runner.seed is None:
-        (one,), (other,) = (trials.run([item], seed=_SEED) for _ in range(2))
+    if runner.seed is None:
+        (one,), (other,) = (_run(runner, [item], seed=_SEED) for _ in range(2))
         if equal(one, other):
             return f"it draws random numbers: {alone}, and agree with seed=0. Give the runner a seed"
     return (
@@ -178,7 +171,7 @@ def _draws(trials: _Trials, item: Any) -> str:
     )
 
 
-def _keeps_state(trials: _Trials, items: list[Any], at: int, alone: Any) -> str:
+def _keeps_state(runner: Any, items: list[Any], at: int, alone: Any) -> str:
     item = items[at]
     advice = (
         "What the env holds (a model, a decoder, a generator, a counter) must be as new for each item: reset it at the "
@@ -186,7 +179,7 @@ def _keeps_state(trials: _Trials, items: list[Any], at: int, alone: Any) -> str:
     )
     tried = [([item], "in the same env"), (items[:at], "before it"), (items[:at:-1], "behind it, backwards")]
     for others, order in tried:
-        after = trials.run([*others, item])[-1]
+        after = _run(runner, [*others, item])[-1]
         if not equal(alone, after):
             return (
                 f"state is kept between items: item {item!r} gives {alone!r:.200} alone and {after!r:.200} after "
@@ -195,12 +188,12 @@ def _keeps_state(trials: _Trials, items: list[Any], at: int, alone: Any) -> str:
     return ""
 
 
-def _batches(trials: _Trials, item: Any, one: Any, other: Any, unbatched: list[Any]) -> str:
+def _batches(runner: Any, item: Any, one: Any, other: Any, unbatched: list[Any]) -> str:
     if any(equal(other, each) for each in unbatched):
         return "batch_forward returns results in another order: this is another item's"
     if rounding := _rounding(one, other):
         return f"{rounding}, which batches of another shape bring: compare with a tolerance"
-    if not equal(one, trials.run([item], batch_size=1)[0]):
+    if not equal(one, _run(runner, [item], batch_size=1)[0]):
         return "batch_forward does not do what forward does: they differ for a batch of this item alone"
     return (
         "the items of a batch change each other: alone in a batch it is the same. Look at padding that is not masked, "

@@ -109,12 +109,10 @@ class BackendContract:
 
     Attributes:
         config: The `parallel` block, with two workers that start.
-        survives_crashes: Whether a worker process that dies is replaced.
         start_seconds: Set by the suite: seconds from the call to the first result.
     """
 
     config: ClassVar[Mapping[str, Any]]
-    survives_crashes: ClassVar[bool] = True
     start_seconds: ClassVar[float] = 0.0
     _espnet3_stack: ClassVar[ExitStack]
     _espnet3_client: ClassVar[Any]
@@ -230,8 +228,6 @@ class BackendContract:
 
     def test_an_item_that_kills_its_worker_is_named(self) -> None:
         """The others keep their results, and the worker process is replaced."""
-        if not self.survives_crashes:
-            return
         results = run(_crash, range(20), on_error="record", progress=False)
         assert results[7].cause == "poison"
         assert [r for at, r in enumerate(results) if at != 7] == [n for n in range(20) if n != 7]

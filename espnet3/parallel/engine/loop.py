@@ -454,8 +454,10 @@ def give_memory_back(error: BaseException) -> None:
         torch.cuda.empty_cache()
 
 
-def to_lines(block: Block, positions: Sequence[int], items: Sequence[Any], policy: Policy) -> None:
-    """Put a line in the place of each result of a block, and sum up its times; failures stay as they are.
+def to_lines(
+    block: Block, positions: Sequence[int], items: Sequence[Any], policy: Policy, place: int = 0
+) -> None:
+    """Put a line in the place of each result of a block, and sum up its times from `place`; failures stay as they are.
 
     A result that JSON cannot hold is a failure of its item, with the cause "result"; trying again
     would give another one like it.
@@ -463,7 +465,7 @@ def to_lines(block: Block, positions: Sequence[int], items: Sequence[Any], polic
     from espnet3.parallel.ledger.lines import encode_line  # 20 ms that a first result need not wait for
     from espnet3.parallel.timing.recorder import ItemTimes
 
-    block.times = ItemTimes.of_steps(block.steps)
+    block.times = ItemTimes.of_steps(block.steps, place)
     failed = set(block.failed)
     for k, value in enumerate(block.values):
         if k in failed:

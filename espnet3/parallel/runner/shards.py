@@ -29,12 +29,11 @@ from espnet3.parallel.engine.exceptions import (
     pickle_error,
     recorded_error,
 )
-from espnet3.parallel.engine.loop import Block, Call, run_items
+from espnet3.parallel.engine.loop import Block, Call, run_items, to_lines
 from espnet3.parallel.engine.seeding import turn
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly, writing
-from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.ledger.split import FAILED
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
 from espnet3.parallel.runner.hooks import Hooks, ShardWriters, folder_entries
@@ -83,18 +82,14 @@ class Shard:
 
 
 @dataclass(slots=True)
-class ShardResult:
-    """The outcomes of a shard."""
+class ShardResult(Block):
+    """The outcomes of a shard: a line for the run folder, or an `ItemFailure`, for each item.
 
-    values: list[Any]  # one per item: its line for the run folder, or its `ItemFailure`
-    failed: list[int]  # positions of the failures
-    retries: int = 0  # times an item was tried again
-    # the failure that stopped the shard; its cause is "runner" for a mistake in the runner's code
-    stop: ItemFailure | None = None
-    error: bytes | None = None  # its exception, pickled, if possible
-    halved: int = 0  # times a batch was halved because it did not fit into memory
-    seconds: float = 0.0  # time spent on the shard and its hooks
-    times: ItemTimes = field(default_factory=ItemTimes)  # times of its items
+    The cause of `stop` is "runner" for a mistake in the runner's code.
+    """
+
+    raised: bytes | None = None  # the exception that stopped the shard, pickled, if possible
+    times: ItemTimes = field(default_factory=ItemTimes)
 
 
 def cut(n: int, shards: int, cost: Sequence[float] | None, align: int) -> list[int]:
@@ -121,15 +116,6 @@ def shards_of(
     return shards
 
 
-def make_shard_function(hooks: Hooks, policy: Policy, keep_values: bool) -> Callable[..., ShardResult]:
-    """Return the function by which a driver's worker runs a shard in its env, with the mark in the shard's folder."""
-
-    def of_a_driver(shard: Shard, **env: Any) -> ShardResult:
-        return run_shard(shard, env, hooks, policy, keep_values, _marker(shard))
-
-    return of_a_driver
-
-
 def run_shard(
     shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool, mark: Mark
 ) -> ShardResult:
@@ -149,7 +135,7 @@ class _Attempt:
     keep_values: bool
     mark: Mark
     name: str
-    result: ShardResult = field(default_factory=lambda: ShardResult([], []))
+    result: ShardResult = field(default_factory=ShardResult)
     hook: str = "open_writers"  # takes the blame for an exception that no item raised
     index: Any = None  # of the result that is being written
 
@@ -197,39 +183,31 @@ class _Attempt:
         items = self.shard.items[at:end]
         self.mark((at, end))
         block = run_items(items, call, self.policy, self.name)
-        self.result.times.merge(ItemTimes.of_steps(block.steps, at))
+        results = block.values
+        block.values = [
+            each if self.keep_values or isinstance(each, ItemFailure) else None for each in results
+        ]
+        to_lines(block, range(self.shard.begin + at, self.shard.begin + end), items, self.policy, at)
+        assert block.times is not None
+        self.result.times.merge(block.times)
         self.result.retries += block.retries
         self.result.halved += block.halved
-        failed = set(block.failed)
-        for k, value in enumerate(block.values):
-            if k in failed:
-                self._failed(value)
-            elif not self._take(at + k, items[k], value, writers):
-                return
+        for index, result, line in zip(items, results, block.values, strict=False):
+            if isinstance(line, ItemFailure):
+                self._failed(line)
+            else:
+                self.hook, self.index = "write_record", index
+                writers.write(index, result)
+                self.result.values.append(line)
         if block.error is not None:
             self._stop(block.error, block.stop or failure_of(block.error, items[0], 1, self.name, "runner"))
-
-    def _take(self, at: int, index: Any, value: Any, writers: ShardWriters) -> bool:
-        try:
-            line = encode_line(self.shard.begin + at, index, value if self.keep_values else None)
-        except Exception as error:  # a value's class may raise anything
-            failure = failure_of(error, index, 1, self.name, cause="result")
-            if self.policy.on_error == "raise":
-                self._stop(error, failure)
-                return False
-            self._failed(failure)
-            return True
-        self.hook, self.index = "write_record", index
-        writers.write(index, value)
-        self.result.values.append(line)
-        return True
 
     def _failed(self, failure: ItemFailure) -> None:
         self.result.failed.append(len(self.result.values))
         self.result.values.append(failure)
 
     def _stop(self, error: BaseException, failure: ItemFailure) -> None:
-        self.result.stop, self.result.error = failure, pickle_error(error)
+        self.result.stop, self.result.raised = failure, pickle_error(error)
 
 
 def _marker(shard: Shard) -> Mark:
@@ -288,15 +266,19 @@ def run_shards(
     with writing(folder.path):
         for shard in left:  # an earlier driver's marks: its death took its workers along, and blames no item
             _take_mark(shard)
-    hooks = Hooks.of(type(run.runner), run.batch_forward is not None)
+    hooks, policy, keeps = Hooks.of(type(run.runner), run.batch_forward is not None), run.policy, run.keeps
+
+    def of_a_driver(shard: Shard, **env: Any) -> ShardResult:
+        return run_shard(shard, env, hooks, policy, keeps, _marker(shard))
+
     spec = replace(
         spec,
-        one=make_shard_function(hooks, run.policy, run.keeps),
+        one=of_a_driver,
         many=None,
         policy=Policy(on_error="record", poison_after=0),  # of shards; their items have their own
         check=hooks.check,
     )
-    driver = _Driver(folder, run.policy, report, {})
+    driver = _Driver(folder, policy, report, {})
     work = Work(left, [shard.cost for shard in left])
     recorder = TimesRecorder(folder.split.append_times, run.items)
     with closing(launch(spec, work)) as pairs, recorder:
@@ -341,7 +323,7 @@ class _Driver:
 
     def _stopped(self, shard: Shard, result: ShardResult) -> BaseException:
         assert result.stop is not None
-        error = load_error(result.error)
+        error = load_error(result.raised)
         if result.stop.cause == "runner" and error is not None:
             return error
         at = len(result.values)

@@ -286,8 +286,7 @@ class _Attempt:
             raise _FailedError(why)
         indices = {"indices": spec.indices_sha256, "begin": spec.begin, "end": spec.end}
         write_json(folder / DONE, indices)
-        block = Block(result.values, result.failed, result.retries, result.seconds, times=result.times)
-        outcomes.append(spec.begin, block)
+        outcomes.append(spec.begin, result)
         self._count_in_budget()
 
     def _count_in_budget(self) -> None:

@@ -6,7 +6,6 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.env.injection import bind
@@ -244,15 +243,15 @@ class BaseRunner(ABC):
 def call_runner(runner: BaseRunner, indices: Iterable[Any], config: ParallelConfig | None = None) -> Any:
     """Call a runner with a configuration of this call; None: the open client, or the registered one."""
     with before_loading(here=runner.async_mode, config=config):
-        from espnet3.parallel.runner.ranks import results_of_rank_0, telling_other_ranks, waiting_rank
+        from espnet3.parallel.runner.ranks import results_of_rank_0, shared_rank, telling_other_ranks
         from espnet3.parallel.runner.run import Run, compute
 
         run = Run.of(runner, indices)
-        rank = waiting_rank(run)
-        with telling_other_ranks(run) if rank is None else nullcontext():
+        rank = shared_rank(run)
+        with telling_other_ranks(run, rank):
             if runner.async_mode:
                 return _detached(run, rank, config or active_config())
-            if rank is not None:
+            if rank is not None and rank.number:
                 return results_of_rank_0(run, rank)
             if run.folder is not None and os.path.isdir(run.folder / "detached"):
                 from espnet3.parallel.detached.looking.status import refuse_living
@@ -267,7 +266,7 @@ def call_runner(runner: BaseRunner, indices: Iterable[Any], config: ParallelConf
 
 
 def _detached(run: Run, rank: Rank | None, config: ParallelConfig) -> Any:
-    if rank is None or run.folder is None:
+    if rank is None or rank.number == 0 or run.folder is None:
         from espnet3.parallel.detached.submission import submit_detached
 
         return submit_detached(run, config)

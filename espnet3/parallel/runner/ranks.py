@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 FAILED = "rank0_failed.json"  # in the run folder: the error of rank 0, for the waiting ranks
 _STARTED = time.time()  # older files of rank 0 are of an earlier start of the program
-_RAISED = set[tuple[str, int]]()  # names and times of such files that this process has raised
 _LOOK = 0.2  # seconds between two looks: a file on another host's disk sends no event
 _PATIENCE = 1800.0  # seconds without a sign of rank 0; torch.distributed waits as long for a rank by default
 _ADVICE = (
@@ -77,14 +76,12 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def waiting_rank(run: Run) -> Rank | None:
-    """Return this process's rank if it waits for rank 0; None if it computes."""
+def shared_rank(run: Run) -> Rank | None:
+    """Return this process's rank where the ranks of its program share a run; None where each has its own."""
     if run.runner.every_rank or inside_item():
         return None
     rank = rank_of()
-    if rank is None or rank.number == 0:
-        return None
-    if run.folder is None and run.runner.async_mode:
+    if rank is not None and rank.number and run.folder is None and run.runner.async_mode:
         raise NoOutputDirError(
             f"this process is rank {rank.number} ({rank.told_by}), and only rank 0 submits jobs; for the others to "
             "find them, async_mode requires output_dir: pass one to the runner, or every_rank=True"
@@ -93,10 +90,9 @@ def waiting_rank(run: Run) -> Rank | None:
 
 
 @contextlib.contextmanager
-def telling_other_ranks(run: Run) -> Iterator[None]:
+def telling_other_ranks(run: Run, rank: Rank | None) -> Iterator[None]:
     """Write the error that stops the run of rank 0 to a file, for the other ranks."""
-    rank = None if run.runner.every_rank or run.folder is None or inside_item() else rank_of()
-    if rank is None or run.folder is None:
+    if rank is None or rank.number or run.folder is None:
         yield
         return
     from espnet3.parallel.ledger.files import write_json  # here, as the rest of the ledger
@@ -118,9 +114,7 @@ def results_of_rank_0(run: Run, rank: Rank) -> Any:
     from espnet3.parallel.ledger import Results
     from espnet3.parallel.ledger.folder import SHARDS, read_run
 
-    assert run.folder is not None
-    folder = run.folder
-    _Wait(run, folder, rank).until(lambda wait: wait.is_complete())
+    folder = _Wait(run, rank).until(lambda wait: wait.is_complete())
     if run.merges:
         return run.merge_shards(len(read_run(folder)["plan"][SHARDS]))
     results = Results(folder)
@@ -130,24 +124,27 @@ def results_of_rank_0(run: Run, rank: Rank) -> Any:
 
 def wait_for_submission(run: Run, rank: Rank, plan: Path) -> None:
     """Wait until rank 0 has submitted a detached run."""
-    assert run.folder is not None
-    _Wait(run, run.folder, rank).until(
-        lambda wait: plan.exists() and wait.differences() == [] and not wait.is_held()
-    )
+    _Wait(run, rank).until(lambda wait: plan.exists() and wait.differences() == [] and not wait.is_held())
 
 
 class _Wait:
-    def __init__(self, run: Run, folder: Path, rank: Rank) -> None:
+    def __init__(self, run: Run, rank: Rank) -> None:
         from espnet3.parallel.ledger.lease import Lease
 
+        assert run.folder is not None
         self._run = run
-        self._folder = folder
+        self._folder = run.folder
         self._rank = rank
         self._identity = run.identity()
-        self._lease = Lease(folder)
+        self._lease = Lease(run.folder)
 
-    def until(self, done: Callable[[_Wait], bool]) -> None:
-        parent, heard, said = os.getppid(), time.monotonic(), False
+    def until(self, done: Callable[[_Wait], bool]) -> Path:
+        parent, heard = os.getppid(), time.monotonic()
+        if not done(self) and self._run.runner.progress:
+            say(
+                f"{type(self._run.runner).__name__}: rank {self._rank.number} ({self._rank.told_by}) waits for the "
+                f"results of rank 0 in {self._folder}"
+            )
         while not done(self):
             self._raise_failure()
             if os.getppid() != parent:
@@ -159,13 +156,8 @@ class _Wait:
                 heard = now
             elif now - heard > _PATIENCE:
                 raise self._error(f"no process has worked in this folder for {_PATIENCE:g} s")
-            if not said and self._run.runner.progress:
-                said = True
-                say(
-                    f"{type(self._run.runner).__name__}: rank {self._rank.number} ({self._rank.told_by}) waits for the "
-                    f"results of rank 0 in {self._folder}"
-                )
             time.sleep(_LOOK)
+        return self._folder
 
     def is_held(self) -> bool:
         return self._folder.is_dir() and self._lease.is_held()
@@ -200,14 +192,12 @@ class _Wait:
 
         file = self._folder / FAILED
         try:
-            written = os.stat(file)
+            written = os.stat(file).st_mtime
             said = read_json(file)["error"]
         except OSError:
             return
-        this = (str(file), written.st_mtime_ns)
-        if written.st_mtime < _STARTED or this in _RAISED:
-            return  # of an earlier start of the program, or of an earlier call
-        _RAISED.add(this)
+        if written < _STARTED:
+            return  # of an earlier start of the program
         raise self._error(f"its run failed with {said}")
 
     def _error(self, why: str) -> Exception:

@@ -15,7 +15,6 @@ from espnet3.parallel.runner.arguments import check_batches, checked, with_sugge
 from espnet3.parallel.runner.hooks import (
     close_all,
     concatenate_shard_files,
-    default,
     in_batches_of_one,
     is_default,
     make_static,
@@ -141,7 +140,6 @@ class BaseRunner(ABC):
         """Compute one item's result; parameters after the first are env entries, by name."""
 
     @staticmethod
-    @default
     def batch_forward(indices: Any, *args: Any, **env: Any) -> Any:
         """Compute several items' results, one per index, in their order. Optional, also without a `forward`."""
         raise NotImplementedError
@@ -150,13 +148,11 @@ class BaseRunner(ABC):
     # `forward`, also holds `output_dir`, `shard_subdir` and `shard_id`.
 
     @staticmethod
-    @default
     def open_writers(shard_dir: Any, *args: Any, **env: Any) -> Any:
         """Open a shard's writers, and return them for the other two hooks. Optional."""
         return {}
 
     @staticmethod
-    @default
     def write_record(writers: Any, result: Any, state: Any, *args: Any, **env: Any) -> None:
         """Write one result. Optional; the default gathers results in `state["records"]`.
 
@@ -167,7 +163,6 @@ class BaseRunner(ABC):
         state.setdefault("records", []).append(result)
 
     @staticmethod
-    @default
     def close_writers(writers: Any, state: Any, *args: Any, **env: Any) -> Any:
         """Close a shard's writers, also after an error. Optional; the default closes everything in `writers`.
 
@@ -177,7 +172,6 @@ class BaseRunner(ABC):
         close_all(writers)
 
     @classmethod
-    @default
     def init_state(cls, shard_id: int = 0, output_dir: str = "", shard_subdir: str = "", **env: Any) -> Any:
         """Return a shard's first state, with its writers opened. Optional.
 
@@ -188,14 +182,12 @@ class BaseRunner(ABC):
         return opened_state(cls, {**env, **entries})
 
     @classmethod
-    @default
     def reduce_state(cls, state: Any, result: Any, **env: Any) -> Any:
         """Return the shard's state with one more result written. Optional."""
         bind(cls.write_record, env, n_positional=3)(state["_writers"], result, state)
         return state
 
     @classmethod
-    @default
     def finalize_state(cls, state: Any, **env: Any) -> Any:
         """Return the shard's state with its writers closed and the entries from `close_writers`. Optional."""
         found = bind(cls.close_writers, env, n_positional=2)(state.pop("_writers", {}), state)
@@ -208,12 +200,10 @@ class BaseRunner(ABC):
 
         return os.path.exists(os.path.join(shard_dir, DONE))
 
-    @default
     def merge(self, shard_dirs: list[Path]) -> Any:
         """Combine the files of the shards, and return the result of the call. Optional."""
         raise NotImplementedError
 
-    @default
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
         """Write more files of a whole run's results, also in a detached run's merge. Optional, without `merge`."""
 

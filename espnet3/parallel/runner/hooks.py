@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.errors import BatchLengthError, SignatureError
 from espnet3.parallel.provenance import FUNCTION
@@ -37,23 +36,15 @@ STATE_HOOKS = ("init_state", "reduce_state", "finalize_state")
 _STATIC = ("forward", "batch_forward", *WRITER_HOOKS, *STATE_HOOKS)
 _TAKING_RESULTS = ("write_record", "reduce_state", "merge", "write_outputs")
 _ITERATED = ("batch_forward", "open_writers")  # results of the others are not iterated over
-_DEFAULT = "_espnet3_default"
+_BASE = "espnet3.parallel.base_runner"  # the module of the hooks that a runner may override
 MADE = "_espnet3_in_batches_of_one"  # on a `forward` that calls `batch_forward`
 _OURS = "stages.py"  # in the folder of our own `espnet3.systems`, and not in that of ESPnet's
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def default(hook: F) -> F:
-    """Mark a hook as the base's own, to tell it from one that a runner overrides."""
-    setattr(hook, _DEFAULT, True)
-    return hook
 
 
 def is_default(runner: type, name: str) -> bool:
     """Return whether a runner's hook is that of the base."""
-    hook = vars(_owner(runner, name))[name]
-    return own_attribute(getattr(hook, "__func__", hook), _DEFAULT) is True
+    hook = inspect.getattr_static(runner, name)
+    return getattr(getattr(hook, "__func__", hook), "__module__", "") == _BASE
 
 
 def keeps_results(runner: type) -> bool:
@@ -73,7 +64,7 @@ def make_static(runner: type) -> None:
     Such a function (`write_record = Other.write_record`) was written without `self`.
     """
     for name in _STATIC:
-        own = vars(_owner(runner, name))[name]
+        own = inspect.getattr_static(runner, name)
         if inspect.isfunction(own):  # plain, so a method: also one that a mixin brings
             if not _is_assigned(runner, name, own):
                 raise SignatureError(
@@ -82,27 +73,18 @@ def make_static(runner: type) -> None:
                 )
             setattr(runner, name, staticmethod(own))
         func = getattr(own, "__func__", own)
-        if own_attribute(func, _DEFAULT):
-            continue
         called = runner.__qualname__ if FUNCTION in vars(runner) else f"{runner.__qualname__}.{name}"
+        why = ""
         if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
-            raise SignatureError(
-                f"{called} must be a plain function: nothing would await what an `async "
-                "def` returns. Call asyncio.run(...) in it"
-            )
-        if inspect.isgeneratorfunction(func) and name not in _ITERATED:
-            raise SignatureError(
-                f"{called} must be a plain function: nothing would run what a function with "
-                "`yield` returns. Return a list"
-            )
-
-
-def _owner(runner: type, name: str) -> type:
-    return next(base for base in runner.__mro__ if name in vars(base))
+            why = "await what an `async def` returns. Call asyncio.run(...) in it"
+        elif inspect.isgeneratorfunction(func) and name not in _ITERATED:
+            why = "run what a function with `yield` returns. Return a list"
+        if why:
+            raise SignatureError(f"{called} must be a plain function: nothing would {why}")
 
 
 def _is_assigned(runner: type, name: str, function: Any) -> bool:
-    owner = _owner(runner, name)
+    owner = next(base for base in runner.__mro__ if name in vars(base))
     made_here = (owner.__module__, f"{owner.__qualname__}.{name}")
     first = next(iter(inspect.signature(function).parameters), "")
     return (function.__module__, function.__qualname__) != made_here and first not in ("self", "cls")

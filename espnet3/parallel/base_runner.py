@@ -18,7 +18,7 @@ from espnet3.parallel.runner.hooks import (
     in_batches_of_one,
     is_default,
     make_static,
-    opened_state,
+    new_state,
 )
 
 if TYPE_CHECKING:
@@ -178,8 +178,11 @@ class BaseRunner(ABC):
         Only a runner that overrides it, `reduce_state` or `finalize_state` has these three called; the defaults call
         `open_writers`, `write_record` and `close_writers`.
         """
-        entries = {"output_dir": output_dir, "shard_subdir": shard_subdir, "shard_id": shard_id}
-        return opened_state(cls, {**env, **entries})
+        from pathlib import Path  # first runs start their workers before
+
+        folder = Path(output_dir, shard_subdir, f"split.{shard_id}")
+        env |= {"output_dir": output_dir, "shard_subdir": shard_subdir, "shard_id": shard_id}
+        return {**new_state(folder, shard_id), "_writers": bind(cls.open_writers, env)(folder)}
 
     @classmethod
     def reduce_state(cls, state: Any, result: Any, **env: Any) -> Any:

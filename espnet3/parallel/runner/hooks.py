@@ -138,11 +138,8 @@ class Hooks:
 
     forward: Callable[..., Any]
     batch_forward: Callable[..., Any] | None  # None where the items run one by one
-    open_writers: Callable[..., Any]
-    write_record: Callable[..., Any]
-    close_writers: Callable[..., Any]
-    # `init_state`, `reduce_state` and `finalize_state`, if the runner overrides one of them
-    states: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]] | None = None
+    writers: list[Callable[..., Any]]  # those of `WRITER_HOOKS`
+    states: list[Callable[..., Any]]  # those of `STATE_HOOKS`, if the runner overrides one of them
 
     @classmethod
     def of(cls, runner: Any, batched: bool) -> Hooks:
@@ -151,21 +148,21 @@ class Hooks:
         return cls(
             runner.forward,
             runner.batch_forward if batched else None,
-            runner.open_writers,
-            runner.write_record,
-            runner.close_writers,
-            (runner.init_state, runner.reduce_state, runner.finalize_state) if own_states else None,
+            [getattr(runner, name) for name in WRITER_HOOKS],
+            [getattr(runner, name) for name in STATE_HOOKS if own_states],
         )
 
     def check(self, env: dict[str, Any]) -> None:
         """Check an env against all hooks, before the first shard."""
         env = {"shard_id": 0, **env}  # each shard adds its own
         self.call(env, batches=True)
-        bind(self.open_writers, env)
-        bind(self.write_record, env, n_positional=3)
-        bind(self.close_writers, env, n_positional=2)
-        for n_positional, hook in enumerate(self.states or ()):  # (), (state, result), (state)
-            bind(hook, env, n_positional=(0, 2, 1)[n_positional])
+        self.bound(env)
+
+    def bound(self, env: dict[str, Any]) -> tuple[list[Callable[..., Any]], list[Callable[..., Any]]]:
+        """Return the hooks for writers and those for states, bound to the env."""
+        writers = [bind(hook, env, n_positional=n) for hook, n in zip(self.writers, (1, 3, 2), strict=True)]
+        states = [bind(hook, env, n_positional=n) for hook, n in zip(self.states, (0, 2, 1), strict=False)]
+        return writers, states
 
     def call(self, env: dict[str, Any], *, batches: bool) -> Call:
         """Return `forward`, and with `batches` also `batch_forward`, bound to the env."""
@@ -179,8 +176,6 @@ class ShardWriters:
     """A shard's writers and its state, from opening to closing."""
 
     def __init__(self, hooks: Hooks, env: dict[str, Any], folder: Path, number: int) -> None:
-        self._hooks = hooks
-        self._env = env
         from espnet3.parallel.env.store import seen_as  # as of a run: its workers start before it is loaded
 
         self._folder = seen_as(
@@ -188,34 +183,32 @@ class ShardWriters:
         )
         self._state: Any = new_state(self._folder, number)
         self._writers: Any = None
-        if hooks.states is None:
-            self._write = bind(hooks.write_record, env, n_positional=3)
-        else:
-            self._write = bind(hooks.states[1], env, n_positional=2)
+        writers, states = hooks.bound(env)
+        self._has_states = bool(states)
+        self._open, self._write, self._close = states or writers
 
     def open(self) -> None:
         """Open the writers, or make the first state."""
-        if self._hooks.states is None:
-            self._writers = bind(self._hooks.open_writers, self._env)(self._folder)
+        if self._has_states:
+            self._state = _returned(self._open(), self._open)
         else:
-            init = self._hooks.states[0]
-            self._state = _returned(bind(init, self._env, n_positional=0)(), init)
+            self._writers = self._open(self._folder)
 
     def write(self, index: Any, result: Any) -> None:
         """Write one result."""
         if isinstance(self._state, dict):  # a runner's own `init_state` may return another object
             self._state["index"] = index
-        if self._hooks.states is None:
-            self._write(self._writers, result, self._state)
+        if self._has_states:
+            self._state = _returned(self._write(self._state, result), self._write)
         else:
-            self._state = _returned(self._write(self._state, result), self._hooks.states[1])
+            self._write(self._writers, result, self._state)
 
     def close(self) -> None:
         """Close the writers, or finalise the state, also after an error."""
-        if self._hooks.states is None:
-            bind(self._hooks.close_writers, self._env, n_positional=2)(self._writers, self._state)
+        if self._has_states:
+            self._close(self._state)
         else:
-            bind(self._hooks.states[2], self._env, n_positional=1)(self._state)
+            self._close(self._writers, self._state)
 
 
 def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:
@@ -227,15 +220,6 @@ def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:
     if not parts or folder.parts[-len(parts) :] != parts:
         return {"output_dir": str(folder), "shard_subdir": ""}
     return {"output_dir": str(type(folder)(*folder.parts[: -len(parts)])), "shard_subdir": shard_subdir}
-
-
-def opened_state(runner: Any, env: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of the base's `init_state`, with open writers."""
-    from pathlib import Path  # as `Draft` below: first runs start their workers before
-
-    number = int(env["shard_id"])
-    folder = Path(env["output_dir"], env["shard_subdir"], f"split.{number}")
-    return {**new_state(folder, number), "_writers": bind(runner.open_writers, env)(folder)}
 
 
 def new_state(folder: Path, number: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.env.injection import bind, name_of
-from espnet3.parallel.errors import BatchLengthError, SignatureError
+from espnet3.parallel.errors import SignatureError
 from espnet3.parallel.provenance import FUNCTION
 
 if TYPE_CHECKING:
@@ -101,13 +101,9 @@ def in_batches_of_one(runner: Any) -> Callable[..., Any]:
     batch_forward = runner.batch_forward
 
     def forward(idx: Any, *args: Any, **env: Any) -> Any:
-        results = list(batch_forward([idx], *args, **env))
-        if len(results) != 1:
-            raise BatchLengthError(
-                f"batch_forward was given 1 index ({idx!r}) and returned {len(results)} results; "
-                "it must return one result per index, in their order"
-            )
-        return results[0]
+        from espnet3.parallel.engine.loop import Call  # as below: first runs start their workers before
+
+        return Call(forward, lambda items: batch_forward(items, *args, **env)).batch([idx])[0]
 
     forward.__module__, forward.__qualname__ = runner.__module__, f"{runner.__qualname__}.forward"
     forward.__signature__ = inspect.signature(batch_forward)  # type: ignore[attr-defined]  # `inspect` reads its

@@ -9,8 +9,8 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -154,19 +154,9 @@ _MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's me
 
 
 def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
-    """Build an env in this process, within `timeout` seconds if given."""
-    try:
-        with _alarm(timeout):
-            return build_env(build)
-    except TimeUp as late:
-        raise WorkerSetupError(str(late)) from None
-
-
-@contextmanager
-def _alarm(timeout: float | None) -> Iterator[None]:
+    """Build an env in this process, within `timeout` seconds if given, and this is the main thread."""
     if timeout is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+        return build_env(build)
 
     def on_alarm(signum: int, frame: FrameType | None) -> None:
         raise TimeUp(setup_timeout_message(timeout, frame))
@@ -174,7 +164,9 @@ def _alarm(timeout: float | None) -> Iterator[None]:
     before, here = signal.signal(signal.SIGALRM, on_alarm), threading.get_ident()
     try:
         with SetupWatch(timeout, lambda _: signal.pthread_kill(here, signal.SIGALRM)):
-            yield
+            return build_env(build)
+    except TimeUp as late:
+        raise WorkerSetupError(str(late)) from None
     finally:
         signal.signal(signal.SIGALRM, before)
 

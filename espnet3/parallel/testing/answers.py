@@ -8,11 +8,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import registered_meanwhile
 from espnet3.parallel.records import ItemFailure
 
@@ -65,16 +67,14 @@ def _ways(
     batch_sizes: Sequence[int | None],
     detached: bool,
 ) -> Iterator[tuple[str, list[Any], bool]]:
-    first, has_batches = True, type(runner).batch_forward is not BaseRunner.batch_forward
-    for n in n_workers:
-        for size in batch_sizes:
-            here = f"{n} worker{'s' if n > 1 else ''}, batch_size={size}"
-            batched = size is not None and has_batches
-            yield here, _run(runner, items, n, size), batched
-            if first:
-                yield f"{here}, again", _run(runner, items, n, size), batched
-                yield f"{here}, backwards", _run(runner, items[::-1], n, size)[::-1], batched
-            first = False
+    has_batches = type(runner).batch_forward is not BaseRunner.batch_forward
+    for number, (n, size) in enumerate(product(n_workers, batch_sizes)):
+        here = f"{counted(n, 'worker')}, batch_size={size}"
+        batched = size is not None and has_batches
+        yield here, _run(runner, items, n, size), batched
+        if number == 0:
+            yield f"{here}, again", _run(runner, items, n, size), batched
+            yield f"{here}, backwards", _run(runner, items[::-1], n, size)[::-1], batched
     if detached:
         yield "detached jobs", _detached(runner, items), False
 
@@ -132,10 +132,6 @@ def equal(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(equal, one, other))
     if hasattr(one, "dtype") and hasattr(one, "shape"):  # numpy and torch, without importing them
         same_kind = one.dtype == other.dtype and one.shape == other.shape
-        if hasattr(one, "tobytes"):
-            return bool(
-                same_kind and (one.tobytes() == other.tobytes() or equal(one.tolist(), other.tolist()))
-            )
         return bool(same_kind and equal(one.tolist(), other.tolist()))
     if callable(getattr(one, "equals", None)):  # a table: its == is a table, too
         return bool(one.equals(other))

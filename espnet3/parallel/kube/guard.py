@@ -1,7 +1,7 @@
 """Deletes a run's DaskCluster when its driver is gone: a process of its own, since a killed driver cleans nothing up.
 
     driver ──starts──> python -m espnet3.parallel.kube.guard NAMESPACE NAME RUN PID
-       └── its end of the pipe closes ──> the cluster NAME is deleted, if it carries the label of this run
+       └── is its parent no more ──> the cluster NAME is deleted, if it carries the label of this run
 
 A driver that is a pod itself owns its cluster too, so that Kubernetes deletes it together with that pod.
 """
@@ -9,7 +9,6 @@ A driver that is a pod itself owns its cluster too, so that Kubernetes deletes i
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 import time
@@ -20,8 +19,9 @@ from espnet3.parallel.kube.manifests import RUN
 from espnet3.parallel.kube.server import RefusedError, Server
 
 CLUSTERS = "kubernetes.dask.org/v1"
-_DONE = b"d"
-_LOOK = 1.0  # seconds between looks whether the driver lives: a child that it forked holds the pipe open
+_LOOK = (
+    1.0  # seconds between looks whether the driver lives: a pipe would stay open in a child that it forked
+)
 _TRY = 600.0  # seconds to keep asking a server that does not answer
 
 
@@ -31,7 +31,7 @@ class Guard:
     def __init__(self, namespace: str, name: str, run: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "espnet3.parallel.kube.guard", namespace, name, run, str(os.getpid())],
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
@@ -41,24 +41,14 @@ class Guard:
 
     def release(self) -> None:
         """End it: the cluster is deleted. Called more than once it does nothing."""
-        pipe = self._process.stdin
-        if pipe is None or pipe.closed:
-            return
-        try:
-            pipe.write(_DONE)
-            pipe.close()
-        except OSError:  # it was killed
-            pass
+        self._process.terminate()
         self._process.wait()
 
 
 def main(namespace: str, name: str, run: str, driver: str) -> int:
     """Wait for the driver's end, and delete what it has left."""
     while os.getppid() == int(driver):
-        if select.select([0], [], [], _LOOK)[0]:
-            if os.read(0, 1) == _DONE:
-                return 0
-            break
+        time.sleep(_LOOK)
     end = time.monotonic() + _TRY
     while True:
         try:

@@ -8,26 +8,38 @@ from pathlib import Path
 
 import pytest
 
+from espnet3.parallel.kube.guard import Guard
 from tests.parallel.kube.standin import kubernetes
 
 LABELS = {"espnet3-run": "ours"}
 
 
 @pytest.mark.parametrize(
-    ("said", "labels", "stays"),
-    [(b"", LABELS, False), (b"d", LABELS, True), (b"", {"espnet3-run": "theirs"}, True)],
-    ids=["driver killed", "closed in order", "another run's"],
+    ("labels", "stays"),
+    [(LABELS, False), ({"espnet3-run": "theirs"}, True)],
+    ids=["its own", "another run's"],
 )
 def test_a_cluster_is_deleted_where_its_driver_left_it(
-    said: bytes, labels: dict[str, str], stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    labels: dict[str, str], stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pipe closes without a word: the cluster goes, if it is that of the run; else nothing is touched."""
+    """The driver is not the guard's parent any more: the cluster goes, if it is that of the run."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     with kubernetes(tmp_path) as server:
         server.clusters["mine"] = {"metadata": {"name": "mine", "labels": labels}}
-        words = ["-m", "espnet3.parallel.kube.guard", "default", "mine", "ours", str(os.getpid())]
-        subprocess.run([sys.executable, *words], input=said, timeout=600, check=True)
+        words = ["-m", "espnet3.parallel.kube.guard", "default", "mine", "ours", "0"]
+        subprocess.run([sys.executable, *words], timeout=600, check=True)
         assert ("mine" in server.clusters) is stays
+
+
+def test_a_guard_that_is_released_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run has closed its cluster in order, and may say so twice."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with kubernetes(tmp_path) as server:
+        server.clusters["mine"] = {"metadata": {"name": "mine", "labels": LABELS}}
+        guard = Guard("default", "mine", "ours")
+        guard.release()
+        guard.release()
+        assert "mine" in server.clusters
 
 
 DRIVER = """
@@ -45,7 +57,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_child_that_outlives_the_driver_does_not_keep_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that the driver forked holds the pipe open: the guard sees that its parent is gone."""
+    """A process that the driver forked lives on: the guard sees that its parent is gone."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     with kubernetes(tmp_path) as server:
         server.clusters["mine"] = {"metadata": {"name": "mine", "labels": LABELS}}

@@ -61,9 +61,9 @@ def test_a_long_call_holds_up_no_other(tmp_path: Path) -> None:
     wait_until(lambda: all(future.running() for future in held))
     waiting = [parallel_submit(abs, -x) for x in range(20)]
     assert all(future.cancel() for future in waiting[1:]) and not held[0].cancel()
-    assert len(wait(waiting[1:], timeout=600).done) == 19
     for pipe in pipes:
         pipe.write_text("go")
+    assert len(wait(waiting[1:], timeout=600).done) == 19
     assert [future.result(timeout=600) for future in held] == ["go", "go"]
     assert waiting[0].result(timeout=600) == 0 and parallel_submit(abs, -3).result(timeout=600) == 3
 

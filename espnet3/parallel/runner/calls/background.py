@@ -17,8 +17,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, InvalidStateError
-from contextlib import ExitStack, suppress
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -193,7 +193,6 @@ class _Host:
         future: Future[Any] = OwnFuture()
         place, self._n = self._n, self._n + 1
         self._futures[place] = future, text
-        future.add_done_callback(lambda _: self._cancelled(place))
         self._calls.waiting.append((place, blob))
         if self._slots is not None:  # else the run has not begun, and will see it
             self._slots.wake()
@@ -202,10 +201,10 @@ class _Host:
     def begins(self, place: int) -> bool:
         """Return whether a call is still wanted; it cannot be cancelled from then on."""
         with self.lock:
-            if place in self._futures and self._futures[place][0].set_running_or_notify_cancel():
-                return True
-            self._drop(place)
-            return False
+            wanted = self._futures[place][0].set_running_or_notify_cancel()
+            if not wanted:
+                self._drop(place)
+            return wanted
 
     def is_over(self) -> bool:
         """Return whether the run ends, as there was no call for a moment: no further one is taken then."""
@@ -213,15 +212,9 @@ class _Host:
             self.ended = self.ended or (not self._futures and time.monotonic() >= self._until)
             return self.ended
 
-    def _cancelled(self, place: int) -> None:
-        with self.lock:
-            if place in self._futures:  # else it is answered, or was just about to begin
-                self._futures[place][0].set_running_or_notify_cancel()  # for those that wait for it
-                self._drop(place)
-
     def _drop(self, place: int) -> None:
-        if self._futures.pop(place, None) is not None:
-            self._until = time.monotonic() + _LINGER
+        del self._futures[place]
+        self._until = time.monotonic() + _LINGER
 
     def _serve(self, before: _Host | None) -> None:
         failed = None
@@ -236,7 +229,7 @@ class _Host:
             self.ended = True
             left, self._futures = list(self._futures.values()), {}
         for future, _ in left:
-            with suppress(InvalidStateError):  # it is cancelled at this moment
+            if future.running() or future.set_running_or_notify_cancel():
                 future.set_exception(failed or RuntimeError("the workers of this call have ended"))
         if self._last is not None:
             _answer(*self._last)

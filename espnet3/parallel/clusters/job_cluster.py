@@ -35,6 +35,7 @@ from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import (
     ClosesMore,
     LostWorkersStay,
+    NewNames,
     OwnCommands,
     ask_for_certificate,
 )
@@ -120,7 +121,7 @@ class KeptCluster(WorkerCluster):
         """Replace jobs only while there is work for them; with `adapt`, have workers only then."""
         self.keeper.wanted = wanted
         if self.bounds is not None:
-            self.loop.add_callback(follow, self, self.keeper.resize, wanted, **self.bounds)
+            self.loop.add_callback(follow, self, wanted, **self.bounds)
 
 
 def watched_cluster(row: Backend) -> Any:
@@ -130,7 +131,7 @@ def watched_cluster(row: Backend) -> Any:
     job_class = watched_job(base.job_cls, row.scheduler)
 
     # one class for each scheduler, made when needed
-    class JobCluster(ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]  # loaded here
+    class JobCluster(ClosesMore, LostWorkersStay, NewNames, base, GuardedCluster, KeptCluster):  # type: ignore[misc]  # loaded here
         job_cls = job_class
         keeper: Any = None
 
@@ -198,7 +199,7 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
             # a warning, so that it is seen: many take n_workers for jobs
             logger.warning("n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs)
         assert row.scheduler is not None
-        cluster.keeper = JobKeeper(cluster, row.scheduler, options["log_directory"], processes)
+        cluster.keeper = JobKeeper(cluster, row.scheduler, options["log_directory"])
         if config.adapt is not None:
             jobs = math.ceil(config.adapt["minimum"] / processes)
         cluster.sync(cluster.keeper.start, jobs)

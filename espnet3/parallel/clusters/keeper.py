@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from espnet3.parallel.backends.scheduler import NEW, NO_SUCH_JOB, JobView, QueueState, Scheduler
 from espnet3.parallel.clusters.arrays import Arrays
-from espnet3.parallel.dask_compat.clusters import add_specs, start_missing
+from espnet3.parallel.dask_compat.clusters import start_missing
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.jobs.commands import AT_END, Outputs, answers, end_task, in_thread, reasons, run
 from espnet3.parallel.jobs.script import avoiding
@@ -82,14 +81,13 @@ class _Arrivals(SchedulerPlugin):
 class JobKeeper:
     """The jobs of one cluster, which write to a folder of logs."""
 
-    def __init__(self, cluster: Any, scheduler: Scheduler, logs: str, processes: int) -> None:
+    def __init__(self, cluster: Any, scheduler: Scheduler, logs: str) -> None:
         self.broken: str | None = None  # why no more jobs are submitted
         self.kept_logs = False  # logs are worth keeping when the cluster closes
         self.wanted: Callable[[], bool] = lambda: True  # is there work for a worker?
         self._cluster = cluster
         self._scheduler = scheduler
         self._logs = Path(logs)
-        self._processes = processes  # of each job
         self._arrays = Arrays(scheduler)
         self._jobs: dict[str, Watched] = {}
         self._at_start = True
@@ -107,22 +105,13 @@ class JobKeeper:
     async def start(self, jobs: int) -> None:
         """Submit the first jobs and begin to watch; the others are submitted while the first ones work."""
         self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
-        add_specs(self._cluster, jobs)
+        self._cluster.scale(jobs=jobs)
         refused = await self._submit_wanted(_FIRST)
         if refused is not None and self._arrays.refused and not self._jobs:
             refused = await self._submit_wanted(_FIRST)  # one after another they may be taken
         if refused is not None and not self._jobs:
             raise refused
         self._task = asyncio.get_running_loop().create_task(self._watch())
-
-    async def resize(self, workers: int) -> None:
-        """Have jobs for so many workers: cancel those beyond, or submit others."""
-        more = math.ceil(workers / self._processes) - len(self._cluster.worker_spec)
-        if more < 0:
-            self._cluster.scale(workers)
-        else:
-            add_specs(self._cluster, more)
-            self.resized()
 
     def resized(self) -> None:
         """Submit at once what has been asked for."""
@@ -284,7 +273,7 @@ class JobKeeper:
         if not each.view.state.is_over:  # else it could come back
             await each.job.close()
         each.job.status = Status.closed
-        add_specs(self._cluster, 1)
+        self._cluster.worker_spec.update(self._cluster.new_worker_spec())
         away = f", and its worker has been gone for {_AWAY:g} s" if self._is_away(each) else ""
         text = f"job {each.job.job_id} {state}{away}"
         if each.seen or each.view.state is QueueState.EVICTED:
@@ -336,9 +325,7 @@ class JobKeeper:
             )
 
 
-async def follow(
-    cluster: Any, resize: Callable[[int], Any], wanted: Callable[[], bool], minimum: int, maximum: int
-) -> None:
+async def follow(cluster: Any, wanted: Callable[[], bool], minimum: int, maximum: int) -> None:
     """Keep a cluster at `maximum` workers while there is work, and at `minimum` after half a minute without.
 
     Dask's own autoscalers ask its scheduler, which does not know of the chunks that workers pull.
@@ -350,7 +337,7 @@ async def follow(
         target = maximum if now == busy else minimum if now - busy > _IDLE else size
         if target != size:
             try:
-                await resize(target)
+                await cluster.scale(target)
                 size = target
             except Exception as error:  # of a server that does not answer: the next look asks again
                 logger.warning("the number of workers could not be changed to %d: %s", target, error)

@@ -109,7 +109,6 @@ class Pods(WorkerCluster):
     server: Server
     label: str  # the value of their label `dask.org/cluster-name`
     config: ParallelConfig
-    scale: Callable[[int], Any]
     loop: Any
 
     def pods(self) -> list[dict[str, Any]]:
@@ -133,7 +132,7 @@ class Pods(WorkerCluster):
     def watch_demand(self, wanted: Callable[[], bool]) -> None:
         """Have as many workers as there is work for, with `adapt`."""
         if self.config.adapt is not None:
-            self.loop.add_callback(follow, self, self.scale, wanted, **self.config.adapt)
+            self.loop.add_callback(follow, self, wanted, **self.config.adapt)
 
 
 def pod_cluster(make: Any, release: Callable[[], None]) -> Any:

@@ -91,14 +91,18 @@ async def start_missing(cluster: Any) -> None:
     await cluster._correct_state()
 
 
-def add_specs(cluster: Any, jobs: int) -> None:
-    """Add so many jobs to a cluster's `worker_spec`, under names it has not used before.
+class NewNames:
+    """Mixin for a `SpecCluster`: a job has a name that none before it had.
 
     Dask itself uses the name of a job that is gone again, which may not be free yet at the scheduler.
     """
-    for _ in range(jobs):
-        cluster._i += 1
-        cluster.worker_spec.update(cluster.new_worker_spec())
+
+    _i: int
+
+    def new_worker_spec(self) -> Any:
+        """Return a further job's name and spec."""
+        self._i += 1
+        return super().new_worker_spec()  # type: ignore[misc]  # mixed into one that has it
 
 
 def ignore_errors_of_loop(cluster: Any) -> None:

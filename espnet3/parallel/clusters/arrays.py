@@ -28,7 +28,7 @@ def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, co
     """Return the script of an array from that of its first job; None: it cannot be made of this one."""
     before, _, number = name.rpartition("-")
     own = f"--name {quoted_word(name)} "
-    if not number.isdecimal() or script.count(own) != 1 or not is_posix(scheduler, script):
+    if script.count(own) != 1 or not is_posix(scheduler, script):
         return None
     counted = f"$(({scheduler.index} + {int(number) - scheduler.first}))"
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
@@ -38,12 +38,10 @@ def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, co
     if scheduler.replaces:
         lines = [line for line in lines if not line.startswith(f"{scheduler.mark} {scheduler.replaces} ")]
     places = [at for at, line in enumerate(lines) if line.startswith(f"{scheduler.mark} ")]
-    if not places:
-        return None
     if scheduler.element_log is not None:
         for at in places:
             lines[at] = lines[at].replace(*scheduler.element_log)
-    lines.insert(places[-1] + 1, f"{scheduler.mark} {scheduler.array_directive(job_name, count, count)}")
+    lines.insert(max(places, default=0) + 1, f"{scheduler.mark} {scheduler.array_directive(job_name, count, count)}")
     return "\n".join(lines) + "\n"
 
 
@@ -111,10 +109,8 @@ class Arrays:
 
 
 def _consecutive(jobs: Sequence[Any]) -> list[list[Any]]:
-    def place(job: Any) -> tuple[str, int]:
-        before, _, number = str(job.name).rpartition("-")
-        return before, int(number) if number.isdecimal() else -1
+    def number(job: Any) -> int:
+        return int(job.name.rpartition("-")[2])
 
-    in_order = sorted(jobs, key=place)
-    grouped = groupby(enumerate(in_order), key=lambda each: (place(each[1])[0], place(each[1])[1] - each[0]))
+    grouped = groupby(enumerate(sorted(jobs, key=number)), key=lambda each: number(each[1]) - each[0])
     return [[job for _, job in group] for _, group in grouped]

@@ -78,8 +78,6 @@ STATIC = [
     ("dask", "dask.config:defaults"),
     ("dask", "dask.config:global_config"),
     ("dask", "dask.config:serialize"),
-    ("dask-jobqueue", "dask_jobqueue.core:Job._call"),
-    ("dask-jobqueue", "dask_jobqueue.core:Job._submit_job"),
     ("dask-kubernetes", "dask_kubernetes.operator.kubecluster.kubecluster:KubeCluster._start"),
     ("distributed", "distributed.cli.dask_spec:main"),
     ("distributed", "distributed.cli.dask_worker:main.params"),

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
+import tempfile
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
-from espnet3.parallel.dask_compat.clusters import submit_script
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.jobs.commands import ArrayLimit, array_limit, in_thread, run, submitted_ids, submitting
 from espnet3.parallel.jobs.script import is_posix, quoted_word
@@ -41,7 +42,9 @@ def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, co
     if scheduler.element_log is not None:
         for at in places:
             lines[at] = lines[at].replace(*scheduler.element_log)
-    lines.insert(max(places, default=0) + 1, f"{scheduler.mark} {scheduler.array_directive(job_name, count, count)}")
+    lines.insert(
+        max(places, default=0) + 1, f"{scheduler.mark} {scheduler.array_directive(job_name, count, count)}"
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -61,7 +64,8 @@ def _array_description(scheduler: Scheduler, script: str, own: str, counted: str
 class Arrays:
     """Submits the jobs of one cluster."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, patience: float) -> None:
+        self.patience = patience  # seconds for a command
         self.refused = False  # an array was: each job is submitted by itself from then on
         self.scheduler = scheduler
         self._limit: ArrayLimit | None = None
@@ -94,8 +98,11 @@ class Arrays:
         # the description of a job alone makes it the first of its array, too
         whole = script is not None or self.scheduler.submit_by is SubmitBy.DESCRIPTION
         try:
-            with submitting(self.scheduler):
-                said = await submit_script(first, text)
+            with submitting(self.scheduler), tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
+                file.write(text)
+                file.flush()
+                command, stdin = _command(self.scheduler, first, text, file.name)
+                said = await in_thread(run, command, stdin=stdin, seconds=self.patience)
                 count = len(jobs) if whole else None
                 ids = submitted_ids(self.scheduler, said, count, first.job_id_regexp)
         except SubmissionError as error:
@@ -106,6 +113,18 @@ class Arrays:
         logger.debug("%d jobs in one submission: %s to %s", len(ids), ids[0], ids[-1])
         for job, element in zip(jobs, ids, strict=True):
             job.job_id, job.names = element, self.scheduler.names_in(text)
+
+
+def _command(scheduler: Scheduler, job: Any, script: str, file: str) -> tuple[list[str], str]:
+    # and its standard input; each as dask-jobqueue has it
+    words = shlex.split(job.submit_command)
+    if getattr(job, "use_stdin", False):
+        return words, script
+    if scheduler.submit_by is not SubmitBy.ARGUMENTS:
+        return [*words, file], ""
+    lines = script.splitlines(keepends=True)
+    options = [line.removeprefix(scheduler.mark) for line in lines if line.startswith(f"{scheduler.mark} ")]
+    return [*words, *shlex.split("".join(options)), "".join(line for line in lines if line[0] != "#")], ""
 
 
 def _consecutive(jobs: Sequence[Any]) -> list[list[Any]]:

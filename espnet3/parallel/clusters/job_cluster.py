@@ -36,7 +36,6 @@ from espnet3.parallel.dask_compat.clusters import (
     ClosesMore,
     LostWorkersStay,
     NewNames,
-    OwnCommands,
     ask_for_certificate,
 )
 from espnet3.parallel.errors import ConfigError
@@ -51,27 +50,25 @@ logger = logging.getLogger(__name__)
 def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
     """Return a subclass of a job class that quotes its words, and that its cluster's keeper submits."""
 
-    class WatchedJob(OwnCommands, job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
-        run_command = classmethod(_run_submission)
+    class WatchedJob(job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
         to_cancel = commands.JobsToCancel(scheduler_record)
-        patience: float | None = None  # seconds for the command that submits it
         names: Sequence[str] = ()  # names that the queue may show
 
         def __init__(
             self,
-            scheduler: Any = None,
-            name: Any = None,
-            worker_extra_args: Any = None,
+            scheduler: Any,
+            name: Any,
+            worker_extra_args: Any = (),
             security: Any = None,
             **options: Any,
         ) -> None:
-            words = list(worker_extra_args or [])
+            words = list(worker_extra_args)
             if security is not None:
                 for part, path in security.get_tls_config_for_role("worker").items():
                     if path is not None and part != "ciphers":
                         words += [f"--tls-{part.replace('_', '-')}", quoted_word(path)]
-            address = None if scheduler is None else quoted_word(str(scheduler))
-            super().__init__(address, quoted_word(str(name)), worker_extra_args=words, **_quoted(options))
+            address, quoted = quoted_word(str(scheduler)), quoted_word(str(name))
+            super().__init__(address, quoted, worker_extra_args=words, **options)
             self.name = name
 
         def job_script(self) -> str:
@@ -88,17 +85,6 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
 
     WatchedJob.__name__ = WatchedJob.__qualname__ = job_class.__name__
     return WatchedJob
-
-
-def _quoted(options: dict[str, Any]) -> dict[str, Any]:
-    words = {name for name in ("interface", "protocol") if options.get(name) is not None}
-    return {name: quoted_word(str(value)) if name in words else value for name, value in options.items()}
-
-
-async def _run_submission(job_class: Any, command: list[str], *, shell: bool = False) -> commands.Said:
-    # dask-jobqueue would drop the error output of bsub
-    words = [word.removesuffix(" 2> /dev/null") for word in command] if shell else command
-    return await commands.in_thread(commands.run, words, shell=shell, seconds=job_class.patience)
 
 
 class KeptCluster(WorkerCluster):
@@ -191,7 +177,6 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
             undo.callback(make.certificate.remove)
             options["protocol"] = "tls://"
             options["worker_extra_args"] += ["--preload", PRELOAD]
-        make.job_cls.patience = min(commands.SECONDS, config.start_timeout)
         cluster = make(**options)
         undo.callback(cluster.close)
         job, jobs = _one_of(row, config, _maker(make.job_cls, options))
@@ -199,7 +184,8 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
             # a warning, so that it is seen: many take n_workers for jobs
             logger.warning("n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs)
         assert row.scheduler is not None
-        cluster.keeper = JobKeeper(cluster, row.scheduler, options["log_directory"])
+        patience = min(commands.SECONDS, config.start_timeout)
+        cluster.keeper = JobKeeper(cluster, row.scheduler, options["log_directory"], patience)
         if config.adapt is not None:
             jobs = math.ceil(config.adapt["minimum"] / processes)
         cluster.sync(cluster.keeper.start, jobs)

@@ -81,14 +81,14 @@ class _Arrivals(SchedulerPlugin):
 class JobKeeper:
     """The jobs of one cluster, which write to a folder of logs."""
 
-    def __init__(self, cluster: Any, scheduler: Scheduler, logs: str) -> None:
+    def __init__(self, cluster: Any, scheduler: Scheduler, logs: str, patience: float) -> None:
         self.broken: str | None = None  # why no more jobs are submitted
         self.kept_logs = False  # logs are worth keeping when the cluster closes
         self.wanted: Callable[[], bool] = lambda: True  # is there work for a worker?
         self._cluster = cluster
         self._scheduler = scheduler
         self._logs = Path(logs)
-        self._arrays = Arrays(scheduler)
+        self._arrays = Arrays(scheduler, patience)
         self._jobs: dict[str, Watched] = {}
         self._at_start = True
         self._early = 0

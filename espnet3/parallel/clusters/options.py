@@ -91,7 +91,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     # in the shell's place the worker gets the signals; a scheduler that tracks processes by their parents loses
     # a worker whose shell has ended. The user's own trap needs the shell
     options["python"] = python if any("trap" in str(line) for line in prologue) else f"exec {python}"
-    for name in ("local_directory", "death_timeout"):
+    for name in ("interface", "protocol", "local_directory", "death_timeout"):
         if (text := given(name)) is not None:
             options[name] = quoted_word(str(text))
     if options.get("worker_command") is not None:

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import resource
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -126,24 +125,6 @@ def give_up_cluster(cluster: Any) -> None:
         runner.stop(timeout=_END)
     except TimeoutError:  # a task of Dask's did not take its end
         pass
-
-
-class OwnCommands:
-    """Mixin for a `Job` of dask-jobqueue, whose submit command is run by us: `Job._call`."""
-
-    run_command: Callable[..., Any]  # a coroutine function of the command's words and `shell`
-
-    @classmethod
-    async def _call(cls, cmd: Any, *, shell: bool = False, **_: Any) -> Any:
-        return await cls.run_command(cmd, shell=shell)
-
-
-async def submit_script(job: Any, text: str) -> Any:
-    """Submit a script as a job's own, and return what `run_command` did: `Job._submit_job`."""
-    with tempfile.NamedTemporaryFile("w", prefix="job-", suffix=".sh") as file:
-        file.write(text)
-        file.flush()
-        return await job._submit_job(file.name)
 
 
 class StartsInTime:

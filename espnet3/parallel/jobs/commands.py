@@ -83,20 +83,18 @@ def run(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
     stdin: str = "",
-    shell: bool = False,
     seconds: float | None = None,
 ) -> Said:
-    """Run a command and return what it printed; with `shell`, its one word is a line for a shell.
+    """Run a command and return what it printed.
 
     Without a limit of its own it has `SECONDS`. One that does not end in time is killed with all it has started, and
     that is a SubmissionError.
     """
     seconds = SECONDS if seconds is None else seconds
-    shown = " ".join(command) if shell else shlex.join(command)
+    shown = shlex.join(command)
     try:
         process = subprocess.Popen(
-            command[0] if shell else command,
-            shell=shell,  # bsub reads its standard input from a file, as dask-jobqueue writes it
+            command,
             cwd=folder,
             env=environment,
             stdin=subprocess.PIPE,

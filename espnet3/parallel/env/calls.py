@@ -49,21 +49,17 @@ class EnvCall:
         """Call the function with this process's env."""
         if is_awaited(self):
             return self._in_the_loop(args, kwargs)
-        lost: BaseException
         try:
             return self._bound(args, kwargs)(*args)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too: it would end the worker
             lost = self._named(error, args, kwargs)
-            if lost is error:
-                raise
         raise lost  # out here: the original would travel along as its context
 
     async def _in_the_loop(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         import asyncio
 
-        lost: BaseException
         try:
             # in a thread: a model takes minutes to load, and the worker's event loop must go on
             call = await asyncio.to_thread(self._bound, args, kwargs)
@@ -72,8 +68,6 @@ class EnvCall:
             raise
         except BaseException as error:  # as above
             lost = self._named(error, args, kwargs)
-            if lost is error:
-                raise
         raise lost
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:

@@ -308,10 +308,10 @@ async def _close_threads(cluster: Any) -> None:
 def _open_cluster(config: ParallelConfig, forkserver: Callable[[], ForkServer], scratch: str) -> Any:
     row = BACKENDS[config.env]
     if own_processes(config):
-        options, private = local_security(config)
+        options = local_security(config)
         options.pop(GPU_VARIABLE, None)
         options["local_directory"] = scratch  # also of those that take a dead one's place
-        return local_cluster(config, options, forkserver, private=private)
+        return local_cluster(config, options, forkserver)
     if row.kind is Kind.BATCH:
         from espnet3.parallel.clusters.job_cluster import start_jobs
 
@@ -331,13 +331,12 @@ def start_dask_cuda(row: Backend, config: ParallelConfig) -> Any:
     """Start one worker for each GPU of this machine by dask-cuda, for options that only it understands."""
     options = gpu_options(config)
     make: Any = load_cluster_class(row)
-    given, private = local_security(config)
-    if "security" in given:
-        options["security"] = given["security"]
+    if (security := local_security(config).get("security")) is not None:
+        options["security"] = security
         options["preload"] = [*options.get("preload", []), PRELOAD]  # for the pages of workers
 
     class GpuCluster(make, PrivatePages):  # type: ignore[misc]  # a class that is loaded here
-        pages = new_secret() if private else None
+        pages = new_secret(config)
 
     return GpuCluster(**options)
 

@@ -85,14 +85,14 @@ def make_pair() -> tuple[str, str]:
     return cert.public_bytes(serialization.Encoding.PEM).decode(), secret.decode()
 
 
-def local_security(config: ParallelConfig) -> tuple[dict[str, Any], bool]:
-    """Return the options of workers of this machine with what they lack, and whether their pages ask for a secret."""
+def local_security(config: ParallelConfig) -> dict[str, Any]:
+    """Return the options of workers of this machine with what they lack."""
     options = dict(config.options)
     threads = options.get("processes", True) is False and not any(options.get(name) for name in _LISTEN)
     # else scheduler and workers are in this process, and do not listen
     if not threads and not is_encrypted(options) and _is_left_to_us(options, config.security, "this machine"):
         options["security"] = _security(*make_pair())  # workers get it from this process
-    return options, config.security != "off"
+    return options
 
 
 _LISTEN = ("host", "interface", "protocol", "scheduler_port")

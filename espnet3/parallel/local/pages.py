@@ -17,15 +17,16 @@ from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
 from tornado.routing import Router
 from tornado.web import Application, RequestHandler
 
+from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat.clusters import guarded, put_before_pages
 
 _FIELD = "token"
 _REFUSAL = b"These pages are open to those who have the link that the run has printed.\n"
 
 
-def new_secret() -> str:
-    """Return a secret for the pages of one cluster."""
-    return secrets.token_urlsafe(24)
+def new_secret(config: ParallelConfig) -> str | None:
+    """Return a secret for the pages of one cluster; None leaves them open."""
+    return secrets.token_urlsafe(24) if config.security != "off" else None
 
 
 def ask_for_secret(server: Any, secret: str) -> None:

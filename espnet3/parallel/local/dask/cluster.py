@@ -69,19 +69,19 @@ def quiet_config() -> dict[str, Any]:
 class ThreadCluster(LocalCluster, PrivatePages):
     """A `LocalCluster` whose workers are threads of this process."""
 
-    def __init__(self, *, pages: str | None, dashboard_here: bool, **options: Any) -> None:
+    def __init__(self, *, pages: str | None, **options: Any) -> None:
         self.pages = pages
-        self._dashboard_here = dashboard_here
         if pages is not None:
             options.setdefault("worker_class", guarded(Worker, self.guard_pages))
         super().__init__(processes=False, **options)
 
     @property
     def dashboard_link(self) -> str:
-        """The base's link, on loopback where we chose the address: Dask names this host for an `inproc` scheduler."""
+        """The base's link, on loopback where it is there: Dask names this host for an `inproc` scheduler."""
         link: str = super().dashboard_link
-        host = urlsplit(self.scheduler_address).hostname
-        return link.replace(f"//{host}:", "//127.0.0.1:", 1) if self._dashboard_here else link
+        host, here = urlsplit(self.scheduler_address).hostname, "127.0.0.1:"
+        is_here = self.scheduler_spec["options"]["dashboard_address"].startswith(here)
+        return link.replace(f"//{host}:", f"//{here}", 1) if is_here else link
 
 
 class ForkedWorker(ProcessInterface):
@@ -213,7 +213,7 @@ def drop(cluster: LocalCluster) -> None:
 
 
 def local_cluster(
-    config: ParallelConfig, options: Mapping[str, Any], start: Callable[[], ForkServer], *, private: bool
+    config: ParallelConfig, options: Mapping[str, Any], start: Callable[[], ForkServer]
 ) -> LocalCluster:
     """Start the cluster of `env: local`, or of `local_gpu`, with the options of its block completed."""
     merged: dict[str, Any] = {
@@ -229,12 +229,11 @@ def local_cluster(
     if merged["dashboard_address"] is None:  # for Dask that is :8787 of every interface
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
-    pages = new_secret() if private else None
+    pages = new_secret(config)
     with _ONE_BY_ONE, dask.config.set(quiet_config()):
         if merged.pop("processes", True) is False:
             # the HTTP server of a worker that is a thread would listen on every interface
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
-            merged["dashboard_here"] = "dashboard_address" not in options
             return ThreadCluster(n_workers=config.n_workers, pages=pages, **merged)
         if BACKENDS[config.env].kind is Kind.GPU:
             merged["gpus"] = chosen_gpus(config.options, config.n_workers)

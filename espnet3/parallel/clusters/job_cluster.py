@@ -91,8 +91,7 @@ class KeptCluster(WorkerCluster):
     """A cluster of jobs as the driver sees it: its keeper answers."""
 
     keeper: JobKeeper  # once it is started
-    folder: str | None = None  # of the jobs' logs, if they are removed with the cluster
-    bounds: Mapping[str, int] | None = None  # `adapt`
+    bounds: Mapping[str, int] | None  # `adapt`
     loop: Any
 
     def given_up(self) -> str | None:
@@ -110,20 +109,25 @@ class KeptCluster(WorkerCluster):
             self.loop.add_callback(follow, self, wanted, **self.bounds)
 
 
-def watched_cluster(row: Backend) -> Any:
+def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
     """Return the row's cluster class with jobs that are watched."""
-    assert row.scheduler is not None
     base: Any = load_cluster_class(row)
-    job_class = watched_job(base.job_cls, row.scheduler)
+    job_class = watched_job(base.job_cls, row.batch)
 
     # one class for each scheduler, made when needed
     class JobCluster(ClosesMore, LostWorkersStay, NewNames, base, GuardedCluster, KeptCluster):  # type: ignore[misc]  # loaded here
         job_cls = job_class
-        keeper: Any = None
+        bounds = config.adapt
+
+        def __init__(self, *, folder: str | None, **options: Any) -> None:
+            self.folder = folder
+            patience = min(commands.SECONDS, config.start_timeout)
+            self.keeper = JobKeeper(self, row.batch, options["log_directory"], patience)
+            super().__init__(**options)
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
             done = super().scale(*args, **kwargs)
-            if self.keeper is not None and self.status is Status.running:
+            if self.status is Status.running:
                 loop: Any = self.loop
                 loop.add_callback(self.keeper.resized)
             return done
@@ -133,11 +137,10 @@ def watched_cluster(row: Backend) -> Any:
                 ask_for_certificate(server)
 
         async def before_closing(self) -> None:
-            if self.keeper is not None:
-                await self.keeper.stop()
+            await self.keeper.stop()
 
         async def after_closing(self) -> None:
-            if self.folder is not None and not (self.keeper is not None and self.keeper.kept_logs):
+            if self.folder is not None and not self.keeper.kept_logs:
                 shutil.rmtree(self.folder, ignore_errors=True)
             await super().after_closing()
 
@@ -145,47 +148,38 @@ def watched_cluster(row: Backend) -> Any:
     return JobCluster
 
 
-def _maker(job_class: Any, options: Mapping[str, Any]) -> Make:
+def _one_of(row: Backend, config: ParallelConfig, job_class: Any, options: Any) -> tuple[Any, int, Make]:
+    # one job, how many of them the workers are, and what makes another one
     for_job = script.of_each_job(options)
-    return cache(lambda **new: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **new}))
-
-
-def _one_of(row: Backend, config: ParallelConfig, make: Make) -> tuple[Any, int]:
-    # one job, and how many of them the workers are
+    make = cache(lambda **new: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **new}))
     job = make()
-    assert row.scheduler is not None
-    commands.refuse_elsewhere(row.name, row.scheduler, job.submit_command, job.job_script())
-    return job, math.ceil(config.n_workers / job.worker_processes)
+    commands.refuse_elsewhere(row.name, row.batch, job.submit_command, job.job_script())
+    return job, math.ceil(config.n_workers / job.worker_processes), make
 
 
 def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     """Start the scheduler here and submit the jobs; return without waiting for a worker."""
-    make = watched_cluster(row)
+    make = watched_cluster(row, config)
     options = dict(config.options)
     if wrong := block_options.problems_here(row, options):
         raise ConfigError("\n".join(wrong))
     with ExitStack() as undo:
-        # the class was made for this one cluster
-        make.bounds = config.adapt
-        make.folder = block_options.prepare(row, options)
-        if make.folder is not None:
-            undo.callback(shutil.rmtree, make.folder, ignore_errors=True)
+        folder = block_options.prepare(row, options)
+        if folder is not None:
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
         shared = asked(row, options, "shared_temp_directory")
         keys = shared and os.path.expanduser(os.path.expandvars(shared))
-        make.certificate = certificate_for(options, config.security, "this machine or the nodes", keys)
-        if make.certificate is not None:
-            undo.callback(make.certificate.remove)
+        certificate = certificate_for(options, config.security, "this machine or the nodes", keys)
+        if certificate is not None:
+            undo.callback(certificate.remove)
             options["protocol"] = "tls://"
             options["worker_extra_args"] += ["--preload", PRELOAD]
-        cluster = make(**options)
+        cluster = make(folder=folder, certificate=certificate, **options)
         undo.callback(cluster.close)
-        job, jobs = _one_of(row, config, _maker(make.job_cls, options))
+        job, jobs, _ = _one_of(row, config, make.job_cls, options)
         if (processes := job.worker_processes) > 1:
             # a warning, so that it is seen: many take n_workers for jobs
             logger.warning("n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs)
-        assert row.scheduler is not None
-        patience = min(commands.SECONDS, config.start_timeout)
-        cluster.keeper = JobKeeper(cluster, row.scheduler, options["log_directory"], patience)
         if config.adapt is not None:
             jobs = math.ceil(config.adapt["minimum"] / processes)
         cluster.sync(cluster.keeper.start, jobs)
@@ -208,7 +202,7 @@ class JobPlan:
 
 def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
     """Return what a configuration of a batch scheduler would submit; nothing is left behind."""
-    job_class = watched_cluster(row).job_cls
+    job_class = watched_cluster(row, config).job_cls
     options = dict(config.options)
     given = options.get("log_directory")
     warnings = block_options.problems_here(row, options)
@@ -218,17 +212,15 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
             raise ConfigError(problem)
         options["log_directory"] = logs  # a job makes its folder when it is built
         block_options.prepare(row, options)
-        make = _maker(job_class, options)
-        job, jobs = _one_of(row, config, make)
+        job, jobs, make = _one_of(row, config, job_class, options)
         factor = DetachedSettings.of(config.detached).retry_memory_factor
         said = [
             *script.defaults(row, config.options, make),
             *script.memory_stays(row, config.options, make, factor),
         ]
         text = job.job_script()
-        assert row.scheduler is not None
-        elements = min(jobs, row.scheduler.usual_array)
-        array = array_script(row.scheduler, text, job.name, job.job_name, elements) if elements > 1 else None
+        elements = min(jobs, row.batch.usual_array)
+        array = array_script(row.batch, text, job.name, job.job_name, elements) if elements > 1 else None
         text = (array or text).replace(logs, given or "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
     each = job.worker_processes, elements if array else 1

@@ -34,11 +34,10 @@ def _scheduler_options(row: Backend, options: dict[str, Any]) -> dict[str, Any]:
 
 def problems_here(row: Backend, options: dict[str, Any]) -> list[str]:
     """Return a sentence for each option with which no worker would come: an interface, an argument, a folder."""
-    assert row.scheduler is not None
     return [
         *_interface_problems(row, options),
         *_worker_argument_problems(row, options),
-        *script.output_problems(row.scheduler, asked(row, options, "job_extra_directives", [])),
+        *script.output_problems(row.batch, asked(row, options, "job_extra_directives", [])),
     ]
 
 
@@ -77,7 +76,6 @@ def _worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str
 
 def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     """Complete the options of a batch scheduler in place; return the folder made for the jobs' logs, if one was."""
-    assert row.scheduler is not None
     given = partial(asked, row, options)
     # Dask's default is port 8787 on every interface
     scheduler = {"dashboard_address": "127.0.0.1:0", **_scheduler_options(row, options)}
@@ -99,7 +97,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
 
     directives, shebang = given("job_extra_directives", []), str(given("shebang") or "")
     if not isinstance(directives, Mapping):  # the keeper adds the nodes to avoid
-        own = script.shell_directive(row.scheduler, shebang, directives)
+        own = script.shell_directive(row.batch, shebang, directives)
         options["job_extra_directives"] = [*own, *directives]
     here = shlex.quote(os.getcwd())
     # jobs of some schedulers start in the home folder; a node without this folder may not need it
@@ -154,8 +152,7 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
     if wanted is None:
         made = folder = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=folder)
     options["log_directory"] = wanted = folder
-    scheduler = row.scheduler
-    assert scheduler is not None
+    scheduler = row.batch
     if scheduler.worker_prints:
         shebang = str(asked(row, options, "shebang") or "")
         lines = [f"{scheduler.mark} {each}" for each in options["job_extra_directives"]]

@@ -141,7 +141,6 @@ class RemoteWorker(RemoteProcess):
     failure: str | None = None  # why it is given up
     trying = ""
     _again: asyncio.Task[None] | None = None
-    _wanted = True
 
     async def start(self) -> None:
         """Start connecting in the background, so that the cluster does not wait for a host that is down."""
@@ -149,10 +148,9 @@ class RemoteWorker(RemoteProcess):
         self._again = asyncio.create_task(self._keep())
 
     async def _keep(self) -> None:
-        tries, turns = 0, itertools.count(1)
-        while tries < _TRIES and self._wanted:
-            # another name for each session, as the scheduler may still hold the last one's
-            turn = next(turns)
+        tries, turn = 0, 0
+        while tries < _TRIES:
+            turn += 1  # another name for each session, as the scheduler may still hold the last one's
             opts = {**self.spec["opts"], "name": f"{self.name}" if turn == 1 else f"{self.name}.{turn}"}
             try:
                 await self.open({"0": {**self.spec, "opts": opts}}, str(self.scheduler))
@@ -173,7 +171,6 @@ class RemoteWorker(RemoteProcess):
     async def close(self) -> None:
         """Stop trying, and end it."""
         if self._again is not None:
-            self._wanted = False
             await end_task(self._again)
         await super().close()
 
@@ -245,14 +242,10 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     }
     scheduler = process(RemoteScheduler, hosts[0], "distributed.Scheduler", scheduler_options)
     try:
-        cluster = SSHCluster(workers, scheduler, name="SSHCluster", **options)
+        return SSHCluster(workers, scheduler, certificate=certificate, name="SSHCluster", **options)
     except RuntimeError as error:
-        if certificate is not None:
-            certificate.remove()
         if isinstance(error.__cause__, RemoteError):
             raise NoWorkersError(
                 f"the scheduler of the workers could not be started over SSH: {error.__cause__}"
             ) from error.__cause__  # Dask's own error only says that a cluster failed
         raise
-    cluster.certificate = certificate
-    return cluster

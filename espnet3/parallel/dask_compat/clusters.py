@@ -57,9 +57,8 @@ class ClosesMore:
     Dask closes clusters when a program ends, also in a forked child, where the cluster is not the child's to close.
     """
 
-    certificate: Any = None  # of the run, removed at last
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, certificate: Any = None, **kwargs: Any) -> None:
+        self.certificate = certificate  # of the run, removed at last
         self.opened_in = os.getpid()
         super().__init__(*args, **kwargs)
 

@@ -192,8 +192,7 @@ def log_folder_problem(row: Backend, given: Any, *, detached: bool) -> str:
 
     A driver's jobs are told of it by a directive, and those of a detached run are submitted from it.
     """
-    scheduler, folder = row.scheduler, os.path.abspath(os.path.expanduser(str(given or os.getcwd())))
-    assert scheduler is not None
+    scheduler, folder = row.batch, os.path.abspath(os.path.expanduser(str(given or os.getcwd())))
     place = "options.log_directory" if given else "the current folder, where jobs write their logs"
     if detached:
         fits = not scheduler.silent or PLAIN.fullmatch(folder) is not None
@@ -228,8 +227,7 @@ def defaults(row: Backend, options: Mapping[str, Any], make: Make) -> list[str]:
     said = []
     section = options.get("config_name") or row.name
     walltime = asked(row, options, "walltime")
-    assert row.scheduler is not None
-    if row.scheduler.has_walltime and options.get("walltime") is None and walltime is not None:
+    if row.batch.has_walltime and options.get("walltime") is None and walltime is not None:
         said.append(f"walltime is {walltime}, by jobqueue.{section}.walltime: options have none")
     unsaid = [name for name in ("cores", "memory") if not _is_requested(row, options, name, make)]
     if unsaid:

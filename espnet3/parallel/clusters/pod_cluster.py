@@ -67,8 +67,7 @@ def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) ->
         metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or []), owner]
     name = metadata["name"]
     guard = Guard(server.namespace, name, run)
-    cls = pod_cluster(make, guard.release)
-    cls.server, cls.label, cls.config, cls.start_timeout = server, name, config, config.start_timeout
+    cls = pod_cluster(make, server, config, name, guard)
     try:
         return cls(**options)
     except BaseException as error:
@@ -103,54 +102,31 @@ def kube_options(config: ParallelConfig) -> dict[str, Any]:
     return options
 
 
-class Pods(WorkerCluster):
-    """The pods of one cluster, as the driver sees them."""
-
-    server: Server
-    label: str  # the value of their label `dask.org/cluster-name`
-    config: ParallelConfig
-    loop: Any
-
-    def pods(self) -> list[dict[str, Any]]:
-        """Return the cluster's pods."""
-        selector = f"dask.org/cluster-name={self.label}"
-        return self.server.items(self.server.path("v1", "pods"), labelSelector=selector)
-
-    def missing(self) -> str:
-        """Return the pods that do not run, or run without being ready, with their events and logs."""
-        try:
-            pods = self.pods()
-            waiting = [pod for pod in pods if not _is_ready(pod)]
-            shown = [_described(self.server, pod) for pod in waiting[:_SHOWN]]
-        except ParallelError as error:
-            return listed([], no_answer=str(error))
-        if not pods:
-            look = f"kubectl -n {self.server.namespace} get events"
-            return not_there(f"DaskCluster {self.label}", "has no pod: a quota may be used up", look)
-        return listed(shown, len(waiting) - len(shown))
-
-    def watch_demand(self, wanted: Callable[[], bool]) -> None:
-        """Have as many workers as there is work for, with `adapt`."""
-        if self.config.adapt is not None:
-            self.loop.add_callback(follow, self, wanted, **self.config.adapt)
-
-
-def pod_cluster(make: Any, release: Callable[[], None]) -> Any:
-    """Return the class of one cluster of pods; `release` ends its guard."""
+def pod_cluster(make: Any, server: Server, config: ParallelConfig, name: str, guard: Guard) -> Any:
+    """Return the class of one cluster of pods: that of its name."""
     pid = os.getpid()
 
-    class PodCluster(ClosesAtCtrlC, StartsInTime, make, Pods):  # type: ignore[misc]  # a class that is loaded here
+    class PodCluster(ClosesAtCtrlC, StartsInTime, make, WorkerCluster):  # type: ignore[misc]  # loaded here
         made: Any = None
+        start_timeout = config.start_timeout
 
         def __init__(self, **options: Any) -> None:
             type(self).made = self
             super().__init__(**options)
 
+        def missing(self) -> str:
+            return _missing(server, name)
+
+        def watch_demand(self, wanted: Callable[[], bool]) -> None:
+            if config.adapt is not None:
+                loop: Any = self.loop
+                loop.add_callback(follow, self, wanted, **config.adapt)
+
         async def too_late(self) -> None:
-            missing = await asyncio.to_thread(self.missing)
+            missing = await asyncio.to_thread(_missing, server, name)
             raise NoWorkersError(
-                f"the scheduler of cluster {self.label} did not start within start_timeout = "
-                f"{self.start_timeout:g} s, and the cluster is deleted; see to what its pods say, or raise "
+                f"the scheduler of cluster {name} did not start within start_timeout = "
+                f"{config.start_timeout:g} s, and the cluster is deleted; see to what its pods say, or raise "
                 f"start_timeout\n{missing}".rstrip()
             )
 
@@ -160,13 +136,28 @@ def pod_cluster(make: Any, release: Callable[[], None]) -> Any:
             try:
                 closed = super().close(timeout=timeout)
             except BaseException:  # the guard goes on with it when this process ends
-                logger.warning("cluster %s is left to its guard, which deletes it", self.label)
+                logger.warning("cluster %s is left to its guard, which deletes it", name)
                 raise
-            release()
-            self.server.close()
+            guard.release()
+            server.close()
             return closed
 
     return PodCluster
+
+
+def _missing(server: Server, name: str) -> str:
+    # the pods that do not run, or run without being ready, with their events and logs
+    selector = f"dask.org/cluster-name={name}"
+    try:
+        pods = server.items(server.path("v1", "pods"), labelSelector=selector)
+        waiting = [pod for pod in pods if not _is_ready(pod)]
+        shown = [_described(server, pod) for pod in waiting[:_SHOWN]]
+    except ParallelError as error:
+        return listed([], no_answer=str(error))
+    if not pods:
+        look = f"kubectl -n {server.namespace} get events"
+        return not_there(f"DaskCluster {name}", "has no pod: a quota may be used up", look)
+    return listed(shown, len(waiting) - len(shown))
 
 
 def _described(server: Server, pod: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -36,9 +37,7 @@ logger = logging.getLogger(__name__)
 
 _ask = partial(run, seconds=AT_END)  # the next look asks again
 
-# jobs submitted before work begins, and at most at a time afterwards, with a command for each
-_FIRST, _NEXT = 8, 32
-_TOGETHER = 1000  # jobs submitted at a time as job arrays
+_TOGETHER, _ALONE = 1000, 16  # jobs submitted at a time: as job arrays, and with a command for each
 _EARLY = 3  # jobs in a row that may end before their worker connects
 _REFUSED = 5  # submissions in a row that may fail while no worker is there: about a minute
 _PATIENCE = 300.0  # at most so many seconds between submissions that fail
@@ -94,8 +93,6 @@ class JobKeeper:
         self._early = 0
         self._refused = 0
         self._not_before = 0.0
-        self._bad_nodes: list[str] = []
-        self._given: dict[str, Any] = {}  # options of jobs, before the first of these nodes
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._no_answer = ""
@@ -106,9 +103,9 @@ class JobKeeper:
         """Submit the first jobs and begin to watch; the others are submitted while the first ones work."""
         self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
         self._cluster.scale(jobs=jobs)
-        refused = await self._submit_wanted(_FIRST)
+        refused = await self._submit_wanted()
         if refused is not None and self._arrays.refused and not self._jobs:
-            refused = await self._submit_wanted(_FIRST)  # one after another they may be taken
+            refused = await self._submit_wanted()  # one after another they may be taken
         if refused is not None and not self._jobs:
             raise refused
         self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -158,24 +155,21 @@ class JobKeeper:
     # --- the loop ---
 
     async def _watch(self) -> None:
-        quick_until = time.monotonic() + 60
+        quick_until, before = 0.0, None
         while not self._stopping:
             self._count_workers()
             if self._open():
-                before = {name: each.view for name, each in self._jobs.items()}
                 await self._ask()
                 await self._settle()
-                if before != {name: each.view for name, each in self._jobs.items()}:
-                    quick_until = time.monotonic() + 60
+            known = {name: (each.view, each.up) for name, each in self._jobs.items()}
+            if known != before:
+                quick_until, before = time.monotonic() + 60, known
             if self._due():
                 continue
             pause = (_QUICK if time.monotonic() < quick_until else _SLOW) if self._open() else None
-            try:
+            with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause)
-                quick_until = time.monotonic() + 60
                 await asyncio.sleep(0.05)  # the other workers of a job come and go with it
-            except asyncio.TimeoutError:
-                pass
             self._wake.clear()
 
     def _open(self) -> bool:
@@ -221,7 +215,7 @@ class JobKeeper:
             ):
                 await self._bury(name, each)
         if self._due():
-            await self._submit_wanted(_NEXT)
+            await self._submit_wanted()
 
     def _is_away(self, each: Watched) -> bool:
         # for minutes, where its node is lost
@@ -233,10 +227,10 @@ class JobKeeper:
             return False
         return bool(self._wanted()) and (self._at_start or self.wanted())
 
-    async def _submit_wanted(self, most: int) -> Exception | None:
+    async def _submit_wanted(self) -> Exception | None:
         refused: Exception | None = None
         by_arrays = not self._arrays.refused
-        names = self._wanted()[: _TOGETHER if by_arrays else most]
+        names = self._wanted()[: _TOGETHER if by_arrays else _ALONE]
         self._submission = asyncio.get_running_loop().create_task(self._submit(names))
         try:
             await asyncio.shield(self._submission)
@@ -280,16 +274,13 @@ class JobKeeper:
             logger.warning("%s; another one takes its place", text)
             return
         self._at_start = True  # the driver waits for its first workers again
-        # on a shared file system its files may appear a moment later
+        await asyncio.sleep(0.5)  # on a shared file system its files may appear a moment later
         tail = self._log_tail(str(each.job.job_id))
-        if not tail:
-            await asyncio.sleep(0.5)
-            tail = self._log_tail(str(each.job.job_id))
         look = self._scheduler.look.format(id=each.job.job_id)
         text = f"{text} before its worker came (see: {look})\n{tail}".rstrip()
         self._early += 1
         self.kept_logs = True
-        if each.view.node and each.view.node not in self._bad_nodes:
+        if each.view.node and self._scheduler.avoid:
             self._avoid(each.view.node)
         logger.warning("%s", text)
         if self._early >= _EARLY:
@@ -301,14 +292,11 @@ class JobKeeper:
     # --- submission ---
 
     def _avoid(self, node: str) -> None:
-        self._bad_nodes.append(node)
-        if self._scheduler.avoid:
-            options = self._cluster.new_spec["options"]  # of further jobs
-            self._given = self._given or dict(options)
-            options.update(avoiding(self._scheduler, self._given, self._bad_nodes))
-            for name in self._wanted():  # made with the options before
-                if (job := self._cluster.workers.pop(name, None)) is not None:
-                    job.status = Status.closed
+        options = self._cluster.new_spec["options"]  # of further jobs
+        options.update(avoiding(self._scheduler, options, [node]))  # beside those that these name
+        for name in self._wanted():  # made with the options before
+            if (job := self._cluster.workers.pop(name, None)) is not None:
+                job.status = Status.closed
 
     async def _submit(self, names: list[str]) -> None:
         cluster = self._cluster

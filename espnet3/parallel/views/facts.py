@@ -353,6 +353,7 @@ class RunFacts:
     recorded: dict[str, Any]  # the rest of run.json, secrets masked
     times: RunTimes = field(default_factory=RunTimes)
     notes: tuple[str, ...] = field(default=())
+    exact: bool = True  # `ok` and `failed` are counts
 
     @property
     def left(self) -> int:

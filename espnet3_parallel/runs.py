@@ -156,11 +156,7 @@ def report(run: Path, output: str | None, kind: str, as_json: bool) -> None:
         encoding = sys.stdout.encoding or "utf-8"  # what a terminal of ASCII cannot show, a page can name
         say(text.encode(encoding, "xmlcharrefreplace").decode(encoding), end="")
         return
-    try:
-        size = Path(output).write_bytes(text.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        other = "take another file with -o, or -o - for standard output"
-        raise click.ClickException(f"{output} cannot be written ({error.strerror}): {other}") from error
+    size = Path(output).write_bytes(text.encode("utf-8", "backslashreplace"))
     say(f"wrote {output} ({size / 1e3:,.0f} kB)")
 
 

@@ -115,12 +115,3 @@ def test_a_file_that_cannot_be_read_is_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "detached").write_text("")
     done = CliRunner().invoke(merge, [str(tmp_path)])
     assert done.exit_code == 1 and done.stderr.startswith("NotADirectoryError: [Errno 20]"), done.stderr
-
-
-def test_a_report_that_cannot_be_written_says_where_else(tmp_path: Path) -> None:
-    """`espnet3-parallel report -o` into a folder that is not there is one line with what to do."""
-    folder = tmp_path / "run"
-    Squares(Provider({"folder": str(tmp_path)}), output_dir=folder, batch_size=2, progress=False)(range(2))
-    done = CliRunner().invoke(main, ["report", str(folder), "-o", str(tmp_path / "nope" / "r.html")])
-    assert done.exit_code == 1
-    assert "r.html cannot be written (No such file or directory): take another file with -o" in done.output

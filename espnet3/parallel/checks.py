@@ -56,6 +56,7 @@ class Number(Sort):
         least: float = -math.inf,
         most: float = math.inf,
         example: str = "",
+        unit: str = "",
         called: str = "",
         none: str = "",
     ) -> None:
@@ -64,7 +65,7 @@ class Number(Sort):
             called = called or "a positive integer"
         bounds = f" above {above:g}" if above > -math.inf else ""
         bounds += f", {least:g} or more" if least > -math.inf else ""
-        called = called or f"{'an integer' if whole else 'a number'}{bounds}"
+        called = called or f"{'an integer' if whole else 'a number'}{unit}{bounds}"
         called += f", such as {example}" if example else ""
 
         def must_be(value: Any) -> str:

@@ -86,7 +86,7 @@ def _key(default: Any, sort: Sort) -> Any:
     return field(default=default, metadata={"sort": sort})
 
 
-_seconds = partial(Number, most=MOST_SECONDS, example="600")
+_seconds = partial(Number, most=MOST_SECONDS, unit=" of seconds", example="600")
 
 
 def _is_adapt(value: Any) -> bool:
@@ -134,14 +134,10 @@ class ParallelConfig(Mapping[str, Any]):
         1, Whole(least=1, most=_MOST_WORKERS, example="4 (under local also auto: all processors)")
     )
     options: Mapping[str, Any] = field(default_factory=dict)
-    setup_timeout: float | None = _key(
-        None, _seconds(called="a positive number of seconds", above=0, none="null for no limit")
-    )
-    start_timeout: float = _key(60.0, _seconds(called="a positive number of seconds", above=0))
-    frozen_timeout: float | None = _key(
-        300.0, _seconds(called="a number of seconds above 2", above=2, none="null for no limit")
-    )
-    idle_timeout: float = _key(5.0, _seconds(called="a number of seconds, 0 or more", least=0))
+    setup_timeout: float | None = _key(None, _seconds(above=0, none="null for no limit"))
+    start_timeout: float = _key(60.0, _seconds(above=0))
+    frozen_timeout: float | None = _key(300.0, _seconds(above=2, none="null for no limit"))
+    idle_timeout: float = _key(5.0, _seconds(least=0))
     detached: Mapping[str, Any] = field(default_factory=dict)
     security: str = _key("auto", Choice(("auto", "on", "off")))
     adapt: Mapping[str, int] | None = _key(None, _ADAPT)

@@ -126,7 +126,7 @@ def test_a_trainer_block_of_its_own_keys_passes():
     ("name", "fix", "values"),
     [
         ("n_workers", "a positive integer, such as 4", [0, "4_0", "٤", 2.0, True, None]),
-        ("setup_timeout", "a positive number of seconds", [0, "60", True, float("nan"), [1]]),
+        ("setup_timeout", "a number of seconds above 0, such as 600", [0, "60", True, float("nan"), [1]]),
         ("start_timeout", "1,000,000,000 at most", [1e10, 10**5000]),
         ("frozen_timeout", "a number of seconds above 2", [0, 2, "60"]),
         ("idle_timeout", "a number of seconds, 0 or more", [-1, "soon", None]),

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tests.standins.habits import Habit
 from tests.standins.jobs import Element, Store
 from tests.standins.reading import directives, indices, options, refuse, seconds
 
@@ -111,12 +110,9 @@ def _file(wanted: str, default: str, in_folder: str) -> str:
 
 def qstat(words: list[str]) -> int:
     """List jobs: the wide table, or all facts with -f."""
-    given, wanted = options("qstat", words, ("-u",), ("-x", "-t", "-f"))
+    given, wanted = options("qstat", words, ("-u",), ("-t", "-f"))
     store = Store()
-    if "-x" in given and Habit.NO_HISTORY in store.habits:
-        print("qstat: PBS is not configured to maintain job history", file=sys.stderr)
-        return 0
-    listed, code = _named(store, wanted, "-x" in given) if wanted else (store.seen(history="-x" in given), 0)
+    listed, code = _named(store, wanted) if wanted else (store.seen(history=False), 0)
     if "-f" in given:
         for each in listed:
             lines = "\n".join(f"    {name} = {value}" for name, value in _facts(each).items())
@@ -135,7 +131,7 @@ def qstat(words: list[str]) -> int:
     return code
 
 
-def _named(store: Store, names: list[str], history: bool) -> tuple[list[Element], int]:
+def _named(store: Store, names: list[str]) -> tuple[list[Element], int]:
     """Return the jobs of some names and the exit status; say which are unknown, or have ended."""
     listed: list[Element] = []
     code = 0
@@ -145,7 +141,7 @@ def _named(store: Store, names: list[str], history: bool) -> tuple[list[Element]
         if not mine:
             print(f"qstat: Unknown Job Id {name}.{host()}", file=sys.stderr)
             code = 153
-        elif not history and all(each.state == "done" for each in mine):
+        elif all(each.state == "done" for each in mine):
             said = "Job has finished, use -x or -H to obtain historical job information"
             print(f"qstat: {name}.{host()} {said}", file=sys.stderr)
             code = 35

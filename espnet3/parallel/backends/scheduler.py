@@ -322,7 +322,7 @@ class Scheduler:
             return []
         whole = {number_of(job): job for job in jobs}
         asked = self.named.commands({job: (number, "") for number, job in whole.items()})
-        return [_of_user(tuple(command)) for command, _ in asked]
+        return [of_user(command) for command, _ in asked]
 
     def foreign(self, said: str, jobs: Mapping[str, Sequence[str]]) -> dict[str, str]:
         """Return the name of each of these jobs that the queue calls otherwise than it was submitted."""
@@ -348,18 +348,7 @@ class Scheduler:
 
     def query(self) -> list[str]:
         """Return the command that lists the jobs of this process's user."""
-        return _of_user(self.listing)
-
-    def query_to_come(self) -> list[str]:
-        """Return the command that lists the arrays whose elements are not all made."""
-        assert self.to_come is not None
-        return _of_user(self.to_come[0])
-
-    def read_to_come(self, output: str) -> dict[str, int]:
-        """Map each array's job to its first index that was not created yet."""
-        assert self.to_come is not None
-        found = re.finditer(self.to_come[1], output, re.MULTILINE)
-        return {each["job"]: int(each["next"]) for each in found}
+        return of_user(self.listing)
 
     def read(self, output: str) -> dict[str, JobView]:
         """Return the listed jobs and elements by id; others may have ended, or be unknown."""
@@ -418,7 +407,8 @@ def _one_line(text: str) -> str:
     return "; ".join(" ".join(line.split()).rstrip(";") for line in lines if line.strip())
 
 
-def _of_user(command: tuple[str, ...]) -> list[str]:
+def of_user(command: Sequence[str]) -> list[str]:
+    """Return a command with the name of this process's user in the place of `{user}`."""
     name = submitter()
     return [part.replace("{user}", name) for part in command]
 

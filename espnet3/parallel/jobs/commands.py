@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from espnet3.parallel.backends.scheduler import JobAnswer, JobView, Meaning, Scheduler
+from espnet3.parallel.backends.scheduler import JobAnswer, JobView, Meaning, Scheduler, of_user
 from espnet3.parallel.errors import ConfigError, SubmissionError
 
 logger = logging.getLogger(__name__)
@@ -201,8 +201,9 @@ def _look(scheduler: Scheduler, ask: Ask, jobs: Sequence[str]) -> Listing:
     views, problem, to_come = scheduler.read(said.out), said.problem, dict[str, int]()
     if scheduler.to_come is not None and not views.keys() >= set(jobs):
         # after the listing: an element that is made in between is left out by both, and asked about
-        late = ask(scheduler.query_to_come())
-        to_come = scheduler.read_to_come(late.out)
+        command, pattern = scheduler.to_come
+        late = ask(of_user(command))
+        to_come = {each["job"]: int(each["next"]) for each in re.finditer(pattern, late.out, re.MULTILINE)}
         problem = problem or late.problem
     if scheduler.no_jobs and re.search(scheduler.no_jobs, said.error):
         return Listing({}, to_come, "", failed=False)

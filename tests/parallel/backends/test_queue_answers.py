@@ -7,7 +7,8 @@ import re
 import pytest
 
 from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, JobAnswer, submitter
+from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, JobAnswer
+from espnet3.parallel.jobs import commands
 from espnet3.parallel.jobs.commands import Said, inquire
 
 SCONTROL = """\
@@ -114,8 +115,13 @@ def test_an_element_that_is_still_to_be_made_is_listed() -> None:
     """HTCondor's list of factories gives the index from which on it has made no elements."""
     condor = BACKENDS["htcondor"].scheduler
     assert condor is not None
-    assert condor.read_to_come("4 2\n5 undefined\n") == {"4": 2}
-    assert condor.query_to_come()[:3] == ["condor_q", submitter(), "-factory"]
+    said = {"-factory": "4 2\n5 undefined\n", "RemoteHost": "4.0 2 slot1@n1 undefined\n"}
+
+    def ask(command: list[str]) -> Said:
+        return Said("", 0, "".join(text for word, text in said.items() if word in command), "")
+
+    _, known = commands.answers(condor, ask, ["4.0", "4.1", "4.2", "5.0"])
+    assert [view and view.meaning.is_alive for view in known.values()] == [True, None, True, None]
 
 
 def test_the_queue_is_asked_for_the_user_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

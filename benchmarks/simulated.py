@@ -180,7 +180,6 @@ class Workers:
     def hear(self, channel: Any, item_s: float) -> None:
         """Read a message."""
         from espnet3.parallel.engine.loop import Block
-        from espnet3.parallel.pilots.protocol import head_of
 
         message = channel.recv()
         if message[0] == "run":
@@ -191,7 +190,7 @@ class Workers:
             n = min(n, max(1, int(seconds / item_s) + 1))  # as the loop does: until the time is over
             took = n * item_s
             self.free_at[channel] = max(self.now(), self.free_at[channel]) + took
-            answer = ("done", message[1], head_of(Block(seconds=took, cpu=took)), [None] * n)
+            answer = ("done", message[1], Block([None] * n, seconds=took, cpu=took))
             self.later(self.free_at[channel], self.answer, channel, answer)
 
     def answer(self, channel: Any, answer: Any) -> None:

@@ -24,7 +24,7 @@ from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
 from espnet3.parallel.engine.loop import Block
-from espnet3.parallel.engine.watch import AwakeClock
+from espnet3.parallel.engine.watch import AwakeClock, Late
 from espnet3.parallel.engine.work import BUDGET, SLACK, Chunk, Sizer, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, say_where
 from espnet3.parallel.messages import brief
@@ -32,7 +32,7 @@ from espnet3.parallel.pilots.channel import ChannelClosedError, Message
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses, SignsOfLife, abandon_run, find_late_item
 from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot
-from espnet3.parallel.pilots.protocol import RunSpec, pack, setup_error
+from espnet3.parallel.pilots.protocol import Report, RunSpec, pack, setup_error
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
 from espnet3.parallel.surroundings import search_path
 
@@ -214,7 +214,7 @@ class PilotRun:
         if any(s.flying for s in lost):
             self._losses.add(lost, alone)
 
-    def _slot_broken(self, slot: Slot, error: str, trace: str) -> None:
+    def _on_broken(self, slot: Slot, error: str, trace: str) -> None:
         logger.warning("a slot of worker %s could not go on, and opens again:\n%s", slot.hello.worker, trace)
         slot.end = ProcessEnd(reason=f"could not go on ({error})")
         if not slot.ready:
@@ -280,41 +280,35 @@ class PilotRun:
             return
         if message[1] == self._id:  # not from a run that is over
             self._until = time.perf_counter() + _FIRST
-            self._take(slot, message)
+            getattr(self, "_on_" + message[0])(slot, *message[2:])
 
-    def _take(self, slot: Slot, message: Any) -> None:
-        if message[0] == "ready":
-            self._ready(slot, *message[2:])
-        elif message[0] == "changed":
-            self._changed(slot)
-        elif message[0] == "log":
-            self._inlet.take(*message[2])
-        elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
-            self._drop(slot)
-            self._losses.give_back([slot])
-        elif message[0] == "broken":
-            self._slot_broken(slot, *message[2:])
-        elif message[0] == "unread":
-            failure, raised = message[2:]
-            chunk = self._feeder.came_back(slot)
-            self._not_travelled(chunk, "loaded on a worker", load_error(raised, failure), failure)
-        elif message[0] == "setup":
-            raise setup_error(message[2])
-        elif message[0] == "late":
-            slot.late = message[2]
-            if not slot.hello.pid:  # a task's answer; any other worker is killing itself now
-                self._losses.too_late(self._feeder.came_back(slot), slot)
-                slot.late = None
-        else:
-            self._done(slot, *message[2:])
+    def _on_log(self, slot: Slot, said: tuple[str, list[dict[str, Any]], int]) -> None:
+        self._inlet.take(*said)
 
-    def _changed(self, slot: Slot) -> None:
+    def _on_bye(self, slot: Slot) -> None:  # its worker ends; what it was sent ahead has not begun
+        self._drop(slot)
+        self._losses.give_back([slot])
+
+    def _on_unread(self, slot: Slot, failure: ItemFailure, raised: bytes | None) -> None:
+        chunk = self._feeder.came_back(slot)
+        self._not_travelled(chunk, "loaded on a worker", load_error(raised, failure), failure)
+
+    def _on_setup(self, slot: Slot, report: Report) -> None:
+        raise setup_error(report)
+
+    def _on_late(self, slot: Slot, late: Late) -> None:
+        slot.late = late
+        if not slot.hello.pid:  # a task's answer; any other worker is killing itself now
+            self._losses.too_late(self._feeder.came_back(slot), slot)
+            slot.late = None
+
+    def _on_changed(self, slot: Slot) -> None:
         if self.tally.ready is None:  # what the workers have in common may have changed
             raise ChangedWorkersError
         self._drop(slot)
         self.slots.kill_worker(*slot.hello.process)
 
-    def _ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
+    def _on_ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
         self._losses.in_setup = 0
         slot.ready = True
         tally, ready = self.tally, self._feeder.ready
@@ -331,7 +325,7 @@ class PilotRun:
         tally.slots = max(tally.slots, len(ready))
         tally.workers = max(tally.workers, len({each.hello.address for each in ready}))
 
-    def _done(self, slot: Slot, block: Block) -> None:
+    def _on_done(self, slot: Slot, block: Block) -> None:
         chunk = self._feeder.came_back(slot)
         self._losses.in_vain = 0
         slot.late = None

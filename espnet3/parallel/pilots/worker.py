@@ -118,15 +118,12 @@ class Slots:
 
     def _connect(self, hello: Hello) -> Channel | None:
         for attempt in range(1, _ATTEMPTS + 1):
-            channel = None
             try:
                 channel = connect(self.address, self.key, tls=self.tls)
                 channel.send(hello)
             except (FileNotFoundError, ConnectionRefusedError, PermissionError):
                 break  # the driver has gone, or is another one
             except OSError:  # it cannot be reached from here, or is too busy just now
-                if channel is not None:
-                    channel.close()
                 time.sleep(_PAUSE * attempt)
             else:
                 return channel

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _HEAD = struct.Struct("!QI")  # bytes of the pickle, number of out-of-band buffers
 _SIZE = struct.Struct("!Q")
-_MAX_IOV = 512  # below every platform's IOV_MAX
+_SMALL = 1 << 16  # bytes of a message that is cheaper to copy than to send in parts
 # Bytes of a receive buffer that has had no larger message: a driver has three for each worker
 _FIRST = 1 << 12
 _KEEP = 64 << 20  # a receive buffer larger than this is given back after use
@@ -163,29 +163,17 @@ class Channel:
             try:
                 got = self.sock.recv_into(view[at:])
             except OSError as error:
-                raise _closed(error) from error
+                raise ChannelClosedError(str(error)) from error
             if not got:
                 raise ChannelClosedError("the other end closed the channel")
             at += got
 
     def _write(self, parts: list[Any]) -> None:
-        views = [memoryview(p) for p in parts]
-        at = 0
         try:
-            while at < len(views):
-                sent = self.sock.sendmsg(views[at : at + _MAX_IOV])
-                while at < len(views) and sent >= views[at].nbytes:
-                    sent -= views[at].nbytes
-                    at += 1
-                if sent:
-                    views[at] = views[at][sent:]
+            for part in [b"".join(parts)] if sum(map(len, parts)) <= _SMALL else parts:
+                self.sock.sendall(part)
         except OSError as error:
-            raise _closed(error) from error
-
-
-def _closed(error: OSError) -> OSError:
-    own_limit = isinstance(error, TimeoutError) and error.errno is None
-    return error if own_limit else ChannelClosedError(str(error))
+            raise ChannelClosedError(str(error)) from error
 
 
 def _notice_lost_host(sock: socket.socket) -> None:
@@ -223,13 +211,6 @@ class TlsChannel(Channel):
     def at_end(self) -> bool:
         """Return whether the other end is gone; what is left to read is known only once it is decrypted."""
         return self.sock.fileno() < 0 or bool(self._gone.poll(0))
-
-    def _write(self, parts: list[Any]) -> None:
-        try:
-            for part in parts:
-                self.sock.sendall(part)
-        except OSError as error:
-            raise _closed(error) from error
 
 
 # --- both ends prove that they hold the key, before anything is unpickled -------------------------

@@ -30,7 +30,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.local.forking import EVENT, SIZE
-from espnet3.parallel.surroundings import changeable, search_path, surroundings
+from espnet3.parallel.surroundings import search_path, surroundings
 
 # Options of `LocalCluster` that the calling process keeps anyway, and with which values; any other asks for a worker
 _KEPT: dict[str, Callable[[Any], bool]] = {
@@ -206,7 +206,6 @@ def boot_of(env: Mapping[str, str], **more: Any) -> dict[str, Any]:
 
 class _Begun(threading.local):
     server: ForkServer | None = None  # that this thread's run begins with, until the run takes it
-    surroundings: Mapping[str, Any] = {}  # that the server inherited
 
 
 _BEGUN = _Begun()
@@ -223,7 +222,7 @@ def head_start(config: ParallelConfig) -> Iterator[None]:
     if alone(config) or inside_item() or not without_dask(config) or not _FIRST.acquire(blocking=False):
         yield
         return
-    _BEGUN.server, _BEGUN.surroundings = ForkServer(dask=False), changeable()
+    _BEGUN.server = ForkServer(dask=False)
     try:
         yield
     finally:
@@ -233,11 +232,8 @@ def head_start(config: ParallelConfig) -> Iterator[None]:
 
 
 def take_server() -> ForkServer | None:
-    """Return the server that this thread's run began with; one that inherited other surroundings is ended."""
+    """Return the server that this thread's run began with, if there is one."""
     server, _BEGUN.server = _BEGUN.server, None
-    if server is not None and _BEGUN.surroundings != changeable():
-        server.kill()
-        return None
     return server
 
 

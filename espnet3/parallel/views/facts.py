@@ -124,11 +124,6 @@ class Outcomes(Counted):
         self._lines = NewLines()
         self._own: set[Path] = set()
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A sentence for each split that is not counted."""
-        return tuple(f"{name} is of another index list and is not counted" for name in self.foreign)
-
     def look(self) -> None:
         """Read the lines since the last look."""
         for split in split_folders(self.run, self.kind):
@@ -166,7 +161,8 @@ def folder_status(path: Path, outcomes: Outcomes | None = None) -> FolderStatus:
     seen = outcomes or Outcomes(path, run)
     seen.look()
     counts = len(seen.state), seen.ok, seen.failed
-    return FolderStatus(str(path), *counts, bool(driver), False, driver, seen.notes)
+    notes = tuple(f"{name} is of another index list and is not counted" for name in seen.foreign)
+    return FolderStatus(str(path), *counts, bool(driver), False, driver, notes)
 
 
 def merged_failures(run: Path, failed: int) -> Failures:
@@ -254,11 +250,6 @@ class Span:
     begin: float  # in seconds since the epoch
     end: float  # the return of the lease, or the last sign of life; now for a living process
     ended: str  # "released" (it left in order), "died" (it gave no more sign of life) or "alive"
-
-    @property
-    def seconds(self) -> float:
-        """Its length."""
-        return self.end - self.begin
 
 
 def shard_spans(run: Path) -> list[Span]:

@@ -102,8 +102,6 @@ class Watcher:
         self._rate = Rate()
         self._detached = DetachedRun.open(run) if is_detached(run) else None
         self._outcomes = Outcomes(run, read_run(run) if (run / RUN).exists() else {})
-        if self._detached is None:
-            folder_status(run, self._outcomes)  # raises for a damaged folder
         self._times = TimesReader(run)
         self._items: Sequence[Any] | None = None  # of a detached run, where there are few enough to be named
         if self._detached is not None and (run / FOLDER / INDICES).stat().st_size <= _MOST_INDICES:

@@ -407,7 +407,9 @@ def rows_of(facts: RunFacts) -> tuple[list[Row], str]:
         kind = {"died": "lost", "alive": "alive"}.get(span.ended, "work")
         if kind != "work" or not did:  # its time after the last record is not known
             end = max((bar.end for bar in did), default=span.begin)
-            how = f"on {span.host}, process {span.pid}: {duration(span.seconds)}, {_ENDED[span.ended]}"
+            how = (
+                f"on {span.host}, process {span.pid}: {duration(span.end - span.begin)}, {_ENDED[span.ended]}"
+            )
             bars.append(Bar(end, max(end, span.end), kind, how))
     for bars in rows.values():
         bars.sort(key=lambda bar: bar.begin)

@@ -285,8 +285,7 @@ def _answer(future: Future[Any], text: str, value: Any, worker: str) -> None:
 
 def _exception_of(raised: Raised, text: str, worker: str) -> BaseException:
     failure = raised.failure
-    error = load_error(raised.error, failure)
-    assert error is not None
+    error = load_error(raised.error) or RuntimeError(f"{failure.error_type}: {failure.message}")
     if not isinstance(error, WorkerSetupError):  # that is the same for all calls
         add_note(error, f"in the call {text}, {place_of(worker)}")
         show_remote(error, failure)

@@ -196,14 +196,13 @@ def open_plain(path: str | os.PathLike[str], buffering: int = -1, *, own: bool =
             raise
         raise DamagedFolderError(f"{path} is damaged: it is not a regular file") from error
     status = os.fstat(fd)
-    if stat.S_ISREG(status.st_mode) and (not own or status.st_uid in (os.geteuid(), 0)):
+    why = writers(status, owner_alone=True) if own else ""
+    if stat.S_ISREG(status.st_mode) and not why:
         return open(fd, "rb", buffering)
     os.close(fd)
-    if not stat.S_ISREG(status.st_mode):
-        raise DamagedFolderError(f"{path} is damaged: it is not a regular file")
-    raise ConfigError(
-        f"{path} belongs to {_user(status.st_uid)}, and says what is to be run: it is not believed"
-    )
+    if why:
+        raise ConfigError(f"{path} {why}, and says what is to be run: it is not believed")
+    raise DamagedFolderError(f"{path} is damaged: it is not a regular file")
 
 
 def read_json(path: str | os.PathLike[str], like: type | None = None, *, own: bool = False) -> dict[str, Any]:
@@ -297,16 +296,12 @@ class Appender:
             self._fd = open_to_write(path)
             self.size = os.fstat(self._fd).st_size
         self._synced = time.monotonic()
-        self._dirty = self._broken = False
+        self._dirty = False
         if self.size and os.pread(self._fd, 1, self.size - 1) != b"\n":
             self.append([b"\n"])
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Append lines, each with its end, in one write."""
-        if self._broken:
-            raise FolderWriteError(
-                f"{self.path} could not be cut back after a failed write: start again to go on"
-            )
         data = b"".join(lines)
         with writing(self.path):
             self.check()
@@ -315,10 +310,8 @@ class Appender:
                 while view:  # the system may take fewer bytes at a time, near a full disk for one
                     view = view[os.write(self._fd, view) :]
             except OSError:
-                try:
+                with contextlib.suppress(OSError):  # else a torn line stays at the end: no reader takes it
                     os.ftruncate(self._fd, self.size)
-                except OSError:  # a torn line stays at the end: no reader takes it, and nothing may follow it
-                    self._broken = True
                 raise
             self.size += len(data)
             self._dirty = True
@@ -414,7 +407,11 @@ def refuse_others(run: Path) -> None:
 def writers(status: os.stat_result, *, owner_alone: bool = False) -> str:
     """Name the other writers of a file or folder; empty if only this user and root can write to it."""
     if status.st_uid not in (os.geteuid(), 0):
-        return f"belongs to {_user(status.st_uid)}"
+        try:
+            name = pwd.getpwuid(status.st_uid).pw_name
+        except KeyError:
+            name = str(status.st_uid)
+        return f"belongs to the user {name}"
     if owner_alone or stat.S_ISLNK(status.st_mode):
         return ""
     if status.st_mode & stat.S_IWOTH:
@@ -431,10 +428,3 @@ def _is_private(gid: int) -> bool:
     except KeyError:
         return False
     return group.gr_name == name and set(group.gr_mem) <= {name}
-
-
-def _user(uid: int) -> str:
-    try:
-        return f"the user {pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"the user {uid}"

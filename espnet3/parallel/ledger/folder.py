@@ -360,7 +360,11 @@ def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
         if not split_folders(path):
             return {}, None
         if (path / MANIFEST).exists() and not (path / EVENTS).exists():
-            return {}, DamagedFolderError(_of_espnet3(path))
+            return {}, DamagedFolderError(
+                f"{path} holds a run of ESPnet3's own layer ({MANIFEST}, and no {RUN}), which does not say by what "
+                f"model and config its results were made; with a file {SPLIT}.*/lock it may be at work there. "
+                "resume=False moves it aside and starts anew; or take another output_dir"
+            )
         return {}, DamagedFolderError(f"{path / RUN} is missing, and there are results. {advice}")
     except DamagedFolderError as error:
         return {}, DamagedFolderError(f"{error}. {advice}")
@@ -371,16 +375,6 @@ def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
             f"{path / RUN} has schema {old['schema']}, and this version knows {SCHEMA}: use the newer version"
         )
     return old, None
-
-
-def _of_espnet3(path: Path) -> str:
-    locks = [lock.relative_to(path).as_posix() for lock in path.glob(f"{SPLIT}.*/lock")]
-    at_work = f"; it is still at work there, or was killed ({', '.join(sorted(locks))})" if locks else ""
-    return (
-        f"{path} holds a run of ESPnet3's own layer ({MANIFEST}, and no {RUN}), which does not say by what model "
-        f"and config its results were made{at_work}. resume=False moves it aside and starts anew; or take another "
-        "output_dir"
-    )
 
 
 def _strangers_aside(path: Path) -> Path | None:

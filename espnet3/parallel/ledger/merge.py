@@ -6,7 +6,6 @@ split.*/ ──scan──> where each line is, 8 bytes a position ──> result
 
 from __future__ import annotations
 
-import filecmp
 import hashlib
 import os
 import re
@@ -19,7 +18,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, overload
 
-from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
 from espnet3.parallel.ledger.files import Draft, open_plain, read_record, write_json, writing
 from espnet3.parallel.ledger.lines import checked, failure_of, from_json, index_json, record_of, split_line
@@ -119,7 +117,7 @@ def merge_splits(
 def _put_in_place(draft: Draft) -> str:
     draft.file.flush()
     digest = _hash_of(draft.temporary)
-    if not (os.path.exists(draft.path) and filecmp.cmp(draft.path, draft.temporary, shallow=False)):
+    if not os.path.exists(draft.path) or _hash_of(draft.path) != digest:
         draft.commit()
     return digest
 
@@ -374,12 +372,9 @@ def table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:
         import pandas
     except ImportError as error:
         # here: jobs, which import this, need none of it
-        from espnet3.parallel.backends.backend import pip_line
+        from espnet3.parallel.backends.backend import missing
 
-        raise MissingPackageError(
-            f"to_pandas needs pandas, which is not installed. Please install it: {pip_line('report')}",
-            name="pandas",
-        ) from error
+        raise missing("to_pandas needs pandas, which is not installed", "pandas", "report") from error
     indices, rows = [], []
     for index, value in records:
         indices.append(index if isinstance(index, Hashable) else str(index))

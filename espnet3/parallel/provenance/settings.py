@@ -26,10 +26,7 @@ def copied(value: Any) -> Any:
 
     A value with very many parts is not copied: it is data, not settings.
     """
-    try:
-        return copy.deepcopy(value, _found(value)[1])
-    except RecursionError:  # nested too deeply for settings
-        return value
+    return copy.deepcopy(value, _found(value)[1])
 
 
 def containers(value: Any) -> Set[int]:

@@ -12,21 +12,7 @@ import pytest
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider
 from espnet3.parallel.ledger.errors import DamagedFolderError, FolderWriteError
-from espnet3.parallel.ledger.files import Appender
 from tests.parallel.ledger.making import begin, partial
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_file_that_cannot_be_cut_back_takes_no_more(tmp_path: Path) -> None:
-    """After a failed write that could not be undone nothing is written behind it."""
-    file = Appender(tmp_path / "results.jsonl")
-    with open("/dev/full", "wb") as full:  # under its descriptor, since a link to it is not followed
-        os.dup2(full.fileno(), file._fd)
-    with pytest.raises(FolderWriteError, match="disk is full"):
-        file.append([b"x\n"])
-    with pytest.raises(FolderWriteError, match="start again"):
-        file.append([b"x\n"])
-    file.close()
 
 
 @contextmanager

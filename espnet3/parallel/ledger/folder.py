@@ -165,8 +165,6 @@ class OpenRun(Counted):
             stack.callback(self.lease.release)
             stack.callback(self._events.close)
             self.split.close(done)
-            if self.lease.missed:
-                self.event("missed_beats", count=self.lease.missed, last=str(self.lease.last_error))
 
     def __enter__(self) -> OpenRun:
         return self

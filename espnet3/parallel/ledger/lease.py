@@ -54,8 +54,6 @@ class Lease:
         self.path = Path(path)
         self.beat = beat
         self.stale = stale
-        self.missed = 0  # signs of life that could not be given
-        self.last_error: OSError | None = None  # of the last of them
         self._number = 0
         self._facts: dict[str, Any] = {}
         self._lost = ""
@@ -182,9 +180,7 @@ class Lease:
         try:
             os.utime(self._file(self._number))  # without times: the file system's clock, not this host's
             newest = max(lease_numbers(self.path), default=0)
-        except OSError as error:  # the run goes on; the missed beats are in its events
-            self.missed += 1
-            self.last_error = error
+        except OSError:  # a disk that does not answer, or is full: the next beat tries again
             return
         self._beaten = time.monotonic()
         if newest > self._number:

@@ -22,7 +22,7 @@ from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunErro
 from espnet3.parallel.ledger.files import Draft, open_plain, read_record, write_json, writing
 from espnet3.parallel.ledger.lines import checked, failure_of, from_json, index_json, record_of, split_line
 from espnet3.parallel.ledger.split import ERRORS, LEFT, OK, RESULTS, SPLIT, Scan, scan_splits
-from espnet3.parallel.messages import html_table, shown
+from espnet3.parallel.messages import html_table
 from espnet3.parallel.records import ItemFailure, RunSummary
 
 RECEIPT = "receipt.json"
@@ -258,11 +258,7 @@ class Results(Sequence[Any]):
             if wanted.step == 1:
                 return [value for _, value in self._records(wanted.start, wanted.stop)]
             return [next(self._records(at, at + 1))[1] for at in wanted]
-        if not hasattr(index, "__index__"):
-            raise TypeError(
-                f"results have positions from 0 to {self._length - 1} and slices, not {shown(index)}"
-            )
-        position = range(self._length)[index]  # negative indices count from the end; IndexError beyond it
+        position = range(self._length)[index]  # negative indices count from the end; an error beyond it
         return next(self._records(position, position + 1))[1]
 
     def __eq__(self, other: object) -> bool:

@@ -292,14 +292,12 @@ class Scan(Counted):
         return span.items
 
     def _own_place(self, file: Path, outcome: int) -> Place:
-        items, n, of_numbers = self._items, len(self._items), isinstance(self._items, range)
-        kind = b"result" if outcome == OK else b"failure"
-        head = b'{"n":%%d,"index":%%%b,"%b":' % (b"d" if of_numbers else b"b", kind)
+        items, n, kind = self._items, len(self._items), b"result" if outcome == OK else b"failure"
 
         def place(line: bytes, at: int, position: int, checksum: int) -> tuple[int, int]:
             if position < n:
-                index = items[position] if of_numbers else index_json(items[position])
-                if line.startswith(head % (position, index)):
+                index = index_json(items[position])
+                if line.startswith(b'{"n":%d,"index":%b,"%b":' % (position, index, kind)):
                     return position, checksum
             planned = f"only {n} were planned" if position >= n else f"{items[position]!r} was planned there"
             raise DamagedFolderError(

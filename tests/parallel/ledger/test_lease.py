@@ -17,7 +17,6 @@ from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
 from espnet3.parallel.ledger.files import create_whole
 from espnet3.parallel.ledger.lease import Lease, is_alive, process_start, this_process
 from tests.parallel.ledger.programs import heard, program, tell
-from tests.waiting import wait_until
 
 ROUNDS = 40
 DRIVERS = 4
@@ -192,13 +191,13 @@ def test_a_driver_that_was_taken_over_stops(tmp_path: Path) -> None:
     lease.release()
 
 
-def test_a_missed_beat_is_counted_and_stops_nothing(tmp_path: Path) -> None:
-    """While the lease cannot be touched the driver goes on, and knows how often and why."""
+def test_a_missed_beat_stops_nothing(tmp_path: Path) -> None:
+    """While the lease cannot be touched the driver goes on."""
     lease = Lease(tmp_path, beat=0.01)
     lease.acquire("first")
     (tmp_path / "lease.1.json").rename(tmp_path / "away")
-    wait_until(lambda: lease.missed)
-    assert isinstance(lease.last_error, FileNotFoundError)
+    lease._look()  # as each beat does
+    lease.check()
     (tmp_path / "away").rename(tmp_path / "lease.1.json")
     lease.check()
     lease.release()

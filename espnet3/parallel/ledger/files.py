@@ -83,12 +83,8 @@ def writing(path: Path) -> Iterator[None]:
 def make_folder(path: Path) -> None:
     """Create a folder for its owner alone; one that exists keeps its mode."""
     with writing(path):
-        missing = [p for p in (path, *path.parents) if not p.exists()]
-        for folder in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # another driver was faster: the lease decides later
-                folder.mkdir(mode=0o700)
-        if not path.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        for folder in (*reversed(path.parents), path):
+            folder.mkdir(mode=0o700, exist_ok=True)  # if another driver is faster, the lease decides later
 
 
 class Draft:

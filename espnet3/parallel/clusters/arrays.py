@@ -48,14 +48,12 @@ def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, co
     return "\n".join(lines) + "\n"
 
 
-def _array_description(scheduler: Scheduler, script: str, own: str, counted: str, count: int) -> str | None:
+def _array_description(scheduler: Scheduler, script: str, own: str, counted: str, count: int) -> str:
     # its arguments are `sh -c command`, and `$1` gets the element's index
     for text, written in scheduler.quoting:
         counted = counted.replace(text, written)
     lines = script.replace(own, counted).rstrip().splitlines()
-    at = next((at for at, line in enumerate(lines) if line.startswith("Arguments = ")), None)
-    if at is None or not lines[at].endswith('"') or lines[-1] != "Queue":
-        return None
+    at = next(at for at, line in enumerate(lines) if line.startswith("Arguments = "))
     lines[at] = f'{lines[at][:-1]} worker $(Process)"'
     lines[-1] = scheduler.array.format(count=count)
     return "\n".join(lines) + "\n"

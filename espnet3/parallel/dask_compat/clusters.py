@@ -136,14 +136,13 @@ class StartsInTime:
 
     async def _start(self) -> None:
         start = asyncio.ensure_future(super()._start())  # type: ignore[misc]  # mixed into one that has it
-        done, _ = await asyncio.wait({start}, timeout=self.start_timeout)
         try:
-            if done:
-                start.result()
-                return
-            start.cancel()
-            await asyncio.wait({start}, timeout=_END)
-            await self.too_late()
+            done, _ = await asyncio.wait({start}, timeout=self.start_timeout)
+            if not done:
+                start.cancel()
+                await asyncio.wait({start}, timeout=_END)
+                await self.too_late()
+            start.result()
         except BaseException:
             from distributed.deploy.cluster import Cluster
 

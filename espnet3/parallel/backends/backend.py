@@ -68,12 +68,6 @@ class Backend:
         """Return whether the workers are processes of this machine."""
         return self.kind in (Kind.LOCAL, Kind.GPU)
 
-    @property
-    def batch(self) -> Scheduler:
-        """Return the batch scheduler of a row that has one."""
-        assert self.scheduler is not None
-        return self.scheduler
-
 
 LAYER = {
     "n_workers": "set n_workers beside env",

@@ -40,7 +40,7 @@ from espnet3.parallel.dask_compat.clusters import (
 )
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import commands, script
-from espnet3.parallel.jobs.script import Make, quoted_word
+from espnet3.parallel.jobs.script import Make, quoted_word, scheduler_of
 from espnet3.parallel.local.pages import GuardedCluster
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
@@ -112,7 +112,7 @@ class KeptCluster(WorkerCluster):
 def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
     """Return the row's cluster class with jobs that are watched."""
     base: Any = load_cluster_class(row)
-    job_class = watched_job(base.job_cls, row.batch)
+    job_class = watched_job(base.job_cls, scheduler_of(row.name))
 
     # one class for each scheduler, made when needed
     class JobCluster(ClosesMore, LostWorkersStay, NewNames, base, GuardedCluster, KeptCluster):  # type: ignore[misc]  # loaded here
@@ -122,7 +122,7 @@ def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
         def __init__(self, *, folder: str | None, **options: Any) -> None:
             self.folder = folder
             patience = min(commands.SECONDS, config.start_timeout)
-            self.keeper = JobKeeper(self, row.batch, options["log_directory"], patience)
+            self.keeper = JobKeeper(self, scheduler_of(row.name), options["log_directory"], patience)
             super().__init__(**options)
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
@@ -153,7 +153,7 @@ def _one_of(row: Backend, config: ParallelConfig, job_class: Any, options: Any) 
     for_job = script.of_each_job(options)
     make = cache(lambda **new: job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **{**for_job, **new}))
     job = make()
-    commands.refuse_elsewhere(row.name, row.batch, job.submit_command, job.job_script())
+    commands.refuse_elsewhere(row.name, scheduler_of(row.name), job.submit_command, job.job_script())
     return job, math.ceil(config.n_workers / job.worker_processes), make
 
 
@@ -219,8 +219,12 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
             *script.memory_stays(row, config.options, make, factor),
         ]
         text = job.job_script()
-        elements = min(jobs, row.batch.usual_array)
-        array = array_script(row.batch, text, job.name, job.job_name, elements) if elements > 1 else None
+        elements = min(jobs, scheduler_of(row.name).usual_array)
+        array = (
+            array_script(scheduler_of(row.name), text, job.name, job.job_name, elements)
+            if elements > 1
+            else None
+        )
         text = (array or text).replace(logs, given or "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
     each = job.worker_processes, elements if array else 1

@@ -19,7 +19,7 @@ from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, SCRATCH_VARIABL
 from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import script
-from espnet3.parallel.jobs.script import quoted_word
+from espnet3.parallel.jobs.script import quoted_word, scheduler_of
 from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def problems_here(row: Backend, options: dict[str, Any]) -> list[str]:
     return [
         *_interface_problems(row, options),
         *_worker_argument_problems(row, options),
-        *script.output_problems(row.batch, asked(row, options, "job_extra_directives", [])),
+        *script.output_problems(scheduler_of(row.name), asked(row, options, "job_extra_directives", [])),
     ]
 
 
@@ -97,7 +97,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
 
     directives, shebang = given("job_extra_directives", []), str(given("shebang") or "")
     if not isinstance(directives, Mapping):  # the keeper adds the nodes to avoid
-        own = script.shell_directive(row.batch, shebang, directives)
+        own = script.shell_directive(scheduler_of(row.name), shebang, directives)
         options["job_extra_directives"] = [*own, *directives]
     here = shlex.quote(os.getcwd())
     # jobs of some schedulers start in the home folder; a node without this folder may not need it
@@ -152,7 +152,7 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
     if wanted is None:
         made = folder = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=folder)
     options["log_directory"] = wanted = folder
-    scheduler = row.batch
+    scheduler = scheduler_of(row.name)
     if scheduler.worker_prints:
         shebang = str(asked(row, options, "shebang") or "")
         lines = [f"{scheduler.mark} {each}" for each in options["job_extra_directives"]]

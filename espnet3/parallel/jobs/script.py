@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.backends import Backend
+from espnet3.parallel.backends import Backend, row
 from espnet3.parallel.backends.backend import asked, parameters
 from espnet3.parallel.backends.check import clock, walltime_seconds
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
@@ -56,6 +56,14 @@ def python_words(row: Backend, options: Mapping[str, Any], cwd: str) -> list[str
     first, *others = [given] if os.path.exists(os.path.join(cwd, given)) else shlex.split(given)
     first = os.path.expanduser(first)
     return [first if os.sep not in first or first.startswith("$") else os.path.join(cwd, first), *others]
+
+
+def scheduler_of(env: str) -> Scheduler:
+    """Return the record of a batch scheduler."""
+    found = row(env).scheduler
+    if found is None:
+        raise ConfigError(f"env: {env} is not a batch scheduler")
+    return found
 
 
 def quoted_word(text: str) -> str:
@@ -192,7 +200,7 @@ def log_folder_problem(row: Backend, given: Any, *, detached: bool) -> str:
 
     A driver's jobs are told of it by a directive, and those of a detached run are submitted from it.
     """
-    scheduler, folder = row.batch, os.path.abspath(os.path.expanduser(str(given or os.getcwd())))
+    scheduler, folder = scheduler_of(row.name), os.path.abspath(os.path.expanduser(str(given or os.getcwd())))
     place = "options.log_directory" if given else "the current folder, where jobs write their logs"
     if detached:
         fits = not scheduler.silent or PLAIN.fullmatch(folder) is not None
@@ -227,7 +235,7 @@ def defaults(row: Backend, options: Mapping[str, Any], make: Make) -> list[str]:
     said = []
     section = options.get("config_name") or row.name
     walltime = asked(row, options, "walltime")
-    if row.batch.has_walltime and options.get("walltime") is None and walltime is not None:
+    if scheduler_of(row.name).has_walltime and options.get("walltime") is None and walltime is not None:
         said.append(f"walltime is {walltime}, by jobqueue.{section}.walltime: options have none")
     unsaid = [name for name in ("cores", "memory") if not _is_requested(row, options, name, make)]
     if unsaid:

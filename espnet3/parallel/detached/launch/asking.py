@@ -29,6 +29,7 @@ from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, Queue, said_its_end
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs.commands import Outputs, Said, answers, reasons, run
+from espnet3.parallel.jobs.script import scheduler_of
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
 from espnet3.parallel.ledger.lease import disk_now
 
@@ -38,14 +39,6 @@ _PLACE = "place.json"
 _OF_FILES = re.compile(r"(CONF|CONFIG|ROOT|DIR)$")
 LATE_FILES = 60.0  # seconds for which NFS, as it is mounted by default, may hide what a job wrote at its end
 SILENCE = 60.0  # seconds without a sign of life, after which "no such job" is believed: servers start, disks are late
-
-
-def scheduler_of(env: str) -> Scheduler:
-    """Return the record of a batch scheduler."""
-    found = row(env).scheduler
-    if found is None:
-        raise ConfigError(f"env: {env} is not a batch scheduler")
-    return found
 
 
 @dataclass(frozen=True, slots=True)

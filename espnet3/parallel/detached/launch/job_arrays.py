@@ -21,13 +21,13 @@ from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, Scheduler, SubmitBy
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch import asking
-from espnet3.parallel.detached.launch.asking import FOLDER, Submitted, scheduler_of
+from espnet3.parallel.detached.launch.asking import FOLDER, Submitted
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory, write_quickly
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.jobs import commands as queue
 from espnet3.parallel.jobs import script as job_script
-from espnet3.parallel.jobs.script import quoted_word
+from espnet3.parallel.jobs.script import quoted_word, scheduler_of
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 from espnet3.parallel.messages import printable
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.errors import explained
 from espnet3.parallel.provenance.settings import containers, copied, editable, edited, is_data
 
-_NONE = object()  # where an attribute is not
 # In these a provider sets what every process sets for itself
 _MAKING = ("build_env_local", "make_worker_setup_fn", "build_worker_setup_fn")
 _MORE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
@@ -158,11 +157,7 @@ def made_with(provider: Any) -> dict[str, Any]:
     What was set from outside, or edited since, counts as such an argument.
     """
     names = ["config", "params", *sorted(_changed(provider) - {"config", "params"})]
-    facts = {
-        name: getattr(provider, name)
-        for name in names
-        if inspect.getattr_static(provider, name, _NONE) is not _NONE
-    }
+    facts = {name: getattr(provider, name) for name in names if hasattr(provider, name)}
     args, kwargs = own_attribute(provider, "_espnet3_made_with") or ((), {})
     known = {id(value) for value in facts.values()}
     rest = [arg for arg in args if id(arg) not in known]
@@ -172,13 +167,11 @@ def made_with(provider: Any) -> dict[str, Any]:
 
 def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
     """Return what a setup function takes along to a worker, by name; of a provider's, its attributes by theirs."""
-    code = getattr(setup, "__code__", None)
-    if code is None:
+    if not isinstance(setup, FunctionType):
         return {}
-    cells = getattr(setup, "__closure__", None) or ()
-    carried = {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
+    carried = dict(inspect.getclosurevars(setup).nonlocals)
     # that of `make_worker_setup_fn` takes attributes
-    return {**carried.pop("now"), **carried} if code.co_filename == __file__ else carried
+    return {**carried.pop("now"), **carried} if setup.__module__ == __name__ else carried
 
 
 def _is_its_own(provider: Any, caller: FrameType | None, value: Any) -> bool:

@@ -211,8 +211,8 @@ def _combined(kind: type[Any]) -> Any:
 
 
 def _reduced(error: ItemError, _: object = None) -> Any:
-    attributes = {name: value for name, value in vars(error).items() if name not in _OWN}
-    state = {"__notes__": error.__notes__} if "__notes__" in vars(error) else None
+    attributes = dict(vars(error))
+    state = {"__notes__": error.__notes__} if "__notes__" in attributes else None
     return _rebuilt, (getattr(type(error), _KIND), error.failure, _fields(error), attributes), state
 
 

@@ -81,16 +81,15 @@ def submit(
     """Return a future of one call."""
     func = unwrapped(func)
     check_setup(setup_fn)
-    if client is not None:
-        from espnet3.parallel.runner.calls.background import submit_to_client
-
-        timeout = getattr(client, "espnet3_config", config).setup_timeout  # of a client of ours
-        return submit_to_client(client, func, args, kwargs, setup_fn, timeout)
-    if runs_here(config):
+    if client is None and runs_here(config):
         with named_here():
             return _done_here(func, args, config, setup_fn, kwargs)
-    from espnet3.parallel.runner.calls.background import submit_to_workers  # here: others need none
+    # here: a call in this process needs none of it
+    from espnet3.parallel.runner.calls.background import submit_to_client, submit_to_workers
 
+    if client is not None:
+        timeout = getattr(client, "espnet3_config", config).setup_timeout  # of a client of ours
+        return submit_to_client(client, func, args, kwargs, setup_fn, timeout)
     return submit_to_workers(config, func, args, kwargs, setup_fn)
 
 
@@ -105,10 +104,8 @@ def _done_here(
     env = build_here(setup_fn, config.setup_timeout) if setup_fn is not None else {}
     call = bind(func, env, kwargs, len(args))
     try:
-        if inspect.iscoroutinefunction(func):  # in a thread: this one may have a loop that is running
-            future.set_result(_run_coroutine(call(*args)))
-        else:
-            future.set_result(call(*args))
+        result = call(*args)
+        future.set_result(_run_coroutine(result) if inspect.iscoroutinefunction(func) else result)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a future carries its call's exception to `result()`
@@ -121,5 +118,5 @@ def _run_coroutine(coroutine: Any) -> Any:
     import asyncio  # 40 ms, for which no other call should wait
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1) as thread:  # this one may have a loop that is running
         return thread.submit(asyncio.run, coroutine).result()

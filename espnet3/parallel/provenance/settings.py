@@ -26,7 +26,10 @@ def copied(value: Any) -> Any:
 
     A value with very many parts is not copied: it is data, not settings.
     """
-    return copy.deepcopy(value, _found(value)[1])
+    try:
+        return copy.deepcopy(value, _found(value)[1])
+    except RecursionError:  # nested too deeply for settings
+        return value
 
 
 def containers(value: Any) -> Set[int]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 FAILED = "rank0_failed.json"  # in the run folder: the error of rank 0, for the waiting ranks
 _STARTED = time.time()  # older files of rank 0 are of an earlier start of the program
+_RAISED = set[tuple[str, float]]()  # names and times of such files that this process has raised
 _LOOK = 0.2  # seconds between two looks: a file on another host's disk sends no event
 _PATIENCE = 1800.0  # seconds without a sign of rank 0; torch.distributed waits as long for a rank by default
 _ADVICE = (
@@ -196,8 +197,9 @@ class _Wait:
             said = read_json(file)["error"]
         except OSError:
             return
-        if written < _STARTED:
-            return  # of an earlier start of the program
+        if written < _STARTED or (str(file), written) in _RAISED:
+            return  # of an earlier start of the program, or of an earlier call
+        _RAISED.add((str(file), written))
         raise self._error(f"its run failed with {said}")
 
     def _error(self, why: str) -> Exception:

@@ -22,13 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.checks import as_python
 from espnet3.parallel.engine.blame import OUTSIDE, Charges, Fate, History, Loss
-from espnet3.parallel.engine.exceptions import (
-    failure_of,
-    item_error,
-    load_error,
-    pickle_error,
-    recorded_error,
-)
+from espnet3.parallel.engine.exceptions import failure_of, item_error, recorded_error
 from espnet3.parallel.engine.loop import Block, Call, run_items, to_lines
 from espnet3.parallel.engine.seeding import turn
 from espnet3.parallel.engine.work import Chunk, Work
@@ -81,17 +75,6 @@ class Shard:
         return f"shard {self.number} (items {self.begin} to {self.begin + len(self.items) - 1})"
 
 
-@dataclass(slots=True)
-class ShardResult(Block):
-    """The outcomes of a shard: a line for the run folder, or an `ItemFailure`, for each item.
-
-    The cause of `stop` is "runner" for a mistake in the runner's code.
-    """
-
-    raised: bytes | None = None  # the exception that stopped the shard, pickled, if possible
-    times: ItemTimes = field(default_factory=ItemTimes)
-
-
 def cut(n: int, shards: int, cost: Sequence[float] | None, align: int) -> list[int]:
     """Cut `n` items into at most so many contiguous shards of about equal cost, at batch boundaries."""
     shards = min(n, max(1, shards))
@@ -118,7 +101,7 @@ def shards_of(
 
 def run_shard(
     shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool, mark: Mark
-) -> ShardResult:
+) -> Block:
     """Run one shard from `open_writers` to `close_writers`, in an emptied folder."""
     # with a seed, other threads wait: a hook may draw random numbers, and an item there would find them gone
     with turn(policy.seed):
@@ -135,12 +118,14 @@ class _Attempt:
     keep_values: bool
     mark: Mark
     name: str
-    result: ShardResult = field(default_factory=ShardResult)
+    times: ItemTimes = field(default_factory=ItemTimes)
+    result: Block = field(init=False)  # a line for the run folder, or an `ItemFailure`, for each item
     hook: str = "open_writers"  # takes the blame for an exception that no item raised
     index: Any = None  # of the result that is being written
 
-    def run(self) -> ShardResult:
+    def run(self) -> Block:
         begin, folder = time.perf_counter(), Path(self.shard.folder)
+        self.result = Block(times=self.times)
         try:
             with writing(folder):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -189,7 +174,7 @@ class _Attempt:
         ]
         to_lines(block, range(self.shard.begin + at, self.shard.begin + end), items, self.policy, at)
         assert block.times is not None
-        self.result.times.merge(block.times)
+        self.times.merge(block.times)
         self.result.retries += block.retries
         self.result.halved += block.halved
         for index, result, line in zip(items, results, block.values, strict=False):
@@ -207,7 +192,7 @@ class _Attempt:
         self.result.values.append(failure)
 
     def _stop(self, error: BaseException, failure: ItemFailure) -> None:
-        self.result.stop, self.result.raised = failure, pickle_error(error)
+        self.result.stop, self.result.error = failure, error
 
 
 def _marker(shard: Shard) -> Mark:
@@ -268,7 +253,7 @@ def run_shards(
             _take_mark(shard)
     hooks, policy, keeps = Hooks.of(type(run.runner), run.batch_forward is not None), run.policy, run.keeps
 
-    def of_a_driver(shard: Shard, **env: Any) -> ShardResult:
+    def of_a_driver(shard: Shard, **env: Any) -> Block:
         return run_shard(shard, env, hooks, policy, keeps, _marker(shard))
 
     spec = replace(
@@ -309,7 +294,7 @@ class _Driver:
                 again = self._after_loss(shard, block.loss, value.worker)
                 work.put_back(Chunk(place, [again], Charges(suspect=True)))
 
-    def _done(self, shard: Shard, result: ShardResult) -> None:
+    def _done(self, shard: Shard, result: Block) -> None:
         if result.stop is not None:
             raise self._stopped(shard, result)
         values, failed = result.values, set(result.failed)
@@ -321,16 +306,16 @@ class _Driver:
         self.report.tally.halved += result.halved
         self.report.add(values, result.failed, result.retries)
 
-    def _stopped(self, shard: Shard, result: ShardResult) -> BaseException:
+    def _stopped(self, shard: Shard, result: Block) -> BaseException:
         assert result.stop is not None
-        error = load_error(result.raised)
-        if result.stop.cause == "runner" and error is not None:
+        error = result.take_error()
+        if result.stop.cause == "runner":
             return error
         at = len(result.values)
         # else a hook without an item failed
         if at < len(shard.items) and result.stop.index == shard.items[at]:
             self.folder.append_failures([(shard.begin + at, result.stop)])
-        return item_error(error or RuntimeError(result.stop.message), result.stop)
+        return item_error(error, result.stop)
 
     def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:
         history = self.histories.setdefault(shard.number, History(self.policy))
@@ -352,7 +337,7 @@ class _Driver:
 def _note_times(recorder: TimesRecorder, chunk: Chunk, block: Block) -> None:
     ago = 0.0
     for shard, result in reversed(list(zip(chunk.items, block.values, strict=False))):
-        if isinstance(result, ShardResult) and result.values:
+        if isinstance(result, Block) and result.values and result.times is not None:
             n, retries = len(result.values), result.retries
             recorder.took(block.worker, result.seconds, n, result.times, shard.marked[1], ago, retries)
             ago += result.seconds

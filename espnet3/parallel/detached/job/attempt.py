@@ -293,7 +293,7 @@ class _Attempt:
         self.budget.add(self.outcomes.failed - self.budget.own)
         self._check_budget(last=True)
 
-    def _stopped(self, result: shards.ShardResult, stop: ItemFailure) -> str:
+    def _stopped(self, result: Block, stop: ItemFailure) -> str:
         at = len(result.values)
         position = self.spec.begin + at
         # else a hook failed, without an item

@@ -98,11 +98,10 @@ class Done(TypedDict, total=False):
 
 
 class Ended(TypedDict, total=False):
-    """The contents of a shard's ended.json; another end may follow one that came `early`."""
+    """The contents of a shard's ended.json."""
 
     state: str
     why: str
-    early: bool
     requeue: bool
 
 

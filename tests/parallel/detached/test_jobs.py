@@ -308,7 +308,7 @@ def test_cancel_says_that_the_scheduler_answers_with_errors(
     slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A queue that cannot be read is an error with the scheduler's words and what to do; a later cancel ends all."""
-    monkeypatch.setattr(job_arrays, "_SILENCE", 0.0)
+    monkeypatch.setattr(job_arrays, "_REFUSED", 0.0)
     run = squares(tmp_path)
     queue = (slurm / "squeue").read_text()
     down = "slurm_load_jobs error: Unable to contact slurm controller"

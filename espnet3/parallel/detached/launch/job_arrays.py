@@ -22,8 +22,7 @@ from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import FOLDER, Submitted
-from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory, write_quickly
-from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.detached.layout import DONE, Layout, Note, Plan, by_memory
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.jobs import commands as queue
 from espnet3.parallel.jobs import script as job_script
@@ -31,7 +30,6 @@ from espnet3.parallel.jobs.script import quoted_word, scheduler_of
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 from espnet3.parallel.messages import printable
 
-_SILENCE = 15.0  # seconds that a cancellation waits for a scheduler that answers with errors
 _LOOK = 0.5  # seconds between queries while a cancelled array ends
 _REFUSED = 30.0  # seconds beyond the grace in which jobs whose cancellation was refused may end all the same
 _AGAIN = 10.0  # seconds until what is still listed is cancelled again
@@ -90,7 +88,8 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
             raise
         refused = error
     except BaseException:
-        _cancel(taken, folder, set())
+        if taken:
+            _say_left(_cancel(taken, folder))
         raise
     queued = {shard: element for array in taken for shard, element in array.jobs.items()}
     note(queued)
@@ -199,9 +198,9 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     scheduler, folder = scheduler_of(env), layout.folder / FOLDER
     every = {element: shard for array in arrays for shard, element in array.jobs.items()}
     done = {shard for shard in set(every.values()) if (layout.shard(int(shard)) / DONE).exists()}
-    newest = {shard: ids[-1] for shard, ids in asking.ids_of(arrays).items() if shard not in done}
-    told_before: set[str] = set()
-    left = _cancel(arrays, folder, told_before)
+    newest = [ids[-1] for shard, ids in asking.ids_of(arrays).items() if shard not in done]
+    left = _cancel(arrays, folder)
+    _say_left(left)
     again = (
         f"Jobs of {' '.join(array.whole[-1] for array in arrays)} that start or run end by themselves, because "
         f"{layout.stop} tells them to; `espnet3-parallel cancel` again when the scheduler answers, to take the others "
@@ -211,32 +210,21 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
         raise ParallelError(
             f"not every job could be cancelled: {left}. Look for those of this run in the queue"
         )
-    begin = answered = called = time.monotonic()
+    begin = called = time.monotonic()
     quiet = 0
     while True:
-        living, problem, unknown = _left(
-            scheduler, folder, set(every), list(newest.values()), proven=bool(left.refused)
-        )
+        living, unknown = _left(scheduler, folder, set(every), newest, proven=bool(left.refused))
         told = f" ({left})" if left.refused else ""
         now = time.monotonic()
-        quiet = 0 if living or problem else quiet + 1
+        quiet = 0 if living else quiet + 1
         # once may have been too early, an array may be listed later than it was submitted; and what is not known yet
         # cannot be cancelled: that is tried once more
         if quiet >= 2 and not (left.refused and unknown and called == begin):
-            if left.refused:
-                _note_lost(layout, {shard: job for shard, job in newest.items() if job in unknown}, told)
             return
-        if not problem:
-            answered = now
-        elif now > answered + _SILENCE:
-            raise ParallelError(
-                f"whether the jobs have left the queue is not known{told}, because the scheduler answered with "
-                f"an error: {problem}\n{again}"
-            )
         if now > begin + grace + (_REFUSED if left.refused else queue.SECONDS):
-            raise ParallelError(f"the scheduler {living or problem} after their cancellation{told}. {again}")
+            raise ParallelError(f"the scheduler {living} after their cancellation{told}. {again}")
         if now > called + _AGAIN:
-            refused = _cancel(arrays, folder, told_before).refused
+            refused = _cancel(arrays, folder).refused
             # where it was taken before, a refusal only says that it is under way
             left = queue.NotCancelled({}, {one: said for one, said in refused.items() if one in left.refused})
             called = now
@@ -245,41 +233,32 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
 
 def _left(
     scheduler: Scheduler, folder: Path, every: set[str], newest: list[str], *, proven: bool
-) -> tuple[str, str, set[str]]:
-    # the run's jobs still in the queue, as the end of "the scheduler ...", and why the queue cannot be asked
+) -> tuple[str, bool]:
+    # the run's jobs still in the queue, or why it cannot be asked, as the end of "the scheduler ..."; and whether it
+    # does not know some of them
     listing, known = queue.answers(scheduler, lambda command: asking.ask(command, folder), newest)
-    unknown = {one for one, view in known.items() if view is NO_SUCH_JOB}
+    unknown = any(view is NO_SUCH_JOB for view in known.values())
     listed = any(one in every and view.meaning.is_alive for one, view in listing.views.items())
     if listed or any(view.meaning.is_alive for view in known.values() if view is not None):
-        return "still lists jobs", "", unknown
+        return "still lists jobs", unknown
     if listing.failed:
-        return "", listing.problem, unknown
+        return f"answers with an error: {listing.problem}", unknown
     unclear = [one for one, view in known.items() if view is None]
     if not unclear or not (scheduler.questions or listing.problem or proven):
-        return "", "", unknown  # where there is nothing to ask, twice not listed has to do
+        return "", unknown  # where there is nothing to ask, twice not listed has to do
     said = f" ({listing.problem})" if listing.problem else ""
-    return f"says nothing of the end of {', '.join(unclear[:_SHOWN])}{said}", "", unknown
+    return f"says nothing of the end of {', '.join(unclear[:_SHOWN])}{said}", unknown
 
 
-def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
-    for shard, job in jobs.items():
-        folder = layout.shard(int(shard))
-        if not (folder / ENDED).exists():
-            make_folder(folder)
-            why = f"the scheduler has no job {job} to cancel{told}"
-            write_quickly(folder / ENDED, {"state": JobState.LOST.value, "why": why})
+def _cancel(arrays: Sequence[Submitted], folder: Path) -> queue.NotCancelled:
+    jobs = {one: array.names for array in arrays for one in array.whole}
+    scheduler, command = scheduler_of(arrays[0].env), arrays[0].cancel
+    return queue.cancel(scheduler, lambda words: asking.ask(words, folder), command, jobs)
 
 
-def _cancel(arrays: Sequence[Submitted], folder: Path, said: set[str]) -> queue.NotCancelled:
-    left = queue.NotCancelled({}, {})
-    if arrays:
-        jobs = {one: array.names for array in arrays for one in array.whole}
-        scheduler, command = scheduler_of(arrays[0].env), arrays[0].cancel
-        left = queue.cancel(scheduler, lambda words: asking.ask(words, folder), command, jobs)
-    if (left.foreign or left.refused) and str(left) not in said:
-        said.add(str(left))
+def _say_left(left: queue.NotCancelled) -> None:
+    if left.foreign or left.refused:
         print(f"while cancelling: {printable(str(left))}", file=sys.stderr, flush=True)
-    return left
 
 
 def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:

@@ -30,11 +30,12 @@ from espnet3.parallel.detached.job_spec import (
     JobSpec,
     job_environment,
     provider_arguments,
+    same_file,
     record,
     refer,
 )
 from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs, settle_in
-from espnet3.parallel.detached.layout import ENDED, FOLDER, RUNNER, Layout, Plan
+from espnet3.parallel.detached.layout import FOLDER, RUNNER, Layout, Plan
 from espnet3.parallel.detached.looking.detached_run import DetachedRun, runner_attributes
 from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.errors import ConfigError
@@ -121,15 +122,9 @@ def _write_and_submit(
             kind = SESSION if run.writes else SPLIT
             first = max((int(split.suffix[1:]) for split in split_folders(folder, kind)), default=-1) + 1
             shown, outcomes = str(specs), [f"{kind}.{first + number}" for number in range(len(bounds) - 1)]
-        else:  # another backend, or another number of workers, may go on with the same shards
-            if settings.shards is not None and before.bounds != bounds:
-                warnings.warn(
-                    f"detached.shards = {settings.shards} has no effect: the run in {folder} has begun, in "
-                    f"{counted(before.n_shards, 'shard')}",
-                    stacklevel=_CALLER + 1,
-                )
+        else:
             settle_in(layout, before)
-            shown, outcomes, bounds = before.specs, before.outcomes, before.bounds
+            shown, outcomes = before.specs, before.outcomes
         plan = Plan(
             indices_sha256=spec.indices_sha256,
             bounds=bounds,
@@ -163,28 +158,21 @@ def _write_and_submit(
 
 
 def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int]) -> Plan | None:
-    # None: an older plan is moved aside, and the caller makes a new one
+    # None: a plan with other shards is moved aside, and the caller makes a new one; outcomes stay where they are
     try:
         plan = layout.plan()
     except ConfigError:
         return None
-    same = plan.indices_sha256 == spec.indices_sha256 and plan.hooks == spec.hooks
-    if same and (plan.bounds == bounds or _has_begun(layout, plan)):
+    if (plan.indices_sha256, plan.hooks, plan.bounds) == (spec.indices_sha256, spec.hooks, bounds):
         return plan
-    if not _has_begun(layout, plan):  # a job of it whose submission got no answer has nothing to do
-        if os.path.islink(plan.specs):
-            os.unlink(plan.specs)
-        for name in plan.outcomes:
-            with contextlib.suppress(OSError):
-                (layout.run / name).rmdir()
+    # else the link is that of the run which this one is a copy of
+    if os.path.islink(plan.specs) and same_file(plan.specs, layout.spec(0).parent):
+        os.unlink(plan.specs)
+    for name in plan.outcomes:
+        with contextlib.suppress(OSError):  # jobs have written in it
+            (layout.run / name).rmdir()
     set_aside(layout.run, only=(FOLDER,))
     return None
-
-
-def _has_begun(layout: Layout, plan: Plan) -> bool:
-    folders = [layout.run / name for name in plan.outcomes]
-    folders += [layout.shard(shard) for shard in range(plan.n_shards)]
-    return any(file.name != ENDED for folder in folders if folder.is_dir() for file in folder.iterdir())
 
 
 def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig) -> JobSpec:

@@ -11,6 +11,7 @@ from espnet3.parallel.detached.launch import job_arrays
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
 from tests.parallel.detached.test_standins import submit
+from tests.parallel.detached.work import calls, held, hold, let_go
 from tests.sites import CANCEL, habit
 from tests.standins import standin
 from tests.standins.place import NAMES
@@ -38,7 +39,7 @@ def test_a_cancel_command_that_fails_cancels_nothing(
 def test_jobs_that_the_scheduler_has_forgotten_are_cancelled(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the scheduler has no such job and the cancel command says so, the shards are lost."""
+    """Where the scheduler has no such job and the cancel command says so, `cancel` returns all the same."""
     monkeypatch.setattr(job_arrays, "_AGAIN", 1.0)
     with standin(env, slots=0) as queue:
         run = submit(env, tmp_path)
@@ -68,13 +69,20 @@ def test_a_refused_submission_is_cut_anew(tmp_path: Path, monkeypatch: pytest.Mo
         assert len({each.job for each in queue.jobs()}) == 1
 
 
-def test_shards_of_a_run_that_has_begun_stay(tmp_path: Path) -> None:
-    """Where jobs have been at work the shards are kept, and a warning says that the setting has no effect."""
-    with standin("pbs"):
-        assert submit("pbs", tmp_path, 12, 3).wait(150).done
-        with pytest.warns(UserWarning, match=r"detached.shards = 2 has no effect.* in 3 shards"):
-            run = submit("pbs", tmp_path, 12, 2)
-        assert len(run) == 3
+def test_other_shards_count_in_a_run_that_has_begun(tmp_path: Path) -> None:
+    """What is left of it is cut anew, and nothing that was done is done again."""
+    with standin("pbs", slots=1):
+        hold(tmp_path, 8)
+        run = submit("pbs", tmp_path, 12, 3)
+        held(tmp_path, 8)
+        run.cancel(grace=0.2)
+        let_go(tmp_path, 8, dead=True)
+        run = submit("pbs", tmp_path, 12, 2)
+        assert len(run) == 2
+        assert run.wait(150).done
+        assert [each["square"] for each in run.merge()] == [i * i for i in range(12)]
+    assert calls(tmp_path) == {i: 2 if i == 8 else 1 for i in range(12)}
+    assert "repaired" not in (run.path / "events.jsonl").read_text()
 
 
 def test_a_run_goes_on_with_the_arrays_that_a_site_allows(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import inspect
 import json
 import os
 import secrets
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import uuid
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +48,6 @@ from espnet3.parallel.runner.hooks import is_default
 from espnet3.parallel.runner.run import Run
 from espnet3.parallel.runner.shards import cut, write_manifest
 
-_CALLER = 3  # frames from here to the line that calls the runner
 _PER_WORKER = 4  # shards: late ones even out; each builds the env once
 _SECONDS = 600.0  # importing a user's code from a busy network disk may take minutes
 _MOST_CODE = 64 << 20  # bytes: more than this cannot be code alone
@@ -80,13 +77,6 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
     try_as_a_job(spec, config.env)  # nothing is written for a run that no job could do
     layout, plan, shards = _write_and_submit(run, identity, config, spec, specs)
     left = sum(plan.size(shard) for shard in shards)
-    given = runner.async_result_dir
-    default = inspect.signature(type(runner)).parameters.get("async_result_dir")
-    if run.folder is not None and default is not None and Path(given) != Path(str(default.default)):
-        warnings.warn(
-            f"async_result_dir = {given} is not used: the run is in output_dir, {folder}. Leave one of them out",
-            stacklevel=_CALLER,
-        )
     if not runner.progress:
         return DetachedRun(layout, runner)
     print(

@@ -113,13 +113,6 @@ def test_a_submission_says_that_one_item_will_stop_it(
     assert ('With on_error="record" its failure is recorded' in capfd.readouterr().err) is warned
 
 
-def test_a_result_folder_beside_an_output_dir_is_a_warning(tmp_path: Path) -> None:
-    """A given `async_result_dir` that is not used is said to be; the default one is nobody's wish."""
-    with pytest.warns(UserWarning, match=r"async_result_dir = mine is not used: the run is in output_dir"):
-        run = run_of(tmp_path / "a", n=2, shards=1, async_result_dir="mine")
-    assert run.wait(600).done
-
-
 def test_a_verb_that_has_nothing_to_do_says_so(tmp_path: Path) -> None:
     """retry of a run that is complete, and cancel of one that has ended, say so; a wrong word is refused."""
     run = run_of(tmp_path / "a", n=2, shards=1)

@@ -14,7 +14,6 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.backends import Kind, row
-from espnet3.parallel.backends.machine import ssh_hosts, worker_hosts
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.engine.inside import SCRIPTS, RunReachedError
 from espnet3.parallel.env_provider import state_now
@@ -266,20 +265,10 @@ def record(names: Sequence[str], env: str, options: Mapping[str, Any]) -> Surrou
 
 
 def interpreter(env: str, options: Mapping[str, Any], cwd: str) -> list[str]:
-    """Return the words of the jobs' Python: an option of the backend, or this process's; never one from a run folder.
-
-    Over SSH each host may have another one; then it is that of the first host with workers.
-    """
-    if row(env).kind is Kind.SSH:
-        return [in_folder(worker_hosts(ssh_hosts(options))[0].python or sys.executable, cwd)]
+    """Return the words of the jobs' Python: an option of the backend, or this process's; none is from a run folder."""
     if row(env).kind is Kind.KUBERNETES:  # this one's path means nothing in an image
         return [str(options.get("python") or "python")]
     return python_words(row(env), options, cwd)
-
-
-def in_folder(python: str, cwd: str) -> str:
-    """Return an interpreter's path relative to a folder; keep a bare name, which PATH resolves."""
-    return os.path.join(cwd, python) if os.sep in python else python
 
 
 def job_environment() -> dict[str, str]:

@@ -195,13 +195,10 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
 
 
 def try_as_a_job(spec: JobSpec, env: str) -> None:
-    """Raise unless a process like a job's can import the runner, and make the provider.
-
-    Over SSH the jobs' interpreter may be one that only the other hosts have; then it is this process's.
-    """
-    elsewhere = row(env).kind in (Kind.SSH, Kind.KUBERNETES)
-    python = [sys.executable] if elsewhere else shlex.split(os.path.expandvars(spec.surroundings.python))
-    if len(python) > 1 and shutil.which(python[0]) is None:  # a launcher that only the nodes have
+    """Raise unless a process like a job's can import the runner, and make the provider."""
+    python = shlex.split(os.path.expandvars(spec.surroundings.python))
+    # that of an image, or a launcher that only the nodes have
+    if row(env).kind is Kind.KUBERNETES or (len(python) > 1 and shutil.which(python[0]) is None):
         python = [sys.executable]
     with tempfile.TemporaryFile() as printed:  # no pipe: what a user's module starts may hold it open
         try:

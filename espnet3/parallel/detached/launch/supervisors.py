@@ -35,19 +35,8 @@ from espnet3.parallel.backends.machine import (
 )
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, log_to, say
-from espnet3.parallel.detached.job_spec import in_folder, interpreter, job_environment
-from espnet3.parallel.detached.layout import (
-    DONE,
-    ENDED,
-    LOG,
-    SUPERVISOR,
-    Layout,
-    Note,
-    Plan,
-    Tasks,
-    tail,
-    write_quickly,
-)
+from espnet3.parallel.detached.job_spec import interpreter, job_environment
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Note, Plan, Tasks, tail
 from espnet3.parallel.detached.states import (
     GRACE,
     JobState,
@@ -147,7 +136,7 @@ def _start_on_hosts(layout: Layout, plan: Plan, shards: list[int], note: Note) -
     used = [host for host, jobs in zip(hosts, slots, strict=True) if jobs]
     note({str(shard): f"ssh.{shard}" for shard in shards})
     lines = [
-        _line(layout, plan, host, ("--slots", str(slots[number]), "--part", f"{number}/{len(used)}"))
+        _line(layout, host, ("--slots", str(slots[number]), "--part", f"{number}/{len(used)}"))
         for number, host in enumerate(used)
     ]
 
@@ -162,10 +151,8 @@ def _start_on_hosts(layout: Layout, plan: Plan, shards: list[int], note: Note) -
         print(f"the run goes on without a host: {line}", flush=True)
 
 
-def _line(layout: Layout, plan: Plan, host: SshHost, place: tuple[str, ...]) -> str:
-    cwd = layout.template().surroundings.cwd
-    python = [in_folder(host.python, cwd)] if host.python else interpreter(plan.env, plan.options, cwd)
-    command = shlex.join([*_command(layout, python), *place])
+def _line(layout: Layout, host: SshHost, place: tuple[str, ...]) -> str:
+    command = shlex.join([*_command(layout, [host.python or sys.executable]), *place])
     lines = [f"cd {shlex.quote(str(layout.folder))} || exit 1", *export_path(), f"exec {command} < /dev/null"]
     return in_sh(lines)  # the login shell there may be any
 

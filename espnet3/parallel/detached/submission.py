@@ -28,9 +28,9 @@ from espnet3.parallel.detached.job_spec import (
     JobSpec,
     job_environment,
     provider_arguments,
-    same_file,
     record,
     refer,
+    same_file,
 )
 from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs, settle_in
 from espnet3.parallel.detached.layout import FOLDER, RUNNER, Layout, Plan
@@ -251,11 +251,8 @@ def snapshot(spec: JobSpec, folder: Path) -> JobSpec:
             make_folder(target.parent / "__pycache__")  # jobs would make it by the umask
             shutil.copy2(file, target)
             target.chmod(target.stat().st_mode & 0o700)
-    path: list[str] = []
-    for entry in spec.surroundings.sys_path:
-        copied = roots.get(Path(entry).resolve())
-        path += [entry] if copied is None else [str(copied), entry]
-    path = [*(str(copy) for copy in roots.values() if str(copy) not in path), *path]
+    # a copy holds nothing but what was loaded from its folder, wherever that stands
+    path = [*map(str, roots.values()), *spec.surroundings.sys_path]
 
     def moved(ref: ClassRef) -> ClassRef:
         if ref.root not in roots:

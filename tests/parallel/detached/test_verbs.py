@@ -14,6 +14,7 @@ import pytest
 from espnet3.parallel import ConfigError, DetachedRun, FolderInUseError, IncompleteRunError
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import submitted
+from espnet3.parallel.detached.launch.supervisors import SUPERVISING
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking import detached_run as looking
 from espnet3.parallel.detached.states import JobState
@@ -71,6 +72,7 @@ def test_a_cancelled_run_leaves_no_job_that_was_just_being_started(tmp_path: Pat
         for each in psutil.process_iter(["cmdline", "status"])
         if each.info["status"] != psutil.STATUS_ZOMBIE
         and any(str(run.path) in word for word in each.info["cmdline"] or ())
+        and SUPERVISING not in each.info["cmdline"]  # it has given its lease back, and ends
     ]
     assert left == []
     assert not run.status().alive

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import socket
@@ -54,11 +53,15 @@ def launcher(env: str) -> Launcher:
     return _LAUNCHERS[row(env).kind]
 
 
-def cancel_all(layout: Layout, plan: Plan, grace: float) -> None:
-    """End all jobs of a run, of every backend that it was ever submitted to; the grace is in seconds."""
-    with contextlib.ExitStack() as stack:  # an error of one keeps no other from its jobs
-        for cancel in (supervisors.cancel, kube_jobs.cancel, job_arrays.cancel):  # the last one first
-            stack.callback(cancel, layout, plan, grace)
+def cancel_all(layout: Layout, grace: float) -> None:
+    """End all jobs of a run in every queue that it was ever submitted to; the grace is in seconds.
+
+    Supervisors, and jobs at work, read the order to stop.
+    """
+    try:
+        job_arrays.cancel(layout, grace)
+    finally:  # an error of one keeps no other from its jobs
+        kube_jobs.cancel(layout, grace)
 
 
 def settle_in(layout: Layout, plan: Plan) -> None:

@@ -187,7 +187,7 @@ def _submission(
     return [*submit, str(file)], "", {file: text}, text
 
 
-def cancel(layout: Layout, plan: Plan, grace: float) -> None:
+def cancel(layout: Layout, grace: float) -> None:
     """Cancel every array that the run ever submitted, and wait until the scheduler says that they have ended."""
     arrays = asking.submitted(layout)
     for env in dict.fromkeys(array.env for array in arrays):

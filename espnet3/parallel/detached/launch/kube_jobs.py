@@ -170,7 +170,7 @@ def _pods(server: Server, layout: Layout) -> dict[tuple[str, str], list[dict[str
     return found
 
 
-def cancel(layout: Layout, plan: Plan, grace: float) -> None:
+def cancel(layout: Layout, grace: float) -> None:
     """Delete every Job of a run, and wait until its pods are gone."""
     if not _noted(layout):
         return

@@ -44,7 +44,6 @@ from espnet3.parallel.detached.states import (
     acquire,
     excuse_dead,
     holder_lives,
-    holder_of,
     job_name,
     note_end,
     progress,
@@ -54,7 +53,7 @@ from espnet3.parallel.detached.states import (
 from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.jobs.script import export_path, in_sh
 from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
-from espnet3.parallel.ledger.lease import Lease, disk_now, is_alive
+from espnet3.parallel.ledger.lease import Lease, disk_now
 from espnet3.parallel.local.forking import fresh_signals
 from espnet3.parallel.records import ProcessEnd
 
@@ -111,19 +110,6 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     now = disk_now(layout.folder)
     supervised = any(holder_lives(folder, now) for folder in layout.folder.glob(f"{SUPERVISOR}*"))
     return {int(shard): (JobState.PENDING if supervised else JobState.LOST, "") for shard in jobs}
-
-
-def cancel(layout: Layout, plan: Plan, grace: float) -> None:
-    """Wait until the supervisors of this host have ended: by the order to stop they end their jobs first."""
-    end = time.monotonic() + grace + _SECONDS
-    folders = list(layout.folder.glob(f"{SUPERVISOR}*"))
-    while left := [held["pid"] for held in map(holder_of, folders) if held is not None and is_alive(held)]:
-        if time.monotonic() > end:
-            raise ParallelError(
-                f"{layout.run} was told to stop, and its supervisor has not ended after {grace + _SECONDS:g} s: by its "
-                f"lease it is process {left[0]} of this host"
-            )
-        time.sleep(_LOOK)
 
 
 def _start_on_hosts(layout: Layout, plan: Plan, shards: list[int], note: Note) -> None:

@@ -203,7 +203,7 @@ class DetachedRun(Sequence[JobRecord]):
             alive = run_status(layout, plan).alive
             layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
             if layout.original() is None:  # else the jobs that are noted here are another folder's
-                cancel_all(layout, plan, grace)
+                cancel_all(layout, grace)
             _wait_for_leases(layout, plan, grace)
             for shard in run_status(layout, plan).shards:
                 folder = layout.shard(shard.shard)
@@ -338,7 +338,8 @@ def _event(layout: Layout, kind: str, **facts: Any) -> None:
 
 def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
     end = time.monotonic() + grace + _PATIENCE
-    folders = [layout.shard(shard) for shard in range(plan.n_shards)]
+    # supervisors end their jobs first
+    folders = [*layout.folder.glob(f"{layout.supervisor.name}*"), *map(layout.shard, range(plan.n_shards))]
     while any(holder_lives(folder, disk_now(layout.folder)) for folder in folders):
         if time.monotonic() > end:
             raise ParallelError(

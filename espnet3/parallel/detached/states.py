@@ -21,6 +21,7 @@ from espnet3.parallel.records import ProcessEnd
 
 _WIDTH = 320  # bytes: each mark covers the one before in one write
 _REST = 10  # after a look at the folder of failures, none for this many times as long as it took
+_LOOK = 0.1  # seconds between two attempts at a lease
 
 
 class Marks:
@@ -328,9 +329,7 @@ def progress(folder: Path) -> tuple[int, int]:
     return mark.get("ok", 0), mark.get("failed", 0)
 
 
-def acquire(
-    lease: Lease, who: str, seconds: float, look: float, stop: Callable[[], bool] = lambda: False
-) -> None:
+def acquire(lease: Lease, who: str, seconds: float, stop: Callable[[], bool] = lambda: False) -> None:
     """Take a lease, waiting so long for its holder to end, which sends no event."""
     end = time.monotonic() + seconds
     while True:
@@ -339,7 +338,7 @@ def acquire(
         except FolderInUseError:
             if time.monotonic() > end or stop():
                 raise
-        time.sleep(look)
+        time.sleep(_LOOK)
 
 
 def job_of(folder: Path) -> int | None:

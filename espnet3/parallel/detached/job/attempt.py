@@ -150,7 +150,7 @@ class Job:
         lease = Lease(folder, BEAT, STALE)
         try:
             # on a host that is dead an earlier start counts as alive for a while
-            acquire(lease, f"shard {job}", _PATIENCE if again else 0.0, 0.5, self.stopping.now)
+            acquire(lease, f"shard {job}", _PATIENCE if again else 0.0, self.stopping.now)
         except FolderInUseError:
             if own and again:
                 raise

@@ -60,7 +60,6 @@ from espnet3.parallel.records import ProcessEnd
 READY = "ready"
 SUPERVISING = "espnet3.parallel.detached.launch.supervisors"  # this module
 _WORKER = "espnet3.parallel.worker"
-_LOOK = 0.05  # seconds between two attempts at a lease, and looks whether a supervisor has ended
 _SECONDS = 60.0  # a host that has not answered by then is given up
 _DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
 _TURN = 0.2  # seconds between two looks at jobs, and for stop.json
@@ -322,7 +321,7 @@ def main() -> int:
     make_folder(folder)
     lease = Lease(folder)
     try:
-        acquire(lease, "supervisor", _PATIENCE, _LOOK)
+        acquire(lease, "supervisor", _PATIENCE)
         plan = layout.plan()
         plan = replace(plan, n_workers=given.slots or plan.n_workers)
         gpus = chosen_gpus(plan.options, plan.n_workers) if row(plan.env).kind is Kind.GPU else []

@@ -324,7 +324,7 @@ class DetachedRun(Sequence[JobRecord]):
         layout = self._layout.to_act_on()
         refuse_in_import()
         lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
-        acquire(lease, who, patience, _LOOK)
+        acquire(lease, who, patience)
         try:
             yield layout, layout.plan(), who
         finally:

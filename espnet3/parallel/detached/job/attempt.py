@@ -40,7 +40,6 @@ from espnet3.parallel.detached.states import (
     acquire,
     is_free,
     job_of,
-    living_pid,
     said_its_end,
 )
 from espnet3.parallel.engine.blame import History, Loss
@@ -50,7 +49,7 @@ from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import Adding, name_worker
 from espnet3.parallel.env_provider import worker_setup_of
-from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
 from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
@@ -99,11 +98,6 @@ class Job:
         self.stopping.listen()
         self._held: Lease | None = None
         try:
-            if not self.layout.is_there():
-                raise ConfigError(
-                    f"the run folder {self.spec.run} is not there for this job: take an output_dir on a disk that the "
-                    "jobs' hosts share"
-                )
             self.loaded = LoadedCode(self.layout.plan().code)
             return self._run_shards()
         except (FolderInUseError, LeaseLostError) as error:
@@ -140,11 +134,8 @@ class Job:
             return None
         before = job_of(folder)
         again = before == job or (own and before is None)  # an earlier start of this job had it, or none had
-        if own:
-            wanted = again or (said_its_end(folder) or {}).get("state") != JobState.FAILED
-        else:
-            wanted = living_pid(folder) is None if again else is_free(folder)
-        if not wanted:
+        failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
+        if not (again or is_free(folder) or (own and not failed)):
             return None
         make_folder(folder)
         lease = Lease(folder, BEAT, STALE)

@@ -73,11 +73,6 @@ class JobSpec:
     given: str = ""  # `output_dir` as the user wrote it
 
     @property
-    def end(self) -> int:
-        """Position after the last item."""
-        return self.begin + len(self.items)
-
-    @property
     def guarded(self) -> bool:
         """Whether the shard's process may be killed with an item: the job starts another."""
         return self.gpus or self.policy.item_timeout is not None

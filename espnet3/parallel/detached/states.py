@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypedDict
 
+from espnet3.parallel.detached.job_spec import JobSpec
 from espnet3.parallel.detached.layout import DONE, ENDED, LOSSES, MARK, Done, Ended, InFlight, Layout, Plan
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.errors import FolderInUseError
@@ -132,32 +133,30 @@ class Budget:
     of the folder counts them all, each job writes only its own file, and a run without failures costs nothing.
     """
 
-    def __init__(self, layout: Layout, shard: int, limit: float | None, total: int) -> None:
+    def __init__(self, layout: Layout, spec: JobSpec) -> None:
         self._layout = layout
-        self._shard = shard
-        self._limit = limit  # failed items, or a share of the `total` below 1; None: no limit
-        self._total = total
+        self._spec = spec
         self._next_look = 0.0
-        file = layout.failures / str(shard)
-        self.own = file.stat().st_size if limit is not None and file.exists() else 0
+        file = layout.failures / str(spec.shard)
+        self.own = file.stat().st_size if spec.max_failures is not None and file.exists() else 0
 
     def add(self, failed: int) -> None:
         """Count more failed items of this shard, or fewer."""
-        if self._limit is not None and failed:
+        if self._spec.max_failures is not None and failed:
             self.own += failed
-            count_failures(self._layout, self._shard, self.own)
+            count_failures(self._layout, self._spec.shard, self.own)
 
     def exceeded(self, last: bool = False) -> str:
         """Return a sentence if too many items of the run have failed; empty if they have not."""
-        begin = time.monotonic()
-        if self._limit is None or not self.own or (begin < self._next_look and not last):
+        begin, limit, total = time.monotonic(), self._spec.max_failures, self._spec.total
+        if limit is None or not self.own or (begin < self._next_look and not last):
             return ""
         failed = sum(entry.stat().st_size for entry in os.scandir(self._layout.failures))
         now = time.monotonic()
         self._next_look = now + _REST * (now - begin)
-        if failed <= (self._limit * self._total if 0 < self._limit < 1 else self._limit):
+        if failed <= (limit * total if 0 < limit < 1 else limit):
             return ""
-        return f"{failed} of {self._total} items failed, and max_failures is {self._limit:g}"
+        return f"{failed} of {total} items failed, and max_failures is {limit:g}"
 
 
 def count_failures(layout: Layout, shard: int, failed: int) -> None:

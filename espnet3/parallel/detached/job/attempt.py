@@ -189,7 +189,7 @@ class _Attempt:
             at: history.failure(at, spec.items[at - spec.begin], self.worker, self.worker)
             for at in history.failed
         }
-        self.budget = Budget(self.layout, spec.shard, spec.max_failures, spec.total)
+        self.budget = Budget(self.layout, spec)
         self.begin = spec.begin  # of the stretch that is in flight
         self.step = 1  # items that the next stretch begins with
         self.outcomes = _Outcomes(spec, lease, self.worker)
@@ -273,7 +273,8 @@ class _Attempt:
                 raise self._stop_run(why, at_item=True)
             self._count_in_budget()
             raise _FailedError(why)
-        indices = {"indices": spec.indices_sha256, "begin": spec.begin, "end": spec.end}
+        end = spec.begin + len(spec.items)
+        indices = {"indices": spec.indices_sha256, "begin": spec.begin, "end": end}
         write_json(folder / DONE, indices)
         outcomes.append(spec.begin, result)
         self._count_in_budget()

@@ -34,7 +34,7 @@ from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ConfigError, ParallelError, explained
 from espnet3.parallel.ledger.errors import ChangedRunError, IncompleteRunError, LedgerError
-from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json
+from espnet3.parallel.ledger.files import Appender, NewLines, make_folder, write_json
 from espnet3.parallel.ledger.folder import EVENTS, note_event, resumed
 from espnet3.parallel.ledger.lease import Lease, disk_now
 from espnet3.parallel.ledger.lines import decode, encode
@@ -163,18 +163,13 @@ class DetachedRun(Sequence[JobRecord]):
         Args:
             failed: Only of shards that ended without being done.
         """
-        seen: dict[Path, int] = {}
+        new = NewLines()
         while True:
             alive = self.status().alive
             for shard, files in self._printed(failed):
                 for file in files:
-                    with open_plain(file) as stream:
-                        stream.seek(seen.get(file, 0))
-                        data = stream.read()
-                    whole = data[: data.rfind(b"\n") + 1] if alive else data
-                    if whole:
-                        seen[file] = seen.get(file, 0) + len(whole)
-                        yield shard, whole.decode(errors="replace")
+                    if text := b"".join(line for _, line in new.of(file)):
+                        yield shard, text.decode(errors="replace")
             if not alive:
                 return
             time.sleep(1.0)  # files on a shared disk send no event

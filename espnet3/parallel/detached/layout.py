@@ -152,11 +152,6 @@ class Plan:
         return self.bounds[shard + 1] - self.bounds[shard]
 
 
-def write_quickly(path: Path, value: dict[str, Any]) -> None:
-    """Write one of a thousand JSON files: whole or not at all, and not synced one by one."""
-    write_whole(path, json.dumps(value).encode(), durable=False)
-
-
 def tail(file: Path) -> str:
     """Return the end of a file."""
     with open_plain(file) as stream:

@@ -177,10 +177,10 @@ def leftovers(folder: Path, name: str) -> list[Path]:
     return list(folder.glob(f".{name}.{_TOKEN}.tmp"))
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, indented for people, keys in the order given."""
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
+    """Write a JSON file, indented for people, keys in the order given; one of a thousand need not be `durable`."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    write_whole(path, text.encode("utf-8", "backslashreplace") + b"\n")
+    write_whole(path, text.encode("utf-8", "backslashreplace") + b"\n", durable=durable)
 
 
 def open_plain(path: str | os.PathLike[str], buffering: int = -1, *, own: bool = False) -> BinaryIO:

@@ -15,7 +15,7 @@ from espnet3.parallel.backends.scheduler import submitter
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import items_to_json
 from espnet3.parallel.detached.launch import asking, job_arrays, kube_jobs, supervisors
-from espnet3.parallel.detached.layout import DONE, ENDED, JOBS, Layout, Note, Plan, stretches, write_quickly
+from espnet3.parallel.detached.layout import DONE, ENDED, JOBS, Layout, Note, Plan, stretches
 from espnet3.parallel.detached.states import LossFile, Queue, count_failures, excuse_dead
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly
 from espnet3.parallel.ledger.folder import set_aside
@@ -110,7 +110,8 @@ def put_specs(
         if not left:
             if not (folder / DONE).exists():
                 make_folder(folder)
-                write_quickly(folder / DONE, {"ok": part.count(OK), "failed": part.count(FAILED)})
+                counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
+                write_json(folder / DONE, counts, durable=False)
             continue
         of_before = (folder / DONE, folder / ENDED, layout.run / plan.outcomes[shard] / DONE)
         for file in () if new else of_before:

@@ -300,7 +300,7 @@ class Supervisor:
             state = JobState.CANCELLED
         why = "; ".join(part for part in (order.get("why", ""), how) if part)
         make_folder(folder)
-        write_quickly(folder / ENDED, {"state": state.value, "why": why})
+        write_json(folder / ENDED, {"state": state.value, "why": why}, durable=False)
 
 
 def main() -> int:

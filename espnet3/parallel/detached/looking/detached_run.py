@@ -21,7 +21,7 @@ from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
 from espnet3.parallel.config import DetachedSettings
 from espnet3.parallel.detached.job_spec import load
 from espnet3.parallel.detached.launch.handover import cancel_all, hand_over, launcher, put_specs, settle_in
-from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, Layout, Plan, tail, write_quickly
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, Layout, Plan, tail
 from espnet3.parallel.detached.looking.status import (
     changed_sources,
     may_be_queued,
@@ -208,7 +208,8 @@ class DetachedRun(Sequence[JobRecord]):
                 if shard.state not in (JobState.DONE, JobState.RUNNING) and open_end:
                     before = f"; before that {shard.state.value}: {shard.note}" if has_ended else ""
                     make_folder(folder)
-                    write_quickly(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by + before})
+                    end = {"state": JobState.CANCELLED.value, "why": by + before}
+                    write_json(folder / ENDED, end, durable=False)
             _event(layout, "cancelled", by=by)
         status = run_status(layout, plan)
         note = "no job was queued or at work: there was nothing to cancel"

@@ -19,7 +19,7 @@ from typing import Any, overload
 from espnet3.parallel.backends.scheduler import submitter
 from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
 from espnet3.parallel.config import DetachedSettings
-from espnet3.parallel.detached.job_spec import load
+from espnet3.parallel.detached.job_spec import load, same_file
 from espnet3.parallel.detached.launch.handover import cancel_all, hand_over, launcher, put_specs, settle_in
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, Layout, Plan, tail
 from espnet3.parallel.detached.looking.status import (
@@ -103,10 +103,8 @@ class DetachedRun(Sequence[JobRecord]):
         job_id = self._layout.job_ids().get(str(shard), "")
         result = self.path / self._plan.outcomes[shard] / RESULTS
         spec = self._layout.spec(shard)
-        shown = Path(self._plan.specs) / spec.name
-        with contextlib.suppress(OSError):  # the link is gone, or the run was moved
-            spec = shown if os.path.samefile(shown, spec) else spec
-        return JobRecord(shard, job_id, spec, result)
+        shown = Path(self._plan.specs) / spec.name  # or the link is gone, or the run was moved
+        return JobRecord(shard, job_id, shown if same_file(shown, spec) else spec, result)
 
     def __repr__(self) -> str:
         return f"<{len(self)} {self._plan.env} jobs of {str(self.path)!r}>"
@@ -299,10 +297,10 @@ class DetachedRun(Sequence[JobRecord]):
                 _event(layout, "repaired", what=note)
             _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
         spec = layout.template()
-        if receipt.failed and spec.policy.on_error == "raise":
-            failure = Results(layout.run).failures[0]
-            raise item_error(recorded_error(failure), failure)
         results = Results(layout.run)
+        if receipt.failed and spec.policy.on_error == "raise":
+            failure = results.failures[0]
+            raise item_error(recorded_error(failure), failure)
         if not plan.hooks:
             look_for_nones(spec.runner.name, results)
         if not plan.finishes:

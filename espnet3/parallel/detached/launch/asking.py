@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,8 +73,7 @@ def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
     """Return all arrays of a run in the order of their submission, or those of one backend."""
     found: list[Submitted] = noted(layout, f"{FOLDER}/array.*.json", Submitted)
     for array in found:
-        if array.env not in BACKENDS or BACKENDS[array.env].scheduler is None:
-            raise ConfigError(f"{layout.folder / FOLDER} is damaged: {array.env!r} is not a batch scheduler")
+        scheduler_of(array.env)  # raises where the file names no batch scheduler
         check_ids(array.jobs)
     return [array for array in found if env in (None, array.env)]
 
@@ -137,18 +136,6 @@ def ask(
     environment = {**job_environment(), "PWD": str(start or folder), **_place(folder)}
     given = {name: value for name, value in environment.items() if value is not None}
     return run(command, folder=start or folder, environment=given, stdin=stdin, seconds=seconds)
-
-
-def report(scheduler: Scheduler, files: Sequence[Path]) -> tuple[JobState, str] | None:
-    """Return the scheduler's word on an element's end from its output files; the listing may have forgotten it."""
-    reports = ((scheduler.starved, JobState.OUT_OF_MEMORY), (scheduler.expired, JobState.TIMEOUT))
-    for file in files:
-        text = tail(file)
-        for pattern, state in reports:
-            said = re.search(f".*(?:{pattern}).*", text) if pattern else None
-            if said is not None:
-                return state, said[0].strip()
-    return None
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> Queue:
@@ -215,15 +202,14 @@ def _state(
         word = f"the scheduler has no job {job}; it counts as ended {soon}"
     if state.alive:
         return state, word
-    files = printed.of(job)
-    reported = report(scheduler, files)
-    if reported is not None:
-        return reported
-    if state is JobState.LOST:
-        lines = [line.strip() for file in files for line in tail(file).splitlines()]
-        last = next(filter(None, reversed(lines)), "")
-        word = f"{word}; its output ends with: {last}" if last else word
-    return state, word
+    # the scheduler's word on the end may be in the output, where the listing has forgotten it
+    text = "\n".join(tail(file) for file in printed.of(job))
+    reports = ((scheduler.starved, JobState.OUT_OF_MEMORY), (scheduler.expired, JobState.TIMEOUT))
+    for pattern, end in reports:
+        if pattern and (line := re.search(f".*(?:{pattern}).*", text)):
+            return end, line[0].strip()
+    last = text.strip().rpartition("\n")[2].strip()
+    return state, f"{word}; its output ends with: {last}" if last and state is JobState.LOST else word
 
 
 def _first_seen(folder: Path, job: str, otherwise: int) -> int:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,8 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     _check_mounts(plan.options, "the run folder", str(layout.run))
     make_folder(layout.folder / FOLDER)
     jobs: dict[str, str] = {}
+    printed(layout, range(plan.n_shards))  # while their pods are there
     with Server(plan.options.get("namespace")) as server:
-        with contextlib.suppress(ParallelError):  # logs that are gone must not keep a run from going on
-            _keep_printed(server, layout, range(plan.n_shards))
         _delete(server, layout)
         most = kube.MOST if server.version >= kube.INDEXED else len(shards)
         for factor, group in by_memory(shards, raised):
@@ -193,23 +192,19 @@ def _delete(server: Server, layout: Layout) -> None:
 
 def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     """Return files with what the pods of shards printed: copies, which stay when the pods are gone."""
-    if _noted(layout) and not all((layout.shard(shard) / DONE).exists() for shard in shards):
+    folder, ids = layout.folder / FOLDER, layout.job_ids()
+    silent = [s for s in shards if str(s) in ids and not (layout.shard(s) / DONE).exists()]
+    if silent and _noted(layout):
         # copies of earlier are there all the same
         with contextlib.suppress(ParallelError), _server(layout) as server:
-            _keep_printed(server, layout, shards)
-    return {shard: sorted((layout.folder / FOLDER).glob(f"printed.{shard}.*.txt")) for shard in shards}
-
-
-def _keep_printed(server: Server, layout: Layout, shards: Collection[int]) -> None:
-    pods = _pods(server, layout)
-    silent = {shard for shard in shards if not (layout.shard(shard) / DONE).exists()}
-    for created in _noted(layout):
-        for shard, (job, *index) in created.shards.items():
-            for pod in pods.get((job, "".join(index)), []) if int(shard) in silent else []:
-                text = api.log_of(server, pod, _ALL)
-                if text:
-                    file = layout.folder / FOLDER / f"printed.{shard}.{pod['metadata']['name']}.txt"
-                    write_whole(file, f"{text}\n".encode())
+            pods = _pods(server, layout)
+            for shard in silent:
+                job, _, index = ids[str(shard)].partition("/")
+                for pod in pods.get((job, index), []):
+                    if text := api.log_of(server, pod, _ALL):
+                        file = folder / f"printed.{shard}.{pod['metadata']['name']}.txt"
+                        write_whole(file, f"{text}\n".encode())
+    return {shard: sorted(folder.glob(f"printed.{shard}.*.txt")) for shard in shards}
 
 
 def shard_state(

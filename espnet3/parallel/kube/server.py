@@ -43,8 +43,8 @@ class Server(AbstractContextManager["Server"]):
     """
 
     def __init__(self, namespace: str | None = None) -> None:
-        self.context = current_context()
-        self.place = "env: kube: the API server" + (f" of context {self.context!r}" if self.context else "")
+        context = current_context()
+        self.place = "env: kube: the API server" + (f" of context {context!r}" if context else "")
         self._loop = asyncio.new_event_loop()
         self._api: Any = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="espnet3-kube", daemon=True)

@@ -173,7 +173,7 @@ def test_what_waits_says_why_and_cancel_removes_it(cluster: Cluster, tmp_path: P
     cluster.runs = False
     run = submit(tmp_path)
     assert {shard.state for shard in run.status().shards} == {JobState.PENDING}
-    assert "waits: ErrImagePull: not found" in run.status().shards[0].note
+    assert "Pending: ErrImagePull: not found" in run.status().shards[0].note
     status = run.cancel()
     assert not cluster.jobs and not cluster.pods
     assert {shard.state for shard in status.shards} == {JobState.CANCELLED}

@@ -111,7 +111,7 @@ FAILED = job(["Failed"])
 CASES = {
     "gone": (None, "", [], JobState.LOST, "its Job is gone"),
     "no room": (job(), "", [pod("Pending", conditions=[FULL])], JobState.PENDING, "Unschedulable: no node"),
-    "runs": (job(), "", [pod("Running")], JobState.RUNNING, "pod p runs"),
+    "runs": (job(), "", [pod("Running")], JobState.RUNNING, "pod p: Running"),
     "replaced": (job(), "", died(137, "OOMKilled"), JobState.PENDING, "another one takes its place"),
     "memory": (FAILED, "", died(137, "OOMKilled"), JobState.OUT_OF_MEMORY, "137"),
     "evicted": (FAILED, "", died(143, conditions=[DISRUPTED]), JobState.PREEMPTED, "143"),
@@ -126,5 +126,5 @@ CASES = {
 def test_a_shard_is_what_its_job_and_pods_say(name: str) -> None:
     """Each answer of the API has its state; a shard is lost only where its Job is gone."""
     found, index, pods, state, note = CASES[name]
-    assert shard_state(found, index, pods, has_ended=False)[0] is state
-    assert note in shard_state(found, index, pods, has_ended=False)[1]
+    assert shard_state(found, index, pods)[0] is state
+    assert note in shard_state(found, index, pods)[1]

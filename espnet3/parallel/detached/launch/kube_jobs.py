@@ -21,7 +21,7 @@ from espnet3.parallel.backends.backend import require_package
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch.asking import noted
-from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory
+from espnet3.parallel.detached.layout import DONE, Layout, Note, Plan, by_memory
 from espnet3.parallel.detached.states import JobState, Queue
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.kube import manifests as kube
@@ -141,9 +141,8 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
         states: Queue = {}
         for shard, place in jobs.items():
             name, _, index = place.partition("/")
-            own, folder = pods.get((name, index), []), layout.shard(int(shard))
-            has_ended = (folder / ENDED).exists() or (folder / DONE).exists()
-            state, note = shard_state(found.get(name), index, own, has_ended=has_ended)
+            own = pods.get((name, index), [])
+            state, note = shard_state(found.get(name), index, own)
             lines = api.log_of(server, own[-1]).splitlines() if own and not state.alive else []
             end = f"; its output ends with: {lines[-1].strip()}" if lines else ""
             states[int(shard)] = state, note + end
@@ -208,9 +207,9 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
 
 
 def shard_state(
-    job: Mapping[str, Any] | None, index: str, pods: Sequence[Mapping[str, Any]], *, has_ended: bool
+    job: Mapping[str, Any] | None, index: str, pods: Sequence[Mapping[str, Any]]
 ) -> tuple[JobState, str]:
-    """Return the state of a shard that gives no sign of life."""
+    """Return the state of a shard that gives no sign of life; what its worker wrote at its end counts before it."""
     if job is None:
         if pods and not api.is_going(pods[-1]):
             return JobState.RUNNING, "its Job was deleted, and its pod is still there"
@@ -219,8 +218,7 @@ def shard_state(
     status = job.get("status", {})
     end, reason = _end(status, index)
     if end == "Complete":
-        silent = "" if has_ended else ", and its worker wrote no outcome"
-        return JobState.FAILED, f"Job {name} is complete{silent}"
+        return JobState.FAILED, f"Job {name} is complete, and its worker wrote no outcome"
     if end == "Failed":
         return _failure(name, pods, reason)
     return _going_on(job, pods)
@@ -235,14 +233,11 @@ def _going_on(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> tupl
     if not pods:
         return JobState.PENDING, f"Job {name} has not made its pod yet"
     pod = pods[-1]
-    pod_name, phase = pod["metadata"]["name"], pod.get("status", {}).get("phase")
+    note = f"pod {pod['metadata']['name']}: {api.sentence(pod)}"
     if api.is_going(pod):
-        code, word = api.how_it_ended(pod)
-        said = f" with status {code} ({word})" if code is not None else ""
-        return JobState.PENDING, f"pod {pod_name} ended{said}, and another one takes its place"
-    if phase == "Running":
-        return JobState.RUNNING, f"pod {pod_name} runs"
-    return JobState.PENDING, f"pod {pod_name} waits: {api.waits_for(pod) or phase}"
+        return JobState.PENDING, f"{note}; another one takes its place"
+    runs = pod.get("status", {}).get("phase") == "Running"
+    return JobState.RUNNING if runs else JobState.PENDING, note
 
 
 def _end(status: Mapping[str, Any], index: str) -> tuple[str, str]:

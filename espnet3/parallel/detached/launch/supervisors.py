@@ -176,7 +176,7 @@ class Supervisor:
         self.stopping = self._killing = False
         # by slot, the shard that its job began with and the job's process
         self._running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
-        self._deaths: dict[int, tuple[int, tuple[int, int]]] = {}
+        self._deaths = Counter[tuple[int, int, int]]()  # of jobs, by shard and its outcomes then
         self._again = 0.0  # when the next job may start, by `time.monotonic`
 
     def run(self) -> None:
@@ -266,11 +266,9 @@ class Supervisor:
             self.todo.append(shard)
             return
         folder = self.layout.shard(shard)
-        have = progress(folder)
-        deaths, before = self._deaths.get(shard, (0, have))
-        deaths = 1 if have != before else deaths + 1
-        self._deaths[shard] = deaths, have
-        if deaths < _DEATHS:
+        place = shard, *progress(folder)
+        self._deaths[place] += 1
+        if self._deaths[place] < _DEATHS:
             self.todo.appendleft(shard)
             return
         end = ProcessEnd.from_returncode(status)

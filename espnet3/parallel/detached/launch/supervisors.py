@@ -115,13 +115,11 @@ def _start_on_hosts(layout: Layout, plan: Plan, shards: list[int], note: Note) -
     import asyncio  # a supervisor, which this module is too, needs none of it
 
     require_package(row(plan.env))
-    hosts = worker_hosts(ssh_hosts(plan.options))
-    each, more = divmod(plan.n_workers, len(hosts))
-    slots = [each + (number < more) for number in range(len(hosts))]
-    used = [host for host, jobs in zip(hosts, slots, strict=True) if jobs]
+    used = worker_hosts(ssh_hosts(plan.options))[: plan.n_workers]
+    each, more = divmod(plan.n_workers, len(used))
     note({str(shard): f"ssh.{shard}" for shard in shards})
     lines = [
-        _line(layout, host, ("--slots", str(slots[number]), "--part", f"{number}/{len(used)}"))
+        _line(layout, host, ("--slots", str(each + (number < more)), "--part", f"{number}/{len(used)}"))
         for number, host in enumerate(used)
     ]
 

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -48,7 +48,6 @@ from espnet3.parallel.detached.states import (
     note_end,
     progress,
     read_mark,
-    said_its_end,
 )
 from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.jobs.script import export_path, in_sh
@@ -219,10 +218,8 @@ class Supervisor:
             while self.todo and slot not in self._running and not self._is_over():
                 shard = self.todo.popleft()
                 folder = self.layout.shard(shard)
-                failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
-                over = failed or (folder / DONE).exists()
                 # else a living job may have it, of this host or another one
-                if not over and not holder_lives(folder, disk_now(self.layout.folder)):
+                if not (folder / DONE).exists() and not holder_lives(folder, disk_now(self.layout.folder)):
                     self._running[slot] = shard, self._start(shard, slot)
 
     def _start(self, shard: int, slot: int) -> subprocess.Popen[bytes]:
@@ -272,7 +269,7 @@ class Supervisor:
         end = ProcessEnd.from_returncode(status)
         mark = read_mark(folder)
         where = f" in {mark['hook']}" if mark.get("hook") and not mark.get("stopping") else ""
-        why = f"its process {end}{where} {deaths} times in a row without an outcome; see its log"
+        why = f"its process {end}{where} {_DEATHS} times in a row without an outcome; see its log"
         write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
 
     def _leave(self) -> None:
@@ -282,12 +279,10 @@ class Supervisor:
         for shard in self.todo:
             if holder_lives(self.layout.shard(shard), now):
                 continue  # another host's
-            if read_mark(self.layout.shard(shard)):  # it was begun
-                self._note_stop(shard, "its process had died, and was not started again")
-            else:
-                self._note_stop(shard, "", JobState.NOT_STARTED)
+            begun = read_mark(self.layout.shard(shard))
+            self._note_stop(shard, state=JobState.UNFINISHED if begun else JobState.NOT_STARTED)
 
-    def _note_stop(self, shard: int, how: str, state: JobState = JobState.UNFINISHED) -> None:
+    def _note_stop(self, shard: int, how: str = "", state: JobState = JobState.UNFINISHED) -> None:
         folder = self.layout.shard(shard)
         if (folder / DONE).exists() or (folder / ENDED).exists() or not self.layout.is_there():
             return
@@ -311,8 +306,7 @@ def main() -> int:
     layout = Layout(given.run, own=True)
     if os.fork():
         os._exit(0)  # the process that started it is no longer its parent, and has nothing to wait for
-    if os.getsid(0) != os.getpid():
-        os.setsid()
+    os.setsid()
     folder = layout.supervisor if n_hosts == 1 else layout.folder / f"{SUPERVISOR}.{number}"
     make_folder(folder)
     lease = Lease(folder)

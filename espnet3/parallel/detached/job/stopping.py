@@ -187,8 +187,10 @@ def guarded(work: Callable[[], int], limit: float, layout: Layout, place: Place)
         pid = None
         if not place.is_late:
             note_end(layout.shard(place.shard), job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
-            if status < 0:
-                _end_like(-status)
+            if (
+                status < 0
+            ):  # the number by which a shell says so: schedulers and supervisors start such a job again
+                os._exit(128 - status)
         if status >= 0:
             return status
         _sweep()
@@ -236,14 +238,6 @@ def _sweep() -> None:
         psutil.wait_procs(
             left, timeout=_OFTEN
         )  # those of other sessions become ours when their parents have ended
-
-
-def _end_like(number: int) -> None:
-    # the scheduler or supervisor sees the same end as its child's
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    os._exit(128 + number)  # a signal that does not end a process by itself
 
 
 def _send(pid: int | None, number: int) -> None:

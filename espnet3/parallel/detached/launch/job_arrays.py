@@ -196,9 +196,9 @@ def cancel(layout: Layout, grace: float) -> None:
 
 def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float) -> None:
     scheduler, folder = scheduler_of(env), layout.folder / FOLDER
-    every = {element: shard for array in arrays for shard, element in array.jobs.items()}
-    done = {shard for shard in set(every.values()) if (layout.shard(int(shard)) / DONE).exists()}
-    newest = [ids[-1] for shard, ids in asking.ids_of(arrays).items() if shard not in done]
+    ever = asking.ids_of(arrays)
+    every = {element for ids in ever.values() for element in ids}
+    newest = [ids[-1] for shard, ids in ever.items() if not (layout.shard(int(shard)) / DONE).exists()]
     left = _cancel(arrays, folder)
     _say_left(left)
     again = (
@@ -213,7 +213,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     begin = called = time.monotonic()
     quiet = 0
     while True:
-        living, unknown = _left(scheduler, folder, set(every), newest, proven=bool(left.refused))
+        living, unknown = _left(scheduler, folder, every, newest, proven=bool(left.refused))
         told = f" ({left})" if left.refused else ""
         now = time.monotonic()
         quiet = 0 if living else quiet + 1

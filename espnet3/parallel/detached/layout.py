@@ -33,7 +33,6 @@ from espnet3.parallel.ledger.files import (
     open_plain,
     read_json,
     read_record,
-    refuse_others,
     write_json,
     write_whole,
 )
@@ -189,20 +188,13 @@ def by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float, 
 class Layout:
     """The paths of a detached run."""
 
-    def __init__(self, run: Path, *, trust: bool = False, own: bool = False) -> None:
+    def __init__(self, run: Path, *, own: bool = False) -> None:
         self.run = run
         self.folder = run / FOLDER
-        self.trust = trust  # act on it, even if another user wrote it
         self.own = own  # its files decide what is run: each must be this user's when it is read
         self.supervisor = self.folder / SUPERVISOR  # a folder with a lease and a log
         self.failures = self.folder / FAILURES  # the folder that counts failed items, by shard
         self.stop = self.folder / STOP  # the file that tells all jobs to end
-
-    def to_act_on(self) -> Layout:
-        """Return the layout for a verb that acts on the run."""
-        if not self.trust:
-            refuse_others(self.run)
-        return Layout(self.run, trust=self.trust, own=not self.trust)
 
     def read(self, name: str, like: type | None = None) -> dict[str, Any]:
         """Read one of the files that are written at submission."""

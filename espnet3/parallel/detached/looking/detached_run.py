@@ -34,7 +34,7 @@ from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ConfigError, ParallelError, explained
 from espnet3.parallel.ledger.errors import ChangedRunError, IncompleteRunError, LedgerError
-from espnet3.parallel.ledger.files import Appender, NewLines, make_folder, write_json
+from espnet3.parallel.ledger.files import Appender, NewLines, make_folder, refuse_others, write_json
 from espnet3.parallel.ledger.folder import EVENTS, note_event, resumed
 from espnet3.parallel.ledger.lease import Lease, disk_now
 from espnet3.parallel.ledger.lines import decode, encode
@@ -69,11 +69,12 @@ class DetachedRun(Sequence[JobRecord]):
         path: The run's folder.
     """
 
-    def __init__(self, layout: Layout, runner: Any = None) -> None:
+    def __init__(self, layout: Layout, runner: Any = None, *, trust: bool = False) -> None:
         self.path = layout.run
         self._layout = layout
         self._plan: Plan = layout.plan()
         self._runner = runner
+        self._trust = trust  # act on it, even if another user wrote it
 
     @classmethod
     @explained
@@ -87,7 +88,7 @@ class DetachedRun(Sequence[JobRecord]):
         Raises:
             ConfigError: It is not the folder of a detached run.
         """
-        return cls(Layout(Path(os.path.abspath(path)), trust=trust))
+        return cls(Layout(Path(os.path.abspath(path))), trust=trust)
 
     def __len__(self) -> int:
         return self._plan.n_shards
@@ -315,7 +316,9 @@ class DetachedRun(Sequence[JobRecord]):
 
     @contextmanager
     def _driving(self, verb: str, patience: float = 0.0) -> Iterator[tuple[Layout, Plan, str]]:
-        layout = self._layout.to_act_on()
+        if not self._trust:
+            refuse_others(self.path)
+        layout = Layout(self.path, own=not self._trust)
         refuse_in_import()
         lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
         acquire(lease, who, patience)

@@ -19,9 +19,7 @@ from espnet3.parallel.kube.manifests import RUN
 from espnet3.parallel.kube.server import RefusedError, Server
 
 CLUSTERS = "kubernetes.dask.org/v1"
-_LOOK = (
-    1.0  # seconds between looks whether the driver lives: a pipe would stay open in a child that it forked
-)
+_LOOK = 1.0  # seconds between looks for the driver: a child that it forked would hold a pipe open
 _TRY = 600.0  # seconds to keep asking a server that does not answer
 
 
@@ -41,7 +39,7 @@ class Guard:
 
     def release(self) -> None:
         """End it: the cluster is deleted. Called more than once it does nothing."""
-        self._process.terminate()
+        self._process.kill()  # a driver that ignores SIGTERM has started it so
         self._process.wait()
 
 

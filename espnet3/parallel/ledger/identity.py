@@ -46,9 +46,8 @@ class Identity:
     # a hash of each value of the config, to name one that differs but is shown alike
     contents: dict[str, str] = field(default_factory=dict)
     not_compared: list[str] = field(default_factory=list)
-    code: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # the user's own, of runner, provider and config
+    # the user's own, of runner, provider and config
+    code: dict[str, dict[str, Any]] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)  # versions, of those that this code imports
 
     def to_json(self) -> dict[str, Any]:

@@ -36,9 +36,7 @@ LEAVE = b"leave\n"  # told a process with slots in place of "stop": it ends once
 _NO_SERVER = "the server that forks local workers is gone"
 _STARTS = 3  # failed starts in a row after which a worker is given up
 _PAUSE = 0.2  # seconds after the first of them; more after each further one
-_AGAIN = (
-    0.05  # seconds from one kill to the next, until the process has ended, and between looks for what is due
-)
+_AGAIN = 0.05  # seconds from one kill to the next, and between looks while a kill or a start is due
 
 
 @dataclass(slots=True, eq=False)

@@ -187,9 +187,7 @@ def guarded(work: Callable[[], int], limit: float, layout: Layout, place: Place)
         pid = None
         if not place.is_late:
             note_end(layout.shard(place.shard), job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
-            if (
-                status < 0
-            ):  # the number by which a shell says so: schedulers and supervisors start such a job again
+            if status < 0:  # schedulers and supervisors start such a job again
                 os._exit(128 - status)
         if status >= 0:
             return status

@@ -134,7 +134,10 @@ def _start_on_hosts(layout: Layout, plan: Plan, shards: list[int], note: Note) -
 
 
 def _line(layout: Layout, host: SshHost, place: tuple[str, ...]) -> str:
-    command = shlex.join([*_command(layout, [host.python or sys.executable]), *place])
+    python = host.python or sys.executable
+    if os.sep in python:  # else PATH resolves it
+        python = os.path.join(layout.template().surroundings.cwd, python)
+    command = shlex.join([*_command(layout, [python]), *place])
     lines = [f"cd {shlex.quote(str(layout.folder))} || exit 1", *export_path(), f"exec {command} < /dev/null"]
     return in_sh(lines)  # the login shell there may be any
 

@@ -110,11 +110,10 @@ class KeptCluster(WorkerCluster):
 
 
 def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
-    """Return the row's cluster class with jobs that are watched."""
+    """Return the class of one cluster of jobs that are watched."""
     base: Any = load_cluster_class(row)
     job_class = watched_job(base.job_cls, scheduler_of(row.name))
 
-    # one class for each scheduler, made when needed
     class JobCluster(ClosesMore, LostWorkersStay, NewNames, base, GuardedCluster, KeptCluster):  # type: ignore[misc]  # loaded here
         job_cls = job_class
         bounds = config.adapt

@@ -1,6 +1,7 @@
 """Detached runs on real SLURM: large arrays, cancelled elements, preemption, lost nodes, walltime, memory."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -140,12 +141,21 @@ def test_a_walltime_that_is_too_short_costs_nothing(slurm: Lab, tmp_path: Path) 
     assert "unfinished: its walltime is nearly over" in dict(run.logs())[0]
 
 
-def test_a_job_that_is_killed_at_its_walltime_is_said_to_be(slurm: Lab, tmp_path: Path) -> None:
-    """An item that outlives the walltime leaves `timeout`, by SLURM's word or by its line in the output."""
+def test_a_job_that_is_killed_at_its_walltime_says_so_for_good(slurm: Lab, tmp_path: Path) -> None:
+    """An item that outlives the walltime leaves `timeout`, also when SLURM has forgotten the job."""
     hold(tmp_path, 0)
     run = submit(slurm, tmp_path, n=2, workers=1, options={"walltime": "00:01:00"}, shards=1, requeue=False)
     held(tmp_path, 0)
     wait_until(lambda: not run.status().alive, 200, every=0.5, said=run.status)
+    assert run.status().counts == {JobState.TIMEOUT: 1}, run.status()
+    ended = json.loads((run.path / "detached/shard.0/ended.json").read_text())
+    assert (ended["state"], ended["early"]) == ("timeout", True)
+    # as after MinJobAge: SLURM has no job of this number
+    jobs = run.path / "detached/jobs.json"
+    jobs.write_text(jobs.read_text().replace(f'"{run[0].job_id}"', '"4000000_0"'))
+    assert run[0].job_id == "4000000_0"
+    for file in (run.path / "detached").rglob("*"):
+        os.utime(file, times=(0, 0))  # and nothing has given a sign of life for longer than a minute
     assert run.status().counts == {JobState.TIMEOUT: 1}, run.status()
     let_go(tmp_path, 0, dead=True)
     run.retry()

@@ -97,10 +97,11 @@ class Done(TypedDict, total=False):
 
 
 class Ended(TypedDict, total=False):
-    """The contents of a shard's ended.json."""
+    """The contents of a shard's ended.json; another end may follow one that came `early`."""
 
     state: str
     why: str
+    early: bool
     requeue: bool
 
 

@@ -305,8 +305,11 @@ def shard_status(
         return ShardStatus(number, JobState.DONE, items, done.get("ok", 0), done.get("failed", 0), job_id)
     if holder_lives(folder, now_ns):
         return status(JobState.RUNNING)
-    ended = said_its_end(folder)
+    ended = _end(folder)
     found = (queue or {}).get(number, (JobState.UNKNOWN, ""))
+    known = found[0] not in (JobState.LOST, JobState.UNKNOWN)
+    if ended is not None and ended.get("early") and known:
+        return status(*found)  # the scheduler knows better than a job that was killed while it said this
     if ended is not None and (queue is None or not found[0].alive):
         return status(JobState(ended["state"]), ended.get("why", ""))
     if not job_id:
@@ -316,10 +319,15 @@ def shard_status(
     return status(state, "; ".join(part for part in (note, f"it was in {hook}" if hook else "") if part))
 
 
-def said_its_end(folder: Path) -> dict[str, Any] | None:
-    """Return the end that a shard's job, or who ended it, has written; None where there is none."""
+def _end(folder: Path) -> dict[str, Any] | None:
     ended = read_or_none(folder / ENDED, Ended)
     return ended if ended is not None and ended.get("state") in {state.value for state in JobState} else None
+
+
+def said_its_end(folder: Path) -> dict[str, Any] | None:
+    """Return the end that a shard's job has written; an early end does not count, as another one may follow."""
+    ended = _end(folder)
+    return None if ended is None or ended.get("early") else ended
 
 
 def progress(folder: Path) -> tuple[int, int]:

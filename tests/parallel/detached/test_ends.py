@@ -1,11 +1,16 @@
-"""How a job ended that could not say so itself, before its worker began, and why one waits."""
+"""How a job ended that could not say so itself, or only early: at its walltime, or before its worker began."""
 
+import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from espnet3.parallel.detached.job.stopping import Stopping
 from espnet3.parallel.detached.launch import asking
-from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.states import JobState, LossFile, Marks
 from tests.habits import rows
 from tests.parallel.detached.test_standins import submit
 from tests.standins import Habit, standin
@@ -36,6 +41,24 @@ def test_a_script_that_fails_before_its_worker_is_shown(
             1: ["before", "no python here"],
         }
         run.cancel(grace=0.2)
+
+
+def test_an_early_end_gives_way_to_the_real_one(tmp_path: Path) -> None:
+    """What a job writes before its end removes an earlier attempt's, and nothing is written once the real end comes."""
+    file = tmp_path / "ended.json"
+    file.write_text("{}")
+    began = time.monotonic()
+    Stopping(Layout(tmp_path), None, began).begin(tmp_path, Marks(tmp_path, LossFile(tmp_path)))
+    assert not file.exists()
+    late = Stopping(Layout(tmp_path), 1.0, began - 1.0)
+    late.begin(tmp_path, Marks(tmp_path, LossFile(tmp_path)))
+    wait_until(file.exists)
+    early = json.loads(file.read_text())
+    assert (early["state"], early["early"]) == ("timeout", True)
+    file.unlink()
+    late.end()
+    late._handle(signal.SIGTERM, None)
+    assert not file.exists()
 
 
 COMMENTS = [

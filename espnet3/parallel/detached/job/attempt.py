@@ -180,8 +180,7 @@ class _Attempt:
         self.losses = LossFile(self.folder)
         job.place.shard = spec.shard
         self.marks = Marks(self.folder, self.losses)
-        self.stopping.marks = self.marks
-        (self.folder / ENDED).unlink(missing_ok=True)  # an earlier attempt's
+        self.stopping.begin(self.folder, self.marks)
         history = History(spec.policy, self.losses.losses)
         self.suspects = set(history.suspects)  # positions that go one by one, and those that have failed
         # of the positions that do not go again
@@ -205,21 +204,24 @@ class _Attempt:
             state, why = self.stopping.reason()
         except _FailedError as error:
             state, why = JobState.FAILED, str(error)
-        except LeaseLostError:  # the folder is another worker's
+        except LeaseLostError:
+            self.stopping.end()  # the folder is another worker's
             raise
         except Exception as error:
             _, message, trace = describe_error(error)
             state, why = JobState.FAILED, f"{type(error).__name__}: {message}"
             say(trace)
+        self.stopping.end()
         self._count()
         self.marks.close()
         self.outcomes.close(state is JobState.DONE)
         if state is JobState.DONE:
             counts = {"ok": self.outcomes.ok, "failed": self.outcomes.failed}
             write_json(self.folder / DONE, counts)
+            (self.folder / ENDED).unlink(missing_ok=True)
             say(f"done: {counts['ok']} ok, {counts['failed']} failed")
             return EXIT_DONE
-        if state is JobState.UNFINISHED and self.stopping.order is not None and not self.outcomes.n_lines:
+        if state is JobState.UNFINISHED and self.stopping.ordered and not self.outcomes.n_lines:
             state = JobState.NOT_STARTED
         n_lines = self.job.n_lines + self.outcomes.n_lines
         # without an outcome the next start would end the same way; after a TERM the scheduler, or the user who

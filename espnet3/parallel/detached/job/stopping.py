@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.detached.layout import LOG, Layout
+from espnet3.parallel.detached.layout import ENDED, LOG, Layout
 from espnet3.parallel.detached.states import (
     GRACE,
     JobState,
@@ -27,7 +27,8 @@ from espnet3.parallel.detached.states import (
     read_mark,
 )
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.ledger.files import open_to_write
+from espnet3.parallel.ledger.errors import FolderWriteError
+from espnet3.parallel.ledger.files import open_to_write, write_json
 from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ProcessEnd
 
@@ -53,7 +54,12 @@ class StopNow(KeyboardInterrupt):
 
 
 class Stopping:
-    """Decides whether to take another item."""
+    """Decides whether to take another item, and writes the job's end before it comes.
+
+    A scheduler kills a job at its walltime, and forgets after a while that it did. By then the job has written it down:
+    when its time is nearly over, from a thread, because an item may keep the interpreter busy for the rest of it; and
+    when it is sent a signal. A job that does end in order replaces this by its real end.
+    """
 
     def __init__(self, layout: Layout, walltime: float | None, began: float) -> None:
         self.longest = 0.0  # seconds of the longest item seen
@@ -63,23 +69,53 @@ class Stopping:
         self._deadline = math.inf
         if walltime is not None:
             self._deadline = began + walltime - min(_MARGIN, _SHARE * walltime)
+        self._looked = 0.0
         self._signal: signal.Signals | None = None
-        self.order: dict[str, Any] | None = None  # to all jobs, in stop.json: by a user or by another shard
+        self._order: dict[str, Any] | None = None  # in stop.json
         self._no_time = ""  # why no item is begun any more, where time is short
-        self.marks: Marks | None = None  # of the shard at work: they note that the job was told to stop
+        self._marks: Marks | None = None
+        self._early: Path | None = None  # the file of an early end; None: nothing is written any more
+        self._lock = threading.RLock()  # a signal's handler may come while this thread has it
+        self._timer: threading.Timer | None = None
 
     def listen(self) -> None:
         """Take the signals; from now on they end the job in order."""
         for number in SIGNALS:
             signal.signal(number, self._handle)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # those that came before are taken now
-        self._look()
         threading.Thread(target=self._await_order, name="espnet3-order", daemon=True).start()
+
+    def begin(self, folder: Path, marks: Marks) -> None:
+        """Write early ends for a shard, whose lease is held."""
+        self._early, self._marks = folder / ENDED, marks
+        self._early.unlink(missing_ok=True)  # an earlier attempt's
+        if self._deadline < math.inf:
+            why = "its walltime was over before the item it was at"
+            self._timer = _timer(self._deadline - time.monotonic(), self._write, JobState.TIMEOUT, why)
+
+    def end(self) -> None:
+        """Write nothing any more: the real end comes."""
+        with self._lock:
+            self._early = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _write(self, state: JobState, why: str) -> None:
+        with self._lock:
+            if self._early is None:
+                return
+            with contextlib.suppress(FolderWriteError):  # a full disk: the next outcome reports it
+                write_json(self._early, {"state": state.value, "why": why, "early": True})
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._signal = signal.Signals(number)
-        if self.marks is not None:
-            self.marks.note(stopping=True)
+        state, why = self.reason()
+        if self._marks is not None:
+            self._marks.note(stopping=True)
+            # then the signal is that of the walltime, which began before this process
+            timed_out = state is JobState.UNFINISHED and self._deadline - time.monotonic() < GRACE
+            how = f"{why}, and was killed before it could end in order"
+            self._write(JobState.TIMEOUT if timed_out else state, how)
         if self.building:
             self.building = False  # a second signal must not interrupt the end that this one begins
             raise StopNow
@@ -89,37 +125,50 @@ class Stopping:
         now = time.monotonic()
         if not self._no_time and now + _LONGEST * self.longest > self._deadline:
             self._no_time = f"its walltime is nearly over, and the longest item took {self.longest:.1f} s"
-        return bool(self._no_time) or self.order is not None or self._signal is not None
+        if now - self._looked >= _LOOK:
+            self._look()
+        return bool(self._no_time) or self.ordered or self._signal is not None
 
     def _await_order(self) -> None:
-        while self.order is None:  # a file on a shared disk sends no event
+        while self._order is None:  # a file on a shared disk sends no event
             time.sleep(_LOOK)
             self._look()
         if self.reason()[0] is JobState.CANCELLED:
             # the item may never end, and a scheduler may leave it ten minutes before it kills
-            timer = threading.Timer(float(self.order.get("grace", GRACE)), os._exit, (EXIT_UNFINISHED,))
-            timer.daemon = True
-            timer.start()
+            _timer(float(self._order.get("grace", GRACE)), os._exit, EXIT_UNFINISHED)
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _look(self) -> None:
+        self._looked = time.monotonic()
         if (order := self._layout.stopped()) is not None:
-            self.order = order
+            self._order = order
+
+    @property
+    def ordered(self) -> bool:
+        """True once the run was told to stop, by a user or by another shard."""
+        return self._order is not None
 
     @property
     def warned(self) -> bool:
         """True if the job ends because its time is up: by its own clock, or by the scheduler's warning."""
-        return self.order is None and self._signal in (None, signal.SIGUSR1, signal.SIGUSR2)
+        return not self.ordered and self._signal in (None, signal.SIGUSR1, signal.SIGUSR2)
 
     def reason(self) -> tuple[JobState, str]:
         """Return the state to end in, and why; cancelling explains a signal that came with it."""
         self._look()
-        if self.order is not None:
-            state, why = self.order.get("state"), self.order.get("why", "the run was told to stop")
+        if self._order is not None:
+            state, why = self._order.get("state"), self._order.get("why", "the run was told to stop")
             return JobState(state or JobState.CANCELLED), str(why)
         if self._signal is not None:
             return JobState.UNFINISHED, f"it was sent {self._signal.name}"
         return JobState.UNFINISHED, self._no_time
+
+
+def _timer(seconds: float, function: Callable[..., object], *arguments: object) -> threading.Timer:
+    timer = threading.Timer(max(0.0, seconds), function, arguments)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def say(text: str) -> None:

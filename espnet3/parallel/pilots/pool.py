@@ -14,6 +14,7 @@ import logging
 import os
 import select
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -381,7 +382,8 @@ def _remove(folder: str) -> None:
 
 def _private_folder() -> str:
     # as `tempfile` has them; the last one is where every Unix has temporary files
-    named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
+    chosen = getattr(sys.modules.get("tempfile"), "tempdir", None)
+    named = filter(None, (chosen, *map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))))
     for place in map(os.path.abspath, (*named, os.path.join(os.sep, "tmp"))):
         if len(os.fsencode(place)) <= _LONGEST - len("/espnet3-12345678") and os.access(place, os.W_OK):
             return os.path.join(place, f"espnet3-{uuid.uuid4().hex[:8]}")

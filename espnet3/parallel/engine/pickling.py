@@ -31,13 +31,14 @@ from espnet3.parallel.messages import brief
 
 _tokens: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _home: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+_GENERIC = {"registry", "dispatch", "register", "__wrapped__"}  # attributes of a `functools.singledispatch`
 _looked_for: dict[str, tuple[Any, bool]] = {}  # modules by name, and whether an import leads to them
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
     """A cloudpickle `Pickler` that keeps the identity of classes on the way back and the files of code.
 
-    It pickles `functools` caches, too.
+    It pickles `functools` caches and generic functions, too.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -77,9 +78,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
         if not isinstance(obj, type) and _is_in_main(obj):
             self._of_main[obj.__qualname__] = obj
         is_found = _is_found(obj.__module__) and "<locals>" not in obj.__qualname__
-        if is_found or not isinstance(obj, functools._lru_cache_wrapper):
+        if is_found or isinstance(obj, type):
             return None
-        return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if isinstance(obj, functools._lru_cache_wrapper):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if not vars(obj).keys() >= _GENERIC:
+            return None
+        state = vars(obj)["__wrapped__"], dict(vars(obj)["registry"])
+        return _generic, (obj.__name__, obj.__qualname__, obj.__module__), state, None, None, _register
 
 
 class MainNames:
@@ -164,6 +170,19 @@ def _leads_to(name: str, file: Any) -> bool:
 
 def _cached(func: Callable[..., Any], parameters: dict[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(func)
+
+
+def _generic(name: str, qualname: str, module: str) -> Any:
+    def unknown(*_: object) -> None: ...
+
+    unknown.__name__, unknown.__qualname__, unknown.__module__ = name, qualname, module
+    return functools.singledispatch(unknown)
+
+
+def _register(made: Any, state: tuple[Any, dict[type, Any]]) -> None:
+    functools.update_wrapper(made, state[0])
+    for kind, function in state[1].items():
+        made.register(kind, function)
 
 
 def _script() -> tuple[str | None, str]:

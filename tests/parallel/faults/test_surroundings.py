@@ -88,7 +88,7 @@ def test_signals_that_the_driver_does_not_get(folder: Path) -> None:
 
 
 HAS = """
-import multiprocessing, pickle, re, resource, sys, tempfile, warnings
+import functools, multiprocessing, pickle, re, resource, sys, tempfile, warnings
 from espnet3.parallel import get_client
 
 class Mine(UserWarning):
@@ -100,6 +100,16 @@ class Outer:
 
 def double(x):
     return 2 * x
+
+@functools.singledispatch
+def kind(x):
+    return "other"
+
+@kind.register
+def _(x: list):
+    return [kind(each) for each in x]
+
+kind.register(Mine, lambda x: "mine")
 
 def has(x):
     def warns(category, text):
@@ -118,7 +128,7 @@ def has(x):
 def by_name(x):
     with multiprocessing.get_context(x).Pool(1) as pool:
         (four,) = pool.map(double, [2])
-    return four, type(pickle.loads(pickle.dumps(Outer.Inner())))
+    return four, type(pickle.loads(pickle.dumps(Outer.Inner()))), kind([1, Mine()])
 
 def loads(x):
     return pickle.loads(pickle.dumps(x))
@@ -130,8 +140,9 @@ class Has(BaseRunner):
 
 def try_all():
     assert all(each == has(0) for each in parallel_map(has, range(4))), (parallel_map(has, [0]), has(0))
-    assert parallel_map(by_name, ["fork", "spawn"]) == 2 * [(4, Outer.Inner)]
+    assert parallel_map(by_name, ["fork", "spawn"]) == 2 * [(4, Outer.Inner, ["other", "mine"])]
     assert [type(each) for each in parallel_map(loads, [Mine(), Outer.Inner()])] == [Mine, Outer.Inner]
+    assert parallel_map(kind, [1, [Mine()]]) == ["other", ["mine"]]
 
 if __name__ == "__main__":
     os.chdir(os.environ["TMPDIR"])

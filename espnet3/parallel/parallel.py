@@ -124,6 +124,20 @@ def build_local_gpu_cluster(n_workers: int, options: Mapping[str, Any] | None = 
 make_local_gpu_cluster = build_local_gpu_cluster
 
 
+class _WithBlock(AbstractContextManager["EnvClient"]):
+    def __init__(self, opened: AbstractContextManager[EnvClient]) -> None:
+        self._opened = opened
+
+    def __enter__(self) -> EnvClient:
+        return self._opened.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._opened.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no {name!r} before the block: with get_client(...) as client: client.{name}")
+
+
 def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> AbstractContextManager[EnvClient]:
     """Open a client for a `with` block; its `map` and `submit` inject the worker env.
 
@@ -135,7 +149,7 @@ def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> AbstractC
         config: As for `set_parallel`; None takes the registered one.
         setup_fn: Builds the env, a dict, once per worker process, on first use.
     """
-    return contextmanager(explained_items)(_opened(config, setup_fn))
+    return _WithBlock(contextmanager(explained_items)(_opened(config, setup_fn)))
 
 
 def _opened(config: Any, setup_fn: SetupFn | None) -> Iterator[EnvClient]:

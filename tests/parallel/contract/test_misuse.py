@@ -13,6 +13,7 @@ from espnet3.parallel import (
     EnvTypeError,
     InferenceProvider,
     SignatureError,
+    get_client,
     parallel_map,
 )
 from espnet3_parallel.main import main
@@ -246,6 +247,12 @@ def test_a_batch_may_be_generated():
             yield from (2 * idx for idx in indices)
 
     assert Generates(work.Whole(), batch_size=2, progress=False)(range(3)) == [0, 2, 4]
+
+
+def test_a_client_is_there_within_its_block_alone():
+    """Whoever takes what `get_client` returns for a client, as Dask's own is made, is shown the block."""
+    with pytest.raises(AttributeError, match=r"with get_client\(\.\.\.\) as client: client\.map"):
+        get_client({"env": "local", "n_workers": 2}).map(abs, [-1])
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("stauts", "status"), ("merg", "merge")])

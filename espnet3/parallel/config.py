@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import takewhile
@@ -348,6 +348,9 @@ def _plain(value: Any, where: str, problems: list[str]) -> Any:
         return {key: _entry(value, key, f"{place}{named(key)}", problems) for key in value}
     if isinstance(value, (list, tuple)) or _is_omegaconf(value):
         return [_entry(value, at, f"{where}[{at}]", problems) for at in range(len(value))]
+    if isinstance(value, Set):
+        items = [_plain(item, where, problems) for item in value]
+        return sorted(items, key=lambda item: (str(item), type(item).__name__))
     return as_python(value)
 
 

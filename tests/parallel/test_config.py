@@ -34,9 +34,9 @@ def test_digits_in_a_string_are_a_number_of_workers(monkeypatch):
     assert type(config.n_workers) is int
 
 
-@pytest.mark.parametrize("hosts", [["a", "b"], ("a", "b"), OmegaConf.create(["a", "b"])])
+@pytest.mark.parametrize("hosts", [["a", "b"], ("a", "b"), {"b", "a"}, OmegaConf.create(["a", "b"])])
 def test_list_like_values_become_plain_lists(hosts):
-    """A list, tuple or ListConfig inside a plain dict becomes a plain list."""
+    """A list, tuple, set or ListConfig inside a plain dict becomes a plain list."""
     value = ParallelConfig.parse({"env": "ssh", "options": {"hosts": hosts}}).options["hosts"]
     assert type(value) is list
     assert value == ["a", "b"]

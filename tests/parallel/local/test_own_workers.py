@@ -248,6 +248,7 @@ def test_they_end_with_the_program(killed: bool, tmp_path: Path) -> None:
 
 def test_no_more_processes_than_are_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One item starts one process, which does a few quick items alone; others come where that takes long."""
+    wait_until(lambda: not children())  # those of the test before
     set_parallel({**TWO, "n_workers": 4})
     with monkeypatch.context() as patch:
         patch.setattr(driver, "_FIRST", 600.0)  # on any machine

@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python that a room may have: a number here may be lowered, never raised. A room is what begins with one of
 # its paths, and with none of another room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (2_010, ["espnet3/parallel/"]),
+    (1_951, ["espnet3/parallel/"]),
     (
-        2_703,
+        2_623,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -22,13 +22,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (1_500, ["espnet3/parallel/provenance/"]),
-    (2_824, ["espnet3/parallel/ledger/"]),
-    (2_720, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_527, ["espnet3/parallel/pilots/"]),
-    (1_116, ["espnet3/parallel/local/"]),
+    (1_499, ["espnet3/parallel/provenance/"]),
+    (2_691, ["espnet3/parallel/ledger/"]),
+    (2_716, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
+    (2_416, ["espnet3/parallel/pilots/"]),
+    (1_079, ["espnet3/parallel/local/"]),
     (
-        4_164,
+        4_074,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -42,13 +42,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (5_483, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (1_988, ["espnet3/parallel/runner/"]),
-    (1_814, ["espnet3/parallel/views/"]),
-    (765, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
-    (2_497, ["espnet3_parallel/"]),
-    (4_952, ["espnet3/components/", "espnet3/systems/"]),
-    (41_021, ["tests/"]),
+    (5_309, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (1_871, ["espnet3/parallel/runner/"]),
+    (1_784, ["espnet3/parallel/views/"]),
+    (750, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
+    (2_464, ["espnet3_parallel/"]),
+    (4_951, ["espnet3/components/", "espnet3/systems/"]),
+    (40_994, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

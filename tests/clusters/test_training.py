@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.clusters.labs import Lab
+from tests.components.needed import needed
 from tests.egs3.submitted import RECIPE
 from tests.parallel.detached.work import ROOT
 
+torch = needed("torch")
 # a busy machine takes minutes for what takes seconds on an idle one
 pytestmark = [pytest.mark.clusters, pytest.mark.timeout(1200)]
 

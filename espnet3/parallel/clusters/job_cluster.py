@@ -218,12 +218,9 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
             *script.memory_stays(row, config.options, make, factor),
         ]
         text = job.job_script()
-        elements = min(jobs, scheduler_of(row.name).usual_array)
-        array = (
-            array_script(scheduler_of(row.name), text, job.name, job.job_name, elements)
-            if elements > 1
-            else None
-        )
+        scheduler, array = scheduler_of(row.name), None
+        if (elements := min(jobs, scheduler.usual_array)) > 1:
+            array = array_script(scheduler, text, job.name, job.job_name, elements)
         text = (array or text).replace(logs, given or "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
     each = job.worker_processes, elements if array else 1

@@ -15,23 +15,22 @@ from espnet3.parallel.records import MEMORY_LIMIT, ProcessEnd
 logger = logging.getLogger(__name__)
 
 _SHARE = 0.95  # of memory_limit, as Dask's nanny has it
-EVERY = 0.5  # seconds between looks at a worker's memory
+_EVERY = 0.5  # seconds between looks at a worker's memory
 
 
 class MemoryWatch:
-    """Kills a worker's process where it uses more than its limit."""
+    """Kills a worker's process where it uses more than its limit; looks again at `next_look` (monotonic)."""
 
     def __init__(self, limit: Any, threads: int) -> None:
         self._limit = limit_in_bytes(limit, threads)
         self._over: dict[int, int] = {}  # bytes that processes used when they were killed for it
-        self._next = 0.0  # look, by `time.monotonic`
+        self.next_look = float("inf") if self._limit is None else _next_look()
 
     def look(self, name: str, pid: int) -> None:
         """Look at the process of the worker of this name, if it is time to."""
-        now = time.monotonic()
-        if self._limit is None or now < self._next:
+        if self._limit is None or time.monotonic() < self.next_look:
             return
-        self._next, most = now + EVERY, _SHARE * self._limit
+        self.next_look, most = _next_look(), _SHARE * self._limit
         try:
             with open(f"/proc/{pid}/statm", "rb") as file:  # psutil would be half a megabyte of each driver
                 used = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -52,6 +51,10 @@ class MemoryWatch:
         used = self._over.pop(pid, 0)
         code, reason = os.waitstatus_to_exitcode(status), MEMORY_LIMIT if used else ""
         return ProcessEnd.from_returncode(code, reason, used, self._limit or 0)
+
+
+def _next_look() -> float:
+    return (time.monotonic() // _EVERY + 1) * _EVERY
 
 
 def limit_in_bytes(value: Any, threads: int) -> int | None:

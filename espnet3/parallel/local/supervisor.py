@@ -25,7 +25,7 @@ from typing import Any
 
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.local.forking import SIZE, kill_group
-from espnet3.parallel.local.memory_limit import EVERY, MemoryWatch
+from espnet3.parallel.local.memory_limit import MemoryWatch
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ProcessEnd
 
@@ -36,7 +36,7 @@ LEAVE = b"leave\n"  # told a process with slots in place of "stop": it ends once
 _NO_SERVER = "the server that forks local workers is gone"
 _STARTS = 3  # failed starts in a row after which a worker is given up
 _PAUSE = 0.2  # seconds after the first of them; more after each further one
-_AGAIN = 0.05  # seconds from one kill to the next, and between looks while a kill or a start is due
+_AGAIN = 0.05  # seconds from one kill to the next, until the process has ended
 
 
 @dataclass(slots=True, eq=False)
@@ -62,10 +62,24 @@ class Supervised:
     kill: float | None = None  # when this one is killed, if it has not ended by then
     failed: int = 0  # starts, in a row
 
+    def restart(self) -> None:
+        """Forget the last process: another is being started."""
+        self.again, self.pid, self.inbox, self.failure = None, 0, b"", ""
+        self.up = self.ended = self.refused = False
+
     def tell_owner(self) -> None:
         """Say that the process has ended."""
         if self.owner is not None:
             self.owner.ended(self)
+
+    def moments(self) -> list[float]:
+        """Return when something is to be done about it."""
+        moments = [] if self.again is None else [self.again]
+        if self.pid and not self.ended and self.kill is not None:
+            moments.append(self.kill)
+        if self.up and not self.ended:
+            moments.append(self.memory.next_look)
+        return moments
 
     def send(self, line: bytes) -> bool:
         """Send a line to the process; False if it is not there."""
@@ -170,8 +184,8 @@ class Supervisor:
                 return  # the server kills what is left
             if self._closing and gone == float("inf"):
                 gone = now + 2 * GRACE
-            waited_for = any(worker.again or worker.kill for worker in self.workers)
-            for key, _ in self._selector.select(_AGAIN if waited_for else EVERY):
+            until = min([gone, *(moment for worker in self.workers for moment in worker.moments())])
+            for key, _ in self._selector.select(None if until == float("inf") else max(0.0, until - now)):
                 self._take(key.fileobj, key.data)
             while self._calls:
                 self._calls.popleft()()
@@ -211,8 +225,7 @@ class Supervisor:
             worker.failure = f"worker {worker.name} cannot be started: {error}"
             worker.again = time.monotonic() + _PAUSE
             return
-        worker.again, worker.pid, worker.inbox, worker.failure = None, 0, b"", ""
-        worker.up = worker.ended = worker.refused = False
+        worker.restart()
 
         def on_pid(pid: int) -> None:
             worker.pid = pid

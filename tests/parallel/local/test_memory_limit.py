@@ -32,7 +32,7 @@ def program() -> Iterator[subprocess.Popen[bytes]]:
 @pytest.fixture(autouse=True)
 def always_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look whenever asked to."""
-    monkeypatch.setattr(memory_limit, "EVERY", 0.0)
+    monkeypatch.setattr(memory_limit, "_next_look", lambda: 0.0)
 
 
 def test_a_moment_without_descriptors_ends_no_watch(program: subprocess.Popen[bytes]) -> None:

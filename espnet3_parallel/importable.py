@@ -149,17 +149,26 @@ def marked(paths: Sequence[str]) -> Iterator[list[Path]]:
 
 def reply(mark: Path) -> str:
     """Read a mark on a worker and write the answer; return the problem, or ""."""
+    problem = "it cannot be read there"
     try:
         mark.read_text()
+        problem = "it can be read there, but not written to"
         mark.with_suffix(_ANSWER).write_text("")
+    except FileNotFoundError:
+        another = "the folder of that name there is another one: it lacks a file that was written here"
+        return another if mark.parent.is_dir() else "there is no such folder there"
     except OSError as error:
-        return str(error)
+        return f"{problem}: {error.strerror}"
     return ""
 
 
 def arrived(mark: Path) -> str:
     """Return the problem of a worker's answer, or ""."""
-    return "" if mark.with_suffix(_ANSWER).exists() else "what a worker writes there does not arrive here"
+    try:
+        mark.with_suffix(_ANSWER).read_text()
+    except OSError as error:
+        return f"what a worker writes there does not arrive here: {error.strerror}"
+    return ""
 
 
 if __name__ == "__main__":

@@ -228,7 +228,7 @@ def test_doctor_says_that_workers_do_not_see_a_folder(conf, tmp_path):
         done = CliRunner().invoke(doctor, [conf("pbs", PBS), "--start", "--folder", path])
     assert done.exit_code == 1
     assert f"ok  the worker sees {tmp_path}\n" in done.output
-    assert f"WRONG  the worker does not see {path}: [Errno 2] No such file or directory: " in done.output
+    assert f"WRONG  the worker does not see {path}: there is no such folder there; take" in done.output
     assert not list((tmp_path / "mine").iterdir())
 
 

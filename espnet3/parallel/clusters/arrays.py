@@ -42,9 +42,8 @@ def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, co
     if scheduler.element_log is not None:
         for at in places:
             lines[at] = lines[at].replace(*scheduler.element_log)
-    lines.insert(
-        max(places, default=0) + 1, f"{scheduler.mark} {scheduler.array_directive(job_name, count, count)}"
-    )
+    at = max(places, default=0) + 1
+    lines.insert(at, f"{scheduler.mark} {scheduler.array_directive(job_name, count, count)}")
     return "\n".join(lines) + "\n"
 
 

@@ -55,12 +55,7 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
         names: Sequence[str] = ()  # names that the queue may show
 
         def __init__(
-            self,
-            scheduler: Any,
-            name: Any,
-            worker_extra_args: Any = (),
-            security: Any = None,
-            **options: Any,
+            self, scheduler: Any, name: Any, worker_extra_args: Any = (), security: Any = None, **options: Any
         ) -> None:
             words = list(worker_extra_args)
             if security is not None:

@@ -274,8 +274,10 @@ class JobKeeper:
             logger.warning("%s; another one takes its place", text)
             return
         self._at_start = True  # the driver waits for its first workers again
-        await asyncio.sleep(0.5)  # on a shared file system its files may appear a moment later
         tail = self._log_tail(str(each.job.job_id))
+        if not tail:
+            await asyncio.sleep(0.5)  # on a shared file system its files may appear a moment later
+            tail = self._log_tail(str(each.job.job_id))
         look = self._scheduler.look.format(id=each.job.job_id)
         text = f"{text} before its worker came (see: {look})\n{tail}".rstrip()
         self._early += 1

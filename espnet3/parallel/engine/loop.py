@@ -108,7 +108,8 @@ class Block:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to the driver: without the steps, and with an error that may not load there."""
-        return _arrive, ({name: getattr(self, name) for name in _TRAVEL}, pickle_error(self.error))
+        names = "values", "failed", "retries", "seconds", "cpu", "stop", "halved", "times"
+        return _arrive, ({name: getattr(self, name) for name in names}, pickle_error(self.error))
 
     def take_error(self) -> BaseException:
         """Return `error` and keep it no longer: it leads to frames that hold this block."""
@@ -127,9 +128,6 @@ class Block:
         insort(self.failed, at)
         self.values[at] = failure
         return False
-
-
-_TRAVEL = ("values", "failed", "retries", "seconds", "cpu", "stop", "halved", "times")  # of a block
 
 
 def _arrive(fields: dict[str, Any], raised: bytes | None) -> Block:

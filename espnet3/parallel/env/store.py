@@ -292,15 +292,21 @@ def forget_worker(worker: object) -> None:
         del os.environ[_NAME]
 
 
+_here: list[str] = []  # blocks of this process's threads that have set it
+
+
 @contextmanager
 def named_here() -> Iterator[None]:
     """Have the variable name this process for a block of code, unless it names a worker already."""
-    if _NAME in os.environ:
+    name = f"driver-{os.getpid()}"
+    if os.environ.get(_NAME, name) != name:
         yield
         return
-    name = f"driver-{os.getpid()}"
+    _here.append(name)
     name_worker(name)
     try:
         yield
     finally:
-        forget_worker(name)
+        _here.pop()
+        if not _here:
+            forget_worker(name)

@@ -77,9 +77,9 @@ def _custom(custom: Any, beside: list[str], n_workers: int) -> dict[str, Any]:
             raise ConfigError(f"options.custom_cluster_spec cannot be read: {error}") from error
     made: dict[str, Any] = copy.deepcopy(custom)
     try:
-        wrong = "" if made["metadata"]["name"] and made["kind"] == "DaskCluster" else "its kind or name"
+        needed = made["metadata"]["name"], made["spec"]["scheduler"]["spec"]["containers"]
         made["spec"]["worker"]["replicas"] = n_workers
-        wrong = wrong or ("" if made["spec"]["scheduler"]["spec"]["containers"] else "'containers'")
+        wrong = "" if all(needed) and made["kind"] == "DaskCluster" else "its kind, name or containers"
     except (KeyError, TypeError) as error:
         wrong = str(error)
     if wrong:

@@ -77,7 +77,7 @@ class Lease:
         try:
             while not self._take():  # another driver was faster: the next look finds it alive
                 pass
-        except BaseException:
+        except BaseException:  # Ctrl-C too
             _HELD.discard(token)
             raise
         self._beaten = time.monotonic()

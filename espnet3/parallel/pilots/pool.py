@@ -384,10 +384,10 @@ def _private_folder() -> str:
     # as `tempfile` has them; the last one is where every Unix has temporary files
     chosen = getattr(sys.modules.get("tempfile"), "tempdir", None)
     named = filter(None, (chosen, *map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))))
-    for place in map(os.path.abspath, (*named, os.path.join(os.sep, "tmp"))):
+    for place in (places := [*map(os.path.abspath, (*named, os.path.join(os.sep, "tmp")))]):
         if len(os.fsencode(place)) <= _LONGEST - len("/espnet3-12345678") and os.access(place, os.W_OK):
             return os.path.join(place, f"espnet3-{uuid.uuid4().hex[:8]}")
     raise ConfigError(
-        "the folder for temporary files has too long a path for a socket in it, and the system's own one cannot be "
-        "written to: set TMPDIR to a folder with a shorter path"
+        f"the folder for temporary files, {places[0]!r}, has too long a path for a socket in it, and the system's own "
+        "one cannot be written to: set TMPDIR to a folder with a shorter path"
     )

@@ -13,7 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.base_runner import BaseRunner, call_runner
+from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import registered_meanwhile
 from espnet3.parallel.records import ItemFailure
@@ -85,13 +86,13 @@ def _ways(
 def _run(
     runner: Any, items: list[Any], n_workers: int = 1, batch_size: int | None = None, **changes: Any
 ) -> list[Any]:
-    block = {"env": "local", "n_workers": n_workers}
-    with _changed(runner, batch_size=batch_size, **changes) as folder, registered_meanwhile(block):
+    config = ParallelConfig(n_workers=n_workers)  # of the call: an open client would have its own workers
+    with _changed(runner, batch_size=batch_size, **changes) as folder:
         if runner.output_dir is not None:
             runner.output_dir = folder
         # that batches are not used is meant here
         warnings.filterwarnings("ignore", ".*batch_forward", UserWarning)
-        return list(runner(items))
+        return list(call_runner(runner, items, config))
 
 
 def _detached(runner: Any, items: list[Any]) -> list[Any]:

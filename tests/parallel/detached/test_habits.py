@@ -62,7 +62,7 @@ def test_cancel_leaves_nothing_under_every_habit(
 def test_a_server_without_history_lists_what_waits_and_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PBS that keeps no history lists what is alive: nobody is asked about each live job by itself."""
+    """PBS that keeps no history lists what is alive: no command asks about a live job by itself."""
     asked: list[list[str]] = []
 
     def noted(command: list[str], folder: Path) -> Said:

@@ -30,7 +30,7 @@ def trouble(x, folder):
         held = []
         while True:
             held.append(bytearray(10_000_000))
-            time.sleep(0.2)  # SLURM kills the whole job where an item outruns our looks, two a second
+            time.sleep(0.5)  # SLURM kills the whole job where an item outruns our looks, two a second
     return x, os.getpid()
 
 

@@ -30,7 +30,7 @@ def serve(door):
             with line:
                 code = line.makefile().read()
                 done = subprocess.run(
-                    [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+                    [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
                 )
                 line.sendall(json.dumps([done.returncode, done.stdout, done.stderr]).encode())
 

@@ -53,7 +53,7 @@ def test_no_listener_serves_the_second_account(name: str, started: Callable[[str
     block = block_of(name, started)
     before = listeners_of(python())
     with get_client(block) as client:
-        client.wait_for_workers(2, timeout=120)
+        client.wait_for_workers(2, timeout=600)
         assert parallel_map(abs, range(20)) == list(range(20))
         names = named(client)
         driver = listeners_of(iter([psutil.Process()]))

@@ -26,7 +26,7 @@ def test_a_job_is_taken_away(lab, command, tmp_path):
     """All results come, none twice, when one of two jobs is deleted or vacated in the middle."""
     run = Counted(tmp_path, 160, 0.1)
     with get_client(lab.block(2)) as client:
-        client.wait_for_workers(2, timeout=120)
+        client.wait_for_workers(2, timeout=600)
         victim = next(iter(client.cluster.workers.values())).job_id
         results = run.meanwhile(
             lambda: subprocess.run([*command, victim], check=True, capture_output=True), after=20

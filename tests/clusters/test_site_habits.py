@@ -63,6 +63,6 @@ def test_a_job_of_another_name_is_left_alone(
     wrong = r'"$OWN" "$@" | sed -E "s/(batch job |Your job |OAR_JOB_ID=|cluster )[0-9]+/\1$OTHER/"'
     habit(SUBMIT[lab.name], wrong, tmp_path / "wrong", monkeypatch)
     with caplog.at_level(logging.WARNING), get_client(lab.block(1)) as client:
-        client.wait_for_workers(1, timeout=120)
+        client.wait_for_workers(1, timeout=600)
     assert "is 'precious' in the queue" in caplog.text
     wait_until(lambda: left() == 1 and len(lab.queue().splitlines()) <= 3, 90, said=lab.queue)

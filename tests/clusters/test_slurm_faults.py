@@ -44,7 +44,7 @@ def test_a_node_goes_down(tmp_path):
     """What a lost node had in hand is done elsewhere; all results come, nobody is blamed."""
     run = Counted(tmp_path, 120, 0.1)
     with get_client(SLURM.block(3)) as client:
-        client.wait_for_workers(3, timeout=120)
+        client.wait_for_workers(3, timeout=600)
         node = jobs()[0][1]
         results = run.meanwhile(
             lambda: scontrol("update", f"nodename={node}", "state=down", "reason=test"), after=20
@@ -55,7 +55,7 @@ def test_a_node_goes_down(tmp_path):
 def test_an_item_costs_its_process_alone(tmp_path):
     """A lock held for a minute, a crash and a lack of memory lose nothing; Dask's workers and their jobs live on."""
     with get_client(SLURM.block(2, memory="1GB")) as client:
-        client.wait_for_workers(2, timeout=120)
+        client.wait_for_workers(2, timeout=600)
         before, running = client.run(os.getpid), jobs()
         done = parallel_map(trouble, range(60), folder=str(tmp_path))
         assert [x for x, _ in done] == list(range(60))
@@ -68,7 +68,7 @@ def test_a_preempted_job_is_requeued_and_comes_back(tmp_path):
     """A job of a higher partition takes a node; the preempted worker's items are not lost, it is not replaced."""
     run = Counted(tmp_path, 150, 0.1)
     with get_client(SLURM.block(2, cores=4)) as client:
-        client.wait_for_workers(2, timeout=120)
+        client.wait_for_workers(2, timeout=600)
         (victim, node), _ = jobs()
 
         def preempt():
@@ -91,7 +91,7 @@ def test_work_that_is_longer_than_the_walltime(tmp_path):
     """Four minutes of work in jobs of one minute: workers end in time, and new ones go on."""
     run = Counted(tmp_path, 240, 1.0)
     with get_client(SLURM.block(4, walltime="00:01:00")) as client:
-        client.wait_for_workers(4, timeout=120)
+        client.wait_for_workers(4, timeout=600)
         results = run.runner(range(run.n))
     run.check(results)
     assert len({job for _, job, _ in results}) > 4
@@ -111,7 +111,7 @@ def test_the_controller_restarts(tmp_path):
         subprocess.run(["/usr/sbin/slurmctld"], check=True)
 
     with get_client(SLURM.block(2)) as client:
-        client.wait_for_workers(2, timeout=120)
+        client.wait_for_workers(2, timeout=600)
         results = run.meanwhile(restart, after=20)
     run.check(results)
 
@@ -122,7 +122,7 @@ def test_a_node_where_jobs_die_is_avoided(tmp_path):
     run = Counted(tmp_path, 100, 0.1)
     # two of four cpus each: with LLN the four jobs go to four nodes
     with get_client(SLURM.block(4, cores=2, job_script_prologue=[bad])) as client:
-        client.wait_for_workers(4, timeout=120)
+        client.wait_for_workers(4, timeout=600)
         results = run.runner(range(run.n))
     run.check(results)
     assert "n2" not in {node for _, _, node in results}

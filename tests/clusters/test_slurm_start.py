@@ -57,7 +57,7 @@ def states():
 def test_n_workers_counts_workers(caplog):
     """With `processes: 2` four workers are two jobs, and that is said."""
     with get_client(SLURM.block(4, cores=2, processes=2)) as client:
-        client.wait_for_workers(4, timeout=120)
+        client.wait_for_workers(4, timeout=600)
         assert len(SLURM.queue().splitlines()) == 2
         assert parallel_map(square, range(50)) == [x * x for x in range(50)]
     assert "n_workers = 4 with processes = 2: 2 jobs" in caplog.text

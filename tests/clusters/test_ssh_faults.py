@@ -32,7 +32,7 @@ def test_a_killed_ssh_session_is_opened_again(tmp_path):
     """A session that dies in the middle loses no result, and the host gets another one."""
     run = Counted(tmp_path, 160, 0.1)
     with get_client(SSH.block(2)) as client:
-        client.wait_for_workers(2, timeout=120)
+        client.wait_for_workers(2, timeout=600)
         victim = sessions()[-1]
         began = victim.create_time()
         results = run.meanwhile(lambda: os.kill(victim.pid, signal.SIGKILL), after=20, workers=3)
@@ -55,7 +55,7 @@ def test_one_host_of_four_cannot_be_reached():
     """The other hosts do the work; what is wrong with the one is said."""
     hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.9", "127.0.0.4"]
     with get_client(ssh_block(3, hosts)) as client:
-        client.wait_for_workers(2, timeout=120)
+        client.wait_for_workers(2, timeout=600)
         assert parallel_map(square, range(100)) == [x * x for x in range(100)]
         assert "127.0.0.9: no connection to port 12222" in str(client.cluster.missing())
 

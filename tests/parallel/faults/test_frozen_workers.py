@@ -149,5 +149,5 @@ def test_time_in_which_all_is_stopped_does_not_count(at: str, how: str, tmp_path
         for process in stopped:
             process.send_signal(signal.SIGCONT)
         (tmp_path / "go").write_text("go")
-        said, _ = program.communicate(timeout=150)
+        said, _ = program.communicate(timeout=600)
     assert said == "[0, 1, 4, 9]\n"

@@ -136,7 +136,7 @@ def _arrive(fields: dict[str, Any], raised: bytes | None) -> Block:
 
 def items_in_hand() -> Sequence[Any]:
     """Return the item or batch that this thread is inside; where runs are nested, the inner one's."""
-    loop: _Loop | None = THREAD.loop
+    loop: Loop | None = THREAD.loop
     if loop is None:
         return ()
     at = len(loop.block.values)
@@ -160,24 +160,9 @@ def on_a_worker(report: Report | None = None, replaced: bool = False) -> Iterato
         THREAD.report, THREAD.leave = before
 
 
-Enter = Callable[[int, int], None]
-
-
-def run_items(
-    items: Sequence[Any],
-    call: Call,
-    policy: Policy,
-    worker: str,
-    budget: float = float("inf"),
-    interrupted: Callable[[], bool] = lambda: False,
-    enter: Enter | None = None,
-    singly: bool = False,
-    step: int = 1,
-    keep: float = float("inf"),
-) -> Block:
+def run_items(loop: Loop) -> Block:
     """Run items in order until they are done, the budget is spent, or one stops the run."""
-    begin, cpu = time.perf_counter(), time.process_time()
-    loop = _Loop(items, call, policy, worker, budget, interrupted, enter, singly, step, keep)
+    begin, cpu, policy = time.perf_counter(), time.process_time(), loop.policy
     block, outer, outer_loop = loop.block, THREAD.values, THREAD.loop
     # `outer` is not None: this call is made from within an item
     THREAD.values, THREAD.loop = block.values if outer is None else outer, loop
@@ -207,17 +192,19 @@ class _Attempt(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Loop:
+class Loop:
+    """The items for `run_items`, and how far they are."""
+
     items: Sequence[Any]
     call: Call
     policy: Policy
     worker: str
-    budget: float
-    interrupted: Callable[[], bool]
-    enter: Enter | None
-    singly: bool
-    step: int
-    keep: float
+    budget: float = float("inf")
+    interrupted: Callable[[], bool] = lambda: False
+    enter: Callable[[int, int], None] | None = None
+    singly: bool = False
+    step: int = 1
+    keep: float = float("inf")
     block: Block = field(init=False)
     size: int | None = field(init=False)  # of batches, as asked for
     unit: int = field(init=False)  # that a step is made of: 1, or the size of batches that fit
@@ -239,6 +226,7 @@ class _Loop:
         self.step = self.unit if self.singly else max(self.unit, first)
 
     def run(self) -> None:
+        """Run step by step."""
         clock = time.perf_counter
         begin = last = asked = clock()
         items, values, enter, budget, keep = self.items, self.block.values, self.enter, self.budget, self.keep

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error, spoilt_cuda
-from espnet3.parallel.engine.loop import KEEP, Block, Call, on_a_worker, run_items, to_lines
+from espnet3.parallel.engine.loop import KEEP, Block, Call, Loop, on_a_worker, run_items, to_lines
 from espnet3.parallel.engine.pickling import Pickler
 from espnet3.parallel.engine.watch import Late, end_process, late_in
 from espnet3.parallel.env.store import SetupWatch
@@ -299,7 +299,7 @@ class Pilot:
             keep = float("inf") if positions is None else KEEP
             with on_a_worker(report if self.process.alone else None, self.replaced):
                 how = budget, interrupted, self.mark.step, singly, self._step, keep
-                block = run_items(items, call, spec.policy, self.worker, *how)
+                block = run_items(Loop(items, call, spec.policy, self.worker, *how))
             try:
                 spec.check_loaded()  # the items may have imported modules
             except ParallelError as error:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.backends.backend import installed, interrupts_wait, pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
-from espnet3.parallel.engine.loop import KEEP, Block, Call, run_items, to_lines
+from espnet3.parallel.engine.loop import KEEP, Block, Call, Loop, run_items, to_lines
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import (
@@ -186,7 +186,7 @@ def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, 
     size = 1
     seconds, keep = (KEEP, KEEP) if spec.as_lines else (_SLICE, float("inf"))
     while (chunk := work.take(float(size), work.cap(_MOST_ITEMS, 1))) is not None:
-        block = run_items(chunk.items, call, spec.policy, THIS_PROCESS, seconds, keep=keep)
+        block = run_items(Loop(chunk.items, call, spec.policy, THIS_PROCESS, seconds, keep=keep))
         if spec.as_lines:
             to_lines(block, work.positions(chunk), chunk.items, spec.policy)
         done = len(block.values)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.checks import as_python
 from espnet3.parallel.engine.blame import OUTSIDE, Charges, Fate, History, Loss
 from espnet3.parallel.engine.exceptions import failure_of, item_error, recorded_error
-from espnet3.parallel.engine.loop import Block, Call, run_items, to_lines
+from espnet3.parallel.engine.loop import Block, Call, Loop, run_items, to_lines
 from espnet3.parallel.engine.seeding import turn
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.errors import FolderWriteError
@@ -167,7 +167,7 @@ class _Attempt:
     def _run_step(self, at: int, end: int, call: Call, writers: ShardWriters) -> None:
         items = self.shard.items[at:end]
         self.mark((at, end))
-        block = run_items(items, call, self.policy, self.name)
+        block = run_items(Loop(items, call, self.policy, self.name))
         results = block.values
         block.values = [
             each if self.keep_values or isinstance(each, ItemFailure) else None for each in results

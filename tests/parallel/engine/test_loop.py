@@ -2,7 +2,7 @@
 
 import pytest
 
-from espnet3.parallel.engine.loop import Call, run_items
+from espnet3.parallel.engine.loop import Call, Loop, run_items
 from espnet3.parallel.records import Policy
 
 RECORD = Policy(on_error="record")
@@ -28,7 +28,7 @@ def test_an_item_that_was_a_batch_by_itself_is_not_tried_once_more(retries, seed
         return [fails_at(8)(i) for i in items]
 
     policy = Policy("record", max_retries=retries, batch_size=4, seed=seed)
-    block = run_items(range(9), Call(fails_at(8), many), policy, "w")
+    block = run_items(Loop(range(9), Call(fails_at(8), many), policy, "w"))
     assert block.failed == [8]
     assert block.values[8].attempts == calls.count([8]) == 1 + retries
 
@@ -43,7 +43,7 @@ def test_the_budget_ends_a_chunk_early_and_the_tail_is_left():
             pass
         return i
 
-    block = run_items(range(1000), Call(slow), Policy(), "w", budget=0.03)
+    block = run_items(Loop(range(1000), Call(slow), Policy(), "w", budget=0.03))
     assert 1 <= len(block.values) < 1000 and block.values == list(range(len(block.values)))
 
 
@@ -65,7 +65,7 @@ def test_an_item_that_took_long_is_the_chunks_last_and_timed_by_itself_where_out
 
     call = Call(one, (lambda items: [one(i) for i in items]) if many else None)
     policy = Policy(on_error="record", batch_size=10 if many else None)
-    block = run_items(range(1000), call, policy, "w", step=1 << 16, keep=1.5)
+    block = run_items(Loop(range(1000), call, policy, "w", step=1 << 16, keep=1.5))
     *before, (n, seconds) = block.steps
     assert sum(n for n, _ in before) == 300 and n == len(block.values) - 300 == (10 if many else 1)
     assert 1.6 <= begun[300] <= seconds
@@ -83,7 +83,7 @@ def test_each_step_is_announced_before_it_begins():
         assert at <= i < at + n
         return i
 
-    block = run_items(range(1000), Call(one), RECORD, "w", enter=lambda at, n: said.append((at, n)))
+    block = run_items(Loop(range(1000), Call(one), RECORD, "w", enter=lambda at, n: said.append((at, n))))
     assert block.values == list(range(1000))
     assert said[0] == (0, 1) and len(said) < 100
 
@@ -96,6 +96,6 @@ def test_no_step_is_longer_than_its_chunk(batch_size):
         fails_at(*range(0, 400, 2)), None if batch_size is None else lambda batch: [i // 0 for i in batch]
     )
     policy = Policy(on_error="record", batch_size=batch_size)
-    block = run_items(range(400), call, policy, "w", enter=lambda at, n: steps.append(n))
+    block = run_items(Loop(range(400), call, policy, "w", enter=lambda at, n: steps.append(n)))
     assert len(block.values) == 400
     assert max(steps) <= 400 + (batch_size or 0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from espnet3.parallel.engine.loop import Call, is_too_large, run_items
+from espnet3.parallel.engine.loop import Call, Loop, is_too_large, run_items
 from espnet3.parallel.records import ItemFailure, Policy
 
 
@@ -35,7 +35,7 @@ def batches(size: int, **policy: object) -> Policy:
 def test_a_batch_that_does_not_fit_is_halved_and_the_size_that_fits_is_kept() -> None:
     """One batch of 16 fails for room for 5, then 8, and from there on all are of 4; no result is lost."""
     gpu = Gpu(5)
-    block = run_items(range(64), gpu.call(), batches(16), "w")
+    block = run_items(Loop(range(64), gpu.call(), batches(16), "w"))
     assert block.values == [item * 10 for item in range(64)]
     assert block.halved == 2 and not block.retries and not block.failed
     assert gpu.batches == [16, 8, *[4] * 16]
@@ -44,7 +44,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_size_that_fits_is_kept() ->
 def test_an_item_that_fits_with_no_other_fails_alone_and_does_not_make_all_batches_small() -> None:
     """An item too large for the room fails with its own error, its neighbours do not, and batches stay as they fit."""
     gpu = Gpu(8, {5: 99})
-    block = run_items(range(32), gpu.call(), batches(8, on_error="record"), "w")
+    block = run_items(Loop(range(32), gpu.call(), batches(8, on_error="record"), "w"))
     assert block.failed == [5]
     failure = block.values[5]
     assert isinstance(failure, ItemFailure) and failure.index == 5 and "out of memory" in failure.message
@@ -65,7 +65,7 @@ def test_another_error_in_a_half_is_its_item_s_alone() -> None:
         return results
 
     call = Call(lambda item: many([item])[0], many)
-    block = run_items(range(16), call, batches(8, on_error="record"), "w")
+    block = run_items(Loop(range(16), call, batches(8, on_error="record"), "w"))
     assert block.failed == [6] and block.values[6].error_type == "ValueError"
     assert [value for at, value in enumerate(block.values) if at != 6] == [
         i * 10 for i in range(16) if i != 6
@@ -75,7 +75,7 @@ def test_another_error_in_a_half_is_its_item_s_alone() -> None:
 def test_a_runner_may_forbid_it() -> None:
     """Without splitting, a batch that does not fit goes item by item, as any batch that raises, and the size stays."""
     gpu = Gpu(4)
-    block = run_items(range(16), gpu.call(), batches(8, split_batches=False), "w")
+    block = run_items(Loop(range(16), gpu.call(), batches(8, split_batches=False), "w"))
     assert block.values == [item * 10 for item in range(16)]
     assert not block.halved and gpu.batches.count(8) == 2
 
@@ -97,7 +97,7 @@ def test_what_the_failed_batch_held_is_free_when_the_half_is_tried() -> None:
             raise OutOfMemoryError("CUDA out of memory")
         return items
 
-    assert run_items(range(8), Call(lambda item: item, many), batches(8), "w").values == list(range(8))
+    assert run_items(Loop(range(8), Call(lambda item: item, many), batches(8), "w")).values == list(range(8))
     assert len(held) == 6  # 8, 4, and four of 2
 
 

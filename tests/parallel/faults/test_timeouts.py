@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import ConfigError, ItemFailure, get_client, parallel_map
-from espnet3.parallel.engine.loop import Call, on_a_worker, run_items
+from espnet3.parallel.engine.loop import Call, Loop, on_a_worker, run_items
 from espnet3.parallel.records import Policy
 from tests.parallel.faults.items import (
     AT,
@@ -129,9 +129,9 @@ def test_the_watch_costs_no_steps() -> None:
 
     def steps(limit: float | None) -> int:
         seen: list[int] = []
-        policy = Policy(item_timeout=limit)
+        policy, note = Policy(item_timeout=limit), lambda at, n: seen.append(n)
         with on_a_worker(lambda late: None):
-            block = run_items(range(100_000), Call(abs), policy, "w", enter=lambda at, n: seen.append(n))
+            block = run_items(Loop(range(100_000), Call(abs), policy, "w", enter=note))
         assert block.values == list(range(100_000))
         return len(seen)
 

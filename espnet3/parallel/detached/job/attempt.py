@@ -44,7 +44,7 @@ from espnet3.parallel.detached.states import (
 )
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.exceptions import describe_error
-from espnet3.parallel.engine.loop import KEEP, Block, Call, on_a_worker, run_items, to_lines
+from espnet3.parallel.engine.loop import KEEP, Block, Call, Loop, on_a_worker, run_items, to_lines
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import Adding, name_worker
@@ -342,9 +342,8 @@ class _Attempt:
             step = begin + at, min(begin + at + n, end)
             self.marks.note(in_flight=step, since=time.monotonic())
 
-        block = run_items(
-            items, call, spec.policy, self.worker, _SLICE, self.stopping.now, enter, step=self.step, keep=KEEP
-        )
+        how = _SLICE, self.stopping.now, enter, False, self.step, KEEP
+        block = run_items(Loop(items, call, spec.policy, self.worker, *how))
         self.step = block.step
         self.marks.note(in_flight=None)  # a slow disk is no late item
         self.job.loaded.check("this job")  # with the modules that the items have imported

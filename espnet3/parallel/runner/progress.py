@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any
 
 from espnet3.parallel.engine.lines import LineStream
+from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.errors import ItemError, NoWorkersError, TooManyFailuresError, add_note
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.messages import counted, printable, warn_caller
@@ -75,18 +76,18 @@ class Report:
             say(f"{self._name}: {line}")
         self._check()
 
-    def add(self, values: Sequence[Any], failed: Sequence[int], retries: int) -> None:
-        """Count outcomes; `failed` has the positions of the failures among them."""
-        self._done += len(values)
-        self._failed += len(failed)
-        self.retries += retries
-        for at in failed:
-            failure: ItemFailure = values[at]
+    def add(self, block: Block) -> None:
+        """Count outcomes."""
+        self._done += len(block.values)
+        self._failed += len(block.failed)
+        self.retries += block.retries
+        for at in block.failed:
+            failure: ItemFailure = block.values[at]
             count, first = self._kinds.get(failure.error_type, (0, failure))
             self._kinds[failure.error_type] = count + 1, first
         if self._bar is not None and time.perf_counter() - self._drawn > _DRAW:
             self._draw()
-        self._nones.see(values)
+        self._nones.see(block.values)
         self._check()
 
     def summary(self) -> RunSummary:

@@ -196,7 +196,7 @@ def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> tuple[l
             else:
                 for place, value in zip(order[chunk.start : chunk.start + n], block.values, strict=True):
                     results[place] = value
-            report.add(block.values, block.failed, block.retries)
+            report.add(block)
             if block.error is not None:
                 raise item_error(block.take_error(), block.stop)
     return results, report.summary()
@@ -253,10 +253,8 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
                 if block.stop is not None:
                     lost.append((positions[len(values)], block.stop))
                 folder.append_failures(lost)
-            if block.times is not None and values:
-                n, retries = len(values), block.retries
-                times.took(block.worker, block.seconds, n, block.times, positions, retries=retries)
-            report.add(values, bad, block.retries)
+            times.took(block.worker, block, positions)
+            report.add(block)
             if block.error is not None:
                 raise item_error(block.take_error(), block.stop)
         times.workers(report.tally)

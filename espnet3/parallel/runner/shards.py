@@ -304,7 +304,7 @@ class _Driver:
             {shard.begin + k: values[k] for k in result.failed},
         )
         self.report.tally.halved += result.halved
-        self.report.add(values, result.failed, result.retries)
+        self.report.add(result)
 
     def _stopped(self, shard: Shard, result: Block) -> BaseException:
         assert result.stop is not None
@@ -337,7 +337,6 @@ class _Driver:
 def _note_times(recorder: TimesRecorder, chunk: Chunk, block: Block) -> None:
     ago = 0.0
     for shard, result in reversed(list(zip(chunk.items, block.values, strict=False))):
-        if isinstance(result, Block) and result.values and result.times is not None:
-            n, retries = len(result.values), result.retries
-            recorder.took(block.worker, result.seconds, n, result.times, shard.marked[1], ago, retries)
+        if isinstance(result, Block):
+            recorder.took(block.worker, result, shard.marked[1], ago)
             ago += result.seconds

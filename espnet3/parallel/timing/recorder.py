@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from espnet3.parallel.ledger.errors import LedgerError
@@ -73,13 +73,12 @@ class ItemTimes:
 
 
 @dataclass(slots=True)
-class _Record:
-    begin: float
-    end: float
+class _Record(ItemTimes):
+    begin: float = 0.0
+    end: float = 0.0
     busy: float = 0.0
     items: int = 0
     retries: int = 0
-    times: ItemTimes = field(default_factory=ItemTimes)
 
 
 @dataclass(eq=False, repr=False)
@@ -111,19 +110,12 @@ class TimesRecorder:
             if kind is None:  # else a full disk stays full: the first error is the one to report
                 raise
 
-    def took(
-        self,
-        worker: str,
-        seconds: float,
-        n: int,
-        times: ItemTimes,
-        positions: Sequence[int],
-        ago: float = 0.0,
-        retries: int = 0,
-    ) -> None:
-        """Note that a worker has just come to the end of `n` items."""
+    def took(self, worker: str, block: Any, positions: Sequence[int], ago: float = 0.0) -> None:
+        """Note that a worker has just come to the end of the items of an `engine.loop.Block`, if there are any."""
+        if block.times is None or not block.values:
+            return
         now = self.clock() - ago
-        begin = now - seconds
+        begin = now - block.seconds
         share = max(1.0, max(self.sharing, len(self._open)) / _MANY)
         period = max(_LEAST, (now - self._begin) * share / _RECORDS)
         record = self._open.get(worker)
@@ -132,20 +124,19 @@ class TimesRecorder:
             self._close(worker)
             record = None
         if record is None:
-            record = self._open[worker] = _Record(begin, now)
+            record = self._open[worker] = _Record(begin=begin, end=now)
         record.end = max(record.end, now)
-        record.busy += seconds
-        record.items += n
-        record.retries += retries
-        slow = [(s, positions[p]) for s, p in times.slow]
-        record.times.merge(ItemTimes(times.counts, slow, times.memory))
+        record.busy += block.seconds
+        record.items += len(block.values)
+        record.retries += block.retries
+        record.merge(replace(block.times, slow=[(s, positions[p]) for s, p in block.times.slow]))
         if now - record.begin >= period:
             self._close(worker)
             self._write()
 
     def came(self, worker: str, when: float, imports: float, env: float) -> None:
         """Note that a worker is ready: when, after how many seconds of imports, and of building its env."""
-        self._note(worker=worker, came=round(when, 3), imports=round(imports, 4), env=round(env, 4))
+        self._note(worker=worker, came=when, imports=imports, env=env)
 
     def workers(self, tally: Tally) -> None:
         """Note the workers that have come and gone since this was last called."""
@@ -154,7 +145,7 @@ class TimesRecorder:
         while tally.went:
             worker, when = tally.went.pop(0)
             self._close(worker)
-            self._note(worker=worker, gone=round(when, 3))
+            self._note(worker=worker, gone=when)
 
     def flush(self) -> None:
         """Write all that is left."""
@@ -164,20 +155,9 @@ class TimesRecorder:
 
     def _close(self, worker: str) -> None:
         record = self._open.pop(worker, None)
-        if record is None:
-            return
-        slow = [[round(s, 6), place, self._shown(place)] for s, place in record.times.slow]
-        self._note(
-            worker=worker,
-            begin=round(record.begin, 3),
-            end=round(record.end, 3),
-            busy=round(record.busy, 4),
-            items=record.items,
-            retries=record.retries,
-            memory=record.times.memory,
-            counts=record.times.counts,
-            slow=slow,
-        )
+        if record is not None:
+            slow = [[round(s, 6), place, self._shown(place)] for s, place in record.slow]
+            self._note(worker=worker, **{**asdict(record), "slow": slow})
 
     def _shown(self, place: int) -> str:
         try:
@@ -186,6 +166,7 @@ class TimesRecorder:
             return f"at position {place}"
 
     def _note(self, **facts: Any) -> None:
+        facts = {name: round(fact, 4) if isinstance(fact, float) else fact for name, fact in facts.items()}
         self._lines.append(json.dumps(facts, separators=(",", ":")).encode() + b"\n")
 
     def _write(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.ledger.split import TIMES
 from espnet3.parallel.timing.reading import RunTimes, TimesReader
 from espnet3.parallel.timing.recorder import ItemTimes, TimesRecorder, edge_of
@@ -136,14 +137,13 @@ def test_quantiles_are_right_to_a_bin() -> None:
 @pytest.mark.parametrize(("workers", "hours"), [(1, 0.05), (2, 12), (200, 12), (1000, 2)])
 def test_the_records_of_a_long_run_stay_few(workers: int, hours: float) -> None:
     """However long and wide a run is, its records are some ten thousands of lines, and they count every item."""
-    now, lines, items = 1e9, [], 0
-    begin = now
+    lines, items, now = [], 0, (begin := 1e9)
     recorder = TimesRecorder(lines.extend, range(10**9), clock=lambda: now)
-    took, each = ItemTimes.of_steps([(3, 0.9)]), max(1.0, hours * 3600 / 400)
+    took, each = Block([0] * 3, seconds=0.9, times=ItemTimes({1: 3})), max(1.0, hours * 3600 / 400)
     while now < begin + hours * 3600:
         now += each
         for worker in range(workers):
-            recorder.took(str(worker), 0.9, 3, took, range(items, items + 3))
+            recorder.took(str(worker), took, range(items, items + 3))
             items += 3
     recorder.flush()
     assert len(lines) < 40_000

@@ -437,9 +437,7 @@ class _Outcomes(Counted):
             self.append_failure(begin + place, values[place])
         if block.stop is not None:
             self.append_failure(begin + len(values), block.stop)
-        if values and block.times is not None:
-            took = block.seconds, len(values), block.times, places
-            self.times.took(self._worker, *took, retries=block.retries)
+        self.times.took(self._worker, block, places)
 
     def append_failure(self, position: int, failure: ItemFailure) -> None:
         self._lease.check()

@@ -188,7 +188,7 @@ os.register_at_fork(after_in_child=_forked)
 
 class _Attempt(NamedTuple):
     error: BaseException
-    seconds: float  # after which it was raised (an item's share of its step)
+    seconds: float  # after which it was raised
 
 
 @dataclass(slots=True)
@@ -232,7 +232,7 @@ class Loop:
         items, values, enter, budget, keep = self.items, self.block.values, self.enter, self.budget, self.keep
         steps = self.block.steps
         n, step = len(items), self.step
-        while (at := len(values)) < n:
+        while (at := len(values)) < n and self.block.error is None:
             if enter is not None:
                 enter(at, step)
             since = last  # when the items that are not in `steps` yet began
@@ -245,9 +245,8 @@ class Loop:
                     at = len(values)
                 # where it is not known when the item began: its share of its step
                 took = (clock() - since) / (len(values) - at + 1)
-                # no variable for the attempt: the error leads to this frame, which would lead to the error
-                if self.pid == os.getpid() and not self.settle(_Attempt(error, took)):
-                    break
+                if self.pid == os.getpid():
+                    self.settle(error, took)
             # a child that an item has forked, and that came back from the item: its parent goes on
             if self.pid != os.getpid():
                 os._exit(0)
@@ -321,53 +320,52 @@ class Loop:
             return max(self.unit, step // 4 // self.unit * self.unit) if not self.ended else self.unit
         return step
 
-    # --- what becomes of items whose step has raised; each returns False where the run stops ---
+    # --- what becomes of items whose step has raised; where the run stops, the block has its error ---
 
-    def settle(self, tried: _Attempt) -> bool:
-        """Settle the item or batch that a step has raised at."""
-        if self._is_the_runners(tried.error):
-            return False
+    def settle(self, error: BaseException, seconds: float) -> None:
+        """Settle the item or batch that a step has raised at; `seconds` are an item's share of the step."""
         at = len(self.block.values)
         part = self.items[at : at + self.unit]
-        self._leave_spoilt(tried, 1 if self.policy.seed is not None else len(part))
-        if len(part) > 1 and is_too_large(tried.error, self.policy):
-            return self.in_halves(part, tried.error)
-        # a batch that raised goes again one by one, so that only the guilty item pays
         # a batch of one, at a chunk's end or where there is a seed, was the item's own attempt
-        return self.one_by_one(part, tried if len(part) == 1 or self.policy.seed is not None else None)
+        alone = len(part) == 1 or self.policy.seed is not None
+        tried = self._raised(error, seconds, 1 if alone else len(part))
+        if self.block.error is not None:
+            return
+        if not alone and is_too_large(error, self.policy):
+            self.in_halves(part, error)
+        else:  # a batch that raised goes again one by one, so that only the guilty item pays
+            self.one_by_one(part, tried if alone else None)
 
-    def one_by_one(self, items: Sequence[Any], failed: _Attempt | None) -> bool:
+    def one_by_one(self, items: Sequence[Any], failed: _Attempt | None) -> None:
         """Settle items one at a time, with retries.
 
         `failed` is the first item's attempt just now; None if it was tried only within its batch.
         """
         block, policy = self.block, self.policy
         for item in items:
-            tried = 1 if failed is not None else 0
-            while failed is not None or tried == 0:
-                if failed is not None and tried > policy.max_retries:
-                    failure = failure_of(failed.error, item, tried, self.worker, seconds=failed.seconds)
-                    if policy.on_error == "raise":
-                        if note := spoilt_cuda(failed.error):  # `parallel_*` raise it as it is
-                            add_note(failed.error, note)
-                        block.error, block.stop = failed.error, failure
-                        return False
-                    block.failed.append(len(block.values))
-                    block.values.append(failure)
-                    break
-                block.retries += bool(tried)
+            tried, failed = 1, failed or self._again([item])
+            while failed is not None and block.error is None and tried <= policy.max_retries:
+                block.retries += 1
                 tried += 1
                 failed = self._again([item])
-                if failed is not None and self._is_the_runners(failed.error):
-                    return False
+            if failed is not None and block.error is None:
+                failure = failure_of(failed.error, item, tried, self.worker, seconds=failed.seconds)
+                if policy.on_error == "raise":
+                    if note := spoilt_cuda(failed.error):  # `parallel_*` raise it as it is
+                        add_note(failed.error, note)
+                    block.error, block.stop = failed.error, failure
+                else:
+                    block.failed.append(len(block.values))
+                    block.values.append(failure)
+            if block.error is not None:
+                return
             failed = None
-        return True
 
-    def in_halves(self, part: Sequence[Any], error: BaseException) -> bool:
+    def in_halves(self, part: Sequence[Any], error: BaseException) -> None:
         """Run a batch that did not fit into memory in smaller ones; later batches are as small."""
         size, worked = len(part), 0
         too_large: BaseException | None = error
-        while part:
+        while part and self.block.error is None:
             if too_large is not None:
                 give_memory_back(too_large)
                 self.block.halved += 1
@@ -376,48 +374,40 @@ class Loop:
             failed = self._again(now)
             if failed is None:
                 worked = max(worked, len(now))
-            elif self._is_the_runners(failed.error):
-                return False
             elif len(now) > 1 and is_too_large(failed.error, self.policy):
                 too_large, size = failed.error, len(now)
                 continue
-            elif not self.one_by_one(now, failed if len(now) == 1 else None):
-                return False
+            elif self.block.error is None:
+                self.one_by_one(now, failed if len(now) == 1 else None)
             part, failed = part[len(now) :], None  # its frames hold what the batch held
         if worked:
             self.call.most = self.unit = worked
-        return True
 
     def _again(self, part: Sequence[Any]) -> _Attempt | None:
         if self.enter is not None:
             self.enter(len(self.block.values), len(part))
         try:
             self.do(part)
-        except BaseException as error:  # as in `run`, also for the attempt
-            seconds = time.perf_counter() - self.began
-            self._leave_spoilt(_Attempt(error, seconds), len(part))
-            return _Attempt(error, seconds)
+        except BaseException as error:  # as in `run`
+            return self._raised(error, time.perf_counter() - self.began, len(part))
         return None
 
-    def _is_the_runners(self, error: BaseException) -> bool:
+    def _raised(self, error: BaseException, seconds: float, n: int) -> _Attempt:
         # Ctrl-C reaches main threads alone; in any other thread a KeyboardInterrupt is the item's
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise error
-        if error is not self.call.mistake:  # a run inside an item may raise such an error, too
-            return False
-        self.block.error = error
-        return True
-
-    def _leave_spoilt(self, tried: _Attempt, n: int) -> None:
+        if error is self.call.mistake:  # a run inside an item may raise such an error, too
+            self.block.error = error
         leave, at = THREAD.leave, len(self.block.values)
-        if leave is not None and (note := spoilt_cuda(tried.error)):
-            add_note(tried.error, note)  # `parallel_*` raise it as it is
+        if leave is not None and (note := spoilt_cuda(error)):
+            add_note(error, note)  # `parallel_*` raise it as it is
             try:
                 pickling.dumps(self.block.values)
             except ANYTHING:  # results on the GPU, where the kernel of any of these items may have failed
                 at, n = 0, at + n
             outer = None if THREAD.values is self.block.values else THREAD.values
-            leave(late_in(self.items, at, n, tried.seconds, outer, error=tried.error))
+            leave(late_in(self.items, at, n, seconds, outer, error=error))
+        return _Attempt(error, seconds)
 
 
 # --- batches that do not fit into memory, and lines for a run folder ---

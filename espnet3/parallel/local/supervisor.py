@@ -259,7 +259,7 @@ class Supervisor:
             line, worker.inbox = worker.inbox.split(b"\n", 1)
             answer = json.loads(line)
             if "error" in answer:
-                worker.refused = True
+                worker.refused, worker.up = True, False
                 worker.failure = f"worker {worker.name} did not start:\n{answer['error']}"
             elif "over" in answer:
                 worker.over = True

@@ -90,7 +90,9 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
     poller.register(sock, select.POLLIN)
     while not poller.poll(_WAKE_UP):
         if node is not None and slots.closed:
-            _send(sock, {"over": True})
+            if slots.unreached:
+                logging.getLogger(__name__).warning("worker %s ends: %s", boot["name"], slots.unreached)
+            _send(sock, {"error": slots.unreached} if slots.unreached else {"over": True})
             return
     word = _receive(sock)
     if not word:

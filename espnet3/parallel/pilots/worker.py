@@ -67,6 +67,7 @@ class Slots:
     def __post_init__(self) -> None:
         # else threads of the driver's own process: no item's time limit may kill that
         self.alone = self.hello.process != self.driver
+        self.unreached = ""  # why a slot has given up, where the driver may live
         self.leaving = False  # the worker is about to end: chunks in hand are the last ones
         # a worker has more slots than threads, for runs that overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
@@ -122,11 +123,13 @@ class Slots:
                 channel = connect(self.address, self.key, tls=self.tls)
                 channel.send(hello)
             except (FileNotFoundError, ConnectionRefusedError, PermissionError):
-                break  # the driver has gone, or is another one
-            except OSError:  # it cannot be reached from here, or is too busy just now
+                return None  # the driver has gone, or is another one
+            except OSError as error:  # it cannot be reached from here, or is too busy just now
+                why = error
                 time.sleep(_PAUSE * attempt)
             else:
                 return channel
+        self.unreached = f"its driver did not answer {_ATTEMPTS} times: {why}"
         return None
 
     def _slot(self) -> None:

@@ -8,14 +8,7 @@ import dask
 import psutil
 import pytest
 
-from espnet3.parallel import (
-    BaseRunner,
-    ParallelError,
-    get_client,
-    parallel_for,
-    parallel_map,
-    set_parallel,
-)
+from espnet3.parallel import BaseRunner, ParallelError, get_client, parallel_for, parallel_map, set_parallel
 from tests.parallel.faults.watching import Mailbox, acting, nothing_left, servers_of, workers_of
 from tests.parallel.faults.workloads import (
     DyingProvider,

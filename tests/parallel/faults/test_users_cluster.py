@@ -16,6 +16,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from espnet3.parallel import DictReturnWorkerPlugin, NoWorkersError, parallel_for, parallel_map, set_parallel
+from espnet3.parallel.pilots import pool
+from espnet3.parallel.pilots.dask.pools import pool_of
 from espnet3.parallel.records import Policy
 from tests.habits import rows
 from tests.parallel.faults.items import AT, holds_the_lock, tells_and_sleeps
@@ -98,6 +100,17 @@ def test_a_slot_whose_channel_breaks_opens_again(users_cluster: Any, folder: Pat
         )
         assert results == list(range(2000))
     assert workers(users_cluster) == before
+
+
+def test_a_worker_whose_driver_is_too_busy_is_not_lost(
+    of_processes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process is started for one that the driver has not answered in all its attempts."""
+    greet, busy = pool.Door._greet, iter(range(16))
+    monkeypatch.setattr(pool.Door, "_greet", lambda *to: to[1].close() if next(busy, 16) < 16 else greet(*to))
+    with Client(of_processes.cluster) as client:
+        slots = pool_of(client)
+        wait_until(lambda: len({slot.hello.address for slot in slots.idle}) == 2)
 
 
 def test_workers_outlive_long_items(of_processes: Any, folder: Path, mailbox: Mailbox) -> None:

@@ -230,14 +230,7 @@ def hanging_env() -> dict[str, Any]:
 
 
 ENVS: dict[str, Callable[[], Any]] = {
-    f.__name__: f
-    for f in (
-        raising_env,
-        exiting_env,
-        listing_env,
-        missing_module_env,
-        hanging_env,
-    )
+    f.__name__: f for f in (raising_env, exiting_env, listing_env, missing_module_env, hanging_env)
 }
 
 

@@ -99,15 +99,14 @@ class PilotHost(WorkerPlugin):
 
     def ended(self, process: Supervised) -> None:
         """Tell the driver how the process has ended."""
-        if process.over:  # the driver has gone
-            threading.Thread(target=self._supervisor.close, daemon=True).start()
-            return
         end = self._supervisor.exits.get(process.pid)
-        if process.up and end is not None:
+        if process.up and end is not None and not process.over:
             at_once = end.by_itself or bool(end.reason)
             self._tell(at_once, "ended", socket.gethostname(), process.pid, astuple(end))
         if process.given_up:
             self._tell(False, "refused", self._worker.address, process.failure)
+        if process.over or process.given_up:  # the driver has gone, or cannot be reached
+            threading.Thread(target=self._supervisor.close, daemon=True).start()
 
     def _tell(self, at_once: bool, *said: Any) -> None:
         async def tell() -> None:
@@ -326,7 +325,7 @@ class ClientSlots(RunSlots):
 
     def given_up(self) -> str | None:
         """Return why no worker will come any more, or why no node can have a process of ours."""
-        refusals = self._pool.refusals
+        refusals = {} if self._pool in _TASKS else self._pool.refusals
         workers = self._client.scheduler_info(n_workers=-1)["workers"] if refusals else {}
         if workers and refusals.keys() >= workers.keys():
             return "\n".join(f"{place}: {why}" for place, why in refusals.items())

@@ -62,11 +62,6 @@ class Supervised:
     kill: float | None = None  # when this one is killed, if it has not ended by then
     failed: int = 0  # starts, in a row
 
-    def restart(self) -> None:
-        """Forget the last process: another is being started."""
-        self.again, self.pid, self.inbox, self.failure = None, 0, b"", ""
-        self.up = self.ended = self.refused = False
-
     def tell_owner(self) -> None:
         """Say that the process has ended."""
         if self.owner is not None:
@@ -225,7 +220,8 @@ class Supervisor:
             worker.failure = f"worker {worker.name} cannot be started: {error}"
             worker.again = time.monotonic() + _PAUSE
             return
-        worker.restart()
+        worker.again, worker.pid, worker.inbox, worker.failure = None, 0, b"", ""  # of the last process
+        worker.up = worker.ended = worker.refused = False
 
         def on_pid(pid: int) -> None:
             worker.pid = pid

@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 from espnet3.parallel.backends import BACKENDS, Kind
@@ -147,56 +146,47 @@ class _Stay:
 _STAY = _Stay()
 
 
-@contextmanager
-def borrowed(config: ParallelConfig, most: int | None, modules: Sequence[str] = ()) -> Iterator[OwnWorkers]:
-    """Have worker processes for a block of code: those that stayed, or new ones.
-
-    After an error they end; else they stay for `config.idle_timeout` seconds.
-    """
-    wanted = wanted_by(config)
-    n = config.n_workers if most is None else max(1, min(config.n_workers, most))
-    workers = _take(wanted)
-    if workers is None:
-        server = take_server() or ForkServer(dask=False)
-        supervisor = Supervisor(server)
-        try:
-            preload = config.options.get("preload") or []
-            for module in (*modules, *([preload] if isinstance(preload, str) else preload)):
-                server.preload(module)
-            supervisor.start()
-            workers = OwnWorkers(n, config, supervisor)
-        except BaseException:
-            supervisor.close(grace=0)
-            raise
-    else:
-        workers.most = n
-    try:
-        yield workers
-    except BaseException:
-        workers.close()
-        raise
-    if config.idle_timeout > 0:
-        _STAY.put(workers, wanted, config.idle_timeout)
-    else:
-        workers.close()
-
-
 def on_own_workers(
     config: ParallelConfig,
     most: int | None,
     run: Callable[[OwnWorkers], Iterable[Outcome]],
     modules: Sequence[str] = (),
 ) -> Iterator[Outcome]:
-    """Yield a run's outcomes from borrowed workers; where an earlier run has changed these, from new ones.
+    """Yield a run's outcomes from worker processes: those that stayed, or new ones; also where the former have changed.
 
-    `modules`: what every worker would load for the run, and new ones find loaded.
+    After an error they end; else they stay for `config.idle_timeout` seconds. `modules`: what every worker would load
+    for the run, and new ones find loaded.
     """
-    done = False
-    while not done:
-        # it comes before any chunk is handed out, and they are ended
-        with suppress(ChangedWorkersError), borrowed(config, most, modules) as workers:
+    wanted = wanted_by(config)
+    n = config.n_workers if most is None else max(1, min(config.n_workers, most))
+    while True:
+        workers = _stayed(wanted) or _started(n, config, modules)
+        workers.most = n
+        try:
             yield from run(workers)
-            done = True
+            break
+        except ChangedWorkersError:  # it comes before any chunk is handed out
+            workers.close()
+        except BaseException:
+            workers.close()
+            raise
+    if config.idle_timeout > 0:
+        _STAY.put(workers, wanted, config.idle_timeout)
+    else:
+        workers.close()
+
+
+def _started(n: int, config: ParallelConfig, modules: Sequence[str]) -> OwnWorkers:
+    supervisor = Supervisor(take_server() or ForkServer(dask=False))
+    try:
+        preload = config.options.get("preload") or []
+        for module in (*modules, *([preload] if isinstance(preload, str) else preload)):
+            supervisor.server.preload(module)
+        supervisor.start()
+        return OwnWorkers(n, config, supervisor)
+    except BaseException:
+        supervisor.close(grace=0)
+        raise
 
 
 def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
@@ -204,7 +194,7 @@ def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
     return config.env, config.n_workers, repr(config.options), surroundings()
 
 
-def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:
+def _stayed(wanted: tuple[object, ...]) -> OwnWorkers | None:
     found = _STAY.take()
     if found is None:
         return None

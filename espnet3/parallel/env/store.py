@@ -245,14 +245,13 @@ class SetupWatch:
             self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
+    def stop(self, *_: object) -> None:
         """Stop watching; a report that has begun is over when this returns."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
+
+    __exit__ = stop
 
     def _watch(self, timeout: float) -> None:
         clock, pause = AwakeClock(), min(timeout / 10, _MOST_PAUSE)

@@ -98,7 +98,7 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
     if not word:
         _leave()
     if word.startswith(b"leave"):
-        slots.leave()
+        slots.leaving = True
         while slots.is_needed():
             time.sleep(_LOOK)
     else:

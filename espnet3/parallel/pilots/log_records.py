@@ -161,7 +161,7 @@ class Outlet:
         self._records.append(_fields_of(record, self.worker, items))
         self._send_now()
 
-    def put_lines(self, name: str, stream: Any, text: str) -> bool:
+    def put_lines(self, name: str, text: str) -> bool:
         """Take lines that were printed; False if they are to be written as they are, too."""
         # as a terminal would show them: of what is written over, the last
         lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")]
@@ -217,7 +217,7 @@ def _current() -> Outlet | None:
 
 def _printed(name: str, stream: Any, text: str) -> bool:
     outlet = _current()
-    return outlet is not None and outlet.put_lines(name, stream, text)
+    return outlet is not None and outlet.put_lines(name, text)
 
 
 _call_handlers = logging.Logger.callHandlers

@@ -202,21 +202,13 @@ class Door:
     limit: float = LIMIT
 
     def __post_init__(self) -> None:
+        self.address: object = self.listener.getsockname()  # a path, or a host and a port
         self._closed = False  # no event: Ctrl-C in the middle of one leaves its lock held
         self._held_up = False  # since the last connection was accepted
         self._wake_r, self._wake_w = socket.socketpair()
         self.listener.setblocking(False)
         self._thread = threading.Thread(target=self._serve, name="pilot-door", daemon=True)
         self._thread.start()
-
-    @property
-    def address(self) -> object:
-        """The address that workers connect to: a path, or a host and a port."""
-        return self.listener.getsockname()
-
-    def fileno(self) -> int:
-        """Return the listener's descriptor; -1 once it is closed."""
-        return self.listener.fileno()
 
     def close(self) -> None:
         """Accept nothing more."""
@@ -300,11 +292,7 @@ class Pool:
         self.connected = self.closed = self.served = False
         self._pid = os.getpid()
         self._door = Door(listener, self.key, self.admit, tls)
-
-    @property
-    def address(self) -> object:
-        """The address that workers connect to."""
-        return self._door.address
+        self.address = self._door.address
 
     def admit(self, channel: Channel, hello: Hello) -> bool:
         """Take in a slot that has connected; False, and its channel is closed, where the pool is."""
@@ -337,7 +325,7 @@ class Pool:
     def descriptors(self) -> list[int]:
         """Return the descriptors of its listener and of all connections of workers; asked in a forked child."""
         slots = [*self.idle, *(slot for claim in self.claims for slot in claim.slots)]
-        return [self._door.fileno(), *(slot.fileno() for slot in slots if not slot.channel.at_end())]
+        return [self._door.listener.fileno(), *(slot.fileno() for slot in slots if not slot.channel.at_end())]
 
     def close(self) -> None:
         """Close the door and every idle slot; pilots end when their channel does."""

@@ -93,17 +93,13 @@ class Slots:
         """Whether every slot has ended: the driver is gone."""
         return not self._open
 
-    def leave(self) -> None:
-        """Take no more chunks."""
-        self.leaving = True
-
     def is_needed(self) -> bool:
-        """Return whether the driver waits for a chunk that was in hand when `leave` was called."""
+        """Return whether the driver waits for a chunk that was in hand when it began to leave."""
         return any(pilot.busy and not pilot.channel.at_end() for pilot in list(self._pilots))
 
     def end(self, seconds: float) -> None:
         """Let the items in hand go on, so many seconds at most, and slots drop their envs: the process ends."""
-        self.leave()
+        self.leaving = True
         until = time.monotonic() + seconds
         # one that is not busy is at the end of its channel: its driver, which has closed that, ends what takes too long
         while any(not pilot.busy or time.monotonic() < until for pilot in list(self._pilots)):

@@ -125,7 +125,7 @@ class PilotHost(WorkerPlugin):
         slots = self._slots
         if slots is not None:
             forget_worker(worker.id)
-            slots.leave()
+            slots.leaving = True
         else:
             worker.metrics.pop(self.name, None)
             self._supervisor.stop(self._process, float("inf"), LEAVE)

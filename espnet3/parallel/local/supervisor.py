@@ -104,9 +104,6 @@ class Supervisor:
         self._selector.register(server.sock, selectors.EVENT_READ)
         self._selector.register(self._wake_r, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="espnet3-workers", daemon=True)
-
-    def start(self) -> None:
-        """Begin to watch; once."""
         self._thread.start()
 
     def add(self, name: str, boot: Mapping[str, Any], memory: MemoryWatch, owner: Any = None) -> Supervised:
@@ -133,8 +130,7 @@ class Supervisor:
         for worker in list(self.workers):
             self.stop(worker, grace)
         self._wake()  # there may be none
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
         for worker in self.workers:
             self._forget_socket(worker)
         self.server.close()

@@ -36,7 +36,6 @@ class OwnWorkers(SupervisedCluster, RunSlots):
     def __init__(self, n: int, config: ParallelConfig, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
         self._pid = os.getpid()
-        self._closed = False
         self.most = n  # that the run may use
         listener, folder = private_listener(self.remove_at_end)
         self.pool = Pool(listener, folder)
@@ -69,7 +68,7 @@ class OwnWorkers(SupervisedCluster, RunSlots):
                 "this run was begun by the process that this one was forked from, and its workers are that "
                 "process's own: begin it here, or end it before the fork"
             )
-        if self._closed:
+        if self.pool.closed:
             raise NoWorkersError("the worker processes of this run have been ended")
 
     # --- from one run to the next ---
@@ -85,14 +84,8 @@ class OwnWorkers(SupervisedCluster, RunSlots):
 
     def close(self, grace: float = GRACE) -> None:
         """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing."""
-        self._closed = True
         self.pool.close()
         self.supervisor.close(grace)
-
-    def leave(self) -> None:
-        """End them without waiting: their server waits for them, when this process is gone."""
-        self._closed = True
-        self.supervisor.leave()
 
 
 # --- those that stay, of one run at most ---
@@ -182,7 +175,6 @@ def _started(n: int, config: ParallelConfig, modules: Sequence[str]) -> OwnWorke
         preload = config.options.get("preload") or []
         for module in (*modules, *([preload] if isinstance(preload, str) else preload)):
             supervisor.server.preload(module)
-        supervisor.start()
         return OwnWorkers(n, config, supervisor)
     except BaseException:
         supervisor.close(grace=0)
@@ -214,7 +206,7 @@ def end_idle() -> None:
 def _leave() -> None:
     found = _STAY.take()
     if found is not None:
-        found.workers.leave()
+        found.workers.supervisor.leave()
 
 
 atexit.register(_leave)

@@ -90,7 +90,7 @@ class Slots:
 
     @property
     def closed(self) -> bool:
-        """Whether every slot has ended: the driver is gone."""
+        """Whether every slot has ended: the driver is gone, or out of reach."""
         return not self._open
 
     def is_needed(self) -> bool:

@@ -169,7 +169,6 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, Sup
         self._config = config
         self._own: OwnWorkers | None = None
         try:
-            self.supervisor.start()
             super().__init__(
                 processes=True, worker_class=ForkedWorker, supervisor=self.supervisor, pages=pages, **options
             )

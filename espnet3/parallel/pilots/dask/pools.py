@@ -86,7 +86,6 @@ class PilotHost(WorkerPlugin):
         limit, own = worker.memory_manager.memory_limit, 2 * psutil.Process().memory_info().rss
         memory = MemoryWatch(limit and max(limit // 2, limit - own), threads)
         self._process = self._supervisor.add(hello.worker, boot, memory, self)
-        self._supervisor.start()
         worker.metrics[self.name] = self._sign
 
     async def _sign(self, worker: Any) -> str:

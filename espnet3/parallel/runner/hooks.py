@@ -168,43 +168,34 @@ class Hooks:
         return Call(bind(self.forward, env), bind(many, env) if many is not None else None)
 
 
-class ShardWriters:
-    """A shard's writers and its state, from opening to closing."""
+def open_shard(
+    hooks: Hooks, env: dict[str, Any], folder: Path, number: int
+) -> tuple[Callable[[Any, Any], None], Callable[[], None]]:
+    """Open a shard's writers, or make its first state; return what writes an index's result, and what closes."""
+    from espnet3.parallel.env.store import seen_as  # as of a run: its workers start before it is loaded
 
-    def __init__(self, hooks: Hooks, env: dict[str, Any], folder: Path, number: int) -> None:
-        from espnet3.parallel.env.store import seen_as  # as of a run: its workers start before it is loaded
+    folder = seen_as(folder, type(folder)(str(env["output_dir"]), str(env["shard_subdir"]), folder.name))
+    writers, states = hooks.bound(env)
+    begin, add, end = states or writers
+    state: Any = _returned(begin(), begin) if states else new_state(folder, number)
+    opened = None if states else begin(folder)
 
-        self._folder = seen_as(
-            folder, type(folder)(str(env["output_dir"]), str(env["shard_subdir"]), folder.name)
-        )
-        self._state: Any = new_state(self._folder, number)
-        self._writers: Any = None
-        writers, states = hooks.bound(env)
-        self._has_states = bool(states)
-        self._open, self._write, self._close = states or writers
-
-    def open(self) -> None:
-        """Open the writers, or make the first state."""
-        if self._has_states:
-            self._state = _returned(self._open(), self._open)
+    def write(index: Any, result: Any) -> None:
+        nonlocal state
+        if isinstance(state, dict):  # a runner's own `init_state` may return another object
+            state["index"] = index
+        if states:
+            state = _returned(add(state, result), add)
         else:
-            self._writers = self._open(self._folder)
+            add(opened, result, state)
 
-    def write(self, index: Any, result: Any) -> None:
-        """Write one result."""
-        if isinstance(self._state, dict):  # a runner's own `init_state` may return another object
-            self._state["index"] = index
-        if self._has_states:
-            self._state = _returned(self._write(self._state, result), self._write)
+    def close() -> None:
+        if states:
+            end(state)
         else:
-            self._write(self._writers, result, self._state)
+            end(opened, state)
 
-    def close(self) -> None:
-        """Close the writers, or finalise the state, also after an error."""
-        if self._has_states:
-            self._close(self._state)
-        else:
-            self._close(self._writers, self._state)
+    return write, close
 
 
 def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:

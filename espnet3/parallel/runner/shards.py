@@ -30,7 +30,7 @@ from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly, writing
 from espnet3.parallel.ledger.split import FAILED
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
-from espnet3.parallel.runner.hooks import Hooks, ShardWriters, folder_entries
+from espnet3.parallel.runner.hooks import Hooks, folder_entries, open_shard
 from espnet3.parallel.runner.progress import Report
 from espnet3.parallel.timing.recorder import ItemTimes, TimesRecorder
 
@@ -131,14 +131,13 @@ class _Attempt:
                 shutil.rmtree(folder, ignore_errors=True)
                 make_folder(folder)
             self.mark("open_writers")
-            writers = ShardWriters(self.hooks, self.env, folder, self.shard.number)
-            writers.open()
+            write, close = open_shard(self.hooks, self.env, folder, self.shard.number)
             try:
-                self._run_items(writers)
+                self._run_items(write)
                 self.hook = "close_writers"
             finally:
                 self.mark("close_writers")  # after an error too: no item is to blame if it ends this process
-                writers.close()
+                close()
             self.mark(None)
         except KeyboardInterrupt:
             raise
@@ -151,7 +150,7 @@ class _Attempt:
         self.result.seconds = time.perf_counter() - begin
         return self.result
 
-    def _run_items(self, writers: ShardWriters) -> None:
+    def _run_items(self, write: Callable[[Any, Any], None]) -> None:
         call = self.hooks.call(self.env, batches=not self.shard.one_by_one)
         at, n, skip = 0, len(self.shard.items), self.shard.skip
         size = (self.policy.batch_size or 1) if call.many is not None else 1
@@ -161,10 +160,10 @@ class _Attempt:
                 at += 1
                 continue
             end = min([at + size, n, *[k for k in skip if k > at]])
-            self._run_step(at, end, call, writers)
+            self._run_step(at, end, call, write)
             at = end
 
-    def _run_step(self, at: int, end: int, call: Call, writers: ShardWriters) -> None:
+    def _run_step(self, at: int, end: int, call: Call, write: Callable[[Any, Any], None]) -> None:
         items = self.shard.items[at:end]
         self.mark((at, end))
         block = run_items(Loop(items, call, self.policy, self.name))
@@ -182,7 +181,7 @@ class _Attempt:
                 self._failed(line)
             else:
                 self.hook, self.index = "write_record", index
-                writers.write(index, result)
+                write(index, result)
                 self.result.values.append(line)
         if block.error is not None:
             self._stop(block.error, block.stop or failure_of(block.error, items[0], 1, self.name, "runner"))
@@ -263,14 +262,13 @@ def run_shards(
         policy=Policy(on_error="record", poison_after=0),  # of shards; their items have their own
         check=hooks.check,
     )
-    driver = _Driver(folder, policy, report, {})
-    work = Work(left, [shard.cost for shard in left])
     recorder = TimesRecorder(folder.split.append_times, run.items)
+    driver = _Driver(folder, policy, report, recorder)
+    work = Work(left, [shard.cost for shard in left])
     with closing(launch(spec, work)) as pairs, recorder:
         for chunk, block in pairs:
-            driver.take(chunk, block, work)
             recorder.workers(report.tally)
-            _note_times(recorder, chunk, block)
+            driver.take(chunk, block, work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,14 +276,17 @@ class _Driver:
     folder: OpenRun
     policy: Policy
     report: Report
-    histories: dict[int, History]  # of shards that were lost, by their numbers
+    recorder: TimesRecorder
+    histories: dict[int, History] = field(default_factory=dict)  # of shards that were lost, by their numbers
 
     def take(self, chunk: Chunk, block: Block, work: Work) -> None:
         if block.error is not None:
             raise item_error(block.take_error(), block.stop)
+        ago = sum(value.seconds for value in block.values if isinstance(value, Block))
         for place, (shard, value) in enumerate(zip(chunk.items, block.values, strict=False), chunk.start):
-            if not isinstance(value, ItemFailure):
-                self._done(shard, value)
+            if isinstance(value, Block):
+                ago -= value.seconds
+                self._done(shard, value, block.worker, ago)
             elif block.loss is None:  # its result could not travel, though its values are checked
                 raise item_error(
                     RuntimeError(value.message), replace(value, index=NoItem(f"shard {shard.number}"))
@@ -294,7 +295,7 @@ class _Driver:
                 again = self._after_loss(shard, block.loss, value.worker)
                 work.put_back(Chunk(place, [again], Charges(suspect=True)))
 
-    def _done(self, shard: Shard, result: Block) -> None:
+    def _done(self, shard: Shard, result: Block, worker: str, ago: float) -> None:
         if result.stop is not None:
             raise self._stopped(shard, result)
         values, failed = result.values, set(result.failed)
@@ -304,6 +305,7 @@ class _Driver:
             {shard.begin + k: values[k] for k in result.failed},
         )
         self.report.tally.halved += result.halved
+        self.recorder.took(worker, result, shard.marked[1], ago)
         self.report.add(result)
 
     def _stopped(self, shard: Shard, result: Block) -> BaseException:
@@ -332,11 +334,3 @@ class _Driver:
         if begin == OUTSIDE or self.policy.on_error == "raise":
             raise item_error(recorded_error(failure), failure)
         return replace(shard, skip={**shard.skip, begin: failure})
-
-
-def _note_times(recorder: TimesRecorder, chunk: Chunk, block: Block) -> None:
-    ago = 0.0
-    for shard, result in reversed(list(zip(chunk.items, block.values, strict=False))):
-        if isinstance(result, Block):
-            recorder.took(block.worker, result, shard.marked[1], ago)
-            ago += result.seconds

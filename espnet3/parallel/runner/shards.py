@@ -27,7 +27,7 @@ from espnet3.parallel.engine.loop import Block, Call, Loop, run_items, to_lines
 from espnet3.parallel.engine.seeding import turn
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.errors import FolderWriteError
-from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly, writing
+from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json, write_plainly, writing
 from espnet3.parallel.ledger.split import FAILED
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
 from espnet3.parallel.runner.hooks import Hooks, folder_entries, open_shard
@@ -44,10 +44,8 @@ FEW = 4
 _MARK = "in_flight.json"
 _ESPNET3_FORM = 1  # the version of `manifest.json`
 
-# Positions [begin, end) of a shard, or the name of a hook
-InProgress = tuple[int, int] | str
-# Called with the part of a shard in progress, or None
-Mark = Callable[[InProgress | None], None]
+# Called with the places [begin, end) of the shard's items in progress, or None, and the hook that it is in, or ""
+Mark = Callable[[tuple[int, int] | None, str], None]
 # Runs a spec's work, and yields its chunks with their outcomes
 Launch = Callable[["RunSpec", Work], Generator[tuple[Chunk, Block], None, None]]
 
@@ -130,15 +128,16 @@ class _Attempt:
             with writing(folder):
                 shutil.rmtree(folder, ignore_errors=True)
                 make_folder(folder)
-            self.mark("open_writers")
+            self.mark(None, "open_writers")
             write, close = open_shard(self.hooks, self.env, folder, self.shard.number)
             try:
                 self._run_items(write)
                 self.hook = "close_writers"
             finally:
-                self.mark("close_writers")  # after an error too: no item is to blame if it ends this process
+                # after an error too: no item is to blame if it ends this process
+                self.mark(None, "close_writers")
                 close()
-            self.mark(None)
+            self.mark(None, "")
         except KeyboardInterrupt:
             raise
         except FolderWriteError as error:  # the run's own files, not the hook's
@@ -165,7 +164,7 @@ class _Attempt:
 
     def _run_step(self, at: int, end: int, call: Call, write: Callable[[Any, Any], None]) -> None:
         items = self.shard.items[at:end]
-        self.mark((at, end))
+        self.mark((at, end), "")
         block = run_items(Loop(items, call, self.policy, self.name))
         results = block.values
         block.values = [
@@ -197,24 +196,21 @@ class _Attempt:
 def _marker(shard: Shard) -> Mark:
     file = Path(shard.folder, _MARK)
 
-    def mark(in_progress: InProgress | None) -> None:
+    def mark(in_flight: tuple[int, int] | None, hook: str) -> None:
         with writing(file):
-            if in_progress is None:
-                file.unlink(missing_ok=True)  # a hook may have emptied the folder
+            if in_flight or hook:
+                write_plainly(file, json.dumps({"in_flight": in_flight, "hook": hook}).encode())
             else:
-                write_plainly(file, json.dumps(in_progress).encode())
+                file.unlink(missing_ok=True)  # a hook may have emptied the folder
 
     return mark
 
 
-def _take_mark(shard: Shard) -> InProgress | None:
+def _take_mark(shard: Shard) -> dict[str, Any]:
     file = Path(shard.folder, _MARK)
-    try:
-        found = json.loads(file.read_text())
-    except (FileNotFoundError, ValueError):
-        found = None
+    found = read_or_none(file) or {}
     file.unlink(missing_ok=True)
-    return tuple(found) if isinstance(found, list) else found
+    return found
 
 
 def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items: Sequence[Any]) -> None:
@@ -322,10 +318,8 @@ class _Driver:
     def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:
         history = self.histories.setdefault(shard.number, History(self.policy))
         found = _take_mark(shard)
-        begin, end = found if isinstance(found, tuple) else (OUTSIDE, OUTSIDE + 1)
-        fate = history.add(
-            replace(loss, begin=begin, items=end - begin, hook=found if isinstance(found, str) else "")
-        )
+        begin, end = found.get("in_flight") or (OUTSIDE, OUTSIDE + 1)
+        fate = history.add(replace(loss, begin=begin, items=end - begin, hook=found.get("hook", "")))
         if fate is not Fate.FAILED:
             self.report.retries += loss.seconds is not None and end - begin == 1
             return replace(shard, one_by_one=shard.one_by_one or end - begin > 1)

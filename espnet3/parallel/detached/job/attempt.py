@@ -258,13 +258,12 @@ class _Attempt:
         apart = any(loss.items > 1 for loss in self.losses.losses)
         shard = shards.Shard(spec.shard, str(folder), spec.items, spec.begin, skip=skip, one_by_one=apart)
 
-        def mark(in_progress: shards.InProgress | None) -> None:
-            if isinstance(in_progress, tuple):
-                begin, end = in_progress
+        def mark(in_flight: tuple[int, int] | None, hook: str) -> None:
+            if in_flight is not None:
+                begin, end = in_flight
                 self.begin = spec.begin + begin
-                self.marks.note(in_flight=(self.begin, spec.begin + end), hook="")
-            else:
-                self.marks.note(in_flight=None, hook=in_progress or "")
+                in_flight = self.begin, spec.begin + end
+            self.marks.note(in_flight=in_flight, hook=hook)
 
         with on_a_worker(self._too_late, spec.guarded):
             result = shards.run_shard(shard, env, hooks, spec.policy, spec.keep_values, mark)

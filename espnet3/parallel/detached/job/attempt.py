@@ -83,7 +83,7 @@ class Job:
         self.layout = Layout(Path(spec.run))
         self.place = Place.from_buffer(mmap.mmap(-1, ctypes.sizeof(Place)))
         self.place.shard = spec.shard
-        self.n_lines = 0  # outcomes of shards that it has done
+        self.n_lines = 0  # outcomes that it has appended
         self.built: tuple[Any, dict[str, Any]] | None = None  # the runner and its env
 
     def run(self) -> int:
@@ -158,10 +158,7 @@ class Job:
             say(f"going on with shard {shard}")
             log_to(self.layout.shard(shard))
             say(f"the job of shard {self.spec.shard} goes on here")
-        attempt = _Attempt(spec, self, lease)
-        status = attempt.run()
-        self.n_lines += attempt.outcomes.n_lines
-        return status
+        return _Attempt(spec, self, lease).run()
 
 
 class _FailedError(Exception):
@@ -215,6 +212,7 @@ class _Attempt:
         self._count()
         self.marks.close()
         self.outcomes.close(state is JobState.DONE)
+        self.job.n_lines += self.outcomes.n_lines
         if state is JobState.DONE:
             counts = {"ok": self.outcomes.ok, "failed": self.outcomes.failed}
             write_json(self.folder / DONE, counts)
@@ -223,10 +221,9 @@ class _Attempt:
             return EXIT_DONE
         if state is JobState.UNFINISHED and self.stopping.ordered and not self.outcomes.n_lines:
             state = JobState.NOT_STARTED
-        n_lines = self.job.n_lines + self.outcomes.n_lines
         # without an outcome the next start would end the same way; after a TERM the scheduler, or the user who
         # cancelled, decides on it
-        requeue = state is JobState.UNFINISHED and self.stopping.warned and n_lines > 0
+        requeue = state is JobState.UNFINISHED and self.stopping.warned and self.job.n_lines > 0
         write_json(self.folder / ENDED, {"state": state.value, "why": why, "requeue": requeue})
         say(f"{state.value}: {why}")
         return EXIT_FAILED if state is JobState.FAILED else EXIT_UNFINISHED
@@ -410,12 +407,8 @@ class _Outcomes(Counted):
             self._take(range(begin, end), OK)
         self._files.errors = self._take(positions(folder / ERRORS), FAILED)
         self._files.results = self._take(positions(folder / RESULTS), OK)
-        self._lines_before = self._files.errors + self._files.results
+        self.n_lines = 0  # that this attempt has appended
         self.failed_before = {at for at, state in enumerate(self.state, spec.begin) if state == FAILED}
-
-    @property
-    def n_lines(self) -> int:  # that this attempt has appended
-        return self._files.errors + self._files.results - self._lines_before
 
     def left(self) -> list[list[int]]:
         return stretches(self.state, self._spec.begin, (LEFT, FAILED) if self._spec.retry_failed else (LEFT,))
@@ -431,6 +424,7 @@ class _Outcomes(Counted):
         self._lease.check()
         results = [value for place, value in enumerate(values) if place not in failed]
         self._files.append(results, None if failed else places)
+        self.n_lines += len(results)
         self._take((at for place, at in enumerate(places) if place not in failed), OK)
         for place in block.failed:
             self.append_failure(begin + place, values[place])
@@ -441,6 +435,7 @@ class _Outcomes(Counted):
     def append_failure(self, position: int, failure: ItemFailure) -> None:
         self._lease.check()
         self._files.append_failures([encode_failure(position, failure)])
+        self.n_lines += 1
         self._take([position], FAILED)
 
     def close(self, done: bool) -> None:

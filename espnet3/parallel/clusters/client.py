@@ -36,7 +36,7 @@ from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup, name_worker
 from espnet3.parallel.errors import ConfigError, WorkerSetupError, explained
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
-from espnet3.parallel.local.fork_server import ForkServer, own_processes
+from espnet3.parallel.local.fork_server import own_processes
 from espnet3.parallel.local.pages import PrivatePages, new_secret
 from espnet3.parallel.pilots.dask import pools
 from espnet3.parallel.pilots.dask.pools import close_pool
@@ -218,9 +218,7 @@ def _close_cluster(cluster: Any) -> None:
     cluster.espnet3_scratch.remove()
 
 
-def open_client(
-    config: ParallelConfig, forkserver: Callable[[], ForkServer], *, default: bool = False
-) -> EnvClient:
+def open_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
     """Start the cluster of a `parallel` block and connect to it."""
     guard_listeners()
     base = config.options.get("local_directory") if own_processes(config) else None
@@ -228,7 +226,7 @@ def open_client(
         scratch = _Scratch(base or scratch_base())
         undo.callback(scratch.remove)
         with dask.config.set({"temporary-directory": scratch.path}):
-            cluster = _open_cluster(config, forkserver, scratch.path)
+            cluster = _open_cluster(config, scratch.path)
         undo.callback(cluster.close)
         cluster.espnet3_scratch = scratch
         if isinstance(cluster, ForkedCluster):
@@ -305,13 +303,13 @@ async def _close_threads(cluster: Any) -> None:
 # --- the cluster of a block ---
 
 
-def _open_cluster(config: ParallelConfig, forkserver: Callable[[], ForkServer], scratch: str) -> Any:
+def _open_cluster(config: ParallelConfig, scratch: str) -> Any:
     row = BACKENDS[config.env]
     if own_processes(config):
         options = local_security(config)
         options.pop(GPU_VARIABLE, None)
         options["local_directory"] = scratch  # also of those that take a dead one's place
-        return local_cluster(config, options, forkserver)
+        return local_cluster(config, options)
     if row.kind is Kind.BATCH:
         from espnet3.parallel.clusters.job_cluster import start_jobs
 

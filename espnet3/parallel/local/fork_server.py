@@ -222,19 +222,26 @@ def head_start(config: ParallelConfig) -> Iterator[None]:
     if alone(config) or inside_item() or not without_dask(config) or not _FIRST.acquire(blocking=False):
         yield
         return
-    _BEGUN.server = ForkServer(dask=False)
+    with begun_with(ForkServer(dask=False)):
+        yield
+
+
+@contextlib.contextmanager
+def begun_with(server: ForkServer) -> Iterator[None]:
+    """Have a server ready for what a block of code starts in this thread; one that is not taken is ended."""
+    before, _BEGUN.server = _BEGUN.server, server
     try:
         yield
     finally:
         if _BEGUN.server is not None:
             _BEGUN.server.kill()
-            _BEGUN.server = None
+        _BEGUN.server = before
 
 
-def take_server() -> ForkServer | None:
-    """Return the server that this thread's run began with, if there is one."""
+def take_server(*, dask: bool) -> ForkServer:
+    """Return the server that is ready for this thread, or another one."""
     server, _BEGUN.server = _BEGUN.server, None
-    return server
+    return server or ForkServer(dask=dask)
 
 
 def _forget() -> None:

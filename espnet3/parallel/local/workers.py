@@ -19,7 +19,7 @@ from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.machine import chosen_gpus, gpu_env, processors
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import NoWorkersError
-from espnet3.parallel.local.fork_server import ForkServer, boot_of, take_server
+from espnet3.parallel.local.fork_server import boot_of, take_server
 from espnet3.parallel.local.memory_limit import MemoryWatch
 from espnet3.parallel.local.supervisor import GRACE, SupervisedCluster, Supervisor
 from espnet3.parallel.pilots.pool import ChangedWorkersError, Pool, RunSlots, private_listener
@@ -170,7 +170,7 @@ def on_own_workers(
 
 
 def _started(n: int, config: ParallelConfig, modules: Sequence[str]) -> OwnWorkers:
-    supervisor = Supervisor(take_server() or ForkServer(dask=False))
+    supervisor = Supervisor(take_server(dask=False))
     try:
         preload = config.options.get("preload") or []
         for module in (*modules, *([preload] if isinstance(preload, str) else preload)):

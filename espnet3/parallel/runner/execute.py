@@ -31,7 +31,7 @@ from espnet3.parallel.env.store import (
     setup_timeout_message,
 )
 from espnet3.parallel.errors import MissingPackageError, WorkerSetupError
-from espnet3.parallel.local.fork_server import ForkServer, alone, own_processes, without_dask
+from espnet3.parallel.local.fork_server import ForkServer, alone, begun_with, own_processes, without_dask
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import THIS_PROCESS, Tally
 from espnet3.parallel.runner.progress import say
@@ -61,15 +61,10 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
             name="distributed",
         )
     forks = own_processes(config) and config.options.get("processes", True)
-    server = ForkServer() if forks else None
-    try:
+    with begun_with(ForkServer()) if forks else nullcontext():
         with interrupts_wait():
             from espnet3.parallel.clusters.client import open_client
-        return open_client(config, lambda: server or ForkServer(), default=default)
-    except BaseException:
-        if server is not None:
-            server.close()
-        raise
+        return open_client(config, default=default)
 
 
 def outcomes(

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
@@ -27,7 +27,7 @@ from espnet3.parallel.backends.machine import chosen_gpus, gpu_env, processors
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import default_config
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, give_up_cluster, guarded
-from espnet3.parallel.local.fork_server import ForkServer, boot_of
+from espnet3.parallel.local.fork_server import boot_of, take_server
 from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes
 from espnet3.parallel.local.pages import PrivatePages, new_secret
 from espnet3.parallel.local.supervisor import GRACE, Supervised, SupervisedCluster, Supervisor
@@ -161,10 +161,8 @@ class ForkedWorker(ProcessInterface):
 class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, SupervisedCluster):
     """A `LocalCluster` of `ForkedWorker`s; ends their supervisor, and its fork server, when it closes."""
 
-    def __init__(
-        self, config: ParallelConfig, *, forkserver: ForkServer, pages: str | None, **options: Any
-    ) -> None:
-        self.supervisor = Supervisor(forkserver)
+    def __init__(self, config: ParallelConfig, *, pages: str | None, **options: Any) -> None:
+        self.supervisor = Supervisor(take_server(dask=True))
         self.pages = pages
         self._config = config
         self._own: OwnWorkers | None = None
@@ -211,9 +209,7 @@ def drop(cluster: LocalCluster) -> None:
         cluster.supervisor.close(grace=0)
 
 
-def local_cluster(
-    config: ParallelConfig, options: Mapping[str, Any], start: Callable[[], ForkServer]
-) -> LocalCluster:
+def local_cluster(config: ParallelConfig, options: Mapping[str, Any]) -> LocalCluster:
     """Start the cluster of `env: local`, or of `local_gpu`, with the options of its block completed."""
     merged: dict[str, Any] = {
         "threads_per_worker": 1,
@@ -236,4 +232,4 @@ def local_cluster(
             return ThreadCluster(n_workers=config.n_workers, pages=pages, **merged)
         if BACKENDS[config.env].kind is Kind.GPU:
             merged["gpus"] = chosen_gpus(config.options, config.n_workers)
-        return ForkedCluster(config, n_workers=config.n_workers, forkserver=start(), pages=pages, **merged)
+        return ForkedCluster(config, n_workers=config.n_workers, pages=pages, **merged)

@@ -203,6 +203,8 @@ _CLIENTS: weakref.WeakSet[EnvClient] = weakref.WeakSet()
 def _forked() -> None:
     for client in list(_CLIENTS):
         pools.let_go(sockets_of(client))
+        if client.cluster is not None:
+            client.cluster.shutdown_on_close = False  # else Dask would close it when the child ends
 
 
 os.register_at_fork(after_in_child=_forked)

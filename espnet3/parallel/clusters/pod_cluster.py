@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -104,7 +103,6 @@ def kube_options(config: ParallelConfig) -> dict[str, Any]:
 
 def pod_cluster(make: Any, server: Server, config: ParallelConfig, name: str, guard: Guard) -> Any:
     """Return the class of one cluster of pods: that of its name."""
-    pid = os.getpid()
 
     class PodCluster(ClosesAtCtrlC, StartsInTime, make, WorkerCluster):  # type: ignore[misc]  # loaded here
         made: Any = None
@@ -131,7 +129,7 @@ def pod_cluster(make: Any, server: Server, config: ParallelConfig, name: str, gu
             )
 
         def close(self, timeout: float = _DELETION) -> Any:
-            if os.getpid() != pid or self.status.name == "closed":
+            if self.status.name == "closed":
                 return None
             try:
                 closed = super().close(timeout=timeout)

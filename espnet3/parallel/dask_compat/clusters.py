@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import resource
 from collections.abc import Callable
 from functools import partial
@@ -52,21 +51,11 @@ class ClosesAtCtrlC:
 
 
 class ClosesMore:
-    """Mixin for a `SpecCluster` that has something of its own to close, perhaps more than once.
-
-    Dask closes clusters when a program ends, also in a forked child, where the cluster is not the child's to close.
-    """
+    """Mixin for a `SpecCluster` that has something of its own to close, perhaps more than once."""
 
     def __init__(self, *args: Any, certificate: Any = None, **kwargs: Any) -> None:
         self.certificate = certificate  # of the run, removed at last
-        self.opened_in = os.getpid()
         super().__init__(*args, **kwargs)
-
-    def close(self, timeout: float | None = None) -> Any:
-        """Close the cluster, unless this is a forked child of the process that opened it."""
-        if os.getpid() != self.opened_in:
-            return None
-        return super().close(timeout)  # type: ignore[misc]  # mixed into one that has it
 
     async def before_closing(self) -> None:
         """Close what must go before the workers."""

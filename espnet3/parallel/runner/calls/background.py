@@ -15,6 +15,7 @@ import os
 import pickle
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -48,29 +49,7 @@ from espnet3.parallel.runner.execute import start_client
 _LINGER = 0.02  # seconds after its last call for which a run waits for the next one
 
 
-class OwnFuture(Future[Any]):
-    """The future of a call; a forked child, which never hears of its end, gets an error in place of a hang."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._submitter = os.getpid()
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Return the call's result, or raise its exception."""
-        self._refuse_a_child()
-        return super().result(timeout)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what the call has raised, or None."""
-        self._refuse_a_child()
-        return super().exception(timeout)
-
-    def _refuse_a_child(self) -> None:
-        if os.getpid() != self._submitter and not self.done():
-            raise NoWorkersError(
-                "this call was submitted by the process that this one was forked from, which alone will hear of its "
-                "end: wait for it before the fork, or submit it here"
-            )
+_UNANSWERED: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
 
 
 def submit_to_client(
@@ -190,7 +169,9 @@ class _Host:
         self._thread.start()
 
     def submit(self, blob: bytes, text: str) -> Future[Any]:
-        future: Future[Any] = OwnFuture()
+        future: Future[Any] = Future()
+        _UNANSWERED.add(future)
+        future.add_done_callback(_UNANSWERED.discard)
         place, self._n = self._n, self._n + 1
         self._futures[place] = future, text
         self._calls.waiting.append((place, blob))
@@ -309,6 +290,14 @@ class _Hosts:
 
     def forget(self) -> None:
         self._lock, self._host = threading.Lock(), None
+        for future in list(_UNANSWERED):  # a child never hears of their end
+            Future.__init__(future)  # a thread that is not there any more may have held its lock
+            future.set_exception(
+                NoWorkersError(
+                    "this call was submitted by the process that this one was forked from, which alone will hear "
+                    "of its end: wait for it before the fork, or submit it here"
+                )
+            )
 
 
 _HOSTS = _Hosts()

@@ -158,8 +158,6 @@ def _tls_files(worker: Any) -> dict[str, str | None]:
 _POOLS: weakref.WeakKeyDictionary[Any, Pool] = weakref.WeakKeyDictionary()
 # `TaskSlots` of pools that have them
 _TASKS: weakref.WeakKeyDictionary[Pool, Any] = weakref.WeakKeyDictionary()
-# re-entrant: a garbage collection inside a locked region may close another client's pool
-_POOLS_LOCK = threading.RLock()
 
 
 def let_go(descriptors: Iterable[int]) -> None:
@@ -205,12 +203,10 @@ def of_the_parent() -> NoWorkersError:
 def pool_of(client: Any) -> Pool:
     """Return a client's pool, made on first use, closed with the client."""
     check_client(client)
-    with _POOLS_LOCK:
-        pool = _POOLS.get(client)
+    pool = _POOLS.get(client)
     if pool is None:
-        fresh = _open_pool(client)  # talks to the scheduler: not under the lock
-        with _POOLS_LOCK:
-            pool = _POOLS.setdefault(client, fresh)
+        fresh = _open_pool(client)
+        pool = _POOLS.setdefault(client, fresh)  # another thread may have opened one meanwhile
         if pool is fresh:
             weakref.finalize(client, pool.close)
         else:
@@ -278,8 +274,7 @@ def has_work(client: Any) -> bool:
 
 def close_pool(client: Any) -> None:
     """Close a client's pool, if it has one."""
-    with _POOLS_LOCK:
-        pool = _POOLS.pop(client, None)
+    pool = _POOLS.pop(client, None)
     if pool is not None:
         pool.close()
 

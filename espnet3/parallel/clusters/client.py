@@ -10,6 +10,7 @@ import pickle
 import shutil
 import tempfile
 import uuid
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,8 +28,6 @@ from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, local_security
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import has_tasks, interrupted_before_start, sockets_of, worker_plugins
 from espnet3.parallel.dask_compat.clusters import (
-    ClosesAtCtrlC,
-    WhenAwaited,
     guard_listeners,
     ignore_errors_of_loop,
 )
@@ -55,6 +54,12 @@ def _is_an_error(record: logging.LogRecord) -> bool:
 for _part in "batched", "client", "core", "scheduler", "worker":
     logging.getLogger(f"distributed.{_part}").addFilter(_is_an_error)
 logging.getLogger("tornado.application").addFilter(_is_an_error)
+# a task that closes something may be cancelled before it has begun
+warnings.filterwarnings(
+    "ignore",
+    r"coroutine '(Client\._close|KubeCluster\._close|_close_threads)' was never awaited",
+    RuntimeWarning,
+)
 
 _GRACE = 2.0  # seconds to close for workers whose calls are not wanted any more
 
@@ -132,7 +137,7 @@ def _unpickled(plugin: bytes) -> Any:
 _Untyped: Any = Client
 
 
-class EnvClient(ClosesAtCtrlC, _Untyped):  # type: ignore[misc]  # see above
+class EnvClient(_Untyped):  # type: ignore[misc]  # see above
     """A `distributed.Client` whose `map` and `submit` inject the worker env, and that owns its cluster.
 
     With `default` Dask's own functions (`wait`, `dask.compute`, `distributed.get_client`) find it.
@@ -273,7 +278,7 @@ def abort(client: Any) -> None:
     # tasks cut off on the loop fail now, and their log lines have no reader
     ignore_errors_of_loop(cluster)
     if isinstance(cluster, LocalCluster) and not cluster.processes:
-        cluster.sync(WhenAwaited, _close_threads, cluster, callback_timeout=_GRACE)
+        cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
     if isinstance(cluster, ForkedCluster):
         cluster.kill_workers()
 

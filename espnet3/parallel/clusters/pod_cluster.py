@@ -16,7 +16,7 @@ from typing import Any
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.clusters.keeper import follow
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat.clusters import ClosesAtCtrlC, StartsInTime, give_up_cluster
+from espnet3.parallel.dask_compat.clusters import StartsInTime, give_up_cluster
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
 from espnet3.parallel.kube.manifests import RUN
@@ -104,7 +104,7 @@ def kube_options(config: ParallelConfig) -> dict[str, Any]:
 def pod_cluster(make: Any, server: Server, config: ParallelConfig, name: str, guard: Guard) -> Any:
     """Return the class of one cluster of pods: that of its name."""
 
-    class PodCluster(ClosesAtCtrlC, StartsInTime, make, WorkerCluster):  # type: ignore[misc]  # loaded here
+    class PodCluster(StartsInTime, make, WorkerCluster):  # type: ignore[misc]  # loaded here
         made: Any = None
         start_timeout = config.start_timeout
 

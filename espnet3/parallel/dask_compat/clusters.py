@@ -6,7 +6,6 @@ import asyncio
 import errno
 import resource
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 _END = 5.0  # seconds for a start that was cut off, or an event loop, to end
@@ -28,26 +27,6 @@ class LostWorkersStay:
         known: Any = self.scheduler_info["workers"]  # type: ignore[attr-defined]  # mixed into one that has it
         if op != "remove" or msg in known:
             note(self, op, msg)
-
-
-class WhenAwaited:
-    """An awaitable that makes its coroutine when it is awaited."""
-
-    def __init__(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        self.made = partial(call, *args, **kwargs)
-
-    def __await__(self) -> Any:
-        return self.made().__await__()
-
-
-class ClosesAtCtrlC:
-    """Mixin for a `Client` or a `Cluster`: Ctrl-C while it closes shows nothing but itself.
-
-    The task that closes it may be cancelled before it has begun: Python then prints "was never awaited".
-    """
-
-    def _close(self, *args: Any, **kwargs: Any) -> Any:
-        return WhenAwaited(super()._close, *args, **kwargs)  # type: ignore[misc]  # mixed into one that has it
 
 
 class ClosesMore:

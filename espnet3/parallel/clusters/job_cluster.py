@@ -41,7 +41,7 @@ from espnet3.parallel.dask_compat.clusters import (
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import commands, script
 from espnet3.parallel.jobs.script import Make, quoted_word, scheduler_of
-from espnet3.parallel.local.pages import GuardedCluster
+from espnet3.parallel.local.pages import PrivatePages
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
     base: Any = load_cluster_class(row)
     job_class = watched_job(base.job_cls, scheduler_of(row.name))
 
-    class JobCluster(ClosesMore, LostWorkersStay, NewNames, base, GuardedCluster, KeptCluster):  # type: ignore[misc]  # loaded here
+    class JobCluster(ClosesMore, LostWorkersStay, NewNames, base, PrivatePages, KeptCluster):  # type: ignore[misc]  # loaded here
         job_cls = job_class
         bounds = config.adapt
 

@@ -34,8 +34,10 @@ def ask_for_secret(server: Any, secret: str) -> None:
     put_before_pages(server, lambda pages: _Door(pages, secret))
 
 
-class GuardedCluster(SpecCluster):
+class PrivatePages(SpecCluster):
     """Base of a cluster whose scheduler runs in this process: it comes after those that specify the scheduler."""
+
+    pages: str | None = None  # the secret that the pages ask for; None leaves them open
 
     def __init__(self, *, scheduler: dict[str, Any], **options: Any) -> None:
         guarded_class = guarded(scheduler["cls"], self.guard_pages)
@@ -44,16 +46,6 @@ class GuardedCluster(SpecCluster):
 
     def guard_pages(self, server: Any) -> None:
         """Close the HTTP server of the scheduler to strangers."""
-        raise NotImplementedError
-
-
-class PrivatePages(GuardedCluster):
-    """Base of a cluster of this machine, whose pages ask for a secret."""
-
-    pages: str | None = None  # the secret; None leaves the pages open
-
-    def guard_pages(self, server: Any) -> None:
-        """Have the scheduler's pages ask for the secret."""
         if self.pages is not None:
             ask_for_secret(server, self.pages)
 

@@ -120,12 +120,6 @@ def mark_awaited(call: Any, awaited: bool) -> None:
     call.__tornado_coroutine__ = awaited
 
 
-def is_awaited(call: Any) -> bool:
-    """Return whether `mark_awaited` was called so for a callable."""
-    awaited: bool = call.__tornado_coroutine__
-    return awaited
-
-
 class ReducedClass(NamedTuple):
     """cloudpickle's reduction of a class that travels by value."""
 

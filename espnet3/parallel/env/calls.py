@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Callable
 from typing import Any
 
-from espnet3.parallel.dask_compat import is_awaited, mark_awaited, pickled_as_by_dask
+from espnet3.parallel.dask_compat import mark_awaited, pickled_as_by_dask
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import RemoteTraceback, describe_error, pickle_error
 from espnet3.parallel.env.injection import bind, name_of
@@ -47,7 +47,7 @@ class EnvCall:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function with this process's env."""
-        if is_awaited(self):
+        if inspect.iscoroutinefunction(self.func):
             return self._in_the_loop(args, kwargs)
         try:
             return self._bound(args, kwargs)(*args)
@@ -99,7 +99,7 @@ class EnvCall:
     def __reduce__(self) -> Any:
         key, build, timeout = self._env
         blob = pickling.dumps((self.func, key, build, timeout, self._given))
-        return _Packed, (blob, self.__name__, is_awaited(self))
+        return _Packed, (blob, self.__name__, inspect.iscoroutinefunction(self.func))
 
     def __dask_tokenize__(self) -> Any:
         # Dask's own tokens unpickle what was pickled, which overwrites the classes of the caller's script

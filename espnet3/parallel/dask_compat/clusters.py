@@ -81,9 +81,7 @@ def give_up_cluster(cluster: Any) -> None:
 
     It has no runner yet where its start failed early, and no loop yet where Ctrl-C came while that started.
     """
-    from distributed.deploy.spec import SpecCluster
-
-    SpecCluster._instances.discard(cluster)
+    cluster.shutdown_on_close = False
     runner = getattr(cluster, "_loop_runner", None)
     if runner is None or not runner.is_started():
         return

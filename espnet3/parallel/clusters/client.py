@@ -236,10 +236,9 @@ def open_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
             cluster = _open_cluster(config, scratch.path)
         undo.callback(cluster.close)
         cluster.espnet3_scratch = scratch
-        if isinstance(cluster, ForkedCluster):
-            cluster.remove_at_end(scratch.path)
         client = EnvClient(cluster, config, default=default)
         undo.pop_all()
+    cluster_of(client).remove_at_end(scratch.path)
     known = weakref.ref(client)  # the cluster must not keep its client alive
 
     def wanted() -> bool:

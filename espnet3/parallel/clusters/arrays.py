@@ -14,12 +14,13 @@ import logging
 import shlex
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.errors import SubmissionError
-from espnet3.parallel.jobs.commands import ArrayLimit, array_limit, in_thread, run, submitted_ids, submitting
+from espnet3.parallel.jobs.commands import array_limit, in_thread, run, submit
 from espnet3.parallel.jobs.script import is_posix, quoted_word
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class Arrays:
         self.patience = patience  # seconds for a command
         self.refused = False  # an array was: each job is submitted by itself from then on
         self.scheduler = scheduler
-        self._limit: ArrayLimit | None = None
+        self._most, self._why = 1, ""  # elements of an array, and where that number is from, once it is known
 
     async def submit(self, jobs: Sequence[Any]) -> None:
         """Submit jobs, and give each its id; those that are taken keep it where others are refused."""
@@ -84,10 +85,9 @@ class Arrays:
         if self.refused:
             return [[job] for job in jobs]
         groups = _consecutive(jobs)
-        if self._limit is None and len(groups) < len(jobs):
-            self._limit = await in_thread(array_limit, self.scheduler, run)
-        size = 1 if self._limit is None else self._limit.n
-        return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
+        if not self._why and len(groups) < len(jobs):
+            self._most, self._why = await in_thread(array_limit, self.scheduler, run)
+        return [group[at : at + self._most] for group in groups for at in range(0, len(group), self._most)]
 
     async def _submit(self, jobs: list[Any], script: str | None) -> None:
         first = jobs[0]
@@ -95,17 +95,17 @@ class Arrays:
         # the description of a job alone makes it the first of its array, too
         whole = script is not None or self.scheduler.submit_by is SubmitBy.DESCRIPTION
         try:
-            with submitting(self.scheduler), tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
+            with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
                 file.write(text)
                 file.flush()
                 command, stdin = _command(self.scheduler, first, text, file.name)
-                said = await in_thread(run, command, stdin=stdin, seconds=self.patience)
+                ask = partial(run, command, stdin=stdin, seconds=self.patience)
                 count = len(jobs) if whole else None
-                ids = submitted_ids(self.scheduler, said, count, first.job_id_regexp)
+                ids = await in_thread(submit, self.scheduler, ask, count, first.job_id_regexp)
         except SubmissionError as error:
             self.refused = self.refused or (script is not None and not error.may_have_queued)
-            if script is not None and self._limit is not None and not error.hint:
-                error.hint = self._limit.source
+            if script is not None:
+                error.hint = error.hint or self._why
             raise
         logger.debug("%d jobs in one submission: %s to %s", len(ids), ids[0], ids[-1])
         for job, element in zip(jobs, ids, strict=True):

@@ -19,8 +19,8 @@ import subprocess
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -129,11 +129,14 @@ def refuse_elsewhere(env: str, scheduler: Scheduler, command: str, script: str) 
         )
 
 
-@contextmanager
-def submitting(scheduler: Scheduler) -> Iterator[None]:
-    """Have an error of a submission whose answer was lost say how to look for the job."""
+def submit(scheduler: Scheduler, ask: Callable[[], Said], count: int | None, otherwise: str) -> list[str]:
+    """Return the ids of a job or an array that is submitted; an error whose answer was lost says how to look for it."""
     try:
-        yield
+        said = ask().succeeded()
+        try:
+            return scheduler.ids_in(said.out, count, otherwise)
+        except ValueError as error:
+            raise SubmissionError(said.command, said.status, f"{said.all.strip()}\n({error})") from error
     except SubmissionError as error:
         if error.may_have_queued:
             look = shlex.join(scheduler.query())
@@ -141,37 +144,25 @@ def submitting(scheduler: Scheduler) -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayLimit:
-    """How many elements an array may have."""
+def array_limit(scheduler: Scheduler, ask: Callable[..., Said]) -> tuple[int, str]:
+    """Ask how many elements the site allows in an array; without an answer, take as many as usual.
 
-    n: int
-    source: str  # where the number comes from, as a sentence for an error of a submission
-
-
-def array_limit(scheduler: Scheduler, ask: Callable[..., Said]) -> ArrayLimit:
-    """Ask how many elements the site allows in an array; without an answer, return as many as usual."""
+    Returns:
+        Their number, and where it comes from, as a sentence for an error of a submission.
+    """
     usual = scheduler.usual_array
     guess = f"An array was taken to have {usual} elements at most, as usual"
     if scheduler.site_limit is None:
-        return ArrayLimit(usual, guess)
+        return usual, guess
     command, pattern = scheduler.site_limit
     try:
         said = ask(list(command), seconds=_LIMIT_SECONDS)
     except SubmissionError as error:
-        return ArrayLimit(usual, f"{guess}, because {error.command!r} did not answer: {error.stderr}")
+        return usual, f"{guess}, because {error.command!r} did not answer: {error.stderr}"
     found = re.search(pattern, said.out, re.MULTILINE)
     if found is None or not int(found[1]):
-        return ArrayLimit(usual, f"{guess}: {said.command!r} names no limit")
-    return ArrayLimit(int(found[1]), f"{said.command!r} allows an array {found[1]} elements")
-
-
-def submitted_ids(scheduler: Scheduler, said: Said, count: int | None, otherwise: str) -> list[str]:
-    """Return the ids of a job or an array that was submitted."""
-    try:
-        return scheduler.ids_in(said.succeeded().out, count, otherwise)
-    except ValueError as error:
-        raise SubmissionError(said.command, said.status, f"{said.all.strip()}\n({error})") from error
+        return usual, f"{guess}: {said.command!r} names no limit"
+    return int(found[1]), f"{said.command!r} allows an array {found[1]} elements"
 
 
 @dataclass(frozen=True, slots=True)

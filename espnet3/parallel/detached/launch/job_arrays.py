@@ -54,7 +54,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     cwd = layout.template().surroundings.cwd
     logs = asked(row(plan.env), plan.options, "log_directory")
     output = Path(job_script.log_folder(Path(cwd, os.path.expanduser(str(logs))))) if logs else folder
-    limit = _given_limit(settings, scheduler) or queue.array_limit(
+    most, why = _given_limit(settings, scheduler) or queue.array_limit(
         scheduler, partial(asking.ask, folder=folder)
     )
     silent = () if job_script.PLAIN.fullmatch(str(output)) else scheduler.silent
@@ -64,7 +64,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     try:
         for factor, group in by_memory(shards, raised):
             job = make_job(plan, factor)
-            for part, at_once in job_arrays(group, plan.n_workers, limit.n):
+            for part, at_once in job_arrays(group, plan.n_workers, most):
                 tasks = folder / f"tasks.{number}.json"
                 specs = [str(layout.spec(shard)) for shard in part]
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
@@ -73,17 +73,16 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
                 for file, text in files.items():
                     write_whole(file, text.encode(), mode=0o700 if file.suffix == ".sh" else 0o600)
                 # output goes to files of the folder that it is submitted from
-                with queue.submitting(scheduler):
-                    said = asking.ask(command, folder, stdin, Path("/") if silent else output)
-                    count = None if facts.alone else facts.n
-                    ids = queue.submitted_ids(scheduler, said, count, job.job_id_regexp)
+                ask = partial(asking.ask, command, folder, stdin, Path("/") if silent else output)
+                count = None if facts.alone else facts.n
+                ids = queue.submit(scheduler, ask, count, job.job_id_regexp)
                 jobs = dict(zip(map(str, part), ids, strict=True))
                 check_ids(jobs)
                 taken.append(Submitted(plan.env, jobs, scheduler.names_in(head), str(output) if logs else ""))
                 write_json(folder / f"array.{number}.json", asdict(taken[-1]))
                 number += 1
     except SubmissionError as error:
-        error.hint = error.hint or f"{limit.source}. {_LIMITS}"
+        error.hint = error.hint or f"{why}. {_LIMITS}"
         if not taken:
             raise
         refused = error
@@ -102,11 +101,11 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
         )
 
 
-def _given_limit(settings: DetachedSettings, scheduler: Scheduler) -> queue.ArrayLimit | None:
+def _given_limit(settings: DetachedSettings, scheduler: Scheduler) -> tuple[int, str] | None:
     if settings.array_limit is None:
         return None
     given = f"detached.array_limit is {settings.array_limit}"
-    return queue.ArrayLimit(max(1, settings.array_limit - scheduler.first + 1), given)
+    return max(1, settings.array_limit - scheduler.first + 1), given
 
 
 def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) -> ScriptFacts:
@@ -129,8 +128,8 @@ def planned(config: ParallelConfig, n_shards: int, run: Path) -> tuple[int, str,
     """Return how many arrays a detached run in a folder would be, and the command and the script of the first one."""
     plan, job = _job_of(config, run.name)
     scheduler = scheduler_of(config.env)
-    limit = _given_limit(DetachedSettings.of(plan.settings), scheduler)
-    arrays = job_arrays(range(n_shards), plan.n_workers, scheduler.usual_array if limit is None else limit.n)
+    most, _ = _given_limit(DetachedSettings.of(plan.settings), scheduler) or (scheduler.usual_array, "")
+    arrays = job_arrays(range(n_shards), plan.n_workers, most)
     jobs = run / "detached" / FOLDER
     facts = _facts(plan, job, len(arrays[0][0]), arrays[0][1], os.getcwd(), jobs / "tasks.0.json")
     command, stdin, files, _ = _submission(jobs / "job.0.sh", job, facts)

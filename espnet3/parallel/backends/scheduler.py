@@ -29,43 +29,38 @@ _AT_ONCE = 200  # ids in one command: the length of a command line has a limit
 # --- states of a job ---------------------------------------------------------------------------------
 
 
-class QueueState(Enum):
-    """Where a job of workers is; the value completes the sentence "job 7 ..."."""
+class Meaning(Enum):
+    """The meaning of a scheduler's word for a state: the end of the sentence "job 7 ...", and a shard's `JobState`."""
 
-    WAITING = "waits in the queue"
-    RUNNING = "runs"
-    HELD = "is held and will not start by itself"
-    FAILED = "has failed"
-    EVICTED = "was ended by the scheduler (walltime, preemption, a lost node, or cancelled)"
-    ENDED = "has ended"
+    WAITING = "waits in the queue", "pending"
+    RUNNING = "runs", "running"
+    HELD = "is held and will not start by itself", "pending"
+    FAILED = "has failed", "lost"
+    EVICTED = "was ended by the scheduler (walltime, preemption, a lost node, or cancelled)", "lost"
+    ENDED = "has ended", "lost"
+    # for a driver, the one above with the same sentence
+    STUCK = HELD[0], "lost"  # it could not be started, and stays in the queue
+    LEAVING = EVICTED[0], "running"  # removed, and listed until its process is gone
+    OUT_OF_MEMORY = FAILED[0], "out_of_memory"
+    TIMEOUT = EVICTED[0], "timeout"
+    PREEMPTED = EVICTED[0], "preempted"
+    NODE_FAIL = EVICTED[0], "node_fail"
+    CANCELLED = EVICTED[0], "cancelled"
+
+    def __init__(self, sentence: str, shard: str) -> None:
+        self.sentence = sentence
+        self.shard = shard  # for a job that runs a shard of a detached run: the value of its `JobState`
+        self.is_alive = shard in ("pending", "running")  # a job in this state may still write
+
+    @property
+    def job(self) -> Meaning:
+        """Return the meaning for a job that holds workers of a driver."""
+        return next(each for each in Meaning if each.sentence == self.sentence)
 
     @property
     def is_over(self) -> bool:
-        """Return whether nothing of the job runs or will run."""
-        return self in (QueueState.FAILED, QueueState.EVICTED, QueueState.ENDED)
-
-
-class Meaning(Enum):
-    """The meaning of a scheduler's word for a state."""
-
-    WAITING = QueueState.WAITING, "pending"
-    RUNNING = QueueState.RUNNING, "running"
-    HELD = QueueState.HELD, "pending"
-    STUCK = QueueState.HELD, "lost"  # it could not be started, and stays in the queue
-    LEAVING = QueueState.EVICTED, "running"  # removed, and listed until its process is gone
-    FAILED = QueueState.FAILED, "lost"
-    OUT_OF_MEMORY = QueueState.FAILED, "out_of_memory"
-    ENDED = QueueState.ENDED, "lost"
-    EVICTED = QueueState.EVICTED, "lost"
-    TIMEOUT = QueueState.EVICTED, "timeout"
-    PREEMPTED = QueueState.EVICTED, "preempted"
-    NODE_FAIL = QueueState.EVICTED, "node_fail"
-    CANCELLED = QueueState.EVICTED, "cancelled"
-
-    def __init__(self, job: QueueState, shard: str) -> None:
-        self.job = job  # for a job that holds workers of a driver
-        self.shard = shard  # for a job that runs a shard of a detached run: the value of its `JobState`
-        self.is_alive = shard in ("pending", "running")  # a job in this state may still write
+        """Return whether no worker of the job runs or will run."""
+        return self.job in (Meaning.FAILED, Meaning.EVICTED, Meaning.ENDED)
 
 
 Words = Mapping[str, Meaning]
@@ -93,11 +88,6 @@ class JobView:
     node: str = ""  # where it runs or ran, where the scheduler names a node
 
     @property
-    def state(self) -> QueueState:
-        """The meaning of the state for a job that holds workers."""
-        return self.meaning.job
-
-    @property
     def note(self) -> str:
         """The scheduler's word and its reason, for a person."""
         word = f"held ({self.word})" if self.meaning is Meaning.HELD else self.word
@@ -107,7 +97,7 @@ class JobView:
         word = f" ({self.word})" if self.word else ""
         reason = f": {self.reason}" if self.reason else ""
         node = f" on {self.node}" if self.node else ""
-        return f"{self.state.value}{word}{node}{reason}"
+        return f"{self.meaning.sentence}{word}{node}{reason}"
 
 
 NEW = JobView(Meaning.WAITING)

@@ -25,7 +25,7 @@ from typing import Any
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from espnet3.parallel.backends.scheduler import NEW, NO_SUCH_JOB, JobView, QueueState, Scheduler
+from espnet3.parallel.backends.scheduler import NEW, NO_SUCH_JOB, JobView, Meaning, Scheduler
 from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.dask_compat.clusters import start_missing
 from espnet3.parallel.errors import SubmissionError
@@ -138,7 +138,7 @@ class JobKeeper:
     def _state_of(self, each: Watched) -> str:
         view, number = each.view, str(each.job.job_id)
         # some schedulers give the reason of a single job alone
-        if view.state in (QueueState.WAITING, QueueState.HELD) and not (view.reason or self._no_answer):
+        if view.meaning.job in (Meaning.WAITING, Meaning.HELD) and not (view.reason or self._no_answer):
             view = replace(view, reason=reasons(self._scheduler, _ask, [number])[number])
         return str(view)
 
@@ -211,7 +211,7 @@ class JobKeeper:
         self._count_workers()
         for name, each in list(self._jobs.items()):
             if not each.up and (
-                each.view.state.is_over or each.view.state is QueueState.HELD or self._is_away(each)
+                each.view.meaning.is_over or each.view.meaning.job is Meaning.HELD or self._is_away(each)
             ):
                 await self._bury(name, each)
         if self._due():
@@ -219,7 +219,7 @@ class JobKeeper:
 
     def _is_away(self, each: Watched) -> bool:
         # for minutes, where its node is lost
-        runs = each.view.state is QueueState.RUNNING
+        runs = each.view.meaning.job is Meaning.RUNNING
         return runs and each.seen and not each.up and time.monotonic() - each.left > _AWAY
 
     def _due(self) -> bool:
@@ -264,13 +264,13 @@ class JobKeeper:
         del self._jobs[name]
         self._cluster.worker_spec.pop(name, None)
         self._cluster.workers.pop(name, None)
-        if not each.view.state.is_over:  # else it could come back
+        if not each.view.meaning.is_over:  # else it could come back
             await each.job.close()
         each.job.status = Status.closed
         self._cluster.worker_spec.update(self._cluster.new_worker_spec())
         away = f", and its worker has been gone for {_AWAY:g} s" if self._is_away(each) else ""
         text = f"job {each.job.job_id} {state}{away}"
-        if each.seen or each.view.state is QueueState.EVICTED:
+        if each.seen or each.view.meaning.job is Meaning.EVICTED:
             logger.warning("%s; another one takes its place", text)
             return
         self._at_start = True  # the driver waits for its first workers again

@@ -75,7 +75,7 @@ def test_a_list_is_read(name: str) -> None:
     views = SCHEDULERS[name].read("\n".join(line for line, _, _ in lines))
     told = []
     for job, view in views.items():
-        states = f"{view.state.name}/{JobState(view.meaning.shard).value}"
+        states = f"{view.meaning.job.name}/{JobState(view.meaning.shard).value}"
         told.append(" ".join(filter(None, (job, view.word, states, view.node, view.reason))))
     assert told == [said for _, _, said in lines if said]
 

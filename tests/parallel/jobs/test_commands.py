@@ -223,4 +223,4 @@ def test_what_waits_in_a_held_array_is_held() -> None:
     listing = commands.Listing(pbs.read(HELD), {}, "", failed=False)
     views = [listing.answer(pbs, element) for element in ("17[0]", "17[1]", "18[0]")]
     assert [view.note for view in views if view] == ["R", "held (H)", "Q"]
-    assert [view.state.name for view in views if view] == ["RUNNING", "HELD", "WAITING"]
+    assert [view.meaning.job.name for view in views if view] == ["RUNNING", "HELD", "WAITING"]

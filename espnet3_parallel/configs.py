@@ -72,7 +72,7 @@ def plan(conf: str, as_json: bool) -> None:
     """
     config = read_block(conf)
     row = BACKENDS[config.env]
-    shards = DetachedSettings.of(config.detached).shards or 4 * config.n_workers
+    shards = DetachedSettings(**config.detached).shards or 4 * config.n_workers
     facts: dict[str, Any] = {
         "env": config.env,
         "n_workers": config.n_workers,

@@ -310,8 +310,8 @@ class DetachedSettings:
     # number of shards; None: four for each worker, so that slow ones even out
     shards: int | None = _key(None, Whole(least=1, none="null"))
     # environment variables to record at submission and to set in the jobs
-    variables: tuple[str, ...] = _key(
-        (), Fits(lists(str), "a list of names of environment variables", none="null")
+    variables: Sequence[str] | None = _key(
+        None, Fits(lists(str), "a list of names of environment variables", none="null")
     )
     # copy the user's code at submission: later edits do not reach queued jobs
     snapshot: bool = _key(False, FLAG)
@@ -321,11 +321,6 @@ class DetachedSettings:
     retry_memory_factor: float | None = _key(None, Number(above=1, none="null", example="1.5"))
     # have the scheduler requeue a job that stops at its walltime or is preempted
     requeue: bool = _key(True, FLAG)
-
-    @classmethod
-    def of(cls, block: Mapping[str, Any]) -> DetachedSettings:
-        """Return the settings of a block without problems."""
-        return cls(**{**block, "variables": tuple(block.get("variables") or ())})
 
 
 def _detached_problems(block: Any) -> list[str]:

@@ -207,7 +207,7 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         options["log_directory"] = logs  # a job makes its folder when it is built
         block_options.prepare(row, options)
         job, jobs, make = _one_of(row, config, job_class, options)
-        factor = DetachedSettings.of(config.detached).retry_memory_factor
+        factor = DetachedSettings(**config.detached).retry_memory_factor
         said = [
             *script.defaults(row, config.options, make),
             *script.memory_stays(row, config.options, make, factor),

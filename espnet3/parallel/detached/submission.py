@@ -98,7 +98,7 @@ def _write_and_submit(
     run: Run, identity: Identity, config: ParallelConfig, spec: JobSpec, specs: Path
 ) -> tuple[Layout, Plan, list[int]]:
     folder, items, runner = Path(spec.run), run.items, run.runner
-    settings = DetachedSettings.of(config.detached)
+    settings = DetachedSettings(**config.detached)
     with open_run(folder, identity, items, runner.resume) as opened:
         layout = Layout(folder)
         if run.writes:
@@ -166,7 +166,7 @@ def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int]) -> Plan | None:
 
 
 def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig) -> JobSpec:
-    settings, runner = DetachedSettings.of(config.detached), run.runner
+    settings, runner = DetachedSettings(**config.detached), run.runner
     timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
     asks = [each if isinstance(each, (list, tuple)) else [each] for each in config.options.values()]
     return JobSpec(
@@ -180,7 +180,7 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         provider=refer(type(runner.provider), "provider"),
         arguments=provider_arguments(runner.provider),
         policy=run.policy,
-        surroundings=record(settings.variables, config.env, config.options),
+        surroundings=record(settings.variables or (), config.env, config.options),
         max_failures=runner.max_failures,
         total=identity.indices["count"],
         setup_timeout=timeout,

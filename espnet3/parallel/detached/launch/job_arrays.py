@@ -45,7 +45,7 @@ _STARTS = 20  # starts of one element: one that always dies at its start must en
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
     """Submit shards as job arrays, and note each element's id."""
     scheduler = scheduler_of(plan.env)
-    settings = DetachedSettings.of(plan.settings)
+    settings = DetachedSettings(**plan.settings)
     folder = layout.folder / FOLDER
     make_folder(folder)
     if not asking.submitted(layout, plan.env):
@@ -120,7 +120,7 @@ def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) ->
         python=tuple(interpreter(plan.env, plan.options, cwd)),
         import_path=job_script.import_path(),
         tasks=str(tasks),
-        requeue=DetachedSettings.of(plan.settings).requeue,
+        requeue=DetachedSettings(**plan.settings).requeue,
     )
 
 
@@ -128,7 +128,7 @@ def planned(config: ParallelConfig, n_shards: int, run: Path) -> tuple[int, str,
     """Return how many arrays a detached run in a folder would be, and the command and the script of the first one."""
     plan, job = _job_of(config, run.name)
     scheduler = scheduler_of(config.env)
-    most, _ = _given_limit(DetachedSettings.of(plan.settings), scheduler) or (scheduler.usual_array, "")
+    most, _ = _given_limit(DetachedSettings(**plan.settings), scheduler) or (scheduler.usual_array, "")
     arrays = job_arrays(range(n_shards), plan.n_workers, most)
     jobs = run / "detached" / FOLDER
     facts = _facts(plan, job, len(arrays[0][0]), arrays[0][1], os.getcwd(), jobs / "tasks.0.json")
@@ -287,7 +287,7 @@ def check(config: ParallelConfig) -> None:
     def make(**changed: Any) -> Any:
         return make_job(replace(plan, options={**given, **changed}))
 
-    factor = DetachedSettings.of(config.detached).retry_memory_factor
+    factor = DetachedSettings(**config.detached).retry_memory_factor
     for said in job_script.memory_stays(backend, given, make, factor):
         warnings.warn(said, stacklevel=_CALLER)
 

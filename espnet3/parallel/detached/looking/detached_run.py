@@ -249,7 +249,7 @@ class DetachedRun(Sequence[JobRecord]):
             changed = changed_sources(plan)
             if changed and resumed(True) != "force":
                 raise ChangedRunError(str(layout.run), [f"code: {line}" for line in changed])
-            factor = DetachedSettings.of(plan.settings).retry_memory_factor
+            factor = DetachedSettings(**plan.settings).retry_memory_factor
             killed = before.ended_early().get(JobState.OUT_OF_MEMORY.value, [])
             had = layout.jobs().get("raised", {})
             raised = {str(one): had.get(str(one), 1.0) * factor for one in killed} if factor else {}

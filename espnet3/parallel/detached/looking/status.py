@@ -110,7 +110,7 @@ def may_be_queued(state: JobState) -> bool:
 
 def changed_sources(plan: Plan) -> list[str]:
     """Return the changes in the files of the run's code, for jobs that read them."""
-    snapshot = DetachedSettings.of(plan.settings).snapshot  # the copy does not change
+    snapshot = DetachedSettings(**plan.settings).snapshot  # the copy does not change
     return [] if snapshot else changed_files(plan.code)
 
 

@@ -19,7 +19,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -116,9 +116,6 @@ class InFlight(Done, total=False):
     since: float | None
     stopping: bool  # the worker was told to stop: its death blames no item
     end: ProcessEnd
-
-
-Note = Callable[[dict[str, str]], None]  # notes the jobs of a submission, by shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +296,11 @@ class Layout:
         """Return the last job of each submitted shard, by the shard's number."""
         jobs = self.jobs()
         return {**jobs.get("earlier", {}), **jobs.get("jobs", {})}
+
+    def note_jobs(self, jobs: dict[str, str], raised: dict[str, float]) -> None:
+        """Note the jobs of a submission, by shard, and the factors for their memory."""
+        earlier = {**self.job_ids(), **jobs}
+        write_json(self.folder / JOBS, {"raised": raised, "jobs": jobs, "earlier": earlier})
 
     def order_stop(self, why: dict[str, Any]) -> None:
         """Tell all jobs to end; the first reason stays."""

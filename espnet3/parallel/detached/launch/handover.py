@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import Kind, row
-from espnet3.parallel.backends.scheduler import submitter
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import items_to_json
 from espnet3.parallel.detached.launch import asking, job_arrays, kube_jobs, supervisors
-from espnet3.parallel.detached.layout import DONE, ENDED, JOBS, Layout, Note, Plan, stretches
+from espnet3.parallel.detached.layout import DONE, ENDED, JOBS, Layout, Plan, stretches
 from espnet3.parallel.detached.states import LossFile, Queue, count_failures, excuse_dead
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly
 from espnet3.parallel.ledger.folder import set_aside
@@ -31,7 +28,7 @@ class Launcher:
     # raises where a configuration cannot run detached jobs
     check: Callable[[ParallelConfig], None]
     # queues shards, of which some ask for more memory, and notes the ids of their jobs
-    start: Callable[[Layout, Plan, list[int], dict[str, float], Note], None]
+    start: Callable[[Layout, Plan, list[int], dict[str, float]], None]
     # the states of jobs, by shard; one that is left out is not known. Raises OSError without an answer
     query: Callable[[Layout, dict[str, str]], Queue]
     # files with what jobs printed beside their logs, by shard: before their worker began, say
@@ -141,13 +138,5 @@ def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, f
     """Give shards to the backend and note their jobs."""
     if not shards:
         return
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    by = f"{submitter()}@{socket.gethostname()}"
-    earlier = layout.job_ids()
     memory = {**layout.jobs().get("raised", {}), **(raised or {})}
-
-    def note(jobs: dict[str, str]) -> None:
-        facts = {"submitted": now, "by": by, "raised": memory}
-        write_json(layout.folder / JOBS, {**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
-
-    launcher(plan.env).start(layout, plan, shards, memory, note)
+    launcher(plan.env).start(layout, plan, shards, memory)

@@ -22,7 +22,7 @@ from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import FOLDER, Submitted
-from espnet3.parallel.detached.layout import DONE, Layout, Note, Plan, by_memory
+from espnet3.parallel.detached.layout import DONE, Layout, Plan, by_memory
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.jobs import commands as queue
 from espnet3.parallel.jobs import script as job_script
@@ -42,7 +42,7 @@ _CALLER = 6  # frames from a warning to the runner's call: check, submit_detache
 _STARTS = 20  # starts of one element: one that always dies at its start must end some time
 
 
-def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
+def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float]) -> None:
     """Submit shards as job arrays, and note each element's id."""
     scheduler = scheduler_of(plan.env)
     settings = DetachedSettings(**plan.settings)
@@ -91,7 +91,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
             _say_left(_cancel(taken, folder))
         raise
     queued = {shard: element for array in taken for shard, element in array.jobs.items()}
-    note(queued)
+    layout.note_jobs(queued, raised)
     if refused is not None:
         print(
             f"{len(queued)} of {len(shards)} shards were submitted, and the run goes on with them; when they have "

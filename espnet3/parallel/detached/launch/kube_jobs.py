@@ -21,7 +21,7 @@ from espnet3.parallel.backends.backend import require_package
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch.asking import noted
-from espnet3.parallel.detached.layout import DONE, Layout, Note, Plan, by_memory
+from espnet3.parallel.detached.layout import DONE, Layout, Plan, by_memory
 from espnet3.parallel.detached.states import JobState, Queue
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.kube import manifests as kube
@@ -79,7 +79,7 @@ def _check_mounts(options: Mapping[str, Any], what: str, path: str) -> None:
         )
 
 
-def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
+def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float]) -> None:
     """Create the Jobs of shards, and note them."""
     _check_mounts(plan.options, "the run folder", str(layout.run))
     make_folder(layout.folder / FOLDER)
@@ -91,7 +91,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
         for factor, group in by_memory(shards, raised):
             for at in range(0, len(group), most):
                 jobs.update(_create(server, layout, plan, group[at : at + most], factor))
-    note(jobs)
+    layout.note_jobs(jobs, raised)
 
 
 def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], factor: float) -> dict[str, str]:

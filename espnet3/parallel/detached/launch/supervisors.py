@@ -36,7 +36,7 @@ from espnet3.parallel.backends.machine import (
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, log_to, say
 from espnet3.parallel.detached.job_spec import interpreter, job_environment
-from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Note, Plan, Tasks, tail
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, Tasks, tail
 from espnet3.parallel.detached.states import (
     GRACE,
     JobState,
@@ -74,12 +74,12 @@ def check(config: ParallelConfig) -> None:
         require_package(row(config.env))
 
 
-def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
+def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float]) -> None:
     """Start a supervisor that runs these shards, or one on each host; return when it holds its lease."""
     if row(plan.env).kind is Kind.SSH:
-        _start_on_hosts(layout, plan, shards, note)
+        _start_on_hosts(layout, plan, shards, raised)
         return
-    note({str(shard): f"local.{shard}" for shard in shards})
+    layout.note_jobs({str(shard): f"local.{shard}" for shard in shards}, raised)
     make_folder(layout.supervisor)
     with open(open_to_write(layout.supervisor / LOG), "ab") as log:
         # until a daemon, no child of this process, has closed its standard output
@@ -110,13 +110,13 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     return {int(shard): (JobState.PENDING if supervised else JobState.LOST, "") for shard in jobs}
 
 
-def _start_on_hosts(layout: Layout, plan: Plan, shards: list[int], note: Note) -> None:
+def _start_on_hosts(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float]) -> None:
     import asyncio  # a supervisor, which this module is too, needs none of it
 
     require_package(row(plan.env))
     used = worker_hosts(ssh_hosts(plan.options))[: plan.n_workers]
     each, more = divmod(plan.n_workers, len(used))
-    note({str(shard): f"ssh.{shard}" for shard in shards})
+    layout.note_jobs({str(shard): f"ssh.{shard}" for shard in shards}, raised)
     lines = [
         _line(layout, host, ("--slots", str(each + (number < more)), "--part", f"{number}/{len(used)}"))
         for number, host in enumerate(used)

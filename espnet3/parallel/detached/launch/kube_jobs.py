@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,7 +40,6 @@ class Created:
     """One submission, noted before its Jobs are created."""
 
     namespace: str
-    shards: dict[str, list[str]]  # for each shard its Job, and its index in it where that is an Indexed Job
 
 
 def _label(layout: Layout) -> str:
@@ -87,10 +85,9 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     printed(layout, range(plan.n_shards))  # while their pods are there
     with Server(plan.options.get("namespace")) as server:
         _delete(server, layout)
-        most = kube.MOST if server.version >= kube.INDEXED else len(shards)
         for factor, group in by_memory(shards, raised):
-            for at in range(0, len(group), most):
-                jobs.update(_create(server, layout, plan, group[at : at + most], factor))
+            for at in range(0, len(group), kube.MOST):
+                jobs.update(_create(server, layout, plan, group[at : at + kube.MOST], factor))
     layout.note_jobs(jobs, raised)
 
 
@@ -101,7 +98,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
     write_json(tasks, {"first": 0, "specs": [str(layout.spec(shard)) for shard in shards]})
     facts = kube.JobFacts(
         run=_label(layout),
-        name=f"{kube.new_name()}-{uuid.uuid4().hex[:4]}",
+        name=kube.new_name(),
         tasks=str(tasks),
         python=interpreter(plan.env, plan.options, "")[0],
         folder=str(folder),
@@ -110,11 +107,11 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
         memory_factor=factor,
     )
     made = kube.manifests(facts, shards, plan.options, server.version)
-    names = [one["metadata"]["name"] for one in made]
-    indexed = server.version >= kube.INDEXED
-    places = {str(shard): [names[0], str(at)] if indexed else [names[at]] for at, shard in enumerate(shards)}
+    ids = [one["metadata"]["name"] for one in made]
+    if server.version >= kube.INDEXED:
+        ids = [f"{ids[0]}/{at}" for at in range(len(shards))]
     write_json(folder / f"jobs.{number}.json", {"apiVersion": "v1", "kind": "List", "items": made})
-    write_json(folder / f"created.{number}.json", asdict(Created(server.namespace, places)))
+    write_json(folder / f"created.{number}.json", asdict(Created(server.namespace)))
     try:
         for one in made:
             server.post(server.path("batch/v1", "jobs"), one)
@@ -124,7 +121,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
         if isinstance(error, RefusedError):
             raise ConfigError(f"{server.place} refused a Job of {layout.run}: {error}") from error
         raise
-    return {shard: "/".join(place) for shard, place in places.items()}
+    return dict(zip(map(str, shards), ids, strict=True))
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> Queue:

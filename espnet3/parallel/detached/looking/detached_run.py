@@ -9,7 +9,6 @@ import socket
 import sys
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -351,13 +350,12 @@ def _noted(status: RunStatus, note: str) -> RunStatus:
 
 
 def _waiting(status: RunStatus) -> str:
-    shards = [s for s in status.shards if s.state is not JobState.DONE]
-    if not shards:
+    if status.done:
         return "`espnet3-parallel retry` computes them"
-    words = Counter(s.state.value.replace("_", " ") for s in shards)
-    counts = ", ".join(f"{n} {word}" for word, n in words.items())
+    left = [(n, state.value) for state, n in status.counts.items() if state is not JobState.DONE]
+    counts = ", ".join(f"{n} {word.replace('_', ' ')}" for n, word in left)
     verb = "wait` waits for them" if status.alive else "retry` goes on with them"
-    first = next((f" (shard {s.shard}: {s.note})" for s in shards if s.note), "")
+    first = next((f" (shard {s.shard}: {s.note})" for s in status.shards if s.note), "")
     return f"Of {len(status.shards)} shards {counts}{first}: `espnet3-parallel {verb}"
 
 

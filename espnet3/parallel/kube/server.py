@@ -28,7 +28,6 @@ _SECONDS = 30.0  # a server that has not answered a request by then does not ans
 _NOT_FOUND = 404
 _EVENTS = 5  # of one pod, the last ones
 _LINES = 15  # at the end of a log
-_OF_OLD_POD = ("Succeeded", "Failed")
 
 
 class RefusedError(ParallelError):
@@ -203,15 +202,6 @@ def current_context() -> str:
     return ""
 
 
-def waits_for(pod: Mapping[str, Any]) -> str:
-    """Return why a pod or its container does not run: the scheduler's reason, or the node's; "": nothing is said."""
-    status = pod.get("status", {})
-    waits = [each.get("state", {}).get("waiting") for each in status.get("containerStatuses", [])]
-    placed = (each for each in status.get("conditions", []) if each.get("type") == "PodScheduled")
-    waits += [each for each in placed if each.get("status") == "False"]
-    return joined(next(filter(None, waits), status))
-
-
 def how_it_ended(pod: Mapping[str, Any]) -> tuple[int | None, str]:
     """Return the exit status of a pod's container, and what Kubernetes calls its end; None: it has none."""
     status = pod.get("status", {})
@@ -232,15 +222,19 @@ def is_disrupted(pod: Mapping[str, Any]) -> bool:
 def is_going(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod has been told to end, or has ended."""
     phase = pod.get("status", {}).get("phase")
-    return "deletionTimestamp" in pod.get("metadata", {}) or phase in _OF_OLD_POD
+    return "deletionTimestamp" in pod.get("metadata", {}) or phase in ("Succeeded", "Failed")
 
 
 def sentence(pod: Mapping[str, Any]) -> str:
-    """Return the state of a pod in a few words."""
-    phase = str(pod.get("status", {}).get("phase", "Unknown"))
+    """Return the state of a pod in a few words, and why it does not run: the scheduler's reason, or the node's."""
+    status = pod.get("status", {})
+    phase = str(status.get("phase", "Unknown"))
+    waits = [each.get("state", {}).get("waiting") for each in status.get("containerStatuses", [])]
+    placed = (each for each in status.get("conditions", []) if each.get("type") == "PodScheduled")
+    waits += [each for each in placed if each.get("status") == "False"]
     code, word = how_it_ended(pod)
     ended = f"its container ended with status {code} ({word})" if code is not None else ""
-    why = "; ".join(part for part in (waits_for(pod), ended) if part)
+    why = "; ".join(part for part in (joined(next(filter(None, waits), status)), ended) if part)
     return f"{phase}: {why}" if why else phase
 
 

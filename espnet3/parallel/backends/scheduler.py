@@ -306,14 +306,6 @@ class Scheduler:
         found = re.findall(rf"(?m:^|\s)[\"']?{self.naming}", lines) if self.naming else []
         return [name.strip("\"'").split("[")[0] for name in found]
 
-    def ask_names(self, jobs: Sequence[str]) -> list[list[str]]:
-        """Return the commands that ask for names of jobs, elements or arrays; empty: the scheduler has none."""
-        if self.named is None:
-            return []
-        whole = {number_of(job): job for job in jobs}
-        asked = self.named.commands({job: (number, "") for number, job in whole.items()})
-        return [of_user(command) for command, _ in asked]
-
     def foreign(self, said: str, jobs: Mapping[str, Sequence[str]]) -> dict[str, str]:
         """Return the name of each of these jobs that the queue calls otherwise than it was submitted."""
         assert self.named is not None

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from espnet3.parallel.backends.scheduler import JobAnswer, JobView, Meaning, Scheduler, of_user
+from espnet3.parallel.backends.scheduler import JobAnswer, JobView, Meaning, Scheduler, number_of, of_user
 from espnet3.parallel.errors import ConfigError, SubmissionError
 
 logger = logging.getLogger(__name__)
@@ -312,12 +312,16 @@ def cancel(scheduler: Scheduler, ask: Ask, command: Sequence[str], jobs: Named) 
 
 
 def _foreign(scheduler: Scheduler, ask: Ask, jobs: Named) -> dict[str, str]:
+    if scheduler.named is None:
+        return {}
+    whole = {number_of(job): job for job in jobs if jobs[job]}
     said: list[str] = []
     try:
-        said.extend(ask(question).out for question in scheduler.ask_names([job for job in jobs if jobs[job]]))
+        for command, _ in scheduler.named.commands({job: (number, "") for number, job in whole.items()}):
+            said.append(ask(of_user(command)).out)
     except SubmissionError as error:
         logger.debug("%s", error)
-    return scheduler.foreign("\n".join(said), jobs) if said else {}
+    return scheduler.foreign("\n".join(said), jobs)
 
 
 def _refused(ask: Ask, command: Sequence[str], jobs: list[str]) -> dict[str, str]:

@@ -314,15 +314,6 @@ class Scheduler:
         called = {job: told.get(number_of(job), "") for job, own in jobs.items() if own}
         return {job: name for job, name in called.items() if name and not _is_of(name, jobs[job])}
 
-    def sent_elsewhere(self, command: str, script: str) -> str:
-        """Return the option, directive or variable that sends a job to another cluster or server; empty: none."""
-        if not self.elsewhere:
-            return ""
-        lines = [line.removeprefix(self.mark) for line in script.splitlines() if line.startswith(self.mark)]
-        lines += [f"{name}={value}" for name, value in os.environ.items() if f"{name}=" in self.elsewhere]
-        found = (re.search(rf"(?:^|\s)[\"']?(?:{self.elsewhere}).*", line) for line in [command, *lines])
-        return next((each[0].strip() for each in found if each is not None), "")
-
     @property
     def usual_array(self) -> int:
         """The number of elements that an array may have where the site does not set another."""

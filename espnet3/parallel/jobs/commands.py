@@ -121,12 +121,16 @@ def run(
 
 def refuse_elsewhere(env: str, scheduler: Scheduler, command: str, script: str) -> None:
     """Refuse jobs that would go to another cluster or server than the one that every other command asks."""
-    if sent := scheduler.sent_elsewhere(command, script):
-        raise ConfigError(
-            f"options of {env}: {sent} sends jobs to another cluster, where they could be neither followed nor "
-            f"cancelled: leave it out. What works is to set {scheduler.place[0]} to that one cluster in the "
-            f"environment, which every command of {env} heeds"
-        )
+    mark, pattern = scheduler.mark, scheduler.elsewhere
+    lines = [line.removeprefix(mark) for line in script.splitlines() if line.startswith(mark)]
+    lines += [f"{name}={value}" for name, value in os.environ.items() if f"{name}=" in pattern]
+    for line in (command, *lines) if pattern else ():
+        if sent := re.search(rf"(?:^|\s)[\"']?(?:{pattern}).*", line):
+            raise ConfigError(
+                f"options of {env}: {sent[0].strip()} sends jobs to another cluster, where they could be neither "
+                f"followed nor cancelled: leave it out. What works is to set {scheduler.place[0]} to that one cluster "
+                f"in the environment, which every command of {env} heeds"
+            )
 
 
 def submit(scheduler: Scheduler, ask: Callable[[], Said], count: int | None, otherwise: str) -> list[str]:

@@ -190,8 +190,7 @@ def current_context() -> str:
     """Return the name of the current context, as kubectl finds it: of the first file in KUBECONFIG that has one."""
     import yaml
 
-    named = os.environ.get("KUBECONFIG")
-    for name in named.split(os.pathsep) if named else ["~/.kube/config"]:
+    for name in (os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep):
         try:
             with open(os.path.expanduser(name), encoding="utf-8") as file:
                 config = yaml.safe_load(file)

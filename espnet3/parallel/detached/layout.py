@@ -20,6 +20,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -29,6 +30,7 @@ from espnet3.parallel.detached.job_spec import JobSpec, items_from_json, items_t
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import (
+    lines_of,
     make_folder,
     open_plain,
     read_json,
@@ -36,7 +38,7 @@ from espnet3.parallel.ledger.files import (
     write_json,
     write_whole,
 )
-from espnet3.parallel.ledger.lines import checked
+from espnet3.parallel.ledger.lines import DAMAGED, checked
 from espnet3.parallel.ledger.split import SESSION, SPLIT
 from espnet3.parallel.records import ProcessEnd
 
@@ -158,15 +160,9 @@ def tail(file: Path) -> str:
 
 def positions(file: Path) -> Iterator[int]:
     """Yield the positions of a file's whole lines; the merge reports the others."""
-    try:
-        stream = open_plain(file, 1 << 20)
-    except FileNotFoundError:
-        return
-    with stream:
-        for line in stream:
-            position = checked(line)[0]
-            if position >= 0:
-                yield position
+    with suppress(FileNotFoundError):
+        found = (checked(line)[0] for *_, line in lines_of(file))
+        yield from (position for position in found if position != DAMAGED)
 
 
 def stretches(part: bytes | bytearray, begin: int, wanted: Collection[int]) -> list[list[int]]:

@@ -219,6 +219,15 @@ def read_json(path: str | os.PathLike[str], like: type | None = None, *, own: bo
     return value
 
 
+def lines_of(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the number, the offset and the bytes of each line of a file, a torn one at its end too."""
+    at = 0
+    with open_plain(path, 1 << 20) as file:
+        for number, line in enumerate(file, 1):
+            yield number, at, line
+            at += len(line)
+
+
 def open_to_write(path: str | os.PathLike[str], flags: int = os.O_APPEND) -> int:
     """Return a descriptor of a regular file to write to, made if missing; a link in its place is not followed."""
     flags |= os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, overload
 
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
-from espnet3.parallel.ledger.files import Draft, open_plain, read_record, write_json, writing
+from espnet3.parallel.ledger.files import Draft, lines_of, open_plain, read_record, write_json, writing
 from espnet3.parallel.ledger.lines import checked, failure_of, from_json, index_json, record_of, split_line
 from espnet3.parallel.ledger.split import ERRORS, LEFT, OK, RESULTS, SPLIT, Scan, scan_splits
 from espnet3.parallel.messages import html_table
@@ -297,7 +297,7 @@ class Results(Sequence[Any]):
     def failures(self) -> list[ItemFailure]:
         """The records of the failed items, in order."""
         path = self.path / ERRORS
-        return [failure_of(line, path, number) for number, _, line in _placed(path)]
+        return [failure_of(line, path, number) for number, _, line in lines_of(path)]
 
     @property
     def ok(self) -> list[Any]:
@@ -329,14 +329,14 @@ class Results(Sequence[Any]):
 
     def _offset(self, stretch: int) -> int:
         if self._offsets is None:
-            lines = _placed(self.path / RESULTS)
+            lines = lines_of(self.path / RESULTS)
             self._offsets = array("q", (at for number, at, _ in lines if number % _STRIDE == 1))
         return self._offsets[stretch]
 
     def _failed(self, position: int) -> ItemFailure:
         path = self.path / ERRORS
         if self._errors is None:
-            self._errors = {line[: line.find(b",")]: (at, number) for number, at, line in _placed(path)}
+            self._errors = {line[: line.find(b",")]: (at, number) for number, at, line in lines_of(path)}
         found = self._errors.get(b'{"n":%d' % position)
         if found is None:
             raise DamagedFolderError(f"{path} has no line for position {position}, which failed")
@@ -352,14 +352,6 @@ class Results(Sequence[Any]):
                 f"{self.path / RESULTS} is gone: run again with the same arguments to merge"
             ) from None
         return status.st_size, status.st_mtime_ns
-
-
-def _placed(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    at = 0
-    with open_plain(path, _WRITE) as file:
-        for number, line in enumerate(file, 1):
-            yield number, at, line
-            at += len(line)
 
 
 def table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:

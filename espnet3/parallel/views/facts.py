@@ -19,7 +19,7 @@ from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout, Plan
 from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, no_run, run_status
 from espnet3.parallel.detached.states import JobState, LossFile, holder_lives
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.ledger.files import NewLines, open_plain, read_or_none
+from espnet3.parallel.ledger.files import NewLines, lines_of, read_or_none
 from espnet3.parallel.ledger.folder import EVENTS, SHARDS, read_run
 from espnet3.parallel.ledger.lease import disk_now, lease_numbers
 from espnet3.parallel.ledger.lines import checked, failure_of
@@ -168,9 +168,8 @@ def folder_status(path: Path, outcomes: Outcomes | None = None) -> FolderStatus:
 def merged_failures(run: Path, failed: int) -> Failures:
     """Return the failed items of a merged run; beyond `MOST_FAILURES` of the `failed` they are only counted."""
     found = Failures()
-    with open_plain(run / ERRORS, 1 << 20) as file:
-        for number, line in enumerate(islice(file, MOST_FAILURES), 1):
-            found.add(number, failure_of(line, run / ERRORS, number))
+    for number, _, line in islice(lines_of(run / ERRORS), MOST_FAILURES):
+        found.add(number, failure_of(line, run / ERRORS, number))
     found.unread = max(0, failed - MOST_FAILURES)
     return found
 

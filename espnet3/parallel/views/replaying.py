@@ -30,7 +30,7 @@ from espnet3.parallel.env.store import Adding
 from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.functions.running import runner_of
-from espnet3.parallel.ledger.files import open_plain, read_json, refuse_others
+from espnet3.parallel.ledger.files import lines_of, read_json, refuse_others
 from espnet3.parallel.ledger.folder import INDICES, read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
 from espnet3.parallel.ledger.lines import DAMAGED, checked, decode, index_json, record_of
@@ -299,11 +299,10 @@ def _lines(run: Path, name: str) -> Iterator[tuple[int, _Line]]:
     whole = (run / name).exists()
     splits = () if whole else (split for kind in (SPLIT, SESSION) for split in split_folders(run, kind))
     for file in [run / name] if whole else [split / name for split in splits if (split / name).exists()]:
-        with open_plain(file) as stream:
-            for number, line in enumerate(stream, 1):
-                position = number if whole else checked(line)[0]
-                if position != DAMAGED:
-                    yield position, (line, file, number)
+        for number, _, line in lines_of(file):
+            position = number if whole else checked(line)[0]
+            if position != DAMAGED:
+                yield position, (line, file, number)
 
 
 def _record(line: _Line) -> dict[str, Any]:

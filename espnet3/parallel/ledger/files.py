@@ -271,15 +271,12 @@ def is_of(value: Any, kind: Any) -> bool:
         number = isinstance(value, int) or (origin is float and isinstance(value, float))
         return number and type(value) is not bool and abs(value) < _HUGE  # false for NaN
     if is_dataclass(origin) or is_typeddict(origin):
-        types = _types_of(origin)
-        if not isinstance(value, dict) or not all(
-            is_of(one, types.get(name, Any)) for name, one in value.items()
-        ):
-            return False
         try:
-            return bool(origin(**value)) or True
-        except TypeError:  # a field is missing, or is one of a newer version
+            origin(**value)
+        except TypeError:  # it is no object, or a field is missing, or is one of a newer version
             return False
+        types = _types_of(origin)
+        return all(is_of(one, types.get(name, Any)) for name, one in value.items())
     if not isinstance(value, origin):
         return False
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -176,9 +176,8 @@ def merged_failures(run: Path, failed: int) -> Failures:
 
 def slowest_of(failures: Failures, times: RunTimes) -> list[tuple[float, str]]:
     """Return the slowest items: timed ones, and failed ones, whose worker may have died with them."""
-    longest: dict[str, float] = {}
-    for seconds, name in [*((seconds, name) for seconds, _, name in times.slow), *failures.slowest]:
-        longest[name] = max(seconds, longest.get(name, 0.0))
+    both = sorted([*((seconds, name) for seconds, _, name in times.slow), *failures.slowest])
+    longest = {name: seconds for seconds, name in both}  # its longest time comes last, and stays
     return sorted(((seconds, name) for name, seconds in longest.items()), reverse=True)[:SLOWEST]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -138,7 +138,8 @@ class Watcher:
 
     def _jobs(self, status: RunStatus, times: RunTimes) -> list[Worker]:
         layout, found = Layout(self.run), []
-        peaks = _peaks((shard_of(one.worker), one.memory) for one in times.stints)
+        by_memory = sorted(times.stints, key=lambda one: one.memory)
+        peaks = {shard_of(one.worker): one.memory for one in by_memory}  # the largest comes last, and stays
         for shard in status.shards:
             folder = layout.shard(shard.shard)
             running = shard.state is JobState.RUNNING
@@ -185,24 +186,18 @@ def in_progress(folder: Path, items: Sequence[Any] | None) -> tuple[str, float]:
 def workers_of(times: RunTimes, since: float) -> list[Worker]:
     """Return the workers of a session that began at `since`, with how many items each has done by its last record."""
     done: dict[str, int] = {one.worker: 0 for one in times.arrivals if one.when >= since}
+    peaks: dict[str, int] = {}
     for stint in times.stints:
         if stint.begin >= since:
             done[stint.worker] = done.get(stint.worker, 0) + stint.items
+            peaks[stint.worker] = max(peaks.get(stint.worker, 0), stint.memory)
     lost = {worker: when for worker, when in times.losses if when >= since}
     came = {one.worker: one.when for one in times.arrivals}
-    peaks = _peaks((one.worker, one.memory) for one in times.stints if one.begin >= since)
     found = []
     for worker, items in sorted(done.items(), key=lambda one: (len(one[0]), one[0])):
         died = lost.get(worker, 0.0) > came.get(worker, 0.0)
         name = worker_name(worker)
         found.append(Worker(name, "died" if died else "running", "", 0, items, peak=peaks.get(worker, 0)))
-    return found
-
-
-def _peaks(said: Iterable[tuple[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name, memory in said:
-        found[name] = max(memory, found.get(name, 0))
     return found
 
 

@@ -390,10 +390,8 @@ def _strangers_aside(path: Path) -> Path | None:
 def _begin_anew(path: Path) -> Path | None:
     # one replaced run is kept: the last that was finished, else the last
     moved = set_aside(path)
-    try:
-        name = (moved and read_run(moved).get("aside")) or ""
-    except (FileNotFoundError, DamagedFolderError):
-        return moved
+    said = (moved and read_or_none(moved / RUN)) or {}
+    name = str(said.get("aside"))
     earlier = path / name
     if moved is None or not _OLD.fullmatch(name) or earlier.is_symlink() or not (earlier / RUN).exists():
         return moved

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout, Plan
-from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, no_run, run_status
+from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, run_status
 from espnet3.parallel.detached.states import JobState, LossFile, holder_lives
-from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import NewLines, lines_of, read_or_none
 from espnet3.parallel.ledger.folder import EVENTS, SHARDS, read_run
 from espnet3.parallel.ledger.lease import disk_now, lease_numbers
@@ -149,16 +149,12 @@ class Outcomes(Counted):
 
 def folder_status(path: Path, outcomes: Outcomes | None = None) -> FolderStatus:
     """Return how the run of a folder is; `outcomes` are those of an earlier look."""
-    try:
-        run = read_run(path)
-    except FileNotFoundError:
-        raise ConfigError(no_run(path)) from None
     driver = driver_of(path)
     if (path / RECEIPT).exists():
         receipt = read_receipt(path)
         failed = sum(receipt.failed.values())
         return FolderStatus(str(path), receipt.planned, receipt.ok, failed, bool(driver), True, driver)
-    seen = outcomes or Outcomes(path, run)
+    seen = outcomes or Outcomes(path, read_run(path))
     seen.look()
     counts = len(seen.state), seen.ok, seen.failed
     notes = tuple(f"{name} is of another index list and is not counted" for name in seen.foreign)
@@ -401,10 +397,7 @@ class RunFacts:
 
 def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     """Read a run's folder."""
-    try:
-        said = read_run(run)
-    except FileNotFoundError:
-        raise ConfigError(no_run(run)) from None
+    said = read_run(run)
     items = said.get("indices", {}).get("count", 0)
     sessions, drivers, shards = read_sessions(run), spans(run, "driver"), shard_spans(run)
     outcomes, times = Outcomes(run, said), TimesReader(run).look()

@@ -22,7 +22,6 @@ from typing import Any
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.detached.job_spec import SCRIPT, ClassRef, load, make_provider
 from espnet3.parallel.detached.layout import FOLDER, TEMPLATE, Layout
-from espnet3.parallel.detached.looking.status import no_run
 from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.seeding import seeded
 from espnet3.parallel.env.injection import bind
@@ -159,10 +158,7 @@ class Replay:
             refuse_others(run)
         self._bound: Callable[[Any], Any] | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        try:
-            said = read_run(run, own=not trust)
-        except FileNotFoundError:
-            raise ConfigError(no_run(run)) from None
+        said = read_run(run, own=not trust)
         notes: list[str] = []
         runner: Any
         cls: Any

@@ -155,7 +155,6 @@ class _Host:
         self._calls = _Calls(self)
         self._futures: dict[int, tuple[Future[Any], str]] = {}
         self._n = 0
-        self._last: tuple[Future[Any], str, Any, str] | None = None
         self._slots: Any = None
         self._open = ExitStack()
         self._client: Any = None
@@ -212,8 +211,6 @@ class _Host:
         for future, _ in left:
             if future.running() or future.set_running_or_notify_cancel():
                 future.set_exception(failed or RuntimeError("the workers of this call have ended"))
-        if self._last is not None:
-            _answer(*self._last)
         atexit.unregister(self.end_with_program)
 
     def _outcomes(self, before: _Host | None) -> Iterator[tuple[Chunk, Block]]:
@@ -234,17 +231,16 @@ class _Host:
         with self.lock:
             future, text = self._futures[place]
             self._drop(place)
-            if not self._futures and self._client is not None:
-                # the program may end with the last result: by then the cluster is closed
-                self.ended, self._last = True, (future, text, value, worker)
-                return
         _answer(future, text, value, worker)
 
     def end_with_program(self) -> None:
         if self._client is not None:
             from espnet3.parallel.clusters.client import abort
 
-            abort(self._client)
+            if self._futures:
+                abort(self._client)
+            else:  # the cluster is being closed
+                self._thread.join()
         elif self._slots is not None and not self.ended:
             self._slots.close(grace=0)
 

@@ -15,7 +15,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -29,7 +29,7 @@ from espnet3.parallel.backends.backend import asked
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters import options as block_options
 from espnet3.parallel.clusters.arrays import array_script
-from espnet3.parallel.clusters.keeper import JobKeeper, follow
+from espnet3.parallel.clusters.keeper import JobKeeper
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH_VARIABLE, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import (
@@ -42,7 +42,6 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import commands, script
 from espnet3.parallel.jobs.script import Make, quoted_word, scheduler_of
 from espnet3.parallel.local.pages import PrivatePages
-from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
 logger = logging.getLogger(__name__)
 
@@ -82,41 +81,17 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
     return WatchedJob
 
 
-class KeptCluster(WorkerCluster):
-    """A cluster of jobs as the driver sees it: its keeper answers."""
-
-    keeper: JobKeeper  # once it is started
-    bounds: Mapping[str, int] | None  # `adapt`
-    loop: Any
-
-    def given_up(self) -> str | None:
-        """Return why no worker will come, once that is known."""
-        return self.keeper.broken
-
-    def missing(self) -> str:
-        """Return the jobs whose workers have not come, with their states and what to look at."""
-        return self.keeper.missing()
-
-    def watch_demand(self, wanted: Callable[[], bool]) -> None:
-        """Replace jobs only while there is work for them; with `adapt`, have workers only then."""
-        self.keeper.wanted = wanted
-        if self.bounds is not None:
-            self.loop.add_callback(follow, self, wanted, **self.bounds)
-
-
 def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
     """Return the class of one cluster of jobs that are watched."""
     base: Any = load_cluster_class(row)
     job_class = watched_job(base.job_cls, scheduler_of(row.name))
 
-    class JobCluster(ClosesMore, LostWorkersStay, NewNames, base, PrivatePages, KeptCluster):  # type: ignore[misc]  # loaded here
+    class JobCluster(ClosesMore, LostWorkersStay, NewNames, base, PrivatePages):  # type: ignore[misc]  # loaded here
         job_cls = job_class
-        bounds = config.adapt
 
         def __init__(self, *, folder: str | None, **options: Any) -> None:
             self.folder = folder
-            patience = min(commands.SECONDS, config.start_timeout)
-            self.keeper = JobKeeper(self, scheduler_of(row.name), options["log_directory"], patience)
+            self.keeper = JobKeeper(self, scheduler_of(row.name), options["log_directory"], config)
             super().__init__(**options)
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:

@@ -27,11 +27,13 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from espnet3.parallel.backends.scheduler import NEW, NO_SUCH_JOB, JobView, Meaning, Scheduler
 from espnet3.parallel.clusters.arrays import Arrays
+from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat.clusters import start_missing
 from espnet3.parallel.errors import SubmissionError
+from espnet3.parallel.jobs import commands
 from espnet3.parallel.jobs.commands import AT_END, Outputs, answers, end_task, in_thread, reasons, run
 from espnet3.parallel.jobs.script import avoiding
-from espnet3.parallel.pilots.worker_cluster import listed, not_there
+from espnet3.parallel.pilots.worker_cluster import WorkerCluster, listed, not_there
 
 logger = logging.getLogger(__name__)
 
@@ -77,17 +79,18 @@ class _Arrivals(SchedulerPlugin):
         self._wake()
 
 
-class JobKeeper:
-    """The jobs of one cluster, which write to a folder of logs."""
+class JobKeeper(WorkerCluster):
+    """The jobs of one cluster, which write to a folder of logs; it answers the driver in the cluster's place."""
 
-    def __init__(self, cluster: Any, scheduler: Scheduler, logs: str, patience: float) -> None:
+    def __init__(self, cluster: Any, scheduler: Scheduler, logs: str, config: ParallelConfig) -> None:
         self.broken: str | None = None  # why no more jobs are submitted
         self.kept_logs = False  # logs are worth keeping when the cluster closes
         self.wanted: Callable[[], bool] = lambda: True  # is there work for a worker?
         self._cluster = cluster
         self._scheduler = scheduler
         self._logs = Path(logs)
-        self._arrays = Arrays(scheduler, patience)
+        self._bounds = config.adapt
+        self._arrays = Arrays(scheduler, min(commands.SECONDS, config.start_timeout))
         self._jobs: dict[str, Watched] = {}
         self._at_start = True
         self._early = 0
@@ -122,6 +125,18 @@ class JobKeeper:
             await asyncio.wait({self._submission})
         if self._task is not None:
             await end_task(self._task)
+
+    # --- asked by the driver ---
+
+    def watch_demand(self, wanted: Callable[[], bool]) -> None:
+        """Replace jobs only while there is work for them; with `adapt`, have workers only then."""
+        self.wanted = wanted
+        if self._bounds is not None:
+            self._cluster.loop.add_callback(follow, self._cluster, wanted, **self._bounds)
+
+    def given_up(self) -> str | None:
+        """Return why no worker will come, once that is known."""
+        return self.broken
 
     def missing(self) -> str:
         """Return the jobs whose workers have not come, with their states and what to look at."""

@@ -65,6 +65,6 @@ class WorkerCluster:
 
 
 def cluster_of(client: Any) -> WorkerCluster:
-    """Return the cluster of a Dask client, as the driver sees it."""
-    cluster = client.cluster
+    """Return the cluster of a Dask client, as the driver sees it, or the keeper of its jobs."""
+    cluster = getattr(client.cluster, "keeper", client.cluster)
     return cluster if isinstance(cluster, WorkerCluster) else WorkerCluster()

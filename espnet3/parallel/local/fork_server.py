@@ -212,18 +212,15 @@ _BEGUN = _Begun()
 _FIRST = threading.Lock()  # held for good once a run has had its head start
 
 
-@contextlib.contextmanager
-def head_start(config: ParallelConfig) -> Iterator[None]:
+def head_start(config: ParallelConfig) -> contextlib.AbstractContextManager[None]:
     """Start the server of the run that a block of code is about to begin, if it is the program's first.
 
     The server loads modules for a tenth of a second, and so does the driver: this way both do it at once. A server
     that the run did not take (nothing was left to do, or something was wrong) is ended.
     """
     if alone(config) or inside_item() or not without_dask(config) or not _FIRST.acquire(blocking=False):
-        yield
-        return
-    with begun_with(ForkServer(dask=False)):
-        yield
+        return contextlib.nullcontext()
+    return begun_with(ForkServer(dask=False))
 
 
 @contextlib.contextmanager

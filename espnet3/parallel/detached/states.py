@@ -305,7 +305,7 @@ def shard_status(
         return ShardStatus(number, JobState.DONE, items, done.get("ok", 0), done.get("failed", 0), job_id)
     if holder_lives(folder, now_ns):
         return status(JobState.RUNNING)
-    ended = _end(folder)
+    ended = said_its_end(folder, early=True)
     found = (queue or {}).get(number, (JobState.UNKNOWN, ""))
     known = found[0] not in (JobState.LOST, JobState.UNKNOWN)
     if ended is not None and ended.get("early") and known:
@@ -319,15 +319,11 @@ def shard_status(
     return status(state, "; ".join(part for part in (note, f"it was in {hook}" if hook else "") if part))
 
 
-def _end(folder: Path) -> dict[str, Any] | None:
-    ended = read_or_none(folder / ENDED, Ended)
-    return ended if ended is not None and ended.get("state") in {state.value for state in JobState} else None
-
-
-def said_its_end(folder: Path) -> dict[str, Any] | None:
-    """Return the end that a shard's job has written; an early end does not count, as another one may follow."""
-    ended = _end(folder)
-    return None if ended is None or ended.get("early") else ended
+def said_its_end(folder: Path, early: bool = False) -> dict[str, Any] | None:
+    """Return the end that a shard's job has written; another one may follow an early end, which counts with `early`."""
+    ended = read_or_none(folder / ENDED, Ended) or {}
+    known = ended.get("state") in {state.value for state in JobState}
+    return ended if known and (early or not ended.get("early")) else None
 
 
 def progress(folder: Path) -> tuple[int, int]:

@@ -205,8 +205,9 @@ def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> tuple[l
 def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> tuple[Any, RunSummary]:
     from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
     from espnet3.parallel.ledger.merge import Results
+    from espnet3.parallel.ledger.split import FAILED
     from espnet3.parallel.provenance.reach import LoadedCode
-    from espnet3.parallel.runner.shards import failed_elsewhere, run_shards, shards_of
+    from espnet3.parallel.runner.shards import run_shards, shards_of
 
     retry = run.retry_failed
     identity = run.identity()
@@ -214,7 +215,9 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
         shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path) if run.writes else []
         again = [shard for shard in shards if not folder.has_shard(shard.marked, retry)]
         if run.writes:
-            left, failed = sum(len(shard.items) for shard in again), failed_elsewhere(folder, again)
+            parts = [shard.marked[1] for shard in again]
+            left = sum(map(len, parts))
+            failed = folder.failed - sum(folder.state.count(FAILED, part.start, part.stop) for part in parts)
         else:
             left, failed = len(folder.left(retry)), 0 if retry else folder.failed
         report.resume(len(run.items) - left, failed, folder.resuming(left))

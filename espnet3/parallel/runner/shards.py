@@ -28,7 +28,6 @@ from espnet3.parallel.engine.seeding import turn
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json, write_plainly, writing
-from espnet3.parallel.ledger.split import FAILED
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
 from espnet3.parallel.runner.hooks import Hooks, folder_entries, open_shard
 from espnet3.parallel.runner.progress import Report
@@ -228,12 +227,6 @@ def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items
 
 
 # --- the driver -------------------------------------------------------------------------------------
-
-
-def failed_elsewhere(folder: OpenRun, left: Sequence[Shard]) -> int:
-    """Return the number of failed items outside of these shards, which run again."""
-    ends = ((shard.begin, shard.begin + len(shard.items)) for shard in left)
-    return folder.failed - sum(folder.state.count(FAILED, *each) for each in ends)
 
 
 def run_shards(

@@ -66,7 +66,7 @@ class Lab:
             return ""
         return subprocess.run(self.listing, capture_output=True, text=True, check=False).stdout.strip()
 
-    def wait_for_empty_queue(self, seconds: float = 90) -> None:
+    def wait_for_empty_queue(self, seconds: float = 600) -> None:
         wait_until(lambda: not self.queue(), seconds, every=0.2, said=self.queue)
 
 

@@ -62,7 +62,7 @@ def submit(lab: Lab, folder: Path, n: int = 12, workers: int = 4, **detached: An
     return runner(range(n))  # type: ignore[no-any-return]
 
 
-def finished(run: DetachedRun, lab: Lab, seconds: float = 150) -> Any:
+def finished(run: DetachedRun, lab: Lab, seconds: float = 600) -> Any:
     """Wait for a run; on a failure show what its jobs and the queue said."""
     status = run.wait(seconds)
     outs = [file.read_text(errors="replace") for file in (run.path / "detached/scheduler").glob("*out*")]
@@ -133,9 +133,9 @@ def test_more_shards_than_workers_are_never_lost(
     assert others_are_done() in (True, False)
     with pytest.raises(FolderInUseError):
         run.retry()
-    wait_until(others_are_done, 150, every=0.2, said=run.status)
+    wait_until(others_are_done, 600, every=0.2, said=run.status)
     let_go(tmp_path, 0)
-    wait_until(lambda: others_are_done() and run.status().done, 150, every=0.2, said=run.status)
+    wait_until(lambda: others_are_done() and run.status().done, 600, every=0.2, said=run.status)
     assert len(run.merge()) == 8
     assert calls(tmp_path) == dict.fromkeys(range(8), 1)
     lab.wait_for_empty_queue()
@@ -152,7 +152,7 @@ def test_a_job_that_fails_before_its_worker_says_why(
     set_parallel(lab.block(2, job_script_prologue=["echo the module is gone >&2", "exit 4"]))
     folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
     run = Squares(Provider({"folder": str(tmp_path)}), **folders, async_mode=True)(range(2))
-    status = run.wait(150)
+    status = run.wait(600)
     assert not status.alive and not status.done, status
     assert "the module is gone" in run.status().shards[0].note
     assert "the module is gone" in dict(run.logs())[0]

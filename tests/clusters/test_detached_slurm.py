@@ -134,7 +134,7 @@ def test_a_walltime_that_is_too_short_costs_nothing(slurm: Lab, tmp_path: Path) 
             _start_now(run[0].job_id)
         return run.status().done
 
-    wait_until(is_done, 150, every=0.2, said=lambda: (run.status(), dict(run.logs()), _known(run[0].job_id)))
+    wait_until(is_done, 600, every=0.2, said=lambda: (run.status(), dict(run.logs()), _known(run[0].job_id)))
     assert len(run.merge()) == 22
     assert set(calls(tmp_path).values()) == {1}
     assert len(list(tmp_path.glob("calls.*"))) > 1

@@ -65,4 +65,4 @@ def test_a_job_of_another_name_is_left_alone(
     with caplog.at_level(logging.WARNING), get_client(lab.block(1)) as client:
         client.wait_for_workers(1, timeout=600)
     assert "is 'precious' in the queue" in caplog.text
-    wait_until(lambda: left() == 1 and len(lab.queue().splitlines()) <= 3, 90, said=lab.queue)
+    wait_until(lambda: left() == 1 and len(lab.queue().splitlines()) <= 3, said=lab.queue)

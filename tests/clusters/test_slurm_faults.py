@@ -78,7 +78,7 @@ def test_a_preempted_job_is_requeued_and_comes_back(tmp_path):
                 check=True,
                 capture_output=True,
             )
-            wait_until(lambda: victim in dict(jobs("PD")), seconds=90, every=0.1)
+            wait_until(lambda: victim in dict(jobs("PD")), every=0.1)
             scontrol("update", f"jobid={victim}", "StartTime=now")
 
         results = run.meanwhile(preempt, after=20)

@@ -284,7 +284,7 @@ class ClientSlots(RunSlots):
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._pool = pool_of(client)
+        self.pool = pool_of(client)
         self._cluster = cluster_of(client)
         self.starts_at_once = self._cluster.starts_at_once
         self.owns_processes = not client.scheduler.address.startswith("inproc")
@@ -292,13 +292,9 @@ class ClientSlots(RunSlots):
 
     def claim(self) -> SlotClaim:
         """Open a claim to slots of the client's pool."""
-        if (tasks := _TASKS.get(self._pool)) is not None:
+        if (tasks := _TASKS.get(self.pool)) is not None:
             tasks.open()
-        return self._pool.claim()
-
-    def wake(self) -> None:
-        """Have the run look for new work; from any thread."""
-        self._pool.wake()
+        return self.pool.claim()
 
     def check(self) -> None:
         """Check that the client can still be used; as `check_client`."""
@@ -311,15 +307,15 @@ class ClientSlots(RunSlots):
         except OSError:  # the scheduler does not answer, which says nothing about the worker
             return time.monotonic()
         worker = workers.get(address, {})
-        return worker.get("metrics", {}).get(self._pool.name, worker.get("last_seen"))
+        return worker.get("metrics", {}).get(self.pool.name, worker.get("last_seen"))
 
     def end_of(self, host: str, pid: int) -> ProcessEnd | None:
         """Return how a process ended, once its node, or the server here that has forked it, has said so."""
-        return self._pool.exits.get((host, pid)) or self._cluster.end_of(host, pid)
+        return self.pool.exits.get((host, pid)) or self._cluster.end_of(host, pid)
 
     def given_up(self) -> str | None:
         """Return why no worker will come any more, or why no node can have a process of ours."""
-        refusals = {} if self._pool in _TASKS else self._pool.refusals
+        refusals = {} if self.pool in _TASKS else self.pool.refusals
         workers = self._client.scheduler_info(n_workers=-1)["workers"] if refusals else {}
         if workers and refusals.keys() >= workers.keys():
             return "\n".join(f"{place}: {why}" for place, why in refusals.items())
@@ -335,7 +331,7 @@ class ClientSlots(RunSlots):
 
     def fall_back(self) -> None:
         """Have chunks travel as Dask tasks, if workers are there and none can connect."""
-        if self._pool.connected or self._pool in _TASKS:
+        if self.pool.connected or self.pool in _TASKS:
             return
         if not self._client.scheduler_info()["workers"]:
             self._workers_since = None
@@ -346,5 +342,5 @@ class ClientSlots(RunSlots):
             return
         from espnet3.parallel.pilots.dask.tasks import TaskSlots  # needed by few
 
-        _TASKS[self._pool] = TaskSlots(self._client, self._pool)
-        _TASKS[self._pool].open()
+        _TASKS[self.pool] = TaskSlots(self._client, self.pool)
+        _TASKS[self.pool].open()

@@ -28,7 +28,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_403, ["espnet3/parallel/pilots/"]),
     (1_073, ["espnet3/parallel/local/"]),
     (
-        3_986,
+        3_982,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",

@@ -67,7 +67,7 @@ class Slots:
     def __post_init__(self) -> None:
         # else threads of the driver's own process: no item's time limit may kill that
         self.alone = self.hello.process != self.driver
-        self.unreached = ""  # why a slot has given up, where the driver may live
+        self.unreached = ""  # why the last slot has given up, where the driver may live
         self.leaving = False  # the worker is about to end: chunks in hand are the last ones
         # a worker has more slots than threads, for runs that overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
@@ -113,20 +113,19 @@ class Slots:
         threading.Thread(target=self._slot, name="pilot", daemon=True).start()
         self._open += 1
 
-    def _connect(self, hello: Hello) -> Channel | None:
+    def _connect(self, hello: Hello) -> Channel | str:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 channel = connect(self.address, self.key, tls=self.tls)
                 channel.send(hello)
             except (FileNotFoundError, ConnectionRefusedError, PermissionError):
-                return None  # the driver has gone, or is another one
+                return ""  # the driver has gone, or is another one
             except OSError as error:  # it cannot be reached from here, or is too busy just now
                 why = error
                 time.sleep(_PAUSE * attempt)
             else:
                 return channel
-        self.unreached = f"its driver did not answer {_ATTEMPTS} times: {why}"
-        return None
+        return f"its driver did not answer {_ATTEMPTS} times: {why}"
 
     def _slot(self) -> None:
         STARTED.wait()
@@ -134,7 +133,8 @@ class Slots:
             # a unix socket is in the pool's private folder; a TCP address leads to another host
             mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")
             channel = self._connect(replace(self.hello, mark=mark.name))
-            if channel is None:
+            if isinstance(channel, str):
+                self.unreached = channel
                 break
             pilot = Pilot(channel, self, mark)
             with self._lock:

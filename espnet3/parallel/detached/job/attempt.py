@@ -338,8 +338,8 @@ class _Attempt:
             step = begin + at, min(begin + at + n, end)
             self.marks.note(in_flight=step, since=time.monotonic())
 
-        how = _SLICE, self.stopping.now, enter, False, self.step, KEEP
-        block = run_items(Loop(items, call, spec.policy, self.worker, *how))
+        how = _SLICE, self.stopping.now, enter
+        block = run_items(Loop(items, call, spec.policy, self.worker, *how, step=self.step, keep=KEEP))
         self.step = block.step
         self.marks.note(in_flight=None)  # a slow disk is no late item
         self.job.loaded.check("this job")  # with the modules that the items have imported

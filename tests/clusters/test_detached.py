@@ -4,8 +4,6 @@ import functools
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from tests.clusters.labs import LABS, Lab
 from tests.parallel.detached.work import (
-    ROOT,
     Provider,
     Squares,
     calls,
@@ -27,6 +24,7 @@ from tests.parallel.detached.work import (
     here,
     hold,
     let_go,
+    started,
     status_json,
 )
 from tests.waiting import wait_until
@@ -87,14 +85,8 @@ def test_the_submitter_is_killed_and_another_process_finishes(
         new.mkdir()
     hold(folder, 5)
     (folder / "submit it.py").write_text(SUBMIT)
-    with subprocess.Popen(
-        [sys.executable, "submit it.py", json.dumps([str(folder), block_of(lab), 12])],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    words = json.dumps([str(folder), block_of(lab), 12])
+    with started("submit it.py", words, cwd=folder) as process:
         ids = json.loads(process.stdout.readline())
         assert len(set(ids)) == 3
         held(folder, 5)

@@ -1,12 +1,11 @@
 """The recipe's stage `infer` as detached jobs whose submitter is killed; somebody else waits and merges."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.parallel.detached.work import ROOT, espnet3
+from tests.parallel.detached.work import ROOT, espnet3, started
 
 RECIPE = ROOT / "egs3" / "asterisk" / "asr"
 TEST_SET = "exp/inference/prompts"
@@ -36,14 +35,7 @@ def submit_and_die(folder: Path, block: dict[str, object], *arguments: str) -> P
     (folder / "parallel.yaml").write_text(json.dumps({"parallel": block}))  # JSON is YAML
     words = ["--stages", "infer", "--parallel_config", "parallel.yaml"]
     words += ["runner.async_mode=true", "exp_dir=exp"]
-    with subprocess.Popen(
-        [sys.executable, "submit.py", str(RECIPE / "run.py"), *words, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with started("submit.py", str(RECIPE / "run.py"), *words, *arguments, cwd=folder) as process:
         said = []
         for line in process.stdout:
             said.append(line)

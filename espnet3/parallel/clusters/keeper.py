@@ -60,23 +60,21 @@ class Watched:
     job: Any  # dask-jobqueue's
     since: float = field(default_factory=time.monotonic)  # when it was submitted
     view: JobView = NEW  # by the queue's last answer
-    seen: bool = False  # a worker of it has come
     up: int = 0  # workers of it that are there
-    left: float = 0.0  # when the last of them went
+    last_up: float = 0.0  # when one of them was there last; 0.0 before the first
     denied: int = 0  # times in a row the scheduler has said that it has no such job
 
 
 class _Arrivals(SchedulerPlugin):
     name = "espnet3-job-keeper"
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
 
-    def add_worker(self, scheduler: Any, worker: str) -> None:
-        self._wake()
+    def add_worker(self, *args: Any, **kwargs: Any) -> None:
+        self._look()
 
-    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
-        self._wake()
+    remove_worker = add_worker
 
 
 class JobKeeper(WorkerCluster):
@@ -104,7 +102,7 @@ class JobKeeper(WorkerCluster):
 
     async def start(self, jobs: int) -> None:
         """Submit the first jobs and begin to watch; the others are submitted while the first ones work."""
-        self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
+        self._cluster.scheduler.add_plugin(_Arrivals(self._changed))
         self._cluster.scale(jobs=jobs)
         refused = await self._submit_wanted()
         if refused is not None and self._arrays.refused and not self._jobs:
@@ -196,17 +194,19 @@ class JobKeeper(WorkerCluster):
     def _job_of(self, worker: str) -> str:
         return worker if worker in self._jobs else worker.rpartition("-")[0]
 
+    def _changed(self) -> None:
+        self._count_workers()  # a worker may come and go between two looks
+        self._wake.set()
+
     def _count_workers(self) -> None:
         for name in [each for each in self._jobs if each not in self._cluster.worker_spec]:
             del self._jobs[name]  # there was no work for it
         up = Counter(self._job_of(str(worker.name)) for worker in self._cluster.scheduler.workers.values())
         for name, each in self._jobs.items():
-            if each.up and not up[name]:
-                each.left = time.monotonic()
+            if each.up or up[name]:
+                self._early = self._early if each.last_up else 0
+                each.last_up = time.monotonic()
             each.up = up[name]
-            if each.up and not each.seen:
-                each.seen = True
-                self._early = 0
 
     async def _ask(self) -> None:
         if not self._jobs:
@@ -233,9 +233,8 @@ class JobKeeper(WorkerCluster):
             await self._submit_wanted()
 
     def _is_away(self, each: Watched) -> bool:
-        # for minutes, where its node is lost
-        runs = each.view.meaning.job is Meaning.RUNNING
-        return runs and each.seen and not each.up and time.monotonic() - each.left > _AWAY
+        runs = each.view.meaning.job is Meaning.RUNNING  # for minutes, where its node is lost
+        return runs and 0 < each.last_up < time.monotonic() - _AWAY
 
     def _due(self) -> bool:
         if self.broken or self._stopping or time.monotonic() < self._not_before:
@@ -276,7 +275,7 @@ class JobKeeper(WorkerCluster):
 
     async def _bury(self, name: str, each: Watched) -> None:
         state = await in_thread(self._state_of, each)
-        del self._jobs[name]
+        self._jobs.pop(name, None)
         self._cluster.worker_spec.pop(name, None)
         self._cluster.workers.pop(name, None)
         if not each.view.meaning.is_over:  # else it could come back
@@ -285,7 +284,7 @@ class JobKeeper(WorkerCluster):
         self._cluster.worker_spec.update(self._cluster.new_worker_spec())
         away = f", and its worker has been gone for {_AWAY:g} s" if self._is_away(each) else ""
         text = f"job {each.job.job_id} {state}{away}"
-        if each.seen or each.view.meaning.job is Meaning.EVICTED:
+        if each.last_up or each.view.meaning.job is Meaning.EVICTED:
             logger.warning("%s; another one takes its place", text)
             return
         self._at_start = True  # the driver waits for its first workers again

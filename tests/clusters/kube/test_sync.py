@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.clusters.counted import Counted
 from tests.clusters.kube.conftest import KINDS, LAB, block, kubectl, left
 from tests.clusters.work import square
 from tests.egs3.submitted import recognised
-from tests.parallel.detached.work import ROOT
+from tests.parallel.detached.work import started
 from tests.waiting import wait_until
 
 WORKERS = "dask.org/component=worker"
@@ -113,14 +112,7 @@ def test_workers_that_cannot_start_are_described_by_the_end_of_their_log() -> No
 
 def test_a_driver_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     """SIGKILL of a driver with an open cluster: its pods, services and the DaskCluster go all the same."""
-    with subprocess.Popen(
-        [sys.executable, "-c", DRIVER, json.dumps(block())],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with started("-c", DRIVER, json.dumps(block()), cwd=tmp_path) as process:
         assert process.stdout.readline() == "[0, 1, 4]\n"
         assert "daskcluster" in " ".join(left())
         process.send_signal(signal.SIGKILL)

@@ -106,19 +106,27 @@ def test_jobs_write_their_own_output_and_pbs_delivers_none(
 def test_a_job_that_is_listed_without_its_worker_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As on a lost node, whose jobs PBS lists as running for minutes: the job is cancelled, and another one works."""
+    """As on a lost node, whose jobs PBS lists as running for minutes: the job is cancelled, and another one works.
+
+    Its worker comes and goes while one look at the queue lasts.
+    """
     monkeypatch.setattr(keeper, "_AWAY", 2.0)
     launcher = tmp_path / "launcher"
     launcher.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\nexec sleep 1000\n')
     launcher.chmod(0o700)
     config = block("pbs", 1)
     config["options"]["python"] = str(launcher)
-    with standin("pbs") as queue, get_client(config) as client, caplog.at_level(logging.WARNING):
-        client.wait_for_workers(1, timeout=600)
-        (worker,) = client.run(os.getpid).values()
-        nanny = psutil.Process(worker).parents()[0]
-        for process in (nanny, psutil.Process(worker)):
-            process.kill()
-        assert parallel_map(abs, range(-10, 0), client=client) == list(range(10, 0, -1))
-        assert [each.ended_by for each in queue.jobs()] == ["cancel", ""]
+    slow = 'until [ -e "$MINE/gone" ]; do sleep 0.1; done; exec "$OWN" "$@"'
+    with standin("pbs") as queue:
+        mine = habit("qstat", slow, tmp_path, monkeypatch)
+        with get_client(config) as client:
+            client.wait_for_workers(1, timeout=600)
+            (worker,) = client.run(os.getpid).values()
+            nanny = psutil.Process(worker).parents()[0]
+            for process in (nanny, psutil.Process(worker)):
+                process.kill()
+            wait_until(lambda: not client.scheduler_info()["workers"])
+            (mine / "gone").touch()
+            assert parallel_map(abs, range(-10, 0), client=client) == list(range(10, 0, -1))
+            assert [each.ended_by for each in queue.jobs()] == ["cancel", ""]
     assert "runs (R), and its worker has been gone for 2 s; another one takes its place" in caplog.text

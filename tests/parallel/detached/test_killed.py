@@ -15,7 +15,6 @@ from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
 from tests.parallel.detached.work import (
-    ROOT,
     DiesInAHook,
     Files,
     Provider,
@@ -28,6 +27,7 @@ from tests.parallel.detached.work import (
     kill,
     let_go,
     run_of,
+    started,
     status_json,
     supervisor,
 )
@@ -59,15 +59,7 @@ def test_the_submitter_is_killed_and_another_process_finishes(tmp_path: Path) ->
     hold(folder, 7)
     # the jobs load the script without its arguments: what it defines must not need them
     script.write_text(script.read_text().replace("folder = sys.argv[1]", f"folder = {str(folder)!r}"))
-    with subprocess.Popen(
-        [sys.executable, script.name],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    ) as process:
+    with started(script.name, cwd=tmp_path) as process:
         assert process.stdout is not None and process.stdout.readline() == "submitted\n"
         held(folder, 7)
         os.killpg(process.pid, signal.SIGKILL)

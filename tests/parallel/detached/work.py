@@ -243,6 +243,19 @@ def espnet3(
     return done
 
 
+def started(*words: str, cwd: Path) -> subprocess.Popen[str]:
+    """Start Python in a session of its own; a test writes to its input, and reads what it prints."""
+    return subprocess.Popen(
+        [sys.executable, *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
 def status_json(run: Path, cwd: Path) -> Any:
     return json.loads(espnet3("status", run, "--json", cwd=cwd, ok=False).stdout)
 

@@ -4,8 +4,6 @@ import contextlib
 import logging
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from espnet3.parallel.local.workers import end_idle
 from espnet3.parallel.pilots import driver
 from tests.habits import rows
 from tests.parallel.contract.helpers import children, finish, start_script
+from tests.parallel.detached.work import started
 from tests.parallel.local import items
 from tests.parallel.local.items import Add, Provider
 from tests.waiting import wait_until
@@ -229,14 +228,7 @@ def test_they_end_with_the_program(killed: bool, tmp_path: Path) -> None:
     """Processes that would stay for minutes are gone as soon as their driver has ended, or was killed."""
     file = tmp_path / "script.py"
     file.write_text(ENDS)
-    driver = subprocess.Popen(
-        [sys.executable, str(file), *(["wait"] if killed else [])],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    with driver:
+    with started(str(file), *(["wait"] if killed else []), cwd=tmp_path) as driver:
         assert driver.stdout is not None
         found = [int(word) for word in driver.stdout.readline().split()]
         assert found
@@ -248,12 +240,13 @@ def test_they_end_with_the_program(killed: bool, tmp_path: Path) -> None:
 
 def test_no_more_processes_than_are_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One item starts one process, which does a few quick items alone; others come where that takes long."""
-    wait_until(lambda: not children())  # those of the test before
+    before = children()  # other tests', which may be ending
     set_parallel({**TWO, "n_workers": 4})
     with monkeypatch.context() as patch:
         patch.setattr(driver, "_FIRST", 600.0)  # on any machine
-        assert (len(pids(1) | pids(64)), len(children())) == (1, 2)  # it, and the server that forks
-    assert (len({*parallel_map(items.pid_of_two, range(2), folder=str(tmp_path))}), len(children())) == (2, 3)
+        assert (len(pids(1) | pids(64)), len(children() - before)) == (1, 2)  # it, and the server that forks
+    found = {*parallel_map(items.pid_of_two, range(2), folder=str(tmp_path))}
+    assert (len(found), len(children() - before)) == (2, 3)
 
 
 def test_a_process_that_cannot_start_is_an_error_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

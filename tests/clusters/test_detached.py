@@ -24,7 +24,7 @@ from tests.parallel.detached.work import (
     here,
     hold,
     let_go,
-    started,
+    program,
     status_json,
 )
 from tests.waiting import wait_until
@@ -86,7 +86,7 @@ def test_the_submitter_is_killed_and_another_process_finishes(
     hold(folder, 5)
     (folder / "submit it.py").write_text(SUBMIT)
     words = json.dumps([str(folder), block_of(lab), 12])
-    with started("submit it.py", words, cwd=folder) as process:
+    with program("submit it.py", words, cwd=folder) as process:
         ids = json.loads(process.stdout.readline())
         assert len(set(ids)) == 3
         held(folder, 5)

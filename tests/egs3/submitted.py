@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.parallel.detached.work import ROOT, espnet3, started
+from tests.parallel.detached.work import ROOT, espnet3, program
 
 RECIPE = ROOT / "egs3" / "asterisk" / "asr"
 TEST_SET = "exp/inference/prompts"
@@ -35,7 +35,7 @@ def submit_and_die(folder: Path, block: dict[str, object], *arguments: str) -> P
     (folder / "parallel.yaml").write_text(json.dumps({"parallel": block}))  # JSON is YAML
     words = ["--stages", "infer", "--parallel_config", "parallel.yaml"]
     words += ["runner.async_mode=true", "exp_dir=exp"]
-    with started("submit.py", str(RECIPE / "run.py"), *words, *arguments, cwd=folder) as process:
+    with program("submit.py", str(RECIPE / "run.py"), *words, *arguments, cwd=folder) as process:
         said = []
         for line in process.stdout:
             said.append(line)

@@ -15,7 +15,7 @@ from tests.clusters.counted import Counted
 from tests.clusters.kube.conftest import KINDS, LAB, block, kubectl, left
 from tests.clusters.work import square
 from tests.egs3.submitted import recognised
-from tests.parallel.detached.work import started
+from tests.parallel.detached.work import program
 from tests.waiting import wait_until
 
 WORKERS = "dask.org/component=worker"
@@ -112,7 +112,7 @@ def test_workers_that_cannot_start_are_described_by_the_end_of_their_log() -> No
 
 def test_a_driver_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     """SIGKILL of a driver with an open cluster: its pods, services and the DaskCluster go all the same."""
-    with started("-c", DRIVER, json.dumps(block()), cwd=tmp_path) as process:
+    with program("-c", DRIVER, json.dumps(block()), cwd=tmp_path) as process:
         assert process.stdout.readline() == "[0, 1, 4]\n"
         assert "daskcluster" in " ".join(left())
         process.send_signal(signal.SIGKILL)

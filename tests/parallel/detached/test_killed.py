@@ -26,8 +26,8 @@ from tests.parallel.detached.work import (
     hold,
     kill,
     let_go,
+    program,
     run_of,
-    started,
     status_json,
     supervisor,
 )
@@ -59,7 +59,7 @@ def test_the_submitter_is_killed_and_another_process_finishes(tmp_path: Path) ->
     hold(folder, 7)
     # the jobs load the script without its arguments: what it defines must not need them
     script.write_text(script.read_text().replace("folder = sys.argv[1]", f"folder = {str(folder)!r}"))
-    with started(script.name, cwd=tmp_path) as process:
+    with program(script.name, cwd=tmp_path) as process:
         assert process.stdout is not None and process.stdout.readline() == "submitted\n"
         held(folder, 7)
         os.killpg(process.pid, signal.SIGKILL)

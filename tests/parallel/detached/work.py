@@ -243,7 +243,7 @@ def espnet3(
     return done
 
 
-def started(*words: str, cwd: Path) -> subprocess.Popen[str]:
+def program(*words: str, cwd: Path) -> subprocess.Popen[str]:
     """Start Python in a session of its own; a test writes to its input, and reads what it prints."""
     return subprocess.Popen(
         [sys.executable, *words],

@@ -17,7 +17,7 @@ from espnet3.parallel.local.workers import end_idle
 from espnet3.parallel.pilots import driver
 from tests.habits import rows
 from tests.parallel.contract.helpers import children, finish, start_script
-from tests.parallel.detached.work import started
+from tests.parallel.detached.work import program
 from tests.parallel.local import items
 from tests.parallel.local.items import Add, Provider
 from tests.waiting import wait_until
@@ -228,7 +228,7 @@ def test_they_end_with_the_program(killed: bool, tmp_path: Path) -> None:
     """Processes that would stay for minutes are gone as soon as their driver has ended, or was killed."""
     file = tmp_path / "script.py"
     file.write_text(ENDS)
-    with started(str(file), *(["wait"] if killed else []), cwd=tmp_path) as driver:
+    with program(str(file), *(["wait"] if killed else []), cwd=tmp_path) as driver:
         assert driver.stdout is not None
         found = [int(word) for word in driver.stdout.readline().split()]
         assert found

@@ -331,7 +331,7 @@ class Changed:
             before, waiting = len(waiting), [one for one in waiting if not self._takes(one)]
 
     def _takes(self, met: Function) -> bool:
-        in_place = met.called.startswith("__i") and met.called != "__iter__"  # as `+=` calls them
+        in_place = met.called.startswith("__i") and hasattr(int, f"__{met.called[3:]}")  # as `+=` calls them
         is_special = met.called.startswith("__") and met.called.endswith("__") and not in_place
         runs = met.called not in _MAKERS and (is_special or met.called in self._names)
         if met.kind is not None and not runs:

@@ -106,10 +106,7 @@ def test_jobs_write_their_own_output_and_pbs_delivers_none(
 def test_a_job_that_is_listed_without_its_worker_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As on a lost node, whose jobs PBS lists as running for minutes: the job is cancelled, and another one works.
-
-    Its worker comes and goes while one look at the queue lasts.
-    """
+    """As on a lost node: PBS lists a job as running whose worker came and went within one look at the queue."""
     monkeypatch.setattr(keeper, "_AWAY", 2.0)
     launcher = tmp_path / "launcher"
     launcher.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\nexec sleep 1000\n')

@@ -300,5 +300,8 @@ CACHES = {
     "annotations that were asked for": ("class A: k = 1\ndef f(): return A.k, len(A.__annotations__)", "f()"),
     "a constant that no compiler makes": (
         "def f(): return 1\nf.__code__ = f.__code__.replace(co_consts=(*f.__code__.co_consts, object()))", "f()"),
+    "what int() counts": (
+        "class A:\n    def __init__(s): s.n = 0\n    def __int__(s):\n        s.n += 1\n        return s.n\na = A()",
+        "int(a)"),
     "deque rotate": ("C = collections.deque([1,2])\ndef f(i):\n    C.rotate(1)\n    return 1", "f(idx)"),
 }  # fmt: skip

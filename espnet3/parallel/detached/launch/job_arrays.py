@@ -220,7 +220,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
         # cannot be cancelled: that is tried once more
         if quiet >= 2 and not (left.refused and unknown and called == begin):
             return
-        if now > begin + grace + (_REFUSED if left.refused else queue.SECONDS):
+        if living and now > begin + grace + (_REFUSED if left.refused else queue.SECONDS):
             raise ParallelError(f"the scheduler {living} after their cancellation{told}. {again}")
         if now > called + _AGAIN:
             refused = _cancel(arrays, folder).refused

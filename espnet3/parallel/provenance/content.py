@@ -188,7 +188,7 @@ class Content:
     def _of_code(self, value: Any, place: str) -> bytes:
         self.add(value)
         owner = getattr(value, "__objclass__", value) if is_a(value, _OF_C) else value
-        module = owner.__name__ if is_a(value, ModuleType) else module_of(owner)
+        module = module_of(owner)
         read = type.__getattribute__ if is_a(value, type) else getattr
         name = module if is_a(value, ModuleType) else read(value, "__qualname__")
         full = f"{self._module_name(module)}:{name}".encode()
@@ -207,10 +207,10 @@ class Content:
         return _digest("code", full, said, self._of(kept, place))
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes) -> bytes:
-        modules = {base.__module__ for base in kind.__mro__}
+        modules, is_own = {base.__module__ for base in kind.__mro__}, any(map(is_users, kind.__mro__))
         if modules & _NOTHING or (self._lenient and modules & _ONCE):
-            return _digest("nothing", kind.__qualname__.encode())
-        attributes, is_own = attributes_of(value), any(map(is_users, kind.__mro__))
+            return _digest("nothing", self._of(kind, place) if is_own else kind.__qualname__.encode())
+        attributes = attributes_of(value)
         is_stream = not is_own and (hasattr(kind, "__next__") or kind.__module__ in ("socket", "_socket"))
         taken = None if inside or is_stream else _taken(value, kind, bool(attributes))
         if taken is not None and not is_own:

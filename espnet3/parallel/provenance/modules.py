@@ -45,14 +45,15 @@ def is_users(thing: Any) -> bool:
     """Tell whether a function, class or module is the user's own."""
     if is_a(thing, FunctionType) and not thing.__code__.co_filename.startswith("<"):
         return is_own(thing.__code__.co_filename)
-    module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
+    module = module_of(thing)
     live = thing if is_a(thing, ModuleType) else sys.modules.get(module)
+    if module == "types" and is_a(thing, type) and own_attribute(live, thing.__qualname__) is not thing:
+        return True  # of `dataclasses.make_dataclass` before Python 3.12
     file = own_attribute(live, "__file__")
     if isinstance(file, str) and not file.startswith("<"):
         return is_own(file)
-    if module in sys.builtin_module_names or module.startswith("_cython_"):  # these have no file and no spec
-        return False
-    return module in MAIN or own_attribute(live, "__spec__") is None
+    has_no_file = module in sys.builtin_module_names or module.startswith("_cython_")  # and no spec
+    return module in MAIN or not (has_no_file or own_attribute(live, "__spec__"))
 
 
 def own_modules() -> list[tuple[str, str, ModuleType]]:
@@ -62,10 +63,10 @@ def own_modules() -> list[tuple[str, str, ModuleType]]:
 
 
 def module_of(thing: Any) -> str:
-    """Return the module that a function or a class names; "" for some compiled classes, whose module is not a text."""
+    """Return a module's name, or that which a function or class names; "" where it is no text (compiled classes)."""
     read = type.__getattribute__ if is_a(thing, type) else object.__getattribute__
     try:
-        module = read(thing, "__module__")
+        module = read(thing, "__name__" if is_a(thing, ModuleType) else "__module__")
     except AttributeError:
         return ""
     return module if isinstance(module, str) else ""

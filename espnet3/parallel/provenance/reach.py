@@ -254,8 +254,7 @@ class _Reach(Content):
 
     def _installed(self, owner: Any, names: Iterable[str]) -> None:
         # notes what the program has put into a module or a class
-        module = owner.__name__ if is_a(owner, ModuleType) else module_of(owner)
-        self.installed.add(module.partition(".")[0])
+        self.installed.add(module_of(owner).partition(".")[0])
         for name in sorted(names):
             if is_a(value := vars(owner).get(name), ModuleType) and is_users(value):
                 self._of_module(value, frozenset(names))

@@ -238,6 +238,9 @@ BECOMES = {
         "A.k"),
     "wrapped inner": (("def d(f):\n    @functools.wraps(f)\n    def w(*a): return f(*a)\n    return w\n@d\n"
         "def g(): return VALUE"), "g()"),
+    "made dataclass": ("D = dataclasses.make_dataclass('D', [('k', int, VALUE)])", "D().k"),
+    "kind of filter": ("import logging\nclass F(logging.Filter):\n    k = VALUE\nF1 = F()", "F1.k"),
+    "kind of thread local": ("class L(threading.local):\n    k = VALUE\nL1 = L()", "L1.k"),
     "super": ("class A:\n    def f(s): return VALUE\nclass B(A):\n    def f(s): return super().f()", "B().f()"),
     "timedelta": ("import datetime\nT = datetime.timedelta(VALUE)", "T.days"),
     "cycle": ("class A: pass\na = A()\na.me = a\na.k = VALUE", "a.me.k"),

@@ -55,8 +55,7 @@ def _element(file: Path, index: int, option: str, value: str) -> int:
         tasks = read_record(file, Tasks, own=own)
         spec = read_spec(Path(tasks.specs[index - tasks.first]), own)
         layout = Layout(Path(spec.run))
-        if layout.is_there():  # else the run folder is missing, and must not be created here
-            make_folder(layout.shard(spec.shard))
+        make_folder(layout.shard(spec.shard))  # not those above: they may have been moved away
         log_to(layout.shard(spec.shard))
     except (ParallelError, OSError) as error:  # printed to the scheduler's output file
         say(f"{type(error).__name__}: {error}")

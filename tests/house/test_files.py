@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python that a room may have: a number here may be lowered, never raised. A room is what begins with one of
 # its paths, and with none of another room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (1_951, ["espnet3/parallel/"]),
+    (1_950, ["espnet3/parallel/"]),
     (
         2_591,
         [
@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (751, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_473, ["espnet3_parallel/"]),
     (4_951, ["espnet3/components/", "espnet3/systems/"]),
-    (40_973, ["tests/"]),
+    (40_968, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

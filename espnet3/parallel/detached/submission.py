@@ -138,7 +138,7 @@ def _write_and_submit(
         layout.write_template(spec)
         write_json(layout.folder / RUNNER, runner_attributes(runner))
         if shown == str(specs):  # jobs read theirs in the run's folder: what is above the link may be others'
-            make_folder(specs.parent)
+            make_folder(specs.parent, parents=True)
             specs.symlink_to(layout.spec(0).parent, target_is_directory=True)
         shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed, before is None)
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
@@ -248,7 +248,7 @@ def snapshot(spec: JobSpec, folder: Path) -> JobSpec:
             if size > _MOST_CODE:
                 raise ConfigError(f"detached.snapshot: the code in {root} is more than {_MOST_CODE >> 20} MB")
             target = copy / file.relative_to(root)
-            make_folder(target.parent / "__pycache__")  # jobs would make it by the umask
+            make_folder(target.parent / "__pycache__", parents=True)  # jobs would make it by the umask
             shutil.copy2(file, target)
             target.chmod(target.stat().st_mode & 0o700)
     # a copy holds nothing but what was loaded from its folder, wherever that stands

@@ -80,10 +80,10 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def make_folder(path: Path) -> None:
-    """Create a folder for its owner alone; one that exists keeps its mode."""
+def make_folder(path: Path, *, parents: bool = False) -> None:
+    """Create a folder for its owner alone, and those above it with `parents`; one that exists keeps its mode."""
     with writing(path):
-        for folder in (*reversed(path.parents), path):
+        for folder in (*(reversed(path.parents) if parents else ()), path):
             folder.mkdir(mode=0o700, exist_ok=True)  # if another driver is faster, the lease decides later
 
 

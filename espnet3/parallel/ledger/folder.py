@@ -211,7 +211,7 @@ def open_run(
     """Open a run folder, new or with the outcomes of earlier sessions."""
     resume = resumed(resume)
     path = Path(path)
-    make_folder(path)
+    make_folder(path, parents=True)
     lease = Lease(path)
     run_id = uuid.uuid4().hex
     with writing(path):  # a folder of another user may not be read either

@@ -1,9 +1,6 @@
 """A run folder that was copied or moved: jobs work in the folder that a verb was given, and in no other one."""
 
-import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +11,6 @@ from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import (
-    ROOT,
     Files,
     Provider,
     Squares,
@@ -24,7 +20,9 @@ from tests.parallel.detached.work import (
     hold,
     kill,
     let_go,
+    program,
     run_of,
+    supervised,
     supervisor,
 )
 from tests.standins import standin
@@ -158,16 +156,14 @@ def test_every_verb_takes_a_finished_run_that_is_elsewhere(how: str, tmp_path: P
     shutil.copytree(run.path, place, ignore=shutil.ignore_patterns("*.tmp"))
     shutil.rmtree(tmp_path / "specs")
     if how == "moved":
+        wait_until(lambda: not supervised(run))  # it writes until its end
         shutil.rmtree(tmp_path / "run")
-    program = "import sys; from espnet3_parallel.main import main\n"
-    program += "for verb in sys.argv[2:]: main([verb, sys.argv[1]], standalone_mode=False)"
+    code = "import sys; from espnet3_parallel.main import main\n"
+    code += "for verb in sys.argv[2:]: main([verb, sys.argv[1]], standalone_mode=False)"
     verbs = ("status", "wait", "logs", "cancel", "retry", "merge", "report", "watch")
-    subprocess.run(
-        [sys.executable, "-c", program, place, *verbs],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=True,
-    )
+    with program("-c", code, str(place), *verbs, cwd=tmp_path) as process:
+        process.communicate()
+    assert process.returncode == 0
     (place / "split.1/text").unlink()
     (place / "detached/shard.1/done").unlink()
     for name in ("results.jsonl", "errors.jsonl", "done"):
@@ -182,8 +178,7 @@ def test_the_same_call_goes_on_in_a_copy(tmp_path: Path) -> None:
     """A runner that is called with the copy as its output_dir writes specs of its own, and leaves the first ones."""
     run = run_of(tmp_path, config={"bad": [5, "raise"]})
     assert not run.wait(150).done
-    supervisor = run.path / "detached/supervisor/log.txt"
-    wait_until(lambda: "ended after" in supervisor.read_text())
+    wait_until(lambda: not supervised(run))
     shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.tmp"))
     before, specs = files_of(run.path), files_of(tmp_path / "specs")
     (tmp_path / "repaired").touch()

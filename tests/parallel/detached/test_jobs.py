@@ -17,7 +17,7 @@ from espnet3.parallel.detached.launch import job_arrays
 from espnet3.parallel.detached.launch.job_arrays import make_job
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
-from espnet3.parallel.detached.states import JobState, living_pid
+from espnet3.parallel.detached.states import JobState
 from tests.parallel.detached.test_scripts import job_of
 from tests.parallel.detached.work import (
     ROOT,
@@ -30,6 +30,7 @@ from tests.parallel.detached.work import (
     hold,
     let_go,
     run_of,
+    supervised,
 )
 from tests.waiting import wait_until
 
@@ -142,7 +143,7 @@ def test_an_element_that_stops_in_its_second_shard_goes_on_there(tmp_path: Path)
     run = run_of(folder, n=4, shards=2, workers=1, config=slow)
     assert run.wait(600).done
     layout = Layout(run.path)
-    wait_until(lambda: living_pid(layout.supervisor) is None)  # it would start again what is removed here
+    wait_until(lambda: not supervised(run))  # it would start again what is removed here
     for file in (*run.path.glob("detached/shard.*/*"), *run.path.glob("split.*/*")):
         file.unlink()
     tasks = tmp_path / "tasks.json"

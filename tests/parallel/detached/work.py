@@ -283,6 +283,10 @@ def kill(pid: int) -> None:
     gone(pid)
 
 
+def supervised(run: DetachedRun) -> bool:
+    return living_pid(Layout(run.path).supervisor) is not None
+
+
 def supervisor(run: DetachedRun) -> int:
     pid = living_pid(Layout(run.path).supervisor)
     assert pid is not None

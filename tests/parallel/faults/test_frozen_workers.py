@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +14,7 @@ from espnet3.parallel.pilots.losses import SignsOfLife
 from espnet3.parallel.pilots.pool import Slot
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.records import Policy
-from tests.parallel.detached.work import ROOT
+from tests.parallel.detached.work import program
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import Mailbox, nothing_left
 from tests.parallel.faults.workloads import freezes, is_quiet
@@ -135,19 +133,13 @@ def test_time_in_which_all_is_stopped_does_not_count(at: str, how: str, tmp_path
     (tmp_path / "program.py").write_text(PROGRAM)
     for name in ("begun", "go"):
         os.mkfifo(tmp_path / name)
-    with subprocess.Popen(
-        [sys.executable, str(tmp_path / "program.py"), str(tmp_path), at, how, str(LONGER)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as program:
-        stopped = processes_of(program.pid, int((tmp_path / "begun").read_text()))
+    with program("program.py", str(tmp_path), at, how, str(LONGER), cwd=tmp_path) as driver:
+        stopped = processes_of(driver.pid, int((tmp_path / "begun").read_text()))
         for process in reversed(stopped):
             process.send_signal(signal.SIGSTOP)
         time.sleep(LONGER + 2)  # this time is what the test is about; a driver gives a worker a second more
         for process in stopped:
             process.send_signal(signal.SIGCONT)
         (tmp_path / "go").write_text("go")
-        said, _ = program.communicate(timeout=600)
+        said, _ = driver.communicate(timeout=600)
     assert said == "[0, 1, 4, 9]\n"

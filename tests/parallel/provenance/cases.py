@@ -306,5 +306,5 @@ CACHES = {
     "what int() counts": (
         "class A:\n    def __init__(s): s.n = 0\n    def __int__(s):\n        s.n += 1\n        return s.n\na = A()",
         "int(a)"),
-    "deque rotate": ("C = collections.deque([1,2])\ndef f(i):\n    C.rotate(1)\n    return 1", "f(idx)"),
+    "deque": ("C = collections.deque([1, 2])\ndef f(i):\n    C.popleft()\n    return 1", "f(idx)"),
 }  # fmt: skip

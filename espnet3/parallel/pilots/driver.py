@@ -181,8 +181,7 @@ class PilotRun:
                 self._drop(slot)
 
     def _check_patience(self, waited: float) -> None:
-        given_up = self.slots.given_up()
-        if given_up is not None:
+        if (given_up := self.slots.given_up()) is not None:
             raise NoWorkersError(f"no worker is left and none can be started: {given_up}")
         if self._claim.slots:  # busy with an item of an earlier run, or building the env
             return
@@ -199,7 +198,7 @@ class PilotRun:
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
         # its last slot may have come to this run just as the others of its process were lost
         if building and process not in self._dead:
-            self._losses.add_in_setup(slot.hello)
+            self._losses.add_in_setup(slot)
         lost = [s for s in self._claim.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._claim.shared(process)
         for each in lost:
@@ -218,7 +217,7 @@ class PilotRun:
         logger.warning("a slot of worker %s could not go on, and opens again:\n%s", slot.hello.worker, trace)
         slot.end = ProcessEnd(reason=f"could not go on ({error})")
         if not slot.ready:
-            self._losses.add_in_setup(slot.hello)
+            self._losses.add_in_setup(slot)
         self._drop(slot)
         if slot.flying:
             self._losses.add([slot], True)
@@ -309,7 +308,7 @@ class PilotRun:
         self.slots.kill_worker(*slot.hello.process)
 
     def _on_ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
-        self._losses.in_setup = 0
+        self._losses.in_setup = self._losses.rounds = 0
         slot.ready = True
         tally, ready = self.tally, self._feeder.ready
         ready[slot] = time.perf_counter()

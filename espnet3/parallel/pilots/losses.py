@@ -38,7 +38,7 @@ _IN_VAIN = 3  # workers in a row that may die with nothing begun, before all the
 _UNHEARD = 1.0  # seconds in which it is heard how a process ended: its socket may close before
 _SETUP_DEATHS = 3  # workers in a row that may die while they build the env
 _LOOK = 0.01  # seconds between looks while that is about to be known
-_EXCUSED = 3  # jobs that may end under the same chunk: after more, it does not fit into their walltime
+_EXCUSED = 3  # jobs that may end under the same chunk, or env: after more, it does not fit into one
 _KILLED = ProcessEnd(signal=signal.SIGKILL)
 
 
@@ -57,20 +57,23 @@ class Losses:
     finish: Finish
     in_vain: int = 0  # workers in a row that died with nothing begun; a chunk's answer sets it to 0
     in_setup: int = 0  # workers in a row that died while they built the env; one that is built sets it to 0
+    rounds: int = 0  # as before, of workers that came after the one before had died
     last_in_setup: tuple[Hello, float] | None = None  # and since when
+    round_since: float = 0.0
     # slots of a process each, whether that had no item of another run, and since when it is lost
     undecided: list[tuple[list[Slot], bool, float]] = field(default_factory=list)
     excused: Counter[int] = field(default_factory=Counter)  # ends of jobs, by the start of the chunk in hand
 
     def add(self, slots: list[Slot], alone: bool) -> None:
         """Take the slots of a lost process; `alone`: the process had no item of another run."""
-        held = [slot for slot in slots if slot.flying]
-        self.undecided.append((held, alone, time.monotonic()))
+        self.undecided.append(([slot for slot in slots if slot.flying], alone, time.monotonic()))
 
-    def add_in_setup(self, hello: Hello) -> None:
+    def add_in_setup(self, slot: Slot) -> None:
         """Note a worker that died while it built the env."""
         self.in_setup += 1
-        self.last_in_setup = hello, time.monotonic()
+        self.last_in_setup = slot.hello, time.monotonic()
+        if slot.came > self.round_since:
+            self.rounds, self.round_since = self.rounds + 1, time.monotonic()
 
     def next_look(self, otherwise: float) -> float:
         """Return the seconds until the next look; `otherwise` where no answer is due."""
@@ -82,14 +85,16 @@ class Losses:
         if self.in_setup < _SETUP_DEATHS or self.last_in_setup is None:
             return
         hello, since = self.last_in_setup
+        end = self.cluster.end_of(*hello.process) or ProcessEnd(reason="went with its job or node")
         if self._is_unheard(hello):
-            self.in_setup -= time.monotonic() - since >= _UNHEARD  # it went with its node
-            return
-        end = self.cluster.end_of(*hello.process) or ProcessEnd()
+            is_gone = time.monotonic() - since >= _UNHEARD
+            self.in_setup -= is_gone
+            if not is_gone or self.rounds <= _EXCUSED:  # its job may have been preempted
+                return
         raise WorkerSetupError(
-            f"the env could not be built: {self.in_setup} worker processes in a row ended while they built it; the "
-            f"last one, of worker {hello.worker}, {end}. Look for a crash in build_env_local or setup_fn, or for a "
-            "lack of memory"
+            f"the env could not be built: {max(self.in_setup, self.rounds)} processes in a row ended while they built "
+            f"it; the last one, of worker {hello.worker}, {end}. Look for a crash in build_env_local or setup_fn, or "
+            "for a lack of memory"
         )
 
     def settle(self) -> None:

@@ -34,7 +34,7 @@ from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ProcessEnd
 
 if TYPE_CHECKING:
-    import ssl
+    from ssl import SSLContext
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +44,7 @@ class Slot:
     channel: Channel
     hello: Hello
     mark: Window | None = None  # None where the worker is on another host
+    came: float = field(default_factory=time.monotonic)
     flying: deque[Chunk] = field(default_factory=deque)  # sent and not answered; the worker is at the first
     ready: bool = False  # has the current run's env
     seen: tuple[InFlight, float] | None = None  # its mark, and since when by the driver's clock
@@ -87,8 +88,7 @@ class SlotClaim:
         """
         with suppress(BlockingIOError):
             self._wake_r.recv(4096)
-        fresh: list[Slot] = []
-        pool = self._pool
+        fresh, pool = list[Slot](), self._pool
         with pool.lock:
             # by worker, not by process: workers may be threads of one
             held = Counter(slot.hello.address for slot in self.slots)
@@ -118,11 +118,10 @@ class SlotClaim:
     def lost(self, slot: Slot) -> None:
         """Drop a slot whose worker is gone, and remember whether that was inside an item."""
         self.slots.discard(slot)
-        pool = self._pool
-        with pool.lock:
+        with self._pool.lock:
             if slot.is_inside:
-                pool.ends.append((self, slot.hello.process))
-            free = bool(pool.idle)
+                self._pool.ends.append((self, slot.hello.process))
+            free = bool(self._pool.idle)
         slot.channel.close()
         if free:  # perhaps of the same worker, which had as many slots in this run as it has threads
             self.wake()
@@ -182,7 +181,6 @@ logger = logging.getLogger(__name__)
 
 LIMIT = 5.0  # seconds for each step from a connection to its greeting
 _PAUSE = 0.1  # seconds after a connection that this process has no descriptor, thread or memory for
-
 BACKLOG = 1024  # connections that wait to be accepted
 _LONGEST = 90  # bytes of a folder's path: the address of a unix socket has 108 at most, on macOS 104
 _ENDS = 256  # lost slots that are remembered: more than any host loses at once
@@ -198,7 +196,7 @@ class Door:
     listener: socket.socket
     key: bytes
     admit: Callable[[Channel, Hello], object]
-    tls: ssl.SSLContext | None = None  # for connections from other hosts
+    tls: SSLContext | None = None  # for connections from other hosts
     limit: float = LIMIT
 
     def __post_init__(self) -> None:
@@ -277,9 +275,7 @@ class Pool:
     workers may be on other hosts.
     """
 
-    def __init__(
-        self, listener: socket.socket, folder: str | None, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, listener: socket.socket, folder: str | None, tls: SSLContext | None = None) -> None:
         self.key = os.urandom(32)  # workers prove to hold it
         self.lock = threading.Lock()
         self.idle: list[Slot] = []

@@ -2,15 +2,17 @@
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from espnet3.parallel import get_client, parallel_map
+from espnet3.parallel import WorkerSetupError, get_client, parallel_map
 from espnet3.parallel.backends import row
 from espnet3.parallel.clusters import keeper
 from espnet3.parallel.clusters.job_cluster import plan_jobs
@@ -127,3 +129,19 @@ def test_a_job_that_is_listed_without_its_worker_is_replaced(
             assert parallel_map(abs, range(-10, 0), client=client) == list(range(10, 0, -1))
             assert [each.ended_by for each in queue.jobs()] == ["cancel", ""]
     assert "runs (R), and its worker has been gone for 2 s; another one takes its place" in caplog.text
+
+
+def ends_its_job() -> dict[str, Any]:
+    os.killpg(int(os.environ["JOB"]), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def test_an_env_with_which_each_job_ends_is_an_error() -> None:
+    """As one for which a job has too little memory, where the scheduler ends the whole job: four of them try."""
+    config = block("pbs", 1, nanny=False, job_script_prologue=["export JOB=$$"])
+    with standin("pbs") as queue, get_client(config, setup_fn=ends_its_job):
+        said = "(?s)4 processes in a row ended while they built it; the last one, .* went with its job"
+        with pytest.raises(WorkerSetupError, match=said):
+            parallel_map(abs, range(-10, 0))
+        assert len(queue.jobs()) in (4, 5)  # the keeper may just have submitted another one

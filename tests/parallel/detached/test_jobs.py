@@ -29,6 +29,7 @@ from tests.parallel.detached.work import (
     held,
     hold,
     let_go,
+    python,
     run_of,
     supervised,
 )
@@ -52,10 +53,7 @@ class Slow(BaseRunner):
 
 def worker(*words: object) -> int:
     """Run a job's process to its end."""
-    command = [sys.executable, "-m", "espnet3.parallel.worker", *map(str, words)]
-    return subprocess.run(
-        command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
-    ).returncode
+    return python("-m", "espnet3.parallel.worker", *words, cwd="/").returncode
 
 
 LATE_SIGNAL = """
@@ -82,15 +80,7 @@ def test_a_signal_at_a_jobs_very_end_interrupts_nothing(tmp_path: Path) -> None:
     for file in (layout.shard(0) / "done", layout.shard(0) / "mark.json", *run.path.glob("split.*/*.jsonl")):
         file.unlink(missing_ok=True)
     layout.order_stop({"state": "cancelled", "why": "a test"})
-    command = [sys.executable, "-c", LATE_SIGNAL, str(run[0].spec)]
-    done = subprocess.run(
-        command,
-        cwd="/",
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", LATE_SIGNAL, run[0].spec, cwd="/")
     assert done.returncode == EXIT_UNFINISHED, done
     assert "Traceback" not in done.stderr, done.stderr
     assert json.loads((layout.shard(0) / "ended.json").read_text())["why"] == "a test"

@@ -1,9 +1,7 @@
 """What no job could do is said before anything is written or queued."""
 
-import os
 import re
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from omegaconf import OmegaConf
 
 from espnet3.parallel import ConfigError, set_parallel
 from tests.habits import rows
-from tests.parallel.detached.work import ROOT, Provider, Squares, run_of
+from tests.parallel.detached.work import Provider, Squares, python, run_of
 
 DEFINED = """
     from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
@@ -39,20 +37,9 @@ print(list(run.merge()))
 """
 
 
-def python(text: str, folder: Path, *, as_file: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a program as a script, or as what is typed into an interpreter."""
-    if as_file:
-        (folder / "script.py").write_text(text)
-    return subprocess.run(
-        [sys.executable, "script.py" if as_file else "-"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        input=None if as_file else text,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+def script(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(text)
+    return python("script.py", cwd=folder)
 
 
 def written(folder: Path) -> list[str]:
@@ -64,7 +51,7 @@ def written(folder: Path) -> list[str]:
 def test_a_runner_of_a_script_works(tmp_path: Path, guard: bool) -> None:
     """Jobs find the classes of a script that was run as `__main__`; none of them submits again."""
     end = f"if __name__ == '__main__':\n{textwrap.indent(SUBMITTED, '    ')}" if guard else SUBMITTED
-    done = python(textwrap.dedent(DEFINED) + end, tmp_path)
+    done = script(textwrap.dedent(DEFINED) + end, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[0, 3, 6, 9]\n"
     assert done.stderr.count("submitted") == 1
@@ -95,8 +82,8 @@ with open("log", "a") as log:
 def test_what_a_script_runs_before_its_submission_runs_once(tmp_path: Path, before: str) -> None:
     """Jobs load a script without a guard up to the first thing that it runs, submits or retries."""
     if "retry" in before:  # a run that is there
-        python(textwrap.dedent(DEFINED) + SUBMITTED, tmp_path)
-    done = python(textwrap.dedent(DEFINED) + RUN_BEFORE.replace("BEFORE", before) + SUBMITTED, tmp_path)
+        script(textwrap.dedent(DEFINED) + SUBMITTED, tmp_path)
+    done = script(textwrap.dedent(DEFINED) + RUN_BEFORE.replace("BEFORE", before) + SUBMITTED, tmp_path)
     assert done.stdout == "[0, 3, 6, 9]\n", done.stderr
     words = (tmp_path / "log").read_text().split()
     assert words.count("went") == 1 < words.count("started")
@@ -104,7 +91,7 @@ def test_what_a_script_runs_before_its_submission_runs_once(tmp_path: Path, befo
 
 def test_a_runner_typed_into_an_interpreter_is_refused(tmp_path: Path) -> None:
     """Classes of a terminal are in no file: the message says what to do, and nothing is written."""
-    done = python(textwrap.dedent(DEFINED) + SUBMITTED, tmp_path, as_file=False)
+    done = python("-", cwd=tmp_path, typed=textwrap.dedent(DEFINED) + SUBMITTED)
     assert re.search(
         r"ConfigError: no job can find the runner Times: .* terminal, a noteb.*\.py file", done.stderr
     )
@@ -115,7 +102,7 @@ def test_a_lambda_of_a_script_is_refused(tmp_path: Path) -> None:
     """A function without a name at the top level is refused before a job is submitted."""
     main = "from espnet3.parallel import run\nif __name__ == '__main__':\n    run(lambda x: x, [1], async_mode=True)"
     assert re.search(
-        r"no job can find the function <lambda>: .*put it at the top", python(main, tmp_path).stderr
+        r"no job can find the function <lambda>: .*put it at the top", script(main, tmp_path).stderr
     )
     assert written(tmp_path) == ["script.py"]
 
@@ -149,7 +136,7 @@ def test_a_module_that_the_job_cannot_import_is_refused(tmp_path: Path) -> None:
         from mine import Provider, Times
         Times(Provider({"factor": 3}), output_dir="run", async_mode=True)(range(4))
     """
-    done = python(textwrap.dedent(text), tmp_path)
+    done = script(textwrap.dedent(text), tmp_path)
     assert re.search(r"ConfigError: a detached job cannot import mine .*No module named 'ghost'", done.stderr)
     assert not (tmp_path / "run").exists()
 
@@ -158,14 +145,7 @@ def test_a_script_without_a_guard_that_needs_arguments_is_refused(tmp_path: Path
     """Jobs load a script without its arguments; the message says where they belong."""
     text = "import sys\nfactor = sys.argv[3]\n" + textwrap.dedent(DEFINED) + SUBMITTED
     (tmp_path / "script.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "script.py", "1", "2", "3"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("script.py", "1", "2", "3", cwd=tmp_path)
     assert re.search(r"cannot run .*script\.py: IndexError.* `if __name__ == '__main__':`", done.stderr)
 
 

@@ -226,14 +226,15 @@ def here(folder: Path, n: int = 12, **arguments: Any) -> bytes:
     return (folder / "run/results.jsonl").read_bytes()
 
 
-def espnet3(
-    *words: object, cwd: Path, ok: bool = True, seconds: float = 600
+def python(
+    *words: object, cwd: Path | str, typed: str | None = None, ok: bool = False, seconds: float = 600
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command `espnet3-parallel` as another process does, somewhere else."""
+    """Run Python to its end; `typed` is its standard input."""
     done = subprocess.run(
-        [sys.executable, "-m", "espnet3_parallel", *map(str, words)],
+        [sys.executable, *map(str, words)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input=typed,
         capture_output=True,
         text=True,
         check=False,
@@ -241,6 +242,13 @@ def espnet3(
     )
     assert not ok or done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+def espnet3(
+    *words: object, cwd: Path, ok: bool = True, seconds: float = 600
+) -> subprocess.CompletedProcess[str]:
+    """Run the command `espnet3-parallel` as another process does, somewhere else."""
+    return python("-m", "espnet3_parallel", *words, cwd=cwd, ok=ok, seconds=seconds)
 
 
 def program(*words: str, cwd: Path) -> subprocess.Popen[str]:

@@ -1,7 +1,6 @@
 """`espnet3-parallel replay`: one item of a run once more, and what is said where it is another one."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import pytest
 
 from espnet3.parallel import ConfigError, run
 from espnet3.parallel.views.replaying import _reference
-from tests.parallel.detached.work import ROOT, espnet3, run_of, shut
+from tests.parallel.detached.work import ROOT, espnet3, python, run_of, shut
 
 # without a main guard: a replay that ran it whole would start the run again
 SCRIPT = """
@@ -48,8 +47,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run the script; return its folder."""
     folder = tmp_path_factory.mktemp("ran")
     (folder / "words.py").write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "words.py"], cwd=folder, env=environment, check=True, timeout=600)
+    python("words.py", cwd=folder, ok=True)
     return folder
 
 
@@ -85,16 +83,8 @@ def test_failed_items_are_listed_with_their_errors(ran: Path, tmp_path: Path) ->
 
 def test_the_debugger_opens_where_a_failed_item_fails_again(ran: Path) -> None:
     """A failure is printed with its traceback, `--pdb` stops in that frame, and the exit status is 1."""
-    done = subprocess.run(
-        [sys.executable, "-m", "espnet3_parallel", "replay", "run", "2", "--pdb"],
-        cwd=ran,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        input="p idx + 40\nq\n",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    words = ("-m", "espnet3_parallel", "replay", "run", "2", "--pdb")
+    done = python(*words, cwd=ran, typed="p idx + 40\nq\n")
     assert "42" in done.stdout and done.returncode == 1
     assert "item 2 then: failed, ValueError: no letters in 2" in done.stdout
     assert "the same as then" in done.stdout and "words.py" in done.stderr

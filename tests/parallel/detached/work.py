@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # jobs load this module, too
     from espnet3.parallel.detached.looking.detached_run import DetachedRun
 
 ROOT = Path(__file__).resolve().parents[3]
+Done = subprocess.CompletedProcess[str]
 
 
 class Provider(EnvironmentProvider):
@@ -226,9 +227,7 @@ def here(folder: Path, n: int = 12, **arguments: Any) -> bytes:
     return (folder / "run/results.jsonl").read_bytes()
 
 
-def python(
-    *words: object, cwd: Path | str, typed: str | None = None, ok: bool = False, seconds: float = 600
-) -> subprocess.CompletedProcess[str]:
+def python(*words: object, cwd: Path | str, typed: str = "", ok: bool = False, seconds: float = 600) -> Done:
     """Run Python to its end; `typed` is its standard input."""
     done = subprocess.run(
         [sys.executable, *map(str, words)],
@@ -244,9 +243,7 @@ def python(
     return done
 
 
-def espnet3(
-    *words: object, cwd: Path, ok: bool = True, seconds: float = 600
-) -> subprocess.CompletedProcess[str]:
+def espnet3(*words: object, cwd: Path, ok: bool = True, seconds: float = 600) -> Done:
     """Run the command `espnet3-parallel` as another process does, somewhere else."""
     return python("-m", "espnet3_parallel", *words, cwd=cwd, ok=ok, seconds=seconds)
 

@@ -58,7 +58,7 @@ done
 cd "$repository"
 if [[ ${1:-} != -m ]]; then # a module of its own choice may be run there too: a benchmark
     [[ " $* " == *tests/* ]] || set -- tests/clusters "$@"
-    set -- -m pytest -m clusters -p no:cacheprovider "$@"
+    set -- -m pytest -m clusters --durations=12 -p no:cacheprovider "$@"
 fi
 code=0
 runuser -u "$user" -- env \

@@ -2,10 +2,11 @@
 
 Nothing is installed. An extra that pip cannot resolve, or only by walking back below a lower bound of `pyproject.toml`,
 is an error; so is one that has no solution with each of its bounds as the version, alone. Each PYTHON is an interpreter
-that has pip; without one, this one is asked.
+that has pip; without one, this one is asked. `PART=1/3`: all together, and a part of the others.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -87,11 +88,12 @@ def canonical(name: str) -> str:
 
 def main() -> int:
     """Resolve all, and say what was found; return 1 if one of them failed."""
-    failed = 0
+    failed, (part, _, parts) = 0, os.environ.get("PART", "0/1").partition("/")
     for python in sys.argv[1:] or [sys.executable]:
         # a tool may be of any age, and nobody has all extras at their lowest: their packages pin one another's
-        at_lowest = [(extra, lowest(extra)) for extra in extras() if extra != "dev" and "," not in extra]
-        for extra, constraints in [*((extra, []) for extra in extras()), *at_lowest]:
+        *names, together = extras()
+        alone = [(name, []) for name in names] + [(name, lowest(name)) for name in names if name != "dev"]
+        for extra, constraints in [(together, []), *alone[int(part) :: int(parts)]]:
             what = f"{python} [{extra}]{' at its lowest' if constraints else ''}"
             try:
                 versions = resolve(python, extra, constraints)

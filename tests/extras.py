@@ -88,12 +88,13 @@ def canonical(name: str) -> str:
 
 def main() -> int:
     """Resolve all, and say what was found; return 1 if one of them failed."""
-    failed, (part, _, parts) = 0, os.environ.get("PART", "0/1").partition("/")
+    failed = 0
+    part, parts = map(int, os.environ.get("PART", "0/1").split("/"))
     for python in sys.argv[1:] or [sys.executable]:
         # a tool may be of any age, and nobody has all extras at their lowest: their packages pin one another's
         *names, together = extras()
         alone = [(name, []) for name in names] + [(name, lowest(name)) for name in names if name != "dev"]
-        for extra, constraints in [(together, []), *alone[int(part) :: int(parts)]]:
+        for extra, constraints in [(together, []), *alone[part::parts]]:
             what = f"{python} [{extra}]{' at its lowest' if constraints else ''}"
             try:
                 versions = resolve(python, extra, constraints)

@@ -85,12 +85,13 @@ class Losses:
         if self.in_setup < _SETUP_DEATHS or self.last_in_setup is None:
             return
         hello, since = self.last_in_setup
-        end = self.cluster.end_of(*hello.process) or ProcessEnd(reason="went with its job or node")
+        end = self.cluster.end_of(*hello.process) or ProcessEnd()
         if self._is_unheard(hello):
             is_gone = time.monotonic() - since >= _UNHEARD
             self.in_setup -= is_gone
             if not is_gone or self.rounds <= _EXCUSED:  # its job may have been preempted
                 return
+            end = ProcessEnd(reason="went with its job or node")
         raise WorkerSetupError(
             f"the env could not be built: {max(self.in_setup, self.rounds)} processes in a row ended while they built "
             f"it; the last one, of worker {hello.worker}, {end}. Look for a crash in build_env_local or setup_fn, or "
@@ -182,8 +183,7 @@ class Losses:
             self.work.put_back_alone(after)
         elif fate is Fate.FAILED:
             index = chunk.items[0] if index is None else index
-            worker = slot.hello.worker
-            failure = failure_of_item(index, loss, charges, self.policy, worker)
+            failure = failure_of_item(index, loss, charges, self.policy, slot.hello.worker)
             self.finish(after, failure, load_error(raised, failure), loss)
         else:
             self.work.put_back(after)

@@ -44,7 +44,7 @@ class Slot:
     channel: Channel
     hello: Hello
     mark: Window | None = None  # None where the worker is on another host
-    came: float = field(default_factory=time.monotonic)
+    came: float = field(default_factory=time.monotonic)  # when it connected
     flying: deque[Chunk] = field(default_factory=deque)  # sent and not answered; the worker is at the first
     ready: bool = False  # has the current run's env
     seen: tuple[InFlight, float] | None = None  # its mark, and since when by the driver's clock

@@ -226,9 +226,8 @@ if sys.argv[1:] == ["wait"]:
 @pytest.mark.parametrize("killed", rows([True, False], (True,)), ids=["killed", "at its end"])
 def test_they_end_with_the_program(killed: bool, tmp_path: Path) -> None:
     """Processes that would stay for minutes are gone as soon as their driver has ended, or was killed."""
-    file = tmp_path / "script.py"
-    file.write_text(ENDS)
-    with program(str(file), *(["wait"] if killed else []), cwd=tmp_path) as driver:
+    (tmp_path / "script.py").write_text(ENDS)
+    with program("script.py", *(["wait"] if killed else []), cwd=tmp_path) as driver:
         assert driver.stdout is not None
         found = [int(word) for word in driver.stdout.readline().split()]
         assert found

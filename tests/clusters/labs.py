@@ -27,9 +27,7 @@ COMMON = {
 class Lab:
     name: str  # the `env`, and its folder here
     options: dict[str, object] = field(default_factory=dict)
-    listing: tuple[
-        str, ...
-    ] = ()  # a command that prints the jobs in the queue, and nothing if there are none
+    listing: tuple[str, ...] = ()  # a command that prints the jobs in the queue, or nothing
     by_root: bool = False  # started before the tests, by the root half (inside.sh)
 
     def start(self, settings: dict[str, str] | None = None) -> dict[str, str]:

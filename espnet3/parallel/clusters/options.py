@@ -24,6 +24,7 @@ from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)
 
+_START = 20  # seconds until a job's worker is up, from when its lifetime counts
 _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items
 
 
@@ -132,8 +133,9 @@ def _worker_words(row: Backend, options: dict[str, Any], given: Callable[..., An
 
     seconds = script.set_walltime(row, options)
     if seconds is not None and not has("--lifetime"):
-        lifetime = max(1, int(seconds - min(300, _LAST_CALL * seconds + 5)))  # it takes new work for so long
-        extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
+        last_call = min(300, int(_START + _LAST_CALL * seconds))  # it varies, lest all workers leave at once
+        lifetime = max(1, int(seconds) - last_call)
+        extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{last_call // 5}s"]
     asks = [*given("job_extra_directives", []), given("resource_spec")]
     if not has("--nthreads") and asks_for_gpus(asks):
         extra += ["--nthreads", "1"]  # cores are for loading data: a model takes one batch of a GPU at a time
@@ -147,11 +149,9 @@ def _worker_words(row: Backend, options: dict[str, Any], given: Callable[..., An
 def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | None:
     if problem := script.log_folder_problem(row, wanted, detached=False):
         raise ConfigError(problem)
-    made = None
     folder = script.log_folder(wanted or os.getcwd())
-    if wanted is None:
-        made = folder = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=folder)
-    options["log_directory"] = wanted = folder
+    made = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=folder) if wanted is None else None
+    options["log_directory"] = wanted = made or folder
     scheduler = scheduler_of(row.name)
     if scheduler.worker_prints:
         shebang = str(asked(row, options, "shebang") or "")

@@ -55,7 +55,8 @@ def of_a_shard(config: ParallelConfig) -> str:
     return f"{script(facts, job.job_header)}\n{job.job_header}"  # which is not in the script of OAR
 
 
-USERS: list[Callable[[ParallelConfig], str]] = [of_a_worker, of_a_shard]
+Text = Callable[[ParallelConfig], str]
+USERS: list[Text] = [of_a_worker, of_a_shard]
 PROLOGUES = {"csh": "setenv OF_USER 'a b'", "tcsh": "setenv OF_USER 'a b'", "fish": "set -x OF_USER 'a b'"}
 
 
@@ -67,9 +68,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("of_a", USERS)
 @pytest.mark.parametrize("env", ["slurm", "pbs", "moab"])
 @pytest.mark.parametrize("shell", ["sh", "bash", "csh", "tcsh", "fish"])
-def test_any_shell_reads_a_script(
-    shell: str, env: str, of_a: Callable[[ParallelConfig], str], tmp_path: Path
-) -> None:
+def test_any_shell_reads_a_script(shell: str, env: str, of_a: Text, tmp_path: Path) -> None:
     """Our lines set variables and start the interpreter in the shell that the user's own lines are written for."""
     path = shutil.which(shell)
     if path is None:
@@ -110,9 +109,7 @@ def test_any_shell_reads_a_script(
         ({"job_extra_directives": ["-S /opt/zsh"]}, "/opt/zsh"),
     ],
 )
-def test_a_script_runs_in_the_shell_of_its_first_line(
-    options: dict[str, Any], shell: str, env: str, of_a: Callable[[ParallelConfig], str]
-) -> None:
+def test_a_script_runs_in_the_shell_named(options: dict[str, Any], shell: str, env: str, of_a: Text) -> None:
     """Schedulers that take another shell are told it once, unless the user has told one."""
     assert re.findall(r" -S (\S+)\n", of_a(config_of(env, **options))) == [shell]
 
@@ -127,9 +124,7 @@ def test_a_script_runs_in_the_shell_of_its_first_line(
         ("~/bin/python3", r"exec {home}/bin/python3 -m "),
     ],
 )
-def test_python_is_words_or_a_path(
-    python: str, start: str, of_a: Callable[[ParallelConfig], str], tmp_path: Path
-) -> None:
+def test_python_is_words_or_a_path(python: str, start: str, of_a: Text, tmp_path: Path) -> None:
     """A launcher with its words is taken apart; a path that is there is one word, whatever is in it."""
     (tmp_path / "envs").mkdir()
     (tmp_path / "envs/my python").touch()
@@ -140,9 +135,7 @@ def test_python_is_words_or_a_path(
 @pytest.mark.parametrize("of_a", USERS)
 @pytest.mark.parametrize("written", ["2-00:00:00", "48h", "1.5 days 12 hours", "48:00:00"])
 @pytest.mark.parametrize("env", TIMED)
-def test_a_walltime_is_written_as_the_scheduler_reads_it(
-    env: str, written: str, of_a: Callable[[ParallelConfig], str]
-) -> None:
+def test_a_walltime_is_written_as_the_scheduler_reads_it(env: str, written: str, of_a: Text) -> None:
     """Two days are 48:00:00 or 48:00, however they were written."""
     record = row(env).scheduler
     assert record is not None
@@ -151,9 +144,17 @@ def test_a_walltime_is_written_as_the_scheduler_reads_it(
     assert re.search(rf"[ =]{wanted}$", text, re.MULTILINE), text
 
 
+@pytest.mark.parametrize("minutes", [1, 10, 240, 2880])
+def test_a_worker_has_time_for_its_last_items(minutes: int) -> None:
+    """The worker that leaves last takes no work while a tenth of its walltime, or four minutes, are left."""
+    words = of_a_worker(config_of("slurm", walltime=f"{minutes}m"))
+    lifetime, stagger = (int(seconds) for seconds in re.findall(r"--lifetime\S* (\d+)s", words))
+    assert min(240, 6 * minutes) <= 60 * minutes - lifetime - stagger <= 300
+
+
 @pytest.mark.parametrize("of_a", USERS)
 @pytest.mark.parametrize(("env", "word"), [("slurm", "-t UNLIMITED"), ("sge", "h_rt=INFINITY")])
-def test_a_job_without_an_end(env: str, word: str, of_a: Callable[[ParallelConfig], str]) -> None:
+def test_a_job_without_an_end(env: str, word: str, of_a: Text) -> None:
     """UNLIMITED is written in the scheduler's word, and such a worker has no lifetime; others have none for it."""
     text = of_a(config_of(env, walltime="unlimited"))
     assert word in text and "--lifetime" not in text

@@ -33,9 +33,10 @@ def _set_all(words: list[str], now: list[str]) -> None:
     words[:] = now
 
 
-def _umask() -> int:
+def _umask() -> int | None:
     with open("/proc/self/status", "rb", 0) as status:  # `os.umask` would change it, for every thread
-        return int(status.read(256).partition(b"\nUmask:")[2].split(None, 1)[0], 8)
+        said = status.read(256).partition(b"\nUmask:")[2].split(None, 1)
+    return int(said[0], 8) if said else None  # Linux says it since 4.7; gVisor does not
 
 
 _LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
@@ -98,19 +99,18 @@ PARTS = {
     "working folder": Part(os.getcwd, os.chdir, anywhere=False),
     "limits": Part(_limits, _set_limits, anywhere=False),
     "processors": Part(
-        lambda: sorted(os.sched_getaffinity(0)),
-        lambda processors: os.sched_setaffinity(0, processors),
-        anywhere=False,
+        lambda: sorted(os.sched_getaffinity(0)), lambda cpus: os.sched_setaffinity(0, cpus), anywhere=False
     ),
     "arguments": Part(lambda: list(map(str, sys.argv)), lambda words: _set_all(sys.argv, words)),
-    "umask": Part(_umask, os.umask),
+    "umask": Part(_umask, lambda mask: mask is None or os.umask(mask)),
     "stack size": Part(threading.stack_size, threading.stack_size),
     "recursion limit": Part(sys.getrecursionlimit, sys.setrecursionlimit),
-    "limit of digits": Part(sys.get_int_max_str_digits, sys.set_int_max_str_digits),
     "warning filters": Part(_filters, _set_filters, imported=True),
 }
 if sys.platform != "linux":  # elsewhere neither can be read without a change of it, or at all
     del PARTS["processors"], PARTS["umask"]
+if hasattr(sys, "get_int_max_str_digits"):  # since Python 3.10.7
+    PARTS["limit of digits"] = Part(sys.get_int_max_str_digits, sys.set_int_max_str_digits)
 
 
 def surroundings(chosen: Callable[[Part], bool] = lambda part: True) -> dict[str, Any]:

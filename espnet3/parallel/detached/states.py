@@ -190,10 +190,7 @@ class JobState(str, Enum):
     RUNNING = "running", "a worker holds its lease and gives signs of life"
     DONE = "done", "every item has an outcome on disk"
     FAILED = "failed", "it stopped at an error; its log and `status` say which, and retry runs it again"
-    UNFINISHED = (
-        "unfinished",
-        "it ended in order before its last item, at its walltime or on a signal; retry goes on there",
-    )
+    UNFINISHED = "unfinished", "it stopped in order, at its walltime or on a signal; retry goes on there"
     NOT_STARTED = "not_started", "the run was stopped before its first item; retry runs it"
     CANCELLED = "cancelled", "it was cancelled; retry goes on where it was"
     PREEMPTED = "preempted", "another job took its place; retry goes on where it was"

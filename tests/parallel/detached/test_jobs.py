@@ -46,7 +46,7 @@ class Provider(EnvironmentProvider):
 class Slow(BaseRunner):
     @staticmethod
     def forward(idx, begin):
-        time.sleep(6.5 if idx == 3 else 0)
+        time.sleep(4.5 if idx == 3 else 0)
         return [os.getcwd(), os.environ.get("MINE"), os.environ.get("OTHER")]
 """
 
@@ -99,22 +99,22 @@ def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
     slow.write_text(SLOW)
     reference = {"module": "slow", "file": str(slow), "script": False}
+    there = spec["surroundings"]
     changed = {
         **spec,
-        "walltime": 12.0,  # item 3 takes more than half of it: after that there is no time for another like it
+        "walltime": 18.0,  # of which the prologue takes 8: after item 3 there is no time for another like it
         "items": {"range": [0, 40, 1]},
         "runner": {**reference, "name": "Slow"},
         "provider": {**reference, "name": "Provider"},
         "outcomes": "split.9",
-        "surroundings": {
-            **spec["surroundings"],
-            "sys_path": [str(tmp_path), *spec["surroundings"]["sys_path"]],
-        },
+        "surroundings": {**there, "sys_path": [str(tmp_path), *there["sys_path"]]},
     }
     (run.path / "split.9").mkdir()
     file = tmp_path / "spec.json"
     file.write_text(json.dumps(changed))
-    assert worker(file) == EXIT_UNFINISHED
+    job = [sys.executable, "-m", "espnet3.parallel.worker", file]
+    done = subprocess.run(["sh", "-c", 'sleep 8; exec "$@"', "job", *job], cwd="/", check=False)
+    assert done.returncode == EXIT_UNFINISHED
     ended = json.loads((layout.shard(0) / "ended.json").read_text())
     assert ended["state"] == "unfinished" and ended["why"].startswith("its walltime is nearly over")
     assert ended["requeue"]

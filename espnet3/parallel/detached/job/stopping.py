@@ -65,8 +65,7 @@ class Stopping:
         self.longest = 0.0  # seconds of the longest item seen
         self.building = False  # nothing is in flight: a signal may interrupt at once
         self._layout = layout
-        # when the job is to end, by `time.monotonic`
-        self._deadline = math.inf
+        self._deadline = math.inf  # when the job is to end, by `time.monotonic`
         if walltime is not None:
             self._deadline = began + walltime - min(_MARGIN, _SHARE * walltime)
         self._looked = 0.0
@@ -282,9 +281,8 @@ def _sweep() -> None:
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(
-            left, timeout=_OFTEN
-        )  # those of other sessions become ours when their parents have ended
+        # those of other sessions become ours when their parents have ended
+        psutil.wait_procs(left, timeout=_OFTEN)
 
 
 def _send(pid: int | None, number: int) -> None:

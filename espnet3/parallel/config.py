@@ -116,7 +116,7 @@ class ParallelConfig(Mapping[str, Any]):
         n_workers: Workers asked for; "auto" under `local`: as many as there are processors that this process may use.
         options: Arguments for the backend's cluster class.
         setup_timeout: Seconds a provider may take to build its env on a worker; None: no limit.
-        start_timeout: Seconds without any worker before giving up.
+        start_timeout: Seconds without any worker before giving up, where none is queued in an earlier one's place.
         frozen_timeout: Seconds without a sign of life from a worker's process (no processor time; on another host, no
             heartbeat) until its items go to others and a worker of ours is killed; None: no limit.
         idle_timeout: Seconds that worker processes of this machine stay after a run, for the next one; 0: none stay.

@@ -98,6 +98,25 @@ def test_work_that_is_longer_than_the_walltime(tmp_path):
     assert max(run.begun().values()) == 1, "an item was lost at the end of a worker's time"
 
 
+def test_jobs_in_the_place_of_others_may_wait_for_long(tmp_path):
+    """Once a worker has come, a run goes on without any for longer than `start_timeout`, while a job is queued."""
+    run = Counted(tmp_path, 60, 0.1)
+
+    def end_job():
+        scontrol("update", "partitionname=debug", "state=down")
+        try:
+            subprocess.run(["scancel", jobs()[0][0]], check=True)
+            wait_until(lambda: jobs("PD"), every=0.2)
+            time.sleep(45)  # the fault itself: for so long no job begins
+        finally:
+            scontrol("update", "partitionname=debug", "state=up")
+
+    with get_client({**SLURM.block(1), "start_timeout": 40}) as client:
+        client.wait_for_workers(1, timeout=600)
+        results = run.meanwhile(end_job, after=10)
+    run.check(results, killed=1)
+
+
 def test_the_controller_restarts(tmp_path):
     """slurmctld goes away for a moment in the middle of a run: the run goes on."""
     run = Counted(tmp_path, 120, 0.1)

@@ -96,10 +96,7 @@ def machine(nvml, tmp_path):
             2,
             "2",
             "MIG-00000000-0-stub,MIG-00000000-1-stub",
-            [
-                "MIG-00000000-0-stub,MIG-00000000-1-stub",
-                "MIG-00000000-1-stub,MIG-00000000-0-stub",
-            ],
+            ["MIG-00000000-0-stub,MIG-00000000-1-stub", "MIG-00000000-1-stub,MIG-00000000-0-stub"],
         ),
     ],
     ids=["four", "one of two", "by uuid", "parts"],

@@ -26,11 +26,7 @@ class Double(BaseRunner):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("batch_size", np.int64(2)),
-        ("seed", np.uint32(3)),
-        ("max_failures", np.float32(0.5)),
-    ],
+    [("batch_size", np.int64(2)), ("seed", np.uint32(3)), ("max_failures", np.float32(0.5))],
 )
 def test_a_runner_takes_numpys_numbers(name: str, value: Any) -> None:
     """A runner given a number of numpy holds Python's own, which can be written as JSON."""

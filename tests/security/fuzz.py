@@ -44,17 +44,7 @@ HOSTILE: tuple[Any, ...] = (
     "items": [1]},
     {"__type__": "float", "value": "inf"}, {"__type__": "str", "base64": "YQ=="},
 )  # fmt: skip
-TAGS = (
-    "float",
-    "bytes",
-    "bytearray",
-    "tuple",
-    "path",
-    "purepath",
-    "dict",
-    "numpy.scalar",
-    "numpy.array",
-)
+TAGS = ("float", "bytes", "bytearray", "tuple", "path", "purepath", "dict", "numpy.scalar", "numpy.array")
 FIELDS = ("__type__", "value", "base64", "items", "dtype", "shape", "index", "extra")
 WRITTEN: tuple[Any, ...] = (
     math.nan, -math.inf, 10**700, "\ud7ff", b"", b"\0\xff", bytearray(b"ab"), (),

@@ -96,9 +96,7 @@ def test_a_crafted_result_is_damage_in_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "facts",
-    ["5", '{"n":0,"index":0,"type":1,"message":2}'],
-    ids=["no object", "wrong types"],
+    "facts", ["5", '{"n":0,"index":0,"type":1,"message":2}'], ids=["no object", "wrong types"]
 )
 def test_a_crafted_failure_is_damage_in_words(facts: str, tmp_path: Path) -> None:
     """Results and report name the line of a merged failure that is none, and show no traceback."""

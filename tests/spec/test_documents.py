@@ -10,11 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from espnet3.parallel import (
-    ConfigError,
-    get_client,
-    set_parallel,
-)
+from espnet3.parallel import ConfigError, get_client, set_parallel
 from espnet3.parallel.errors import MissingPackageError
 from espnet3_parallel.configs import plan
 from tests.habits import rows

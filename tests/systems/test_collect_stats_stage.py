@@ -6,13 +6,7 @@ from typing import Any
 import numpy
 import pytest
 
-from espnet3.parallel import (
-    ChangedRunError,
-    DetachedRun,
-    ItemError,
-    WorkerSetupError,
-    get_parallel_config,
-)
+from espnet3.parallel import ChangedRunError, DetachedRun, ItemError, WorkerSetupError, get_parallel_config
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.base.collect_stats import collect_stats
 from espnet3.systems.base.system import BaseSystem

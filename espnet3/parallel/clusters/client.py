@@ -27,10 +27,7 @@ from espnet3.parallel.clusters.options import scratch_base
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, local_security
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import has_tasks, interrupted_before_start, sockets_of, worker_plugins
-from espnet3.parallel.dask_compat.clusters import (
-    guard_listeners,
-    ignore_errors_of_loop,
-)
+from espnet3.parallel.dask_compat.clusters import guard_listeners, ignore_errors_of_loop
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup, name_worker
 from espnet3.parallel.errors import ConfigError, WorkerSetupError, explained

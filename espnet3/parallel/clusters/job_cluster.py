@@ -32,12 +32,7 @@ from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.keeper import JobKeeper
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH_VARIABLE, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
-from espnet3.parallel.dask_compat.clusters import (
-    ClosesMore,
-    LostWorkersStay,
-    NewNames,
-    ask_for_certificate,
-)
+from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, NewNames, ask_for_certificate
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import commands, script
 from espnet3.parallel.jobs.script import Make, quoted_word, scheduler_of

@@ -90,7 +90,7 @@ class JobKeeper(WorkerCluster):
         self._bounds = config.adapt
         self._arrays = Arrays(scheduler, min(commands.SECONDS, config.start_timeout))
         self._jobs: dict[str, Watched] = {}
-        self._at_start = True
+        self._at_start, self._begun = True, False  # begun: a worker has come
         self._early = 0
         self._refused = 0
         self._not_before = 0.0
@@ -135,6 +135,12 @@ class JobKeeper(WorkerCluster):
     def given_up(self) -> str | None:
         """Return why no worker will come, once that is known."""
         return self.broken
+
+    @property
+    def waits(self) -> bool:  # type: ignore[override]  # asked, not known before
+        """True while jobs are in the queue, in the place of others whose workers had come."""
+        queued = any(each.view.meaning.job is Meaning.WAITING for each in list(self._jobs.values()))
+        return queued and self._begun and not self._no_answer
 
     def missing(self) -> str:
         """Return the jobs whose workers have not come, with their states and what to look at."""
@@ -204,7 +210,7 @@ class JobKeeper(WorkerCluster):
         up = Counter(self._job_of(str(worker.name)) for worker in self._cluster.scheduler.workers.values())
         for name, each in self._jobs.items():
             if each.up or up[name]:
-                self._early = self._early if each.last_up else 0
+                self._early, self._begun = self._early if each.last_up else 0, True
                 each.last_up = time.monotonic()
             each.up = up[name]
 

@@ -92,10 +92,8 @@ class PilotRun:
                 tick = _FIRST if self._alone and self._claim.slots else _TICK
                 events = self._selector.select(self._losses.next_look(tick))
                 now = self._clock.look(_TICK)
-                if self._feeder.ready:
+                if self._feeder.ready or self._may_wait(now - quiet_since):
                     quiet_since = now
-                else:
-                    self._check_patience(now - quiet_since)
                 self._listen(key.fileobj for key, _ in events)
                 if self._alone and self._claim.slots and self._takes_long():
                     self._call_others()
@@ -180,11 +178,11 @@ class PilotRun:
             except ChannelClosedError:
                 self._drop(slot)
 
-    def _check_patience(self, waited: float) -> None:
+    def _may_wait(self, waited: float) -> bool:
         if (given_up := self.slots.given_up()) is not None:
             raise NoWorkersError(f"no worker is left and none can be started: {given_up}")
-        if self._claim.slots:  # busy with an item of an earlier run, or building the env
-            return
+        if self._claim.slots or self.slots.waits:  # busy with an item of an earlier run, or building the env
+            return True
         if waited > self.config.start_timeout:
             raise NoWorkersError(
                 f"no worker connected within start_timeout = {self.config.start_timeout:g} s; "
@@ -192,6 +190,7 @@ class PilotRun:
             )
         if waited > _UNREACHED:
             self.slots.fall_back()
+        return False
 
     def _process_lost(self, slot: Slot) -> None:
         process, pid = slot.hello.process, slot.hello.pid

@@ -62,11 +62,7 @@ def same_answer(
 
 
 def _ways(
-    runner: Any,
-    items: list[Any],
-    n_workers: Sequence[int],
-    batch_sizes: Sequence[int | None],
-    detached: bool,
+    runner: Any, items: list[Any], n_workers: Sequence[int], batch_sizes: Sequence[int | None], detached: bool
 ) -> Iterator[tuple[str, list[Any], bool]]:
     has_batches = type(runner).batch_forward is not BaseRunner.batch_forward
     for number, (n, size) in enumerate(product(n_workers, batch_sizes)):

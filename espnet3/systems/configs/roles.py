@@ -50,10 +50,7 @@ _TABLE = (
         "metrics",
         ("metrics.yaml",),
         defaults=_EXPERIMENT,
-        takes={
-            "inference": (*_EXPERIMENT_KEYS, "inference_dir", "test_sets"),
-            "training": _EXPERIMENT_KEYS,
-        },
+        takes={"inference": (*_EXPERIMENT_KEYS, "inference_dir", "test_sets"), "training": _EXPERIMENT_KEYS},
         keys=_keys("metrics inference_dir test_sets dataset dataset_artifacts"),
     ),
     Role(

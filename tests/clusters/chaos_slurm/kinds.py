@@ -20,14 +20,7 @@ from tests.parallel.detached.work import ROOT
 if TYPE_CHECKING:
     from tests.clusters.chaos_slurm.rounds import Round
 
-VERBS = (
-    ("status", "--json"),
-    ("retry",),
-    ("cancel", "--grace", "1"),
-    ("merge",),
-    ("logs",),
-    ("submit",),
-)
+VERBS = (("status", "--json"), ("retry",), ("cancel", "--grace", "1"), ("merge",), ("logs",), ("submit",))
 _LATE = 2.0  # seconds by which a host with a cache sees files late, at most
 
 

@@ -92,14 +92,7 @@ class Round:
     def verb(self, *words: str) -> subprocess.Popen[str]:
         """Call a verb of the command line, in a process of its own."""
         return subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "espnet3_parallel",
-                words[0],
-                self.run.path,
-                *words[1:],
-            ],
+            [sys.executable, "-m", "espnet3_parallel", words[0], self.run.path, *words[1:]],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -74,10 +74,7 @@ def test_a_target_becomes_an_object(tmp_path) -> None:
     block = {
         "accelerator": "cpu",
         "devices": 2,
-        "strategy": {
-            "_target_": "lightning.pytorch.strategies.DDPStrategy",
-            "find_unused_parameters": True,
-        },
+        "strategy": {"_target_": "lightning.pytorch.strategies.DDPStrategy", "find_unused_parameters": True},
         "callbacks": [{"_target_": "lightning.pytorch.callbacks.LearningRateMonitor"}],
     }
     trainer = ESPnet3LightningTrainer(exp_dir=tmp_path, config=block).trainer

@@ -45,13 +45,7 @@ def call(mode, tmp_path):
 # --- writers --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("cls", "names"),
-    [
-        (runners.OneWriter, "a"),
-        (runners.NestedWriters, "ab"),
-    ],
-)
+@pytest.mark.parametrize(("cls", "names"), [(runners.OneWriter, "a"), (runners.NestedWriters, "ab")])
 def test_every_writer_is_closed_by_default(cls, names, call):
     """What open_writers returned is closed before a shard is done: one writer, a mapping, lists and tuples in one."""
     assert call(cls, shard_subdir="test/clean") == dict.fromkeys(names, LINES)

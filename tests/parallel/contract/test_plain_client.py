@@ -135,11 +135,7 @@ def raise_while_handling(x):
 
 @pytest.mark.parametrize(
     ("func", "kind"),
-    [
-        (raise_plain, work.TwoPartError),
-        (raise_with_lock, LookupError),
-        (raise_while_handling, LookupError),
-    ],
+    [(raise_plain, work.TwoPartError), (raise_with_lock, LookupError), (raise_while_handling, LookupError)],
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_an_exception_is_itself_with_a_note(client, func, kind):

@@ -21,8 +21,7 @@ LATE = (Habit.LATE_LOGS,)
 
 
 @pytest.mark.parametrize(
-    ("name", "habits"),
-    rows([(name, logs) for name in NAMES for logs in ((), LATE)], [("htcondor", LATE)]),
+    ("name", "habits"), rows([(name, logs) for name in NAMES for logs in ((), LATE)], [("htcondor", LATE)])
 )
 def test_a_script_that_fails_before_its_worker_is_shown(
     name: str, habits: tuple[Habit, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ import pytest
 from espnet3.parallel import BaseRunner, ParallelError, get_client, parallel_for, parallel_map, set_parallel
 from tests.parallel.faults.watching import Mailbox, acting, nothing_left, servers_of, workers_of
 from tests.parallel.faults.workloads import (
+    DiesLate,
     DyingProvider,
     Gated,
     Provider,
@@ -81,6 +82,13 @@ def test_a_provider_that_kills_its_worker(mailbox: Mailbox) -> None:
         Gated(DyingProvider({"mail": mailbox.path}), progress=False)(range(10))
     mailbox.take()
     assert mailbox.pending() <= 8
+
+
+def test_a_worker_that_ends_late_in_its_setup(folder: Path) -> None:
+    """Another one is waited for anew, though the env has taken longer than `start_timeout` by then."""
+    set_parallel({**TWO, "start_timeout": 8})
+    with nothing_left():
+        assert Gated(DiesLate({"root": str(folder)}), progress=False)(range(1)) == [0]
 
 
 def killed_at_start(times: int, folder: Path) -> dict[str, list[str]]:

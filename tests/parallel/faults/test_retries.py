@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import ItemError, ItemFailure, TooManyFailuresError
-from tests.parallel.faults.workloads import (
-    FailsEvery,
-    FailsTwice,
-    FailsTwiceInBatches,
-    Provider,
-    SquareFiles,
-)
+from tests.parallel.faults.workloads import FailsEvery, FailsTwice, FailsTwiceInBatches, Provider, SquareFiles
 
 N = 200
 SQUARES = [i * i for i in range(N)]

@@ -191,6 +191,14 @@ class DyingProvider(EnvironmentProvider):
         os._exit(3)
 
 
+class DiesLate(EnvironmentProvider):
+    def build_env_local(self) -> dict[str, Any]:
+        if once(f"{self.config['root']}/late"):
+            time.sleep(9)
+            os._exit(3)
+        return {"gates": (), "root": ""}
+
+
 def pid_of(_: Any) -> int:
     return os.getpid()
 

@@ -10,14 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel.ledger.files import (
-    BY_UMASK,
-    PRIVATE,
-    Draft,
-    create_whole,
-    leftovers,
-    write_whole,
-)
+from espnet3.parallel.ledger.files import BY_UMASK, PRIVATE, Draft, create_whole, leftovers, write_whole
 
 ROOT = Path(__file__).resolve().parents[3]
 

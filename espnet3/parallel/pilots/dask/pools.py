@@ -282,6 +282,8 @@ def close_pool(client: Any) -> None:
 class ClientSlots(RunSlots):
     """The slots of a client's workers, for one run: chunks become Dask tasks where pilots cannot connect."""
 
+    waits = property(lambda self: self._cluster.waits)
+
     def __init__(self, client: Any) -> None:
         self._client = client
         self.pool = pool_of(client)

@@ -43,7 +43,8 @@ _TOGETHER, _ALONE = 1000, 16  # jobs submitted at a time: as job arrays, and wit
 _EARLY = 3  # jobs in a row that may end before their worker connects
 _REFUSED = 5  # submissions in a row that may fail while no worker is there: about a minute
 _PATIENCE = 300.0  # at most so many seconds between submissions that fail
-_QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a minute of nothing new
+_QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and at most
+_SLOWER = 1.25  # a pause is so many times as long as the one before while nothing is new
 _UNKNOWN = 3.0  # seconds after its submission for which the scheduler may say that it has no such job
 _DENIED = 2  # times in a row it has to say so before the job counts as gone
 _BYTES, _LINES = 4000, 20  # of a log's end
@@ -174,20 +175,18 @@ class JobKeeper(WorkerCluster):
     # --- the loop ---
 
     async def _watch(self) -> None:
-        quick_until, before = 0.0, None
+        pause, before = _QUICK, None
         while not self._stopping:
             self._count_workers()
             if self._open():
                 await self._ask()
                 await self._settle()
             known = {name: (each.view, each.up) for name, each in self._jobs.items()}
-            if known != before:
-                quick_until, before = time.monotonic() + 60, known
+            pause, before = _QUICK if known != before else min(_SLOWER * pause, _SLOW), known
             if self._due():
                 continue
-            pause = (_QUICK if time.monotonic() < quick_until else _SLOW) if self._open() else None
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause)
+                await asyncio.wait_for(self._wake.wait(), pause if self._open() else None)
                 await asyncio.sleep(0.05)  # the other workers of a job come and go with it
             self._wake.clear()
 

@@ -28,7 +28,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_403, ["espnet3/parallel/pilots/"]),
     (1_073, ["espnet3/parallel/local/"]),
     (
-        3_981,
+        3_980,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (747, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_473, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (40_916, ["tests/"]),
+    (40_914, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -272,9 +272,7 @@ def _changes(code: CodeType) -> Iterator[_Place | None]:
             yield (_KINDS[op], name, WITHIN)
         elif op.startswith("STORE_FAST") or op == "STORE_DEREF":
             known[name] = _place(steps, at, 0, known)
-        elif op in _SETTERS or (
-            op in _PARTS and steps[at - 1][0].startswith(_COPIES)
-        ):  # as `+=` reads a part
+        elif op in _SETTERS or (op in _PARTS and steps[at - 1][0].startswith(_COPIES)):  # as in `+=`
             yield _part(steps, at, known)
         elif op in _ATTRIBUTES and name in CHANGERS:
             yield _part(steps, at, known, WITHIN)

@@ -1,8 +1,7 @@
 """Hashes of values by content: equal values have the same hash in every process, others have another one.
 
-Never by `repr`, which cuts long arrays and shows addresses. Order, type and structure count. An object
-is its class, its text, number or elements, and its attributes; no code of the user's is called: no property, no
-`__getattr__`, no `__reduce__`. A part without content, such as a lock, drops out alone.
+Order, type and structure count. An object is its class, its text, number or elements, and its attributes; no code of
+the user's is called: no property, no `__getattr__`, no `__reduce__`. A part without content (a lock) drops out alone.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from functools import cached_property, lru_cache
-from itertools import filterfalse
+from itertools import filterfalse, repeat
 from pathlib import PurePath
 from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -26,8 +25,7 @@ from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.provenance.code import CHANGERS, OF_LAYERS, WITHIN, changes_of, facts_of
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
 
-_LONG = 1000  # elements: a longer list of simple values is hashed in one go
-PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+PLAIN: frozenset[Any] = frozenset({bool, int, float, complex, str, bytes, type(None)})
 # Wrappers of functions, and the attributes that hold these
 WRAPPERS: dict[type, tuple[str, ...]] = {
     staticmethod: ("__func__",),
@@ -49,7 +47,7 @@ _NOTHING = {"_thread", "threading", "logging", "_io", "io", "weakref", "_weakref
 _ONCE = {"_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"}
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
 _INSIDE: dict[type, Callable[[Any], Any]] = {
-    **{kind: kind.__repr__ for kind in (bool, int, float, complex)},
+    **{kind: kind.__repr__ for kind in PLAIN - {str, bytes}},
     str: lambda one: str.encode(one, "utf-8", "surrogatepass"),
     **dict.fromkeys((bytes, bytearray), lambda one: b"".join([one])),
     memoryview: lambda one: [one.format, one.shape, one.tobytes()],
@@ -64,6 +62,7 @@ _INSIDE: dict[type, Callable[[Any], Any]] = {
 }
 _NO_CONTENT = "{} is a {.__qualname__}, which has no content that could be compared"
 _MADE_BY_PYTHON = 1 << 9  # of a class: a class statement, or `type`, has made it
+_OWN = "attributes"
 _PICKLING = ("__reduce__", "__reduce_ex__", "__getstate__")
 
 
@@ -119,7 +118,9 @@ class Content:
         self._come_later: set[str] = set()  # modules whose functions and classes are missing as a run begins
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
-        self._known: dict[int, tuple[str, Any]] = {}
+        self._known: dict[int, tuple[str, Any, bool]] = {}
+        # by identity: a class's hash, and those of its bases that are the user's
+        self._classes: dict[int, tuple[bytes, list[type], type]] = {}
 
     def add(self, thing: Any) -> None:
         """Take in a function, a class, a module, or the dotted name of one."""
@@ -127,22 +128,22 @@ class Content:
     def hash(self, value: Any, place: str) -> str:
         """Return the hash of a value."""
         if id(value) not in self._known:
+            self._is_settled = True  # nothing in it may be left out once all code has been reached
             try:
                 found = self._of(value, place).hex()
             except RecursionError:
                 if not self._lenient:
-                    why = " (it is nested too deeply)"
-                    raise NoContentError(_NO_CONTENT.format(place, type(value)) + why) from None
+                    raise NoContentError(f"{place} is nested too deeply to be compared") from None
                 found = "deep"
             finally:
                 self._met.clear()
-            self._known[id(value)] = found, value
+            self._known[id(value)] = found, value, self._is_settled
         return self._known[id(value)][0]
 
     def _of(self, value: Any, place: str) -> bytes:
         kind = type(value)
         if kind in PLAIN:
-            return _digest(kind.__name__, repr(value).encode("utf-8", "surrogatepass"))
+            return self._inside(kind.__name__, _INSIDE[kind](value), place)
         if issubclass(kind, (FunctionType, type, ModuleType, *_OF_C)) or kind.__name__ == _CYTHON:
             return self._of_code(value, place)
         if id(value) in self._met:
@@ -157,15 +158,16 @@ class Content:
         inside = self._inside(base.__name__, _INSIDE[base](value), place) if base is not None else b""
         return inside if base is kind else self._object(value, kind, place, inside)
 
-    def _targets(self, held: dict[Any, Any]) -> None:
-        if type(held.get("_target_")) is str:
-            self.add(held["_target_"])
-
     def _inside(self, name: str, inside: Any, place: str) -> bytes:
         if isinstance(inside, (bytes, str)):
-            return _digest(name, inside if isinstance(inside, bytes) else inside.encode())
-        if isinstance(inside, list) and len(inside) > _LONG and all(type(one) in PLAIN for one in inside):
-            return _digest(f"long {name}", marshal.dumps(inside, 0))  # of this version: no references
+            text = inside if isinstance(inside, bytes) else inside.encode()
+            return _digest(name, hashlib.sha256(text).digest())  # it may be long: no copy
+        if isinstance(inside, dict) and type(inside.get("_target_")) is str:
+            self.add(inside["_target_"])
+        flat = [*inside, *(inside.values() if isinstance(inside, dict) else ())]
+        if PLAIN.issuperset(map(type, flat)):  # all at once, a hundred times as fast
+            flat = sorted(map(marshal.dumps, flat, repeat(0))) if isinstance(inside, set) else flat
+            return _digest(f"plain {name}", marshal.dumps(flat, 0))  # of this version: no references
         if isinstance(inside, set):
             met, found = self._met, []
             for one in filterfalse(self._comes_later, inside):  # in no order: each by itself
@@ -174,8 +176,7 @@ class Content:
             self._met = met
             return _digest(name, *sorted(found))
         if isinstance(inside, dict):
-            self._targets(inside)
-            pairs = [pair for pair in inside.items() if not self._comes_later(pair[1])]
+            pairs = [pair for pair in inside.items() if name == _OWN or not self._comes_later(pair[1])]
             placed = [each for key, one in pairs for each in ((key, place), (one, f"{place}.{key}"))]
         else:
             here = [one for one in inside if name != "list" or not self._comes_later(one)]
@@ -187,6 +188,7 @@ class Content:
 
     def _of_code(self, value: Any, place: str) -> bytes:
         self.add(value)
+        self._is_settled = self._is_settled and not is_users(value)
         owner = getattr(value, "__objclass__", value) if is_a(value, _OF_C) else value
         module = module_of(owner)
         read = type.__getattribute__ if is_a(value, type) else getattr
@@ -207,26 +209,27 @@ class Content:
         return _digest("code", full, said, self._of(kept, place))
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes) -> bytes:
-        modules, is_own = {base.__module__ for base in kind.__mro__}, any(map(is_users, kind.__mro__))
+        if id(kind) not in self._classes:
+            self._classes[id(kind)] = self._of(kind, place), [*filter(is_users, kind.__mro__)], kind
+        digest, users, _ = self._classes[id(kind)]
+        modules = {base.__module__ for base in kind.__mro__}
         if modules & _NOTHING or (self._lenient and modules & _ONCE):
-            return _digest("nothing", self._of(kind, place) if is_own else kind.__qualname__.encode())
+            return _digest("nothing", digest if users else kind.__qualname__.encode())
         attributes = attributes_of(value)
-        is_stream = not is_own and (hasattr(kind, "__next__") or kind.__module__ in ("socket", "_socket"))
-        taken = None if inside or is_stream else _taken(value, kind, bool(attributes))
-        if taken is not None and not is_own:
+        is_stream = not users and (hasattr(kind, "__next__") or kind.__module__ in ("socket", "_socket"))
+        taken = None if inside or is_stream else _taken(value, kind, users, bool(attributes))
+        if taken is not None and not users:
             return self._of(("object", kind, *taken), place)
         is_empty = not (inside or taken or attributes or kind.__flags__ & _MADE_BY_PYTHON or kind is object)
         if is_empty or is_stream:
             if not self._lenient:
                 raise NoContentError(_NO_CONTENT.format(place, kind))
-            return _digest("nothing", self._of(kind, place))
-        self._targets(attributes)
-        out = self._left_out(value)
+            return _digest("nothing", digest)
+        self._is_settled, out = False, self._left_out(value)
         for base in kind.__mro__:  # in these cached properties keep their values
             out.update(name for name, one in vars(base).items() if type(one) is cached_property)
-        parts = [("", kind), ("", taken), *(pair for pair in attributes.items() if pair[0] not in out)]
-        found = [part for name, one in parts for part in (name.encode(), self._of(one, f"{place}.{name}"))]
-        return _digest("object", b"" if WITHIN in out else inside, *found)
+        own = self._inside(_OWN, {name: one for name, one in attributes.items() if name not in out}, place)
+        return _digest("object", b"" if WITHIN in out else inside, digest, self._of(taken, place), own)
 
 
 def _instead(value: Any, kind: type) -> Any:
@@ -252,8 +255,7 @@ def _instead(value: Any, kind: type) -> Any:
     return as_containers(value)
 
 
-def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
-    users = [base for base in kind.__mro__ if is_users(base)]
+def _taken(value: Any, kind: type, users: list[type], has_attributes: bool) -> list[Any] | None:
     if issubclass(kind, BaseException):
         return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
     theirs = [base for base in kind.__mro__[:-1] if base not in users and base.__module__ != OF_LAYERS]

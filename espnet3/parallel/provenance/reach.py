@@ -109,7 +109,7 @@ class _Reach(Content):
 
     def result(self, changed: Changed) -> Code:
         self._left_out, self._come_later = changed.of, self._later
-        self._known.clear()
+        self._known = {at: known for at, known in self._known.items() if known[2]}
         for entry, phrase, value, owner, name in self._values.values():
             out = changed.of(owner)
             counts = value if name is not None else (value[0], sorted(value[1] - out))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
@@ -67,24 +68,12 @@ def closure(held: object) -> Any:
     return lambda: held
 
 
-def masked(at: int) -> Any:
-    return np.ma.masked_array(np.arange(3), [k == at for k in range(3)])
-
-
-def changed_at(n: int, at: int | None) -> Any:
-    """Return a long array, with one element changed."""
-    array = np.arange(n)
-    if at is not None:
-        array[at] = -1
-    return array
-
-
 DIFFERENT: list[tuple[Any, ...]] = [
-    ("long arrays", changed_at(5000, None), changed_at(5000, 2500)),
+    ("long arrays", np.arange(5000), np.r_[:2500, -1, 2501:5000]),
     ("arrays of another shape", np.zeros((2, 3)), np.zeros((3, 2))),
     ("arrays of another type", np.zeros(3, "f4"), np.zeros(3, "f8")),
     ("arrays of objects", np.array([{1: 2}, None]), np.array([{1: 3}, None])),
-    ("masked arrays", masked(0), masked(1)),
+    ("masked arrays", *(np.ma.masked_array([1, 2], [at, 1 - at]) for at in (0, 1))),
     ("memoryviews", memoryview(b"ab"), memoryview(b"ac")),
     ("numbers of another type", 1, 1.0),
     ("a number and a text", 1, "1"),
@@ -98,6 +87,7 @@ DIFFERENT: list[tuple[Any, ...]] = [
     ("defaults of dicts", defaultdict(int), defaultdict(list)),
     ("lists in another order", [1, 2], [2, 1]),
     ("long lists", list(range(2000)), [*range(1999), 0]),
+    ("long dicts", dict(enumerate("ab" * 1000)), dict(enumerate("ab" * 999 + "aa"))),
     ("nested", {"a": [{"b": (1, {2})}]}, {"a": [{"b": (1, {3})}]}),
     ("dates", datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)),
     ("decimals", decimal.Decimal("1.0"), decimal.Decimal("1.00")),
@@ -144,6 +134,16 @@ def test_equal_content_is_the_same_hash() -> None:
     assert content_hash(Plain([1, object()])) == content_hash(Plain([1, object()]))
 
 
+@pytest.mark.parametrize("value", [b"a" * 2**24, np.ones(2**24, "u1"), dict.fromkeys(range(2**18))], ids=type)
+def test_a_large_value_takes_little_memory(value: Any) -> None:
+    """Hashing takes less than twice as much memory as the value has itself."""
+    tracemalloc.start()
+    content_hash(value)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2 * sys.getsizeof(value)
+
+
 def test_pandas_tables() -> None:
     """Tables count by their cells, columns, types and index, however long they are."""
     frame = pandas.DataFrame({"a": range(2000), "b": ["x"] * 2000})
@@ -154,9 +154,7 @@ def test_pandas_tables() -> None:
     assert content_hash(frame) != content_hash(frame.set_index(frame.index + 1))
 
 
-@pytest.mark.parametrize(
-    "value", [(x for x in "ab"), iter([1]), socket.socket()], ids=["made", "iter", "net"]
-)
+@pytest.mark.parametrize("value", [(x for x in "ab"), iter([1]), socket.socket()], ids=type)
 def test_what_has_no_content_is_refused(value: Any) -> None:
     """What may decide a result and cannot be looked at is refused with its place."""
     with pytest.raises(NoContentError, match=r"config\.a\[0\] is a"):

@@ -18,7 +18,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import ValueTypeError
 from espnet3.parallel.ledger.lines import index_json
 from espnet3.parallel.messages import brief
-from espnet3.parallel.provenance.content import Content, NoContentError, as_containers, attributes_of
+from espnet3.parallel.provenance.content import PLAIN, Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
 from espnet3.parallel.provenance.reach import changed_parts, code_of, shortened
 from espnet3.parallel.provenance.shown import differences, package_versions, shown_config
@@ -100,7 +100,7 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
         return type(held)(
             without_execution(one, f"{place}[{at}]", left_out, lists) for at, one in enumerate(held)
         )
-    entries, beside = attributes_of(held), {}
+    entries, beside = {} if type(held) in (dict, *PLAIN) else attributes_of(held), {}
     if is_a(held, dict) and not is_a(held, defaultdict):  # its factory is not an entry
         entries, beside = dict(dict.items(held)), entries
     elif not (is_a(held, (Namespace, SimpleNamespace)) or is_dataclass(type(held))):

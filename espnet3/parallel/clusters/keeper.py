@@ -139,9 +139,10 @@ class JobKeeper(WorkerCluster):
 
     @property
     def waits(self) -> bool:  # type: ignore[override]  # asked, not known before
-        """True while jobs are in the queue, in the place of others whose workers had come."""
-        queued = any(each.view.meaning.job is Meaning.WAITING for each in list(self._jobs.values()))
-        return queued and self._begun and not self._no_answer
+        """True while no worker is there any more, and jobs are queued, or are about to be replaced."""
+        jobs = list(self._jobs.values())
+        queued = any(each.last_up or each.view.meaning.job is Meaning.WAITING for each in jobs)
+        return queued and self._begun and not (self._no_answer or any(each.up for each in jobs))
 
     def missing(self) -> str:
         """Return the jobs whose workers have not come, with their states and what to look at."""
@@ -230,9 +231,8 @@ class JobKeeper(WorkerCluster):
     async def _settle(self) -> None:
         self._count_workers()
         for name, each in list(self._jobs.items()):
-            if not each.up and (
-                each.view.meaning.is_over or each.view.meaning.job is Meaning.HELD or self._is_away(each)
-            ):
+            over = each.view.meaning.is_over or each.view.meaning.job is Meaning.HELD or self._is_away(each)
+            if over and not each.up:
                 await self._bury(name, each)
         if self._due():
             await self._submit_wanted()

@@ -34,7 +34,7 @@ class WorkerCluster:
     owns_processes = False
     starts_at_once = False  # all workers that were asked for come, each in a moment
     stays = False  # its workers serve further runs, and items may have changed them: each is asked
-    waits = False  # jobs are in the queue, in the place of others whose workers had come
+    waits = False  # no worker is there any more, and jobs are queued that bring others
 
     def end_of(self, host: str, pid: int) -> ProcessEnd | None:
         """Return how a worker process ended, once that is known."""

@@ -31,7 +31,7 @@ from espnet3.parallel.ledger.lease import is_alive, this_process
 logger = logging.getLogger(__name__)
 
 _CLOCKS = datetime.timedelta(days=30)  # by which the clock of a node may be behind
-_VALID = datetime.timedelta(days=60)
+_VALID = datetime.timedelta(days=14)
 _KEYS = "espnet3-tls-"  # begins the name of a folder of keys
 _DRIVER = "driver.json"  # beside them: whose they are
 SCRATCH = "espnet3-dask-"

@@ -181,7 +181,7 @@ class PilotRun:
     def _may_wait(self, waited: float) -> bool:
         if (given_up := self.slots.given_up()) is not None:
             raise NoWorkersError(f"no worker is left and none can be started: {given_up}")
-        if self._claim.slots or self.slots.waits:  # busy with an item of an earlier run, or building the env
+        if self._claim.slots or self.slots.waits:  # busy, building the env, or in the queue
             return True
         if waited > self.config.start_timeout:
             raise NoWorkersError(

@@ -62,7 +62,7 @@ _INSIDE: dict[type, Callable[[Any], Any]] = {
 }
 _NO_CONTENT = "{} is a {.__qualname__}, which has no content that could be compared"
 _MADE_BY_PYTHON = 1 << 9  # of a class: a class statement, or `type`, has made it
-_OWN = "attributes"
+_OWN = "attributes"  # of an object: hashed as a dict is, but nothing in them comes later
 _PICKLING = ("__reduce__", "__reduce_ex__", "__getstate__")
 
 

@@ -75,7 +75,7 @@ class Job:
     """
 
     def __init__(self, spec: JobSpec, shards: Sequence[int], own: bool = True) -> None:
-        self.began = time.monotonic()  # the walltime counts from there
+        self.began = time.monotonic()  # what the walltime counts from: here, or where the job began
         if spec.walltime is not None:
             import psutil  # 20 ms that other jobs need not wait for
 

@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 
 from espnet3.parallel.detached.job.attempt import Job
-from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, log_to, say
+from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, SHARD, log_to, say
 from espnet3.parallel.detached.job_spec import CHECKED, JobSpec, load, make_provider, read_spec
 from espnet3.parallel.detached.layout import ENDED, Ended, Layout, Tasks
 from espnet3.parallel.errors import ParallelError
@@ -65,7 +65,7 @@ def _element(file: Path, index: int, option: str, value: str) -> int:
     if not own:  # a stopped pod is replaced, unless the run was stopped
         goes_on = status == EXIT_UNFINISHED and layout.stopped() is None
         return status if status == EXIT_DONE or goes_on else int(value)
-    ended = read_or_none(layout.shard(job.place.shard) / ENDED, Ended) or {}
+    ended = read_or_none(layout.shard(job.place[SHARD]) / ENDED, Ended) or {}
     if not option or status != EXIT_UNFINISHED or not ended.get("requeue"):
         return status
     if option == "--again":

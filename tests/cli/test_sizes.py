@@ -14,12 +14,10 @@ import time
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider
 
-
 class Provider(EnvironmentProvider):
     def build_env_local(self):
         time.sleep(0.2)
         return {"seconds": self.config.seconds, "big": bytearray(200_000_000)}
-
 
 class Sleeps(BaseRunner):
     @staticmethod

@@ -23,6 +23,7 @@ class OnScheduler(BackendContract):
     @classmethod
     def setup_class(cls):
         cls.before = dict(os.environ)
+        cls.config = cls.lab.block()
         os.environ.update(cls.lab.start())
         os.chdir(STATE / "home")
         cls.open()
@@ -39,35 +40,20 @@ class OnScheduler(BackendContract):
 
 
 class TestSlurm(OnScheduler):
-    """SLURM 22.05, four nodes."""
-
-    lab = SLURM
-    config = SLURM.block()
+    lab = SLURM  # 22.05, four nodes
 
 
 class TestSge(OnScheduler):
-    """Son of Grid Engine 8.1.9."""
-
-    lab = SGE
-    config = SGE.block()
+    lab = SGE  # Son of Grid Engine 8.1.9
 
 
 class TestHTCondor(OnScheduler):
-    """HTCondor 23.9."""
-
-    lab = HTCONDOR
-    config = HTCONDOR.block()
+    lab = HTCONDOR  # 23.9
 
 
 class TestOar(OnScheduler):
-    """OAR 2.5, two nodes."""
-
-    lab = OAR
-    config = OAR.block()
+    lab = OAR  # 2.5, two nodes
 
 
 class TestSsh(OnScheduler):
-    """sshd of OpenSSH 9.2 on four addresses."""
-
-    lab = SSH
-    config = SSH.block()
+    lab = SSH  # sshd of OpenSSH 9.2 on four addresses

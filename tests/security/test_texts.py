@@ -61,11 +61,9 @@ import os
 import sys
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
 
-
 class Provider(EnvironmentProvider):
     def build_env_local(self):
         return {}
-
 
 class Runner(BaseRunner):
     @staticmethod
@@ -73,7 +71,6 @@ class Runner(BaseRunner):
         if "QUIET" not in os.environ:  # what an item prints where it runs is its own
             print("printed", TEXT, flush=True)
         raise ValueError(TEXT)
-
 
 TEXT = "[/data/x.wav] SECRETS" + ESCAPES
 if __name__ == "__main__":

@@ -78,10 +78,8 @@ _MODULE = """
 from pathlib import Path
 from espnet3.components.data.dataset_builder import DatasetBuilder as Base
 
-
 class Dataset:
     pass
-
 
 class DatasetBuilder(Base):
     def is_source_prepared(self, recipe_dir, **kwargs):

@@ -75,7 +75,6 @@ def test_a_model_that_fails_gets_a_sentence_too(tmp_path: Path, caplog: pytest.L
 MODEL = """\
 import os
 
-
 class Counting:
     def __init__(self):
         with open("made", "a") as file:

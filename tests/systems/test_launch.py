@@ -23,7 +23,6 @@ from espnet3.systems.base.system import BaseSystem
 from espnet3.systems.launch import launch
 from espnet3.systems.stages import StageSpec
 
-
 class System(BaseSystem):
     stages = (*BaseSystem.stages, StageSpec("publish", "publication"), StageSpec("count", "training"), "report")
 
@@ -40,14 +39,11 @@ class System(BaseSystem):
     def report(self):
         return str(get_parallel_config())
 
-
 def process(number):
     return os.getpid()
 
-
 def show(results):
     print(*(f"{name}={result}" for name, result in results.items() if name not in ("infer", "measure")))
-
 
 sys.exit(launch(System, show=show if "--shown" not in sys.argv else None))
 """
@@ -57,11 +53,9 @@ from espnet3.components.data.dataset_builder import BuiltFiles, DatasetBuilder, 
 from espnet3.components.metrics.abs_metric import AbsMetric
 from espnet3.parallel import get_parallel_config
 
-
 class Words(list):
     def __init__(self, n):
         super().__init__({"utt_id": f"u{k}", "text": f"word {k}"} for k in range(n))
-
 
 class Upper:
     def __init__(self, end=""):
@@ -70,10 +64,8 @@ class Upper:
     def __call__(self, text):
         return text.upper() + self.end
 
-
 def row(*, data, model_output, idx):
     return {"utt_id": data["utt_id"], "hyp": model_output, "ref": data["text"]}
-
 
 class Builder(DatasetBuilder):
     def __init__(self, data_dir, missing=False):
@@ -89,7 +81,6 @@ class Builder(DatasetBuilder):
     def make(self):
         (self.data_dir / "workers").write_text(str(get_parallel_config().n_workers))
         return BuiltFiles(index=[self.data_dir / "workers"])
-
 
 class Asked(AbsMetric):
     def __call__(self, data, test_name, inference_dir):

@@ -43,14 +43,11 @@ from espnet3.parallel.ledger.split import SESSION, SPLIT
 from espnet3.parallel.records import ProcessEnd
 
 FOLDER = "detached"
-SPECS = "specs"
 PLAN = "plan.json"
 INDICES = "indices.json"
 TEMPLATE = "template.json"
 RUNNER = "runner.json"
 JOBS = "jobs.json"
-STOP = "stop.json"
-FAILURES = "failed"
 SUPERVISOR = "supervisor"
 DONE = "done"
 ENDED = "ended.json"
@@ -187,8 +184,8 @@ class Layout:
         self.folder = run / FOLDER
         self.own = own  # its files decide what is run: each must be this user's when it is read
         self.supervisor = self.folder / SUPERVISOR  # a folder with a lease and a log
-        self.failures = self.folder / FAILURES  # the folder that counts failed items, by shard
-        self.stop = self.folder / STOP  # the file that tells all jobs to end
+        self.failures = self.folder / "failed"  # the folder that counts failed items, by shard
+        self.stop = self.folder / "stop.json"  # the file that tells all jobs to end
 
     def read(self, name: str, like: type | None = None) -> dict[str, Any]:
         """Read one of the files that are written at submission."""
@@ -201,7 +198,7 @@ class Layout:
 
     def spec(self, shard: int) -> Path:
         """Return the file of a shard's spec."""
-        return self.folder / SPECS / f"shard.{shard}.json"
+        return self.folder / "specs" / f"shard.{shard}.json"
 
     def shard(self, number: int) -> Path:
         """Return the folder with a shard's lease, marks and log."""

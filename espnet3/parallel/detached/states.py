@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -43,15 +44,17 @@ class Marks:
             "job": job_name(os.getsid(0)),
             "pid": os.getpid(),
         }
+        self._lock = threading.Lock()
         self._fd = open_to_write(folder / MARK, 0)
         self.note()  # a death is counted once
         os.ftruncate(self._fd, _WIDTH + 1)
 
     def note(self, **facts: Any) -> None:
         """Note fields of `InFlight`, in place of their earlier values."""
-        self._mark.update(facts)
-        if self._fd >= 0:
-            os.pwrite(self._fd, json.dumps(self._mark).encode().ljust(_WIDTH) + b"\n", 0)
+        with self._lock:
+            self._mark.update(facts)
+            if self._fd >= 0:
+                os.pwrite(self._fd, json.dumps(self._mark).encode().ljust(_WIDTH) + b"\n", 0)
 
     def close(self) -> None:
         """Note that nothing is in flight, and close the file."""

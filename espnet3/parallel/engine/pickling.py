@@ -185,30 +185,26 @@ def _register(made: Any, state: tuple[Any, dict[type, Any]]) -> None:
         made.register(kind, function)
 
 
-def _script() -> tuple[str | None, str]:
-    # the file of the caller's script, and its name as a module, by which `multiprocessing` can start it in a child
+def _script() -> tuple[str, str]:
+    # the file of the caller's script, and its name as a module
     main = sys.modules["__main__"]
     file, spec = own_attribute(main, "__file__"), own_attribute(main, "__spec__")
-    has_guard = isinstance(file, str) and _has_guard(os.path.abspath(file))
-    return (os.path.abspath(file), spec.name if spec else "") if has_guard else (None, "")
+    return os.path.abspath(file) if isinstance(file, str) else "", spec.name if spec else ""
 
 
-@functools.cache
-def _has_guard(file: str) -> bool:
-    try:
-        with open(file, "rb") as source:
-            return re.search(rb"^if\b.*\b__name__\b", source.read(), re.MULTILINE) is not None
-    except OSError:
-        return False
+def stand_for_script(file: str, name: str = "") -> None:
+    """Have children that `multiprocessing` spawns from this process load the caller's script, if it has a guard."""
+    main: Any = sys.modules["__main__"]
+    with suppress(OSError), open(file, "rb") as source:
+        if re.search(rb"^if\b.*\b__name__\b", source.read(), re.MULTILINE):
+            main.__file__, main.__spec__ = file, ModuleSpec(name, None) if name else None
 
 
-def _put_into_main(token: str, values: dict[str, Any], script: tuple[str | None, str]) -> MainNames:
+def _put_into_main(token: str, values: dict[str, Any], script: tuple[str, str]) -> MainNames:
     if token not in _home:  # else this is the caller's own process
-        main: Any = sys.modules["__main__"]
         for value in values.values():
             _show_in_main(value)
-        if script[0] is not None:
-            main.__file__, main.__spec__ = script[0], ModuleSpec(script[1], None) if script[1] else None
+        stand_for_script(*script)
     return MainNames()
 
 

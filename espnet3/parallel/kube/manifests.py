@@ -145,18 +145,12 @@ def manifests(
     facts: JobFacts, shards: Sequence[int], options: Mapping[str, Any], version: tuple[int, int]
 ) -> list[dict[str, Any]]:
     """Return the Jobs of shards: one, or one for each."""
+    spec: dict[str, Any] = {"backoffLimit": _ATTEMPTS}
     if version < INDEXED:
-        return [
-            _job(
-                facts,
-                f"{facts.name}-{shard}",
-                {"backoffLimit": _ATTEMPTS},
-                _pod(facts, options, str(number), final=0),
-                {SHARD: str(shard)},
-            )
-            for number, shard in enumerate(shards)
-        ]
-    spec: dict[str, Any] = {
+        pods = (_pod(facts, options, str(place), final=0) for place in range(len(shards)))
+        both = zip(shards, pods, strict=True)
+        return [_job(facts, f"{facts.name}-{at}", spec, pod, {SHARD: str(at)}) for at, pod in both]
+    spec = {
         "completionMode": "Indexed",
         "completions": len(shards),
         "parallelism": min(facts.n_workers, len(shards)),

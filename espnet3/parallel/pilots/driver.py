@@ -96,7 +96,9 @@ class PilotRun:
                     quiet_since = now
                 self._listen(key.fileobj for key, _ in events)
                 if self._alone and self._claim.slots and self._takes_long():
-                    self._call_others()
+                    self._alone = False
+                    self.slots.grow()
+                    self._welcome(True)
                 self._losses.settle()
                 if not self._feeder.ready:
                     self._losses.check_setup()
@@ -151,11 +153,6 @@ class PilotRun:
 
     def _takes_long(self) -> bool:
         return self._feeder.sizer.seconds(self.work.left) > _FIRST or time.perf_counter() > self._until
-
-    def _call_others(self) -> None:
-        self._alone = False
-        self.slots.grow()
-        self._welcome(True)
 
     def _welcome(self, others: bool = False) -> None:
         fresh = self._claim.collect(1 - len(self._claim.slots) if self._alone else None)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error, spoilt_cuda
 from espnet3.parallel.engine.loop import KEEP, Block, Call, Loop, on_a_worker, run_items, to_lines
@@ -44,6 +45,8 @@ _ATTEMPTS = 4  # at a handshake, which on a busy host takes longer than its time
 _PAUSE = 0.5  # seconds after the first one; more after each further one
 _LOOK = 0.005  # seconds between looks whether the last slot has ended
 
+_SPECS = WeakValueDictionary[tuple[Any, int], RunSpec]()  # by the key of the driver's pool, and run
+_LOADING = threading.Lock()
 # Unset while a worker's start has not been answered yet: an item that ends the process first would make it
 # look like a worker that cannot start.
 STARTED = threading.Event()
@@ -162,11 +165,7 @@ class Pilot:
     mark: Mark
 
     end = staticmethod(end_process)  # an item that takes too long ends its process
-
-    @property
-    def replaced(self) -> bool:
-        """Whether another process takes the place of this one, so that it may be ended when it is beyond use."""
-        return self.process.alone
+    replaced = property(lambda self: self.process.alone)  # by another process, where this one is beyond use
 
     def __post_init__(self) -> None:
         self.worker = self.process.hello.worker
@@ -248,7 +247,10 @@ class Pilot:
             try:
                 if self.process.alone:
                     self._outlet.hear(hearing)
-                spec: RunSpec = pickle.loads(blob)  # imports the user's modules, which may take long too
+                # once a process: its slots share functions and their globals, as threads share those of a module
+                with _LOADING:
+                    run = self.process.key, run_id
+                    spec = _SPECS[run] = _SPECS.get(run) or pickle.loads(blob)
                 imported = time.perf_counter()
                 call = prepare(spec)
             except BaseException as error:  # whatever user code raises here, the driver must hear of it

@@ -56,7 +56,7 @@ def test_an_early_end_gives_way_to_the_real_one(tmp_path: Path) -> None:
     assert (early["state"], early["early"]) == ("timeout", True)
     file.unlink()
     late.end()
-    late._handle(signal.SIGTERM, None)
+    late._note(signal.SIGTERM)
     assert not file.exists()
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from espnet3.parallel import set_parallel
 from espnet3.parallel.detached.launch import asking
-from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.states import JobState, living_pid
 from tests.habits import rows
 from tests.parallel.detached.work import (
     DiesInAHook,
@@ -32,6 +33,7 @@ from tests.parallel.detached.work import (
     supervisor,
 )
 from tests.standins import standin
+from tests.waiting import wait_until
 
 
 def test_the_submitter_is_killed_and_another_process_finishes(tmp_path: Path) -> None:
@@ -116,17 +118,51 @@ def test_a_run_in_this_process_takes_over_what_dead_jobs_left(tmp_path: Path) ->
     assert (run.path / "results.jsonl").read_bytes() == here(tmp_path / "b")
 
 
-def test_a_job_that_is_asked_to_end_finishes_its_item(tmp_path: Path) -> None:
-    """After SIGTERM the item in flight is kept, the shard is queued again, and no item runs twice."""
+@pytest.mark.parametrize("limit", [None, 1000.0])
+def test_a_job_that_is_asked_to_end_finishes_its_item(limit: float | None, tmp_path: Path) -> None:
+    """After a signal the item in flight is kept and none runs twice, also where a child of the job does the work."""
     folder = tmp_path / "a"
     hold(folder, 4)
-    run = run_of(folder, config={"bad": [0.1, "slow"]})
-    pid = held(folder, 4)
-    os.kill(pid, signal.SIGUSR1)
+    run = run_of(folder, config={"bad": [0.1, "slow"]}, item_timeout=limit)
+    os.kill(os.getsid(held(folder, 4)), signal.SIGUSR1)
+    mark = Layout(run.path).shard(1) / "mark.json"
+    wait_until(lambda: "stopping" in mark.read_text())
     let_go(folder, 4)
     assert run.wait(600).done and len(run.merge()) == 12
     assert set(calls(folder).values()) == {1}
     assert "unfinished: it was sent SIGUSR1" in dict(run.logs())[1]
+
+
+@pytest.mark.parametrize("limit", [None, 1000.0])
+def test_what_an_item_forks_is_no_job(limit: float | None, tmp_path: Path) -> None:
+    """A signal ends a process that an item has forked, and the job does not take it for one of its own."""
+    run = run_of(tmp_path / "a", n=2, shards=1, config={"bad": [0, "fork"]}, item_timeout=limit)
+    assert run.wait(600).done, (run.status(), dict(run.logs()))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "record"])
+def test_an_item_whose_tool_is_ended_with_the_job_goes_again(on_error: str, tmp_path: Path) -> None:
+    """A scheduler signals all processes of a job: an item that fails of that has not failed, and stops no run."""
+    folder = tmp_path / "a"
+    run = run_of(folder, 2, shards=1, on_error=on_error, config={"bad": [0, "tool"]})
+    wait_until((folder / "begun").exists)
+    (folder / "repaired").touch()
+    os.killpg(living_pid(Layout(run.path).shard(0)) or 0, signal.SIGTERM)
+    status = run.wait(600)
+    assert (status.done, status.failed, calls(folder)[0]) == (True, 0, 2), (status, dict(run.logs()))
+
+
+def test_a_job_in_a_long_call_hears_a_signal(tmp_path: Path) -> None:
+    """A call into C, which no handler interrupts, is not blamed for the death of a job that was told to end."""
+    folder = tmp_path / "a"
+    run = run_of(folder, 2, shards=1, config={"bad": [0, "long"]})
+    wait_until((folder / "begun").exists)
+    (folder / "repaired").touch()
+    shard = Layout(run.path).shard(0)
+    os.kill(job := living_pid(shard) or 0, signal.SIGTERM)
+    wait_until(lambda: "stopping" in (shard / "mark.json").read_text())
+    kill(job)
+    assert run.wait(600).done and not (shard / "losses.json").exists()
 
 
 def test_a_shard_of_writers_starts_over(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
 from tests.parallel.detached.work import calls, gone, held, hold, kill, let_go, run_of, supervisor
-from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("how", rows(["sleep", "lock"], ("lock",)))
@@ -76,20 +75,3 @@ def test_nothing_is_left_of_a_killed_job(tmp_path: Path) -> None:
     run.retry()
     assert run.wait(600).done
     assert calls(folder) == {0: 2, 1: 2}
-
-
-def test_a_signal_reaches_the_child(tmp_path: Path) -> None:
-    """After a signal to the job the item in flight is finished and kept, as in a job without a time limit."""
-    folder = tmp_path / "a"
-    hold(folder, 0)
-    slow = {"bad": [0.2, "slow"]}  # longer than a job goes on without asking whether it was told to stop
-    run = run_of(folder, n=2, shards=1, item_timeout=1000.0, config=slow)
-    child = held(folder, 0)
-    job = int(Path("/proc", str(child), "stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(job, signal.SIGUSR1)
-    mark = Layout(run.path).shard(0) / "mark.json"
-    wait_until(lambda: "stopping" in mark.read_text())  # the child says that it knows
-    let_go(folder, 0)
-    assert run.wait(600).done and len(run.merge()) == 2
-    assert set(calls(folder).values()) == {1}
-    assert "unfinished: it was sent SIGUSR1" in dict(run.logs())[0]

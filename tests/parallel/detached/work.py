@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import mmap
 import os
@@ -72,6 +73,24 @@ def misbehave(idx: int, folder: Path, bad: Any) -> None:
         raise ValueError(f"no square of {idx}")
     elif how in ("sleep", "lock", "child"):
         hang(how, folder)
+    elif how in ("fork", "tool", "long"):
+        meet_signals(how, folder)
+
+
+def meet_signals(how: str, folder: Path) -> None:
+    """Fork and end a process, fail when a tool is ended, or be in a call into C for minutes."""
+    (folder / "begun").touch()
+    if how == "long":
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 1 << 30)
+    elif how == "tool":
+        subprocess.run(["sleep", "1000"], check=True)
+    elif child := os.fork():
+        os.kill(child, signal.SIGTERM)
+        assert os.waitpid(child, 0)[1] == signal.SIGTERM
+        assert "stopping" not in (folder / "run/detached/shard.0/mark.json").read_text()
+    else:
+        time.sleep(100)
+        os._exit(1)
 
 
 def end_process(how: str) -> None:
@@ -155,13 +174,15 @@ class Quiet(Files):
 
 
 class Deaf(Squares):
-    """Squares whose item 1 hears no signal, as one that keeps the interpreter's lock."""
+    """Squares whose item 1 keeps the interpreter's lock, and so hears no signal."""
 
     @staticmethod
     def forward(idx: int, folder: Path, bad: Any) -> dict[str, Any]:
         """Return the square."""
         if idx == 1:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            (folder / "hold.1").write_text(str(os.getpid()))
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # else one ends its call
+            hang("lock", folder)
         return Squares.forward(idx, folder, bad)
 
 

@@ -88,7 +88,7 @@ def test_signals_that_the_driver_does_not_get(folder: Path) -> None:
 
 
 HAS = """
-import functools, multiprocessing, pickle, re, resource, sys, tempfile, warnings
+import functools, multiprocessing, pickle, re, resource, sys, tempfile, time, warnings
 from espnet3.parallel import get_client
 
 class Mine(UserWarning):
@@ -133,6 +133,19 @@ def by_name(x):
 def loads(x):
     return pickle.loads(pickle.dumps(x))
 
+STARTS = []
+
+def once(x):
+    STARTS.append(x)
+    time.sleep(0.05)
+    return id(STARTS)
+
+class ByName(BaseRunner):
+    @staticmethod
+    def forward(idx):
+        four, inner, kinds = by_name(idx)
+        return [four, inner is Outer.Inner, kinds]
+
 class Has(BaseRunner):
     @staticmethod
     def forward(idx):
@@ -159,6 +172,11 @@ if __name__ == "__main__":
     try_all()
     with get_client():
         try_all()
+    with get_client({"env": "local", "n_workers": 1, "options": {"threads_per_worker": 4}}):
+        assert len(set(parallel_map(once, range(20)))) == 1
+    jobs = ByName(Provider({}), output_dir="named", async_mode=True, progress=False)(["fork", "spawn"])
+    assert jobs.wait(100).done, (jobs.status(), list(jobs.logs()))
+    assert jobs.merge() == 2 * [[4, True, ["other", "mine"]]]
     jobs = Has(Provider({}), output_dir="run", async_mode=True, progress=False)(range(2))
     assert jobs.wait(100).done, jobs.status()
     assert jobs.merge() == 2 * [repr(has(0))], (jobs.merge(), has(0))

@@ -76,7 +76,7 @@ def write(package: Package, way: str) -> None:
 
 @pytest.mark.parametrize("way", [*WAYS, *RELATIVE])
 def test_an_edit_of_any_module_that_is_reached_is_noticed(package: Package, way: str) -> None:
-    """An edit is noticed exactly where the program reaches the module, and file and function are named."""
+    """An edit is noticed exactly where the program reaches the module, and named; comments and layout are no edits."""
     write(package, way)
     before = package.code()
     assert changed_parts(before, package.code(run=True)) == []
@@ -89,13 +89,6 @@ def test_an_edit_of_any_module_that_is_reached_is_noticed(package: Package, way:
             assert f"{package.folder / name}.py: work has changed" in lines, (name, lines)
             assert {line.partition(":")[0] for line in lines} == {f"{package.folder / name}.py"}
         package.write(name, source(name, way, 1))
-
-
-@pytest.mark.parametrize("way", [*WAYS, *RELATIVE])
-def test_comments_docstrings_and_layout_are_no_edits(package: Package, way: str) -> None:
-    """No module is another one for a comment, a docstring or another layout."""
-    write(package, way)
-    before = package.code()
     for name in ("program", "pkg/m0", "pkg/m1"):
         text = ast.unparse(ast.parse(source(name, way, 1))).replace(
             "def work():\n", 'def work(\n):  # a comment\n    """A docstring.\n\n    Of two lines."""\n\n'

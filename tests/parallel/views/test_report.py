@@ -193,13 +193,10 @@ def test_retries_of_detached_jobs_are_counted(tmp_path: Path) -> None:
     run = run_of(tmp_path, on_error="record", max_retries=2, config={"bad": [2, "raise"]})
     try:
         assert run.wait(600).failed == 1
-    finally:
-        shut(run)
-    facts = read_facts(run.path)
-    assert facts.retries == 2 and "2 times an item was tried again." in page_of(facts)
-    assert [session.ran for session in facts.sessions] == [facts.times.items] and facts.times.items
-    run.retry(failed_items=True)
-    try:
+        facts = read_facts(run.path)
+        assert facts.retries == 2 and "2 times an item was tried again." in page_of(facts)
+        assert [session.ran for session in facts.sessions] == [facts.times.items] and facts.times.items
+        run.retry(failed_items=True)
         assert run.wait(600).failed == 1
     finally:
         shut(run)

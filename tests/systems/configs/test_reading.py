@@ -63,31 +63,20 @@ def test_what_only_the_file_knows_is_filled_in(tmp_path: Path) -> None:
         ("a: 1\nb: {c: ['${nope}/x']}\n", r"line 2: b\.c\.0: .*'nope' not found; define what it refers to"),
         ("a: ${oc.env:ESPNET3_NO_SUCH}\n", r"line 1: a: .*ESPNET3_NO_SUCH"),
         ("a: ${b}\nb: ${a}\n", "line 1: a: .*"),
-    ],
-)
-def test_an_interpolation_without_a_value_is_named(tmp_path: Path, text: str, said: str) -> None:
-    """What refers to nothing is an error with file, line and key, before any stage runs."""
-    path = tmp_path / "c.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=said):
-        check_interpolations(*read_config(path))
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
         ("a: 1\nparallel:\n  env: local\n  n_workers: 0\n", r"c\.yaml, line 4: parallel\.n_workers = 0: "),
         ("parallel:\n  options:\n    queue: gpu\n", r"line 3: parallel\.options\.queue = 'gpu'.*slurm"),
         ("trainer:\n  devices: 1\n  n_workers: 4\n", r"line 3: trainer\.n_workers = 4: belongs to parallel"),
         ("a: 1\nparallel: [1]\n", r"c\.yaml, line 2: parallel: The parallel config must be a mapping"),
     ],
 )
-def test_a_wrong_block_is_named_with_file_line_and_key(tmp_path: Path, text: str, said: str) -> None:
-    """Each mistake in `parallel` and `trainer`, and each mix-up of the two, has the line of its own key."""
+def test_a_mistake_is_named_with_file_line_and_key(tmp_path: Path, text: str, said: str) -> None:
+    """What refers to nothing, and each mistake in `parallel` and `trainer` or mix-up of the two, has its key's line."""
     path = tmp_path / "c.yaml"
     path.write_text(text)
+    config, lines = read_config(path)
     with pytest.raises(ConfigError, match=said):
-        check_blocks(*read_config(path))
+        check_interpolations(config, lines)
+        check_blocks(config, lines)
 
 
 def test_a_list_of_tokens_has_a_token_for_each_line(tmp_path: Path) -> None:

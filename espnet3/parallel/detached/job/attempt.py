@@ -8,7 +8,6 @@ With an `item_timeout`, and on GPUs, this goes on in a child of the job's proces
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import signal
@@ -21,7 +20,8 @@ from espnet3.parallel.detached.job.stopping import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_UNFINISHED,
-    Place,
+    IS_LATE,
+    SHARD,
     StopNow,
     Stopping,
     guarded,
@@ -45,6 +45,7 @@ from espnet3.parallel.detached.states import (
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.loop import KEEP, Block, Call, Loop, on_a_worker, run_items, to_lines
+from espnet3.parallel.engine.pickling import stand_for_script
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import Adding, name_worker
@@ -86,8 +87,8 @@ class Job:
         self.shards = [spec.shard, *(shard for shard in reversed(shards) if shard != spec.shard)]
         self.own = own  # whether their specs must be this user's
         self.layout = Layout(Path(spec.run))
-        self.place = Place.from_buffer(mmap.mmap(-1, ctypes.sizeof(Place)))
-        self.place.shard = spec.shard
+        self.place = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
+        self.place[SHARD] = spec.shard
         self.n_lines = 0  # outcomes that it has appended
         self.built: tuple[Any, dict[str, Any]] | None = None  # the runner and its env
 
@@ -180,7 +181,7 @@ class _Attempt:
         self.folder = self.layout.shard(spec.shard)
         self.worker = f"shard {spec.shard} on {os.uname().nodename}"
         self.losses = LossFile(self.folder)
-        job.place.shard = spec.shard
+        job.place[SHARD] = spec.shard
         self.marks = Marks(self.folder, self.losses)
         self.stopping.begin(self.folder, self.marks)
         history = History(spec.policy, self.losses.losses)
@@ -224,11 +225,12 @@ class _Attempt:
             (self.folder / ENDED).unlink(missing_ok=True)
             say(f"done: {counts['ok']} ok, {counts['failed']} failed")
             return EXIT_DONE
-        if state is JobState.UNFINISHED and self.stopping.ordered and not self.outcomes.n_lines:
+        if state is JobState.UNFINISHED and self.stopping.order and not self.outcomes.n_lines:
             state = JobState.NOT_STARTED
         # without an outcome the next start would end the same way; after a TERM the scheduler, or the user who
         # cancelled, decides on it
-        requeue = state is JobState.UNFINISHED and self.stopping.warned and self.job.n_lines > 0
+        in_time = self.stopping.signal in (None, signal.SIGUSR1, signal.SIGUSR2) and not self.stopping.order
+        requeue = state is JobState.UNFINISHED and in_time and self.job.n_lines > 0
         write_json(self.folder / ENDED, {"state": state.value, "why": why, "requeue": requeue})
         say(f"{state.value}: {why}")
         return EXIT_FAILED if state is JobState.FAILED else EXIT_UNFINISHED
@@ -309,6 +311,8 @@ class _Attempt:
             name_worker(f"shard-{spec.shard}")
             runner = load(spec.runner)
             provider = make_provider(load(spec.provider), spec.arguments)
+            if spec.runner.script:
+                stand_for_script(spec.runner.file)
             job.loaded.check("this job")
             begin = time.perf_counter()
             env = build_here(Adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
@@ -353,6 +357,8 @@ class _Attempt:
         return block
 
     def _settle(self, begin: int, block: Block) -> None:
+        if self.stopping.signal and (block.failed or block.stop):
+            raise StopNow  # they may have failed because what they had started was sent the signal, too
         self.outcomes.append(begin, block)
         self.budget.add(len(block.failed))
         if block.stop is not None:
@@ -378,10 +384,9 @@ class _Attempt:
     def _too_late(self, late: Late) -> None:
         try:
             begin = self.begin + late.position
-            killed = ProcessEnd(signal=signal.SIGKILL)
             why = late.seconds, late.stack, late.error
-            self.losses.add(Loss(begin, late.items, killed, True, True, *why))
-            self.job.place.is_late = True
+            self.losses.add(Loss(begin, late.items, ProcessEnd(signal=signal.SIGKILL), True, True, *why))
+            self.job.place[IS_LATE] = True
             self.marks.note(stopping=True)
             did = (
                 f"took {late.seconds:.1f} s" if late.error is None else f"raised {': '.join(late.error[:2])}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import math
 import os
+import select
 import signal
 import sys
 import threading
@@ -69,20 +71,37 @@ class Stopping:
         if walltime is not None:
             self._deadline = began + walltime - min(_MARGIN, _SHARE * walltime)
         self._looked = 0.0
-        self._signal: signal.Signals | None = None
-        self._order: dict[str, Any] | None = None  # in stop.json
+        self.signal: signal.Signals | None = (
+            None  # which all that an item has started may have been sent, too
+        )
+        self.order: dict[str, Any] | None = None  # to the run to stop, by a user or by another shard
         self._no_time = ""  # why no item is begun any more, where time is short
         self._marks: Marks | None = None
         self._early: Path | None = None  # the file of an early end; None: nothing is written any more
-        self._lock = threading.RLock()  # a signal's handler may come while this thread has it
+        self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
     def listen(self) -> None:
         """Take the signals; from now on they end the job in order."""
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in SIGNALS:
             signal.signal(number, self._handle)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # those that came before are taken now
-        threading.Thread(target=self._await_order, name="espnet3-order", daemon=True).start()
+        ways = signal.SIG_BLOCK, signal.SIG_UNBLOCK
+        block, unblock = (functools.partial(signal.pthread_sigmask, way, SIGNALS) for way in ways)
+        os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=self._leave)
+        os.register_at_fork(after_in_child=unblock)
+        unblock()  # those that came before are taken now
+        threading.Thread(target=self._hear, args=(reading,), name="espnet3-stop", daemon=True).start()
+
+    def _leave(self) -> None:
+        # in a process that an item has forked: a signal ends that, and is not the job's
+        signal.set_wakeup_fd(-1)
+        for number in SIGNALS:
+            if signal.getsignal(number) == self._handle:
+                usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+                signal.signal(number, usual)
 
     def begin(self, folder: Path, marks: Marks) -> None:
         """Write early ends for a shard, whose lease is held."""
@@ -107,7 +126,13 @@ class Stopping:
                 write_json(self._early, {"state": state.value, "why": why, "early": True})
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._signal = signal.Signals(number)
+        self.signal = signal.Signals(number)
+        if self.building:
+            self.building = False  # a second signal must not interrupt the end that this one begins
+            raise StopNow
+
+    def _note(self, number: int) -> None:
+        self.signal = signal.Signals(number)
         state, why = self.reason()
         if self._marks is not None:
             self._marks.note(stopping=True)
@@ -115,9 +140,6 @@ class Stopping:
             timed_out = state is JobState.UNFINISHED and self._deadline - time.monotonic() < GRACE
             how = f"{why}, and was killed before it could end in order"
             self._write(JobState.TIMEOUT if timed_out else state, how)
-        if self.building:
-            self.building = False  # a second signal must not interrupt the end that this one begins
-            raise StopNow
 
     def now(self) -> bool:
         """Return whether to stop taking items."""
@@ -126,40 +148,33 @@ class Stopping:
             self._no_time = f"its walltime is nearly over, and the longest item took {self.longest:.1f} s"
         if now - self._looked >= _LOOK:
             self._look()
-        return bool(self._no_time) or self.ordered or self._signal is not None
+        return bool(self._no_time) or self.order is not None or self.signal is not None
 
-    def _await_order(self) -> None:
-        while self._order is None:  # a file on a shared disk sends no event
-            time.sleep(_LOOK)
+    def _hear(self, signals: int) -> None:
+        while True:
+            # a file on a shared disk sends no event; a handler waits until the item's call into C has ended
+            if select.select([signals], [], [], _LOOK)[0] and (number := os.read(signals, 1)[0]) in SIGNALS:
+                self._note(number)
             self._look()
-        if self.reason()[0] is JobState.CANCELLED:
-            # the item may never end, and a scheduler may leave it ten minutes before it kills
-            _timer(float(self._order.get("grace", GRACE)), os._exit, EXIT_UNFINISHED)
-            os.kill(os.getpid(), signal.SIGTERM)
 
     def _look(self) -> None:
         self._looked = time.monotonic()
-        if (order := self._layout.stopped()) is not None:
-            self._order = order
-
-    @property
-    def ordered(self) -> bool:
-        """True once the run was told to stop, by a user or by another shard."""
-        return self._order is not None
-
-    @property
-    def warned(self) -> bool:
-        """True if the job ends because its time is up: by its own clock, or by the scheduler's warning."""
-        return not self.ordered and self._signal in (None, signal.SIGUSR1, signal.SIGUSR2)
+        if self.order is not None or (order := self._layout.stopped()) is None:
+            return
+        self.order = order
+        if self.reason()[0] is JobState.CANCELLED:
+            # the item may never end, and a scheduler may leave it ten minutes before it kills
+            _timer(float(order.get("grace", GRACE)), os._exit, EXIT_UNFINISHED)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def reason(self) -> tuple[JobState, str]:
         """Return the state to end in, and why; cancelling explains a signal that came with it."""
         self._look()
-        if self._order is not None:
-            state, why = self._order.get("state"), self._order.get("why", "the run was told to stop")
+        if self.order is not None:
+            state, why = self.order.get("state"), self.order.get("why", "the run was told to stop")
             return JobState(state or JobState.CANCELLED), str(why)
-        if self._signal is not None:
-            return JobState.UNFINISHED, f"it was sent {self._signal.name}"
+        if self.signal is not None:
+            return JobState.UNFINISHED, f"it was sent {self.signal.name}"
         return JobState.UNFINISHED, self._no_time
 
 
@@ -197,15 +212,11 @@ def log_to(folder: Path) -> None:
 # lock keeps that thread from running; then the parent sees by the shard's mark that a step does not end.
 
 
-class Place(ctypes.Structure):
-    """The shard that a job is in, and whether it is killed over a late item; in memory shared with its child."""
-
-    _fields_ = (("shard", ctypes.c_int64), ("is_late", ctypes.c_bool))
-    shard: int
-    is_late: bool
+# in the memory that a job shares with its child: the shard it is in, and whether it is killed over a late item
+SHARD, IS_LATE = 0, 1
 
 
-def guarded(work: Callable[[], int], limit: float, layout: Layout, place: Place) -> int:
+def guarded(work: Callable[[], int], limit: float, layout: Layout, place: memoryview) -> int:
     """Do a job's work in a child, and in a new one each time that one was killed over a late item."""
     from multiprocessing.context import ForkProcess  # only needed here
 
@@ -221,7 +232,7 @@ def guarded(work: Callable[[], int], limit: float, layout: Layout, place: Place)
     for number in SIGNALS:
         signal.signal(number, pass_on)
     while True:
-        place.is_late = False
+        place[IS_LATE] = False
         child = ForkProcess(target=_child, args=(work, os.getpid()))
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child has handlers of its own
         try:
@@ -233,8 +244,8 @@ def guarded(work: Callable[[], int], limit: float, layout: Layout, place: Place)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         status = _watch(child, layout, place, limit)
         pid = None
-        if not place.is_late:
-            note_end(layout.shard(place.shard), job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
+        if not place[IS_LATE]:
+            note_end(layout.shard(place[SHARD]), job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
             if status < 0:  # schedulers and supervisors start such a job again
                 os._exit(128 - status)
         if status >= 0:
@@ -249,14 +260,14 @@ def _child(work: Callable[[], int], parent: int) -> None:
     sys.exit(work())
 
 
-def _watch(child: BaseProcess, layout: Layout, place: Place, limit: float) -> int:
+def _watch(child: BaseProcess, layout: Layout, place: memoryview, limit: float) -> int:
     look = min(max(limit / 10, _OFTEN), _RARELY)
     job, seen, stuck = job_name(os.getsid(0)), None, 0.0
     while True:
         child.join(look)
         if child.exitcode is not None:
             return child.exitcode
-        folder = layout.shard(place.shard)
+        folder = layout.shard(place[SHARD])
         mark = read_mark(folder)
         own = (mark.get("job"), mark.get("pid")) == (job, child.pid) and mark.get("in_flight")
         now = mark.get("since") if own else None
@@ -266,9 +277,8 @@ def _watch(child: BaseProcess, layout: Layout, place: Place, limit: float) -> in
             _send(child.pid, signal.SIGKILL)
             child.join()
             begin, end = mark["in_flight"]
-            killed = ProcessEnd(signal=signal.SIGKILL)
-            LossFile(folder).add(Loss(begin, end - begin, killed, seconds=stuck))
-            place.is_late = True
+            LossFile(folder).add(Loss(begin, end - begin, ProcessEnd(signal=signal.SIGKILL), seconds=stuck))
+            place[IS_LATE] = True
             excuse_dead(folder)
             return -signal.SIGKILL
 

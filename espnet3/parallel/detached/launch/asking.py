@@ -94,10 +94,7 @@ def ids_of(arrays: list[Submitted]) -> dict[str, list[str]]:
 
 
 def note_place(scheduler: Scheduler, folder: Path) -> None:
-    """Note the cluster or server of the scheduler's commands: the variables that name it.
-
-    A later process may have other values.
-    """
+    """Note the variables that name the scheduler's cluster or server: a later process may have others."""
     place = {name: os.environ.get(name) for name in scheduler.place}
     write_json(folder / _PLACE, {**_place(folder), **place})
 
@@ -153,39 +150,35 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     now = disk_now(layout.folder)
     submission = _newest(folder.glob("array.*.json"))
     found: Queue = {}
+    waiting: dict[str, str] = {}  # jobs whose listing gives no reason, by shard
     for shard, job in jobs.items():
         own = layout.shard(int(shard))
         last = max(submission, _newest(own.iterdir()) if own.is_dir() else 0)  # by the clock of the disk
         ended = said_its_end(own)
         silent = float("inf") if ended and not ended.get("requeue") else (now - last) / 1e9
-        state, word = _state(scheduler, printed, job, known[job], silent, listing.problem)
         view = known[job]
+        state, word = _state(scheduler, printed, job, view, silent, listing.problem)
         if state is not JobState.LOST or not view or view is NO_SUCH_JOB or view.meaning is not Meaning.ENDED:
             with contextlib.suppress(OSError):  # it is queued again, or its end is explained
                 _note_of_end(folder, job).unlink()
         elif now - _first_seen(folder, job, last) < LATE_FILES * 1e9 and not ended:
-            late = (
+            state = JobState.UNKNOWN
+            word = (
                 f"job {job} has ended ({word}), and its files are not visible yet; it counts as lost {LATE_FILES:g} s "
                 "after its end was first seen"
             )
-            state, word = JobState.UNKNOWN, late
         found[int(shard)] = state, word
+        if view and not view.reason and (state is JobState.PENDING or view.meaning is Meaning.STUCK):
+            waiting[shard] = job
         for other in ever.get(shard, []):  # of an earlier submission: what is still queued would run it, too
             view = listing.views.get(other)
             if other != job and view is not None and view.meaning.is_alive and not found[int(shard)][0].alive:
                 found[int(shard)] = (JobState(view.meaning.shard), f"{view.note}, as job {other}")
-    waiting = [each for each in jobs.items() if _waits(known[each[1]], found[int(each[0])][0])]
-    why = reasons(scheduler, lambda command: ask(command, folder), [job for _, job in waiting])
-    for shard, job in waiting:
-        if why[job]:
-            state, word = found[int(shard)]
-            found[int(shard)] = state, f"{word}: {why[job]}"
+    why = reasons(scheduler, lambda command: ask(command, folder), list(waiting.values()))
+    for shard, job in waiting.items():
+        state, word = found[int(shard)]
+        found[int(shard)] = state, ": ".join(filter(None, (word, why[job])))
     return found
-
-
-def _waits(view: JobAnswer, state: JobState) -> bool:
-    # without a reason in the list
-    return bool(view and not view.reason and (state is JobState.PENDING or view.meaning is Meaning.STUCK))
 
 
 def _state(

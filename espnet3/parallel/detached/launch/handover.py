@@ -25,8 +25,7 @@ from espnet3.parallel.runner.shards import write_manifest
 class Launcher:
     """The operations of a backend on detached jobs."""
 
-    # raises where a configuration cannot run detached jobs
-    check: Callable[[ParallelConfig], None]
+    check: Callable[[ParallelConfig], None]  # raises where a configuration cannot run detached jobs
     # queues shards, of which some ask for more memory, and notes the ids of their jobs
     start: Callable[[Layout, Plan, list[int], dict[str, float]], None]
     # the states of jobs, by shard; one that is left out is not known. Raises OSError without an answer

@@ -125,10 +125,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> Queue:
-    """Return the states of silent shards by the API server, by shard.
-
-    Its lists are complete: a Job that is not among them is gone.
-    """
+    """Return the states of silent shards, by shard; the server's lists are complete: a Job they leave out is gone."""
     with _server(layout) as server:
         try:
             found = {job["metadata"]["name"]: job for job in _items(server, layout, "batch/v1", "jobs")}

@@ -21,7 +21,6 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.backend import require_package
@@ -58,7 +57,6 @@ from espnet3.parallel.records import ProcessEnd
 
 READY = "ready"
 SUPERVISING = "espnet3.parallel.detached.launch.supervisors"  # this module
-_WORKER = "espnet3.parallel.worker"
 _SECONDS = 60.0  # a host that has not answered by then is given up
 _DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
 _TURN = 0.2  # seconds between two looks at jobs, and for stop.json
@@ -201,7 +199,7 @@ class Supervisor:
                     self._ended(shard, process)
         self._leave()
 
-    def _told_to_end(self, number: int, frame: FrameType | None) -> None:
+    def _told_to_end(self, *_: object) -> None:
         self.stopping = True
         self._signal(signal.SIGTERM)
 
@@ -213,8 +211,7 @@ class Supervisor:
 
     def _signal(self, number: signal.Signals) -> None:
         for _, process in list(self._running.values()):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
+            process.send_signal(number)  # the job alone: the item in hand needs what it has started
 
     def _fill(self) -> None:
         for slot in range(self.plan.n_workers):
@@ -230,7 +227,14 @@ class Supervisor:
         make_folder(folder)
         with open(open_to_write(folder / LOG), "ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", _WORKER, "--tasks", str(self.tasks), str(self.places[shard])],
+                [
+                    sys.executable,
+                    "-m",
+                    "espnet3.parallel.worker",
+                    "--tasks",
+                    str(self.tasks),
+                    str(self.places[shard]),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -249,8 +253,7 @@ class Supervisor:
         shard = next(taken, shard)
         folder = self.layout.shard(shard)
         say(f"shard {shard} ended with {status}")
-        killed = self._killing and status == -signal.SIGKILL
-        if killed:  # by this process, whatever item it was in
+        if self._killing and status == -signal.SIGKILL:  # by this process, whatever item it was in
             excuse_dead(folder)
             self._note_stop(shard, f"killed {GRACE:g} s after it was asked to end, in the middle of an item")
         at_work = note_end(folder, job, ProcessEnd.from_returncode(status))
@@ -276,10 +279,8 @@ class Supervisor:
         write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
 
     def _leave(self) -> None:
-        if not self.stopping:
-            return
         now = disk_now(self.layout.folder)
-        for shard in self.todo:
+        for shard in self.todo if self.stopping else ():
             if holder_lives(self.layout.shard(shard), now):
                 continue  # another host's
             begun = read_mark(self.layout.shard(shard))

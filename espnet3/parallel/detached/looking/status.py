@@ -115,10 +115,7 @@ def changed_sources(plan: Plan) -> list[str]:
 
 
 def refuse_living(run: Path) -> None:
-    """Raise if a run folder has detached jobs that are queued or at work.
-
-    Cheap for a folder that never had any.
-    """
+    """Raise if a run folder has detached jobs that are queued or at work; cheap for one that never had any."""
     if (run / FOLDER / PLAN).exists():
         layout = Layout(run)
         status_of_ended(layout, layout.plan())

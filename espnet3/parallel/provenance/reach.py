@@ -44,7 +44,9 @@ _IMPORTERS = frozenset({
     "import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method", "instantiate",
     "modules", "spec_from_file_location", "run_path", "run_module", "SourceFileLoader"
 })  # fmt: skip
-_SEES_ALL = frozenset({"globals", "eval", "exec", "__subclasses__", "modules"})
+# what shows all names, and the module that has it: models of torch have methods `eval` and `modules`
+_BUILTINS = {"builtins", id(builtins)}
+_SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "modules": {"sys", id(sys)}}
 
 # By module: {"file": its path, or None, "module": its name here, "code": {part: hash}, "values": {what: hash}};
 # "unloaded": True where it was not loaded. All processes of a run have the same "code"
@@ -221,8 +223,10 @@ class _Reach(Content):
             if is_a(read[name], ModuleType) and is_users(read[name]):
                 self.add(read[name])
         called = [one.__name__ for one in read.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
-        self._imports(code, str(world.get("__package__") or ""), called)
-        if not _SEES_ALL.isdisjoint(facts.names):
+        near = {*facts.names, *map(id, read.values())}
+        seen = [one for one, home in _SEES_ALL.items() if one in facts.reads or (one in near and near & home)]
+        self._imports(code, str(world.get("__package__") or ""), called + seen)
+        if seen or "__subclasses__" in facts.names:
             self._all_names(world)
 
     def _names(self, world: dict[str, Any], read: Set[str], names: frozenset[str]) -> None:
@@ -275,7 +279,7 @@ class _Reach(Content):
         facts = facts_of(code)
         for dotted, _ in bytecode.imports_in(code, package, at_once):
             self._module(dotted, frozenset() if at_once else facts.names)
-        if at_once or _IMPORTERS.isdisjoint({*facts.names, *also}):
+        if at_once or _IMPORTERS.isdisjoint({*facts.names - _SEES_ALL.keys(), *also}):
             return
         found = False
         for text in facts.texts:
@@ -312,8 +316,7 @@ class _Reach(Content):
             if part == BODY or not is_loaded:
                 entry["code"].setdefault(part, set()).update(hashes)
         package = name if os.path.basename(file).startswith("__init__.") else name.rpartition(".")[0]
-        if not is_loaded:
-            entry["unloaded"] = True
+        entry.update({} if is_loaded else {"unloaded": True})
         self._imports(code, package, at_once=is_loaded)
 
 

@@ -22,10 +22,7 @@ _DATA = (type(None), bool, int, float, complex, str, bytes)
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of lists, dicts, configs and records, in any depth; all other objects are the same in the copy.
-
-    A value with very many parts is not copied: it is data, not settings.
-    """
+    """Return a copy of lists, dicts, configs and records in any depth, of few parts: more are data, not settings."""
     try:
         return copy.deepcopy(value, _found(value)[1])
     except RecursionError:  # nested too deeply for settings

@@ -148,8 +148,7 @@ def test_an_item_whose_tool_is_ended_with_the_job_goes_again(on_error: str, tmp_
     wait_until((folder / "begun").exists)
     (folder / "repaired").touch()
     os.killpg(living_pid(Layout(run.path).shard(0)) or 0, signal.SIGTERM)
-    status = run.wait(600)
-    assert (status.done, status.failed, calls(folder)[0]) == (True, 0, 2), (status, dict(run.logs()))
+    assert run.wait(600).done and run.status().failed == 0 and calls(folder)[0] == 2, dict(run.logs())
 
 
 def test_a_job_in_a_long_call_hears_a_signal(tmp_path: Path) -> None:
@@ -157,10 +156,10 @@ def test_a_job_in_a_long_call_hears_a_signal(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     run = run_of(folder, 2, shards=1, config={"bad": [0, "long"]})
     wait_until((folder / "begun").exists)
-    (folder / "repaired").touch()
     shard = Layout(run.path).shard(0)
     os.kill(job := living_pid(shard) or 0, signal.SIGTERM)
     wait_until(lambda: "stopping" in (shard / "mark.json").read_text())
+    (folder / "repaired").touch()
     kill(job)
     assert run.wait(600).done and not (shard / "losses.json").exists()
 

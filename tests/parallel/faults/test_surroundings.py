@@ -133,12 +133,9 @@ def by_name(x):
 def loads(x):
     return pickle.loads(pickle.dumps(x))
 
-STARTS = []
-
 def once(x):
-    STARTS.append(x)
     time.sleep(0.05)
-    return id(STARTS)
+    return id(globals())
 
 class ByName(BaseRunner):
     @staticmethod

@@ -134,6 +134,7 @@ _TRY += "        VALUE\n    except ValueError:\n        n += 5\n"
 # By what is edited: the program, then what stands for VALUE before and after.
 EDITED = {
     "a function among all names": (program("def f1(x): return x + VALUE", "globals()['f1'](idx)"), "1", "2"),
+    "one by builtins": (program("import builtins as b\ndef f(x): return x + VALUE", "b.eval('f')(idx)"), "1", "2"),
     "a table that its function fills": (
         program("T = {}\ndef fill(k): T['k'] = k\nfill(VALUE)", "idx * T['k']"), "1", "2"),
     "a name bound again": (
@@ -187,6 +188,8 @@ ACCEPTED = {
     "an import for type checkers": (
         program("if typing.TYPE_CHECKING:\n    import VALUE", "1"), "json", "csv"),
     "a variable that nothing uses": (program("z = VALUE", "1"), "1", "2"),
+    "one beside a method eval": (
+        program("class M:\n    eval = modules = lambda s: s\nz = VALUE", "bool(M().eval().modules())"), "1", "2"),
     "the order of functions": (
         program("VALUE", "a() + b()"),
         "def a(): return 1\ndef b(): return 2", "def b(): return 2\ndef a(): return 1"),

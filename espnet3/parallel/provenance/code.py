@@ -70,10 +70,8 @@ CHANGERS = frozenset(  # methods of containers that change them
 # function around), then the names that lead to the value
 _Place = tuple[str, ...]
 # Methods that run before an item sees the object
-_MAKERS = frozenset(
-    {"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__"}
-    | {"__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"}
-)
+_MAKERS = frozenset({"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__",
+    "__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"})  # fmt: skip
 _BY_NAME = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are given a name as a text
 # An instruction: its name, the name or constant that it uses, or where it jumps to, or else its argument; its argument
 # as it is; its offset. `dis` has the same, and takes twenty times as long

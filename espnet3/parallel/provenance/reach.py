@@ -25,25 +25,22 @@ from espnet3.parallel.provenance import code as bytecode
 from espnet3.parallel.provenance.code import BODY, DIGITS, Changed, Function, facts_of
 from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, given_to
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, locate, module_of, real
+from espnet3.parallel.provenance.settings import NAMESPACES
 
 INSTALLED = "installed packages"
 _PUT_THERE = "what the program has put there"
 _VALUE = "the value of "  # and a variable's name
 # Attributes that Python makes for every class, or that differ between equal classes
-_NOT_CODE = frozenset({
-    FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__slots__",
-    "__static_attributes__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__annotations_cache__",
-    "__annotate__", "__annotate_func__", "__match_args__", "_is_protocol", "__orig_bases__", "__parameters__"
+_NOT_CODE = frozenset({FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__",
+    "__firstlineno__", "__static_attributes__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__annotate__",
+    "__annotations_cache__", "__annotate_func__", "__match_args__", "_is_protocol", "__orig_bases__", "__parameters__",
 })  # fmt: skip
 # Variables of modules that depend on the file's place, and on how the program was started
-_OF_MODULES = frozenset({
-    "__file__", "__name__", "__spec__", "__path__", "__package__", "__loader__", "__cached__", "__builtins__"
-})  # fmt: skip
+_OF_MODULES = frozenset({"__file__", "__name__", "__spec__", "__path__", "__package__", "__loader__", "__cached__",
+    "__builtins__"})  # fmt: skip
 _OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
-_IMPORTERS = frozenset({
-    "import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method", "instantiate",
-    "modules", "spec_from_file_location", "run_path", "run_module", "SourceFileLoader"
-})  # fmt: skip
+_IMPORTERS = frozenset({"import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method",
+    "instantiate", "modules", "spec_from_file_location", "run_path", "run_module", "SourceFileLoader"})  # fmt: skip
 # what shows all names, and the module that has it: models of torch have methods `eval` and `modules`
 _BUILTINS = {"builtins", id(builtins)}
 _SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "modules": {"sys", id(sys)}}
@@ -216,7 +213,7 @@ class _Reach(Content):
 
     def _code(self, code: CodeType, world: dict[str, Any]) -> None:
         facts = facts_of(code)
-        self._names(world, facts.reads, facts.names)
+        self._names(world, facts.reads, facts.names, None if "__dict__" in facts.names else facts.bare)
         self._of_module(builtins, frozenset(facts.reads - world.keys()))
         read = {name: world[name] for name in facts.reads & world.keys()}
         for name in facts.bare & read.keys():
@@ -229,14 +226,17 @@ class _Reach(Content):
         if seen or "__subclasses__" in facts.names:
             self._all_names(world)
 
-    def _names(self, world: dict[str, Any], read: Set[str], names: frozenset[str]) -> None:
+    def _names(self, world: dict[str, Any], read: Set[str], names: frozenset[str], bare: Any = None) -> None:
         for name in sorted(read & world.keys() - _OF_MODULES):
-            if is_a(world[name], ModuleType):
-                self._of_module(world[name], names)
-            else:
-                self._value(str(world.get("__name__", "")), f"{_VALUE}{name}", world[name], world, name)
-                if type(world[name]) in PLAIN:
-                    self._origin(world, name)
+            value, kind = world[name], type(world[name])
+            if is_a(value, ModuleType):
+                self._of_module(value, names)
+                continue
+            if (kind.__name__, kind.__module__) in NAMESPACES and bare is not None and name not in bare:
+                value = {one: vars(value)[one] for one in sorted(names & vars(value).keys())}  # what is used
+            self._value(str(world.get("__name__", "")), f"{_VALUE}{name}", value, world, name)
+            if kind in PLAIN:
+                self._origin(world, name)
 
     def _origin(self, world: dict[str, Any], name: str) -> None:
         # a constant that a module imports counts where it is written, too: other processes read that file

@@ -10,7 +10,6 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Mapping, Set
 from dataclasses import fields, is_dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from espnet3.parallel.checks import is_a, is_path
@@ -18,6 +17,7 @@ from espnet3.parallel.checks import is_a, is_path
 _MOST = 10_000  # values among a provider's arguments or in one attribute: more are data, not settings
 _DICTS = (dict, OrderedDict, defaultdict, Counter)
 _LISTS = (list, tuple, set, frozenset, deque)
+NAMESPACES = {("SimpleNamespace", "types"), ("Namespace", "argparse")}
 _DATA = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -67,7 +67,7 @@ def _parts(value: Any) -> list[Any] | None:
         return [*value]
     if omegaconf is not None and issubclass(kind, omegaconf.Container):
         return []  # it holds nothing but data, and copies itself
-    if kind is SimpleNamespace or (kind.__name__, kind.__module__) == ("Namespace", "argparse"):
+    if (kind.__name__, kind.__module__) in NAMESPACES:
         return [*vars(value).values()]
     names = [field.name for field in fields(kind)] if is_dataclass(kind) else None
     return names and [getattr(value, name) for name in names if hasattr(value, name)]

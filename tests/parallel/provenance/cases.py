@@ -128,12 +128,15 @@ GIVEN = {
 }  # fmt: skip
 
 _DUP = "    f = staticmethod(lambda: VALUE)\n    f = staticmethod(lambda: OTHER)"
+PARSED = "import argparse\nargs = argparse.Namespace"
 _BY_KEYWORD = "def g(a, b): return a - b\ndef f(x): return g(VALUE)"
 _TRY = "def bad():\n    raise ValueError\ndef f():\n    n = 0\n    try:\n"
 _TRY += "        VALUE\n    except ValueError:\n        n += 5\n"
 # By what is edited: the program, then what stands for VALUE before and after.
 EDITED = {
     "a function among all names": (program("def f1(x): return x + VALUE", "globals()['f1'](idx)"), "1", "2"),
+    "an argument": (program(f"{PARSED}(m=VALUE, nj=1)", "args.m"), "1", "2"),
+    "one of all arguments": (program(f"{PARSED}(m=VALUE, nj=1)", "args.__dict__['m'] + args.nj"), "1", "2"),
     "one by builtins": (program("import builtins as b\ndef f(x): return x + VALUE", "b.eval('f')(idx)"), "1", "2"),
     "a table that its function fills": (
         program("T = {}\ndef fill(k): T['k'] = k\nfill(VALUE)", "idx * T['k']"), "1", "2"),
@@ -142,11 +145,9 @@ EDITED = {
     "an unpacked name": (program("a, *b = [1, VALUE]", "idx * b[0]"), "1", "2"),
     "what a match binds": (program("match VALUE:\n    case int(k): pass", "idx * k"), "1", "2"),
     "the branch of a match": (
-        program("match VALUE:\n    case 1:\n        def f(x): return x + 1\n"
-                "    case _:\n        def f(x): return x + 2",
+        program("match VALUE:\n    case 1:\n        f = lambda x: x + 1\n    case _:\n        f = lambda x: x + 2",
                 "f(idx)"), "1", "2"),
-    "the order of statements": (
-        program("k = 1\nVALUE", "idx + k"), "k = k + 1\nk = k * 3", "k = k * 3\nk = k + 1"),
+    "the order of statements": (program("k = 1\nVALUE", "idx + k"), "k += 1\nk *= 3", "k *= 3\nk += 1"),
     "the order of methods of one name": (
         program("class C:\n" + _DUP.replace("OTHER", "3 - VALUE"), "C.f()"), "1", "2"),
     "a default of a lambda": (program("f = lambda x, k=VALUE: x * k", "f(idx)"), "1", "2"),
@@ -185,9 +186,9 @@ ACCEPTED = {
     "an unrelated function": (program("def g(): return VALUE", "1"), "1", "2"),
     "a number written otherwise": (program("k = VALUE", "k"), "1000", "1_000"),
     "a docstring": (program("def f(x):\n    VALUEreturn x", "f(idx)"), "", "'''text'''; "),
-    "an import for type checkers": (
-        program("if typing.TYPE_CHECKING:\n    import VALUE", "1"), "json", "csv"),
+    "an import for type checkers": (program("if typing.TYPE_CHECKING:\n    import VALUE", "1"), "json", "csv"),
     "a variable that nothing uses": (program("z = VALUE", "1"), "1", "2"),
+    "an argument that nothing reads": (program(f"{PARSED}(m=1, nj=VALUE)", "args.m"), "1", "2"),
     "one beside a method eval": (
         program("class M:\n    eval = modules = lambda s: s\nz = VALUE", "bool(M().eval().modules())"), "1", "2"),
     "the order of functions": (

@@ -29,8 +29,7 @@ TYPED = {
     "a setter": (
         "class A:\n    @property\n    def m(self): return 1\n    @m.setter\n    def m(self, v): self.x = VALUE",
         "setattr(A(), 'm', 1)"),
-    "a cached property": (
-        "class A:\n    @functools.cached_property\n    def m(self): return VALUE", "A().m"),
+    "a cached property": ("class A:\n    @functools.cached_property\n    def m(self): return VALUE", "A().m"),
     "a partial function of the same name": ("def f(x): return VALUE\nf = functools.partial(f, 1)", "f()"),
     "a name that eval reads": ("Z = VALUE", "eval('Z')"),
     "a registered function": (

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from argparse import Namespace
 from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
-from types import SimpleNamespace
 from typing import Any
 
-from espnet3.parallel.checks import is_a
+from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import ValueTypeError
 from espnet3.parallel.ledger.lines import index_json
@@ -21,6 +19,7 @@ from espnet3.parallel.messages import brief
 from espnet3.parallel.provenance.content import PLAIN, Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
 from espnet3.parallel.provenance.reach import changed_parts, code_of, shortened
+from espnet3.parallel.provenance.settings import NAMESPACES
 from espnet3.parallel.provenance.shown import differences, package_versions, shown_config
 
 # How a run is executed, wherever a config says it: blocks, and values
@@ -76,7 +75,7 @@ def identify(
             f"{error}, so that a later run could not tell whether it is the same one: give the provider what it is "
             "made from (a path, a name, numbers), and make it in build_env_local"
         ) from None
-    code, packages = code_of([runner, provider], compared)
+    code, packages = code_of([runner, provider], compared, _is_how)
     return Identity(
         runner=_describe_class(runner),
         provider=_describe_class(provider),
@@ -103,7 +102,7 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
     entries, beside = {} if type(held) in (dict, *PLAIN) else attributes_of(held), {}
     if is_a(held, dict) and not is_a(held, defaultdict):  # its factory is not an entry
         entries, beside = dict(dict.items(held)), entries
-    elif not (is_a(held, (Namespace, SimpleNamespace)) or is_dataclass(type(held))):
+    elif not is_dataclass(kind := type(held)) and (kind.__name__, kind.__module__) not in NAMESPACES:
         return held
     kept = {}
     for key, value in entries.items():
@@ -111,17 +110,18 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
         inner = as_containers(value)
         is_block = key in _BLOCKS and (inner is None or is_a(inner, Mapping))
         is_size = key == "batch_size" and place in ("config", "params") and not lists
-        if is_block or is_size or (key in _NUMBERS and _is_of_execution(inner)):
+        if is_block or is_size or _is_how(key, inner):
             left_out.append(where)
         else:
             kept[key] = without_execution(inner, where, left_out, lists)
     return kept if type(held) is dict else (type(held), kept, beside)
 
 
-def _is_of_execution(value: Any) -> bool:
-    if is_a(value, str):
-        return _DEVICE.fullmatch(value) is not None
-    return value is None or is_a(value, int) or (is_a(value, list) and all(map(_is_of_execution, value)))
+def _is_how(name: Any, value: Any) -> bool:
+    is_text = is_a(value, str) or type(value) is own_attribute(sys.modules.get("torch"), "device")
+    known: Any = _DEVICE.fullmatch(str(value)) if is_text else value is None or is_a(value, int)
+    known = known or (is_a(value, list) and all(_is_how(name, one) for one in value))
+    return is_a(name, str) and name.lower() in _NUMBERS and bool(known)
 
 
 def _contents(config: Any) -> dict[str, str]:

@@ -62,10 +62,10 @@ _TAKERS = ("STORE_", "DELETE_", "POP_", "END_")  # they leave no value
 _COPIES, _TURNS = ("COPY", "DUP_"), ("SWAP", "ROT_")
 _KINDS = {"STORE_GLOBAL": "global", "DELETE_GLOBAL": "global", "STORE_DEREF": "free", "DELETE_DEREF": "free"}
 _STORES = frozenset(dis.opmap.get(name) for name in (*_SETTERS, *_KINDS))
-CHANGERS = frozenset(  # methods of containers that change them
-    {"append", "appendleft", "add", "clear", "discard", "extend", "extendleft", "insert", "pop", "popitem"}
-    | {"popleft", "remove", "reverse", "setdefault", "sort", "update", "move_to_end", "difference_update"}
-)
+# Methods of containers that change them
+CHANGERS = frozenset({"append", "appendleft", "add", "clear", "discard", "extend", "extendleft", "insert", "popitem",
+    "pop", "popleft", "remove", "reverse", "setdefault", "sort", "update", "difference_update", "move_to_end"}
+)  # fmt: skip
 # The place of a value: a root, which is "global", the "first" argument, another "argument" or "free" (a variable of the
 # function around), then the names that lead to the value
 _Place = tuple[str, ...]

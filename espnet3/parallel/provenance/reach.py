@@ -13,7 +13,7 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from functools import cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -33,8 +33,8 @@ _VALUE = "the value of "  # and a variable's name
 # Attributes that Python makes for every class, or that differ between equal classes
 _NOT_CODE = frozenset({FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__",
     "__firstlineno__", "__static_attributes__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__annotate__",
-    "__annotations_cache__", "__annotate_func__", "__match_args__", "_is_protocol", "__orig_bases__", "__parameters__",
-})  # fmt: skip
+    "__annotations_cache__", "__annotate_func__", "__match_args__", "_is_protocol", "__orig_bases__",
+    "__parameters__"})  # fmt: skip
 # Variables of modules that depend on the file's place, and on how the program was started
 _OF_MODULES = frozenset({"__file__", "__name__", "__spec__", "__path__", "__package__", "__loader__", "__cached__",
     "__builtins__"})  # fmt: skip
@@ -50,14 +50,13 @@ _SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "module
 Code = dict[str, dict[str, Any]]
 
 
-def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
+def code_of(roots: Iterable[Any], config: Any = None, drops: Any = None) -> tuple[Code, set[str]]:
     """Return the user's own code that classes, functions or modules depend on, and the installed packages that it uses.
 
-    Of a config, code in it counts, and what is named under `_target_`. The nearest module and part comes first; of
-    packages, whose versions say whether they are the same, the import names.
+    Code in a config counts, and what it has under `_target_`; no variable that `drops` is true for. Nearest first.
     """
     locate.cache_clear()  # nothing is imported from here on
-    roots, reach = list(roots), _Reach()
+    roots, reach = list(roots), _Reach(drops)
     for root in roots:
         reach.add(root)
     reach.hash(config, "config")
@@ -69,8 +68,9 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
 
 # Gathers all that is reached, the nearest first
 class _Reach(Content):
-    def __init__(self) -> None:
+    def __init__(self, drops: Callable[[str, Any], bool] | None) -> None:
         super().__init__(lenient=True)
+        self._drops = drops or (lambda *_: False)
         self.installed: set[str] = set()  # import names of packages, the standard library's included
         self.functions: dict[int, Function] = {}
         self._codes: dict[str, CodeType] = {}
@@ -231,12 +231,13 @@ class _Reach(Content):
             value, kind = world[name], type(world[name])
             if is_a(value, ModuleType):
                 self._of_module(value, names)
-                continue
-            if (kind.__name__, kind.__module__) in NAMESPACES and bare is not None and name not in bare:
-                value = {one: vars(value)[one] for one in sorted(names & vars(value).keys())}  # what is used
-            self._value(str(world.get("__name__", "")), f"{_VALUE}{name}", value, world, name)
-            if kind in PLAIN:
-                self._origin(world, name)
+            elif not self._drops(name, value):
+                if (kind.__name__, kind.__module__) in NAMESPACES and bare is not None and name not in bare:
+                    used = {one: vars(value)[one] for one in sorted(names & vars(value).keys())}
+                    value = {one: part for one, part in used.items() if not self._drops(one, part)}
+                self._value(str(world.get("__name__", "")), f"{_VALUE}{name}", value, world, name)
+                if kind in PLAIN:
+                    self._origin(world, name)
 
     def _origin(self, world: dict[str, Any], name: str) -> None:
         # a constant that a module imports counts where it is written, too: other processes read that file
@@ -438,5 +439,4 @@ def _differences(file: str, was: dict[str, Any], now: dict[str, set[str]]) -> li
 
 
 def _line(file: str | None, module: str, name: str) -> str:
-    place = file or f"module {module}, which has no file"
-    return f"{place}: {'a statement' if name == BODY else name} has changed"
+    return f"{file or f'module {module}, which has no file'}: {'a statement' if name == BODY else name} has changed"

@@ -20,20 +20,8 @@ def test_a_range_and_the_equal_list_have_the_same_hash() -> None:
     n = 70_000  # more than one chunk
     assert hash_indices(range(n)) == hash_indices(list(range(n))) == hash_indices(list(np.arange(n)))
     assert hash_indices(range(5, 0, -2)) == hash_indices([5, 3, 1])
-    lists: list[Any] = [
-        range(n),
-        range(n - 1),
-        range(1, n + 1),
-        [],
-        [0],
-        [0.0],
-        ["0"],
-        [False],
-        [None],
-        [10**30],
-        [1, 0],
-    ]
-    lists += [[0, 1], ["a", "b"], ["ab"], ["a\nb"], [["a"]], [("a",)]]
+    lists: list[Any] = [range(n), range(n - 1), range(1, n + 1), [], [0], [0.0], ["0"], [False], [None]]
+    lists += [[10**30], [1, 0], [0, 1], ["a", "b"], ["ab"], ["a\nb"], [["a"]], [("a",)]]
     assert len({hash_indices(items) for items in lists}) == len(lists)
 
 
@@ -138,6 +126,17 @@ def test_how_a_run_is_executed_is_not_part_of_it(make: Any) -> None:
     assert changes(old, identity([1], config={"config": make(bare)})) == []
     assert changes(old, identity([1], config={"config": make({**bare, "beam": 6})})) != []
     assert old["not_compared"] == ["config.inner.deep[0].parallel", *(f"config.{name}" for name in EXECUTION)]
+
+
+@pytest.mark.parametrize(("name", "counts"), [("DEVICE", False), ("device", False), ("beam", True)])
+def test_a_modules_device_is_no_part_of_it(name: str, counts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that names a device may name another one on the machine that goes on with a run."""
+    monkeypatch.setattr(OtherRunner, "forward", eval(f"lambda idx: {name}", globals()), raising=False)
+    both = []
+    for value in ("cpu", "cuda:1"):
+        monkeypatch.setitem(globals(), name, value)
+        both.append(identify(OtherRunner, Provider, {}, [1]))
+    assert bool(changes(both[0].to_json(), both[1])) is counts
 
 
 @pytest.mark.parametrize(

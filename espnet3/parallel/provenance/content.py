@@ -18,18 +18,18 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from itertools import filterfalse, repeat
 from pathlib import PurePath
-from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.provenance.code import CHANGERS, OF_LAYERS, WITHIN, changes_of, facts_of
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
+from espnet3.parallel.provenance.settings import NAMESPACES
 
 PLAIN: frozenset[Any] = frozenset({bool, int, float, complex, str, bytes, type(None)})
 # Wrappers of functions, and the attributes that hold these
 WRAPPERS: dict[type, tuple[str, ...]] = {
-    staticmethod: ("__func__",),
-    classmethod: ("__func__",),
+    **dict.fromkeys((staticmethod, classmethod), ("__func__",)),
     property: ("fget", "fset", "fdel"),
     cached_property: ("func",),
     type(lru_cache(len)): ("__wrapped__",),
@@ -71,11 +71,7 @@ class NoContentError(TypeError):
 
 
 def content_hash(value: Any, place: str = "value") -> str:
-    """Return the hash of a value's content; messages call it `place`.
-
-    Raises:
-        NoContentError: Something in it is a generator, a socket or the like.
-    """
+    """Return the hash of a value's content, or raise a NoContentError, which calls the value `place`."""
     # a class of the script is `__main__`'s here and on a worker, which does not know the script's file
     return Content(lambda name: MAIN[0] if name in MAIN else name).hash(value, place)
 
@@ -87,8 +83,9 @@ def as_containers(value: Any, resolve: bool = True) -> Any:
         return value
     try:
         return omegaconf.OmegaConf.to_container(value, resolve=resolve)
-    except omegaconf.errors.OmegaConfBaseException:
-        # something in it cannot be resolved here (a variable that is not set): as it is written, then
+    except (
+        omegaconf.errors.OmegaConfBaseException
+    ):  # such as a variable that is not set: as it is written, then
         return omegaconf.OmegaConf.to_container(value, resolve=False)
 
 
@@ -112,6 +109,7 @@ class Content:
     """Hashes values; a subclass also takes in the code in them."""
 
     def __init__(self, module_name: Callable[[str], str] = name_of, lenient: bool = False) -> None:
+        self.drops: Callable[[str, Any], bool] | None = None  # whether a variable says how a run is executed
         self._module_name = module_name
         self._lenient = lenient  # any value without content drops out
         self._left_out: Callable[[Any], set[str]] = lambda _: set()  # names of an object that do not count
@@ -205,7 +203,7 @@ class Content:
         if is_named and (is_users(value) or not value.__closure__):
             return _digest("code", full)  # its name says which it is, and its code counts there
         said = facts_of(value.__code__).hash.encode() if is_users(value) else b""
-        kept = tuple(one for one, is_changed in given_to(value).values() if not is_changed)
+        kept = tuple(one for one, is_changed in given_to(value, "", self.drops).values() if not is_changed)
         return _digest("code", full, said, self._of(kept, place))
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes) -> bytes:
@@ -275,12 +273,22 @@ def _taken(value: Any, kind: type, users: list[type], has_attributes: bool) -> l
     return [list(part) if at > 2 and part is not None else part for at, part in enumerate(parts)]
 
 
-def given_to(function: FunctionType, called: str = "") -> dict[str, tuple[Any, bool]]:
+def used(value: Any, name: str, code: CodeType, drops: Any = None) -> Any:
+    """Return what code uses of a variable's value: of parsed arguments those that it reads, else all of it."""
+    kind, facts = type(value), facts_of(code)
+    if (kind.__name__, kind.__module__) not in NAMESPACES or name in facts.bare or "__dict__" in facts.names:
+        return value
+    read = {one: vars(value)[one] for one in sorted(facts.names & vars(value).keys())}
+    return {one: part for one, part in read.items() if drops is None or not drops(one, part)}
+
+
+def given_to(function: FunctionType, called: str = "", drops: Any = None) -> dict[str, tuple[Any, bool]]:
     """Return a function's defaults, and what it reads of the function around it, each with a flag: it changes it."""
     code, defaults, around = function.__code__, function.__defaults__ or (), {}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # not bound yet
-            around[name] = None if name == "__class__" else cell.cell_contents
+            there = None if name == "__class__" else cell.cell_contents
+            around[name] = used(there, name, code, drops)
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
     places = changes_of(code) if given or around else ()

@@ -23,9 +23,8 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.provenance import FUNCTION, modules
 from espnet3.parallel.provenance import code as bytecode
 from espnet3.parallel.provenance.code import BODY, DIGITS, Changed, Function, facts_of
-from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, given_to
+from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, given_to, used
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, locate, module_of, real
-from espnet3.parallel.provenance.settings import NAMESPACES
 
 INSTALLED = "installed packages"
 _PUT_THERE = "what the program has put there"
@@ -70,7 +69,7 @@ def code_of(roots: Iterable[Any], config: Any = None, drops: Any = None) -> tupl
 class _Reach(Content):
     def __init__(self, drops: Callable[[str, Any], bool] | None) -> None:
         super().__init__(lenient=True)
-        self._drops = drops or (lambda *_: False)
+        self.drops = drops
         self.installed: set[str] = set()  # import names of packages, the standard library's included
         self.functions: dict[int, Function] = {}
         self._codes: dict[str, CodeType] = {}
@@ -181,7 +180,7 @@ class _Reach(Content):
         kind = "values" if is_text and entry["file"] else "code"
         entry[kind].setdefault(known, set()).add(facts_of(code).hash)
         self._codes[facts_of(code).hash] = code
-        for phrase, (value, is_changed) in given_to(function, name).items():
+        for phrase, (value, is_changed) in given_to(function, name, self.drops).items():
             self.hash(value, phrase) if is_changed else self._value(module, phrase, value)
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
         self.add(held.pop("__wrapped__", None))
@@ -213,7 +212,7 @@ class _Reach(Content):
 
     def _code(self, code: CodeType, world: dict[str, Any]) -> None:
         facts = facts_of(code)
-        self._names(world, facts.reads, facts.names, None if "__dict__" in facts.names else facts.bare)
+        self._names(world, facts.reads, facts.names, code)
         self._of_module(builtins, frozenset(facts.reads - world.keys()))
         read = {name: world[name] for name in facts.reads & world.keys()}
         for name in facts.bare & read.keys():
@@ -226,17 +225,15 @@ class _Reach(Content):
         if seen or "__subclasses__" in facts.names:
             self._all_names(world)
 
-    def _names(self, world: dict[str, Any], read: Set[str], names: frozenset[str], bare: Any = None) -> None:
+    def _names(self, world: dict[str, Any], read: Set[str], names: frozenset[str], code: Any = None) -> None:
         for name in sorted(read & world.keys() - _OF_MODULES):
-            value, kind = world[name], type(world[name])
+            value = world[name]
             if is_a(value, ModuleType):
                 self._of_module(value, names)
-            elif not self._drops(name, value):
-                if (kind.__name__, kind.__module__) in NAMESPACES and bare is not None and name not in bare:
-                    used = {one: vars(value)[one] for one in sorted(names & vars(value).keys())}
-                    value = {one: part for one, part in used.items() if not self._drops(one, part)}
+            elif self.drops is None or not self.drops(name, value):
+                value = value if code is None else used(value, name, code, self.drops)
                 self._value(str(world.get("__name__", "")), f"{_VALUE}{name}", value, world, name)
-                if kind in PLAIN:
+                if type(value) in PLAIN:
                     self._origin(world, name)
 
     def _origin(self, world: dict[str, Any], name: str) -> None:

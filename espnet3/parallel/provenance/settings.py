@@ -1,7 +1,4 @@
-"""Settings of a provider: finds, copies and compares its lists, dicts, configs and records.
-
-A record is an object that is nothing but its fields: of a dataclass, a `SimpleNamespace`, argparse's `Namespace`.
-"""
+"""Settings of a provider: its lists, dicts, configs, and records, objects that are nothing but their fields."""
 
 from __future__ import annotations
 

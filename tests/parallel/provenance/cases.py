@@ -136,6 +136,8 @@ _TRY += "        VALUE\n    except ValueError:\n        n += 5\n"
 EDITED = {
     "a function among all names": (program("def f1(x): return x + VALUE", "globals()['f1'](idx)"), "1", "2"),
     "an argument": (program(f"{PARSED}(m=VALUE, nj=1)", "args.m"), "1", "2"),
+    "one in a closure": (program(f"{PARSED}(m=VALUE)\nF = (lambda a: lambda: a.m)(args)", "F()"), "1", "2"),
+    "one it hands on": (program(f"{PARSED}(m=VALUE)\nF = (lambda a: lambda: repr(a))(args)", "F()"), "1", "2"),
     "one of all arguments": (program(f"{PARSED}(m=VALUE, nj=1)", "args.__dict__['m'] + args.nj"), "1", "2"),
     "one by builtins": (program("import builtins as b\ndef f(x): return x + VALUE", "b.eval('f')(idx)"), "1", "2"),
     "a table that its function fills": (
@@ -144,12 +146,9 @@ EDITED = {
         program("def f(x): return x + 1\ndef g(x): return x + 2\nVALUE", "f(idx)"), "pass", "f = g"),
     "an unpacked name": (program("a, *b = [1, VALUE]", "idx * b[0]"), "1", "2"),
     "what a match binds": (program("match VALUE:\n    case int(k): pass", "idx * k"), "1", "2"),
-    "the branch of a match": (
-        program("match VALUE:\n    case 1:\n        f = lambda x: x + 1\n    case _:\n        f = lambda x: x + 2",
-                "f(idx)"), "1", "2"),
+    "the branch of a match": (program("match VALUE:\n    case 1: k = 1\n    case _: k = 2", "k"), "1", "2"),
     "the order of statements": (program("k = 1\nVALUE", "idx + k"), "k += 1\nk *= 3", "k *= 3\nk += 1"),
-    "the order of methods of one name": (
-        program("class C:\n" + _DUP.replace("OTHER", "3 - VALUE"), "C.f()"), "1", "2"),
+    "the order of methods": (program("class C:\n" + _DUP.replace("OTHER", "3 - VALUE"), "C.f()"), "1", "2"),
     "a default of a lambda": (program("f = lambda x, k=VALUE: x * k", "f(idx)"), "1", "2"),
     "a mangled name": (
         program("class C:\n    def __f(self): return VALUE\n    def g(self): return self.__f()", "C().g()"), "1", "2"),
@@ -189,6 +188,7 @@ ACCEPTED = {
     "an import for type checkers": (program("if typing.TYPE_CHECKING:\n    import VALUE", "1"), "json", "csv"),
     "a variable that nothing uses": (program("z = VALUE", "1"), "1", "2"),
     "an argument that nothing reads": (program(f"{PARSED}(m=1, nj=VALUE)", "args.m"), "1", "2"),
+    "one a closure leaves": (program(f"{PARSED}(m=1, nj=VALUE)\nF = (lambda a: lambda: a.m)(args)", "F()"), "1", "2"),
     "one beside a method eval": (
         program("class M:\n    eval = modules = lambda s: s\nz = VALUE", "bool(M().eval().modules())"), "1", "2"),
     "the order of functions": (

@@ -75,7 +75,7 @@ def identify(
             f"{error}, so that a later run could not tell whether it is the same one: give the provider what it is "
             "made from (a path, a name, numbers), and make it in build_env_local"
         ) from None
-    code, packages = code_of([runner, provider], compared, _is_how)
+    code, packages = code_of([runner, provider], compared, _left)
     return Identity(
         runner=_describe_class(runner),
         provider=_describe_class(provider),
@@ -110,18 +110,21 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
         inner = as_containers(value)
         is_block = key in _BLOCKS and (inner is None or is_a(inner, Mapping))
         is_size = key == "batch_size" and place in ("config", "params") and not lists
-        if is_block or is_size or _is_how(key, inner):
+        if is_block or is_size or not _left(key, inner):
             left_out.append(where)
         else:
             kept[key] = without_execution(inner, where, left_out, lists)
     return kept if type(held) is dict else (type(held), kept, beside)
 
 
-def _is_how(name: Any, value: Any) -> bool:
+def _left(name: Any, value: Any) -> list[Any]:
+    # no value: it says how a run is executed
     is_text = is_a(value, str) or type(value) is own_attribute(sys.modules.get("torch"), "device")
-    known: Any = _DEVICE.fullmatch(str(value)) if is_text else value is None or is_a(value, int)
-    known = known or (is_a(value, list) and all(_is_how(name, one) for one in value))
-    return is_a(name, str) and name.lower() in _NUMBERS and bool(known)
+    is_how: Any = _DEVICE.fullmatch(str(value)) if is_text else value is None or is_a(value, int)
+    is_how = is_how or (is_a(value, list) and not any(_left(name, one) for one in value))
+    if is_how and is_a(name, str) and name.lower() in _NUMBERS:
+        return []
+    return [without_execution(value, "", []) if as_containers(value) is not value else value]
 
 
 def _contents(config: Any) -> dict[str, str]:

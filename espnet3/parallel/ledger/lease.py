@@ -213,10 +213,7 @@ def _place(folder: Path) -> dict[str, Any]:
 
 
 def is_copied(folder: Path, held: dict[str, Any]) -> bool:
-    """Tell whether a lease was written for another folder: the lease in a copy has no holder.
-
-    A moved folder keeps its inode, and its holder.
-    """
+    """Tell whether a lease was written for another folder: a copy's has no holder, and a moved one's keeps it."""
     place, ours = held.get("folder"), _place(folder)
     return isinstance(place, dict) and all(place.get(name) != ours[name] for name in ours)
 

@@ -109,7 +109,9 @@ class Content:
     """Hashes values; a subclass also takes in the code in them."""
 
     def __init__(self, module_name: Callable[[str], str] = name_of, lenient: bool = False) -> None:
-        self.drops: Callable[[str, Any], bool] | None = None  # whether a variable says how a run is executed
+        self.compared: Any = (
+            None  # returns what counts of a variable, by its name and value: nothing, or one value
+        )
         self._module_name = module_name
         self._lenient = lenient  # any value without content drops out
         self._left_out: Callable[[Any], set[str]] = lambda _: set()  # names of an object that do not count
@@ -203,7 +205,7 @@ class Content:
         if is_named and (is_users(value) or not value.__closure__):
             return _digest("code", full)  # its name says which it is, and its code counts there
         said = facts_of(value.__code__).hash.encode() if is_users(value) else b""
-        kept = tuple(one for one, is_changed in given_to(value, "", self.drops).values() if not is_changed)
+        kept = tuple(one for one, is_changed in given_to(value, "", self.compared).values() if not is_changed)
         return _digest("code", full, said, self._of(kept, place))
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes) -> bytes:
@@ -273,22 +275,21 @@ def _taken(value: Any, kind: type, users: list[type], has_attributes: bool) -> l
     return [list(part) if at > 2 and part is not None else part for at, part in enumerate(parts)]
 
 
-def used(value: Any, name: str, code: CodeType, drops: Any = None) -> Any:
+def used(value: Any, name: str, code: CodeType, compared: Any) -> Any:
     """Return what code uses of a variable's value: of parsed arguments those that it reads, else all of it."""
     kind, facts = type(value), facts_of(code)
     if (kind.__name__, kind.__module__) not in NAMESPACES or name in facts.bare or "__dict__" in facts.names:
         return value
     read = {one: vars(value)[one] for one in sorted(facts.names & vars(value).keys())}
-    return {one: part for one, part in read.items() if drops is None or not drops(one, part)}
+    return {one: left for one, part in read.items() for left in (compared(one, part) if compared else [part])}
 
 
-def given_to(function: FunctionType, called: str = "", drops: Any = None) -> dict[str, tuple[Any, bool]]:
+def given_to(function: FunctionType, called: str = "", compared: Any = None) -> dict[str, tuple[Any, bool]]:
     """Return a function's defaults, and what it reads of the function around it, each with a flag: it changes it."""
     code, defaults, around = function.__code__, function.__defaults__ or (), {}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # not bound yet
-            there = None if name == "__class__" else cell.cell_contents
-            around[name] = used(there, name, code, drops)
+            around[name] = used(None if name == "__class__" else cell.cell_contents, name, code, compared)
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
     places = changes_of(code) if given or around else ()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable, Set
 from functools import cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -49,13 +49,13 @@ _SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "module
 Code = dict[str, dict[str, Any]]
 
 
-def code_of(roots: Iterable[Any], config: Any = None, drops: Any = None) -> tuple[Code, set[str]]:
+def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> tuple[Code, set[str]]:
     """Return the user's own code that classes, functions or modules depend on, and the installed packages that it uses.
 
-    Code in a config counts, and what it has under `_target_`; no variable that `drops` is true for. Nearest first.
+    Code in a config counts, and what it has under `_target_`; of variables what `compared` leaves. The nearest first.
     """
     locate.cache_clear()  # nothing is imported from here on
-    roots, reach = list(roots), _Reach(drops)
+    roots, reach = list(roots), _Reach(compared)
     for root in roots:
         reach.add(root)
     reach.hash(config, "config")
@@ -67,9 +67,9 @@ def code_of(roots: Iterable[Any], config: Any = None, drops: Any = None) -> tupl
 
 # Gathers all that is reached, the nearest first
 class _Reach(Content):
-    def __init__(self, drops: Callable[[str, Any], bool] | None) -> None:
+    def __init__(self, compared: Any) -> None:
         super().__init__(lenient=True)
-        self.drops = drops
+        self.compared = compared or (lambda name, value: [value])
         self.installed: set[str] = set()  # import names of packages, the standard library's included
         self.functions: dict[int, Function] = {}
         self._codes: dict[str, CodeType] = {}
@@ -180,7 +180,7 @@ class _Reach(Content):
         kind = "values" if is_text and entry["file"] else "code"
         entry[kind].setdefault(known, set()).add(facts_of(code).hash)
         self._codes[facts_of(code).hash] = code
-        for phrase, (value, is_changed) in given_to(function, name, self.drops).items():
+        for phrase, (value, is_changed) in given_to(function, name, self.compared).items():
             self.hash(value, phrase) if is_changed else self._value(module, phrase, value)
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
         self.add(held.pop("__wrapped__", None))
@@ -227,13 +227,14 @@ class _Reach(Content):
 
     def _names(self, world: dict[str, Any], read: Set[str], names: frozenset[str], code: Any = None) -> None:
         for name in sorted(read & world.keys() - _OF_MODULES):
-            value = world[name]
+            value = world[name] if code is None else used(world[name], name, code, self.compared)
             if is_a(value, ModuleType):
                 self._of_module(value, names)
-            elif self.drops is None or not self.drops(name, value):
-                value = value if code is None else used(value, name, code, self.drops)
-                self._value(str(world.get("__name__", "")), f"{_VALUE}{name}", value, world, name)
-                if type(value) in PLAIN:
+                continue
+            is_new = self._is_new((id(world), name, id(value)), value)
+            for one in self.compared(name, value) if is_new else ():
+                self._value(str(world.get("__name__", "")), f"{_VALUE}{name}", one, world, name)
+                if type(one) in PLAIN:
                     self._origin(world, name)
 
     def _origin(self, world: dict[str, Any], name: str) -> None:

@@ -128,15 +128,16 @@ def test_how_a_run_is_executed_is_not_part_of_it(make: Any) -> None:
     assert old["not_compared"] == ["config.inner.deep[0].parallel", *(f"config.{name}" for name in EXECUTION)]
 
 
-@pytest.mark.parametrize(("name", "counts"), [("DEVICE", False), ("device", False), ("beam", True)])
-def test_a_modules_device_is_no_part_of_it(name: str, counts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that names a device may name another one on the machine that goes on with a run."""
+@pytest.mark.parametrize("name", ["DEVICE", "device", "cfg", "beam"])
+def test_a_modules_device_is_no_part_of_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables with a device, or a config with a block `parallel`, may differ where a run goes on."""
     monkeypatch.setattr(OtherRunner, "forward", eval(f"lambda idx: {name}", globals()), raising=False)
     both = []
     for value in ("cpu", "cuda:1"):
-        monkeypatch.setitem(globals(), name, value)
+        known = OmegaConf.create({"parallel": {"env": value}, "beam": 5}) if name == "cfg" else value
+        monkeypatch.setitem(globals(), name, known)
         both.append(identify(OtherRunner, Provider, {}, [1]))
-    assert bool(changes(both[0].to_json(), both[1])) is counts
+    assert bool(changes(both[0].to_json(), both[1])) is (name == "beam")
 
 
 @pytest.mark.parametrize(

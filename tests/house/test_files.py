@@ -48,7 +48,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (747, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_473, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (40_906, ["tests/"]),
+    (40_907, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -1,3 +1,4 @@
 """The origin of a run: its code, config and start, as plain data with secrets masked, and as hashes to compare."""
 
 FUNCTION = "_espnet3_function"  # of a class that stands for a function, under its name: the function
+NAMESPACES = {("SimpleNamespace", "types"), ("Namespace", "argparse")}

@@ -22,9 +22,9 @@ from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
+from espnet3.parallel.provenance import NAMESPACES
 from espnet3.parallel.provenance.code import CHANGERS, OF_LAYERS, WITHIN, changes_of, facts_of
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
-from espnet3.parallel.provenance.settings import NAMESPACES
 
 PLAIN: frozenset[Any] = frozenset({bool, int, float, complex, str, bytes, type(None)})
 # Wrappers of functions, and the attributes that hold these

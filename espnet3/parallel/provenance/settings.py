@@ -10,11 +10,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from espnet3.parallel.checks import is_a, is_path
+from espnet3.parallel.provenance import NAMESPACES
 
 _MOST = 10_000  # values among a provider's arguments or in one attribute: more are data, not settings
 _DICTS = (dict, OrderedDict, defaultdict, Counter)
 _LISTS = (list, tuple, set, frozenset, deque)
-NAMESPACES = {("SimpleNamespace", "types"), ("Namespace", "argparse")}
 _DATA = (type(None), bool, int, float, complex, str, bytes)
 
 

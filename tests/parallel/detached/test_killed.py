@@ -30,6 +30,7 @@ from tests.parallel.detached.work import (
     program,
     run_of,
     status_json,
+    supervised,
     supervisor,
 )
 from tests.standins import standin
@@ -125,19 +126,19 @@ def test_a_job_that_is_asked_to_end_finishes_its_item(limit: float | None, tmp_p
     hold(folder, 4)
     run = run_of(folder, config={"bad": [0.1, "slow"]}, item_timeout=limit)
     os.kill(os.getsid(held(folder, 4)), signal.SIGUSR1)
-    mark = Layout(run.path).shard(1) / "mark.json"
-    wait_until(lambda: "stopping" in mark.read_text())
+    wait_until(lambda: "stopping" in (Layout(run.path).shard(1) / "mark.json").read_text())
     let_go(folder, 4)
     assert run.wait(600).done and len(run.merge()) == 12
     assert set(calls(folder).values()) == {1}
     assert "unfinished: it was sent SIGUSR1" in dict(run.logs())[1]
 
 
-@pytest.mark.parametrize("limit", [None, 1000.0])
-def test_what_an_item_forks_is_no_job(limit: float | None, tmp_path: Path) -> None:
-    """A signal ends a process that an item has forked, and the job does not take it for one of its own."""
-    run = run_of(tmp_path / "a", n=2, shards=1, config={"bad": [0, "fork"]}, item_timeout=limit)
+@pytest.mark.parametrize(("how", "limit"), [("fork", None), ("fork", 1000.0), ("pool", 1000.0)])
+def test_what_an_item_forks_is_no_job(how: str, limit: float | None, tmp_path: Path) -> None:
+    """A signal ends a process that an item has forked, and not its job; one that the item leaves ends with the job."""
+    run = run_of(tmp_path / "a", n=2, shards=1, config={"bad": [0, how]}, item_timeout=limit)
     assert run.wait(600).done, (run.status(), dict(run.logs()))
+    wait_until(lambda: not supervised(run))
 
 
 @pytest.mark.parametrize("on_error", ["raise", "record"])

@@ -62,9 +62,7 @@ def test_nothing_is_left_of_a_killed_job(tmp_path: Path) -> None:
     hold(folder, 1)
     run = run_of(folder, n=2, shards=2, item_timeout=1000.0)
     children = [held(folder, 0), held(folder, 1)]
-    jobs = [
-        int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1]) for pid in children
-    ]
+    jobs = [os.getsid(pid) for pid in children]
     kill(supervisor(run))
     os.kill(jobs[0], signal.SIGKILL)
     os.kill(children[1], signal.SIGKILL)

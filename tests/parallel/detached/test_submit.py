@@ -44,8 +44,7 @@ def test_paths_with_any_name_work_and_inject_nothing(tmp_path: Path) -> None:
     """Spaces, quotes, `$()`, a semicolon, a newline and non-ASCII in every path are just names."""
     name = "sp ace 'q' \"d\" $(touch injected) `touch injected`; touch injected\n«ü»"
     run = run_of(tmp_path / name, n=2, shards=1)
-    assert run.wait(600).done
-    assert len(run.merge()) == 2
+    assert run.wait(600).done and len(run.merge()) == 2
     assert json.loads(espnet3("status", tmp_path / name / "run", "--json", cwd=tmp_path).stdout)["merged"]
     assert not list(tmp_path.rglob("injected"))
 
@@ -86,8 +85,7 @@ def test_a_failed_item_stops_the_run(tmp_path: Path) -> None:
         run.merge()
     (tmp_path / "a/repaired").touch()
     assert run.retry().alive
-    assert run.wait(600).done
-    assert len(run.merge()) == 12
+    assert run.wait(600).done and len(run.merge()) == 12
     assert calls(tmp_path / "a") == {i: 2 if i == 3 else 1 for i in range(12)}
 
 
@@ -154,8 +152,7 @@ def test_cancel_leaves_nothing_and_retry_goes_on(tmp_path: Path) -> None:
     hold(folder, 8)
     run = run_of(folder, workers=1)
     held(folder, 8)
-    said = espnet3("cancel", folder / "run", "--grace", 0.2, cwd=tmp_path).stdout
-    assert "cancelled" in said
+    assert "cancelled" in espnet3("cancel", folder / "run", "--grace", 0.2, cwd=tmp_path).stdout
     status = run.status()
     assert not status.alive
     states = [shard.state for shard in status.shards]

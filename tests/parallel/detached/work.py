@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import hashlib
 import json
@@ -73,15 +74,18 @@ def misbehave(idx: int, folder: Path, bad: Any) -> None:
         raise ValueError(f"no square of {idx}")
     elif how in ("sleep", "lock", "child"):
         hang(how, folder)
-    elif how in ("fork", "tool", "long"):
+    elif how in ("fork", "tool", "long", "pool"):
         meet_signals(how, folder)
 
 
 def meet_signals(how: str, folder: Path) -> None:
-    """Fork and end a process, fail when a tool is ended, or be in a call into C for minutes."""
+    """Fork and end a process, keep a pool, fail when a tool is ended, or be in a call into C for minutes."""
     (folder / "begun").touch()
     if how == "long":
         hashlib.pbkdf2_hmac("sha256", b"", b"", 1 << 30)
+    elif how == "pool":
+        globals()["pool"] = concurrent.futures.ProcessPoolExecutor(1)
+        assert globals()["pool"].submit(os.getpid).result() != os.getpid()
     elif how == "tool":
         subprocess.run(["sleep", "1000"], check=True)
     elif child := os.fork():

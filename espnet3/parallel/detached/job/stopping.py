@@ -35,7 +35,7 @@ from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ProcessEnd
 
 if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
+    import psutil
 
 # TERM: preemption, walltime, cancel. USR1, USR2: the warnings of SLURM, SGE and others. INT: Ctrl-C in a terminal.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
@@ -218,32 +218,29 @@ SHARD, IS_LATE = 0, 1
 
 def guarded(work: Callable[[], int], limit: float, layout: Layout, place: memoryview) -> int:
     """Do a job's work in a child, and in a new one each time that one was killed over a late item."""
-    from multiprocessing.context import ForkProcess  # only needed here
+    import psutil  # 20 ms that jobs without a time limit need not wait for
 
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # processes that a child leaves behind become ours, to be ended
     came: list[int] = []
-    pid = None  # of the child
+    child: psutil.Process | None = None
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         came.append(number)
-        if pid is not None:
-            _send(pid, number)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child is not None:
+                child.send_signal(number)
 
     for number in SIGNALS:
         signal.signal(number, pass_on)
     while True:
         place[IS_LATE] = False
-        child = ForkProcess(target=_child, args=(work, os.getpid()))
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child has handlers of its own
-        try:
-            child.start()
-            for before in came:
-                _send(child.pid, before)  # the child before it had them, and is gone
-            pid = child.pid
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        child = psutil.Process(_fork(work))
+        for before in came:
+            child.send_signal(before)  # the child before it had them, and is gone
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         status = _watch(child, layout, place, limit)
-        pid = None
+        child = None
         if not place[IS_LATE]:
             note_end(layout.shard(place[SHARD]), job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
             if status < 0:  # schedulers and supervisors start such a job again
@@ -253,20 +250,24 @@ def guarded(work: Callable[[], int], limit: float, layout: Layout, place: memory
         _sweep()
 
 
-def _child(work: Callable[[], int], parent: int) -> None:
+def _fork(work: Callable[[], int]) -> int:
+    parent, pid = os.getpid(), os.fork()
+    if pid:
+        return pid
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died in between
         os._exit(1)
-    sys.exit(work())
+    sys.exit(work())  # as any job does: a process of `multiprocessing` waits for a pool that the env holds
 
 
-def _watch(child: BaseProcess, layout: Layout, place: memoryview, limit: float) -> int:
+def _watch(child: psutil.Process, layout: Layout, place: memoryview, limit: float) -> int:
+    import psutil
+
     look = min(max(limit / 10, _OFTEN), _RARELY)
     job, seen, stuck = job_name(os.getsid(0)), None, 0.0
     while True:
-        child.join(look)
-        if child.exitcode is not None:
-            return child.exitcode
+        with contextlib.suppress(psutil.TimeoutExpired):
+            return int(child.wait(look) or 0)
         folder = layout.shard(place[SHARD])
         mark = read_mark(folder)
         own = (mark.get("job"), mark.get("pid")) == (job, child.pid) and mark.get("in_flight")
@@ -274,8 +275,8 @@ def _watch(child: BaseProcess, layout: Layout, place: memoryview, limit: float) 
         # counted in looks, not by the clock: a job that was suspended is not late
         seen, stuck = now, stuck + look if now == seen and now is not None else 0.0
         if stuck > 1.5 * limit + _SLACK:
-            _send(child.pid, signal.SIGKILL)
-            child.join()
+            child.kill()
+            child.wait()
             begin, end = mark["in_flight"]
             LossFile(folder).add(Loss(begin, end - begin, ProcessEnd(signal=signal.SIGKILL), seconds=stuck))
             place[IS_LATE] = True
@@ -284,7 +285,7 @@ def _watch(child: BaseProcess, layout: Layout, place: memoryview, limit: float) 
 
 
 def _sweep() -> None:
-    import psutil  # 20 ms that jobs without a time limit need not wait for
+    import psutil
 
     until = time.monotonic() + _SWEEP
     while (left := psutil.Process().children(recursive=True)) and time.monotonic() < until:
@@ -293,12 +294,6 @@ def _sweep() -> None:
                 process.kill()
         # those of other sessions become ours when their parents have ended
         psutil.wait_procs(left, timeout=_OFTEN)
-
-
-def _send(pid: int | None, number: int) -> None:
-    assert pid is not None  # it was started
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from argparse import Namespace
 from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
@@ -16,7 +18,6 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import ValueTypeError
 from espnet3.parallel.ledger.lines import index_json
 from espnet3.parallel.messages import brief
-from espnet3.parallel.provenance import NAMESPACES
 from espnet3.parallel.provenance.content import PLAIN, Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
 from espnet3.parallel.provenance.reach import changed_parts, code_of, shortened
@@ -102,7 +103,7 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
     entries, beside = {} if type(held) in (dict, *PLAIN) else attributes_of(held), {}
     if is_a(held, dict) and not is_a(held, defaultdict):  # its factory is not an entry
         entries, beside = dict(dict.items(held)), entries
-    elif not is_dataclass(kind := type(held)) and (kind.__name__, kind.__module__) not in NAMESPACES:
+    elif not (is_a(held, (Namespace, SimpleNamespace)) or is_dataclass(type(held))):
         return held
     kept = {}
     for key, value in entries.items():
@@ -117,8 +118,7 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
     return kept if type(held) is dict else (type(held), kept, beside)
 
 
-def _left(name: Any, value: Any) -> list[Any]:
-    # no value: it says how a run is executed
+def _left(name: Any, value: Any) -> list[Any]:  # nothing of what says how a run is executed
     is_text = is_a(value, str) or type(value) is own_attribute(sys.modules.get("torch"), "device")
     is_how: Any = _DEVICE.fullmatch(str(value)) if is_text else value is None or is_a(value, int)
     is_how = is_how or (is_a(value, list) and not any(_left(name, one) for one in value))

@@ -71,9 +71,7 @@ class Stopping:
         if walltime is not None:
             self._deadline = began + walltime - min(_MARGIN, _SHARE * walltime)
         self._looked = 0.0
-        self.signal: signal.Signals | None = (
-            None  # which all that an item has started may have been sent, too
-        )
+        self.signal: signal.Signals | None = None  # what an item has started may have been sent it, too
         self.order: dict[str, Any] | None = None  # to the run to stop, by a user or by another shard
         self._no_time = ""  # why no item is begun any more, where time is short
         self._marks: Marks | None = None

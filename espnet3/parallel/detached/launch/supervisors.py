@@ -57,6 +57,7 @@ from espnet3.parallel.records import ProcessEnd
 
 READY = "ready"
 SUPERVISING = "espnet3.parallel.detached.launch.supervisors"  # this module
+_WORKER = "espnet3.parallel.worker"
 _SECONDS = 60.0  # a host that has not answered by then is given up
 _DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
 _TURN = 0.2  # seconds between two looks at jobs, and for stop.json
@@ -227,14 +228,7 @@ class Supervisor:
         make_folder(folder)
         with open(open_to_write(folder / LOG), "ab") as log:
             return subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "espnet3.parallel.worker",
-                    "--tasks",
-                    str(self.tasks),
-                    str(self.places[shard]),
-                ],
+                [sys.executable, "-m", _WORKER, "--tasks", str(self.tasks), str(self.places[shard])],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

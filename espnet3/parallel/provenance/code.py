@@ -198,12 +198,15 @@ class Facts:
         self.names: frozenset[str] = frozenset(code.co_names).union(*(one.names for one in inner))
         self.texts: frozenset[str] = frozenset(texts).union(*(one.texts for one in inner))
         self.reads: set[str] = set().union(*(one.reads for one in inner))  # names of the module
-        self.bare: set[str] = set().union(*(one.bare for one in inner))  # names that it hands on
+        self.bare: set[str] = set().union(*(one.bare for one in inner))  # those that it hands on
+        self.around: set[str] = set().union(*(one.around for one in inner))  # so of the functions around it
         for (op, value, arg, _), (after, *_) in pairwise(steps):
-            if op in _GLOBALS or op.endswith("DEREF"):
-                self.reads.update([value] if op in _GLOBALS else [])
+            if op in _GLOBALS:
+                self.reads.add(value)
                 is_called = _VERSION >= (3, 11) and op == "LOAD_GLOBAL" and arg & 1
                 self.bare.update([] if is_called or after in _ATTRIBUTES else [value])
+            elif op.endswith("DEREF") and after not in _ATTRIBUTES:
+                self.around.add(value)
 
 
 facts_of = cache(Facts)  # by equality, to which lines and the types of constants belong

@@ -278,7 +278,8 @@ def _taken(value: Any, kind: type, users: list[type], has_attributes: bool) -> l
 def used(value: Any, name: str, code: CodeType, compared: Any) -> Any:
     """Return what code uses of a variable's value: of parsed arguments those that it reads, else all of it."""
     kind, facts = type(value), facts_of(code)
-    if (kind.__name__, kind.__module__) not in NAMESPACES or name in facts.bare or "__dict__" in facts.names:
+    is_whole = name in facts.bare | facts.around or "__dict__" in facts.names
+    if is_whole or (kind.__name__, kind.__module__) not in NAMESPACES:
         return value
     read = {one: vars(value)[one] for one in sorted(facts.names & vars(value).keys())}
     return {one: left for one, part in read.items() for left in (compared(one, part) if compared else [part])}

@@ -20,10 +20,7 @@ _DATA = (type(None), bool, int, float, complex, str, bytes)
 
 def copied(value: Any) -> Any:
     """Return a copy of lists, dicts, configs and records in any depth, of few parts: more are data, not settings."""
-    try:
-        return copy.deepcopy(value, _found(value)[1])
-    except RecursionError:  # nested too deeply for settings
-        return value
+    return copy.deepcopy(value, _found(value)[1])
 
 
 def containers(value: Any) -> Set[int]:
@@ -81,8 +78,9 @@ def editable(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def edited(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
     """Return the names of the attributes that hold other data than their copies of `editable` do."""
-    # here: a run's processes start before it is needed
-    from espnet3.parallel.provenance.content import content_hash
+    from espnet3.parallel.provenance.content import (
+        content_hash,
+    )  # a run's processes start before it is needed
 
     both = {name: (value, now[name]) for name, value in then.items() if name in now and is_data(now[name])}
     return {name for name, (old, new) in both.items() if content_hash(old, name) != content_hash(new, name)}

@@ -349,12 +349,9 @@ def changed_parts(old: Code, new: Code) -> list[str]:
 
 def changed_files(old: Code) -> list[str]:
     """Return the changes in the files of an earlier `code_of`, without importing any."""
-    lines: list[str] = []
-    for module, was in old.items():
-        is_there = os.path.isfile(was["file"] or "")  # it is named by a plan that anybody wrote
-        if is_there and (code := compiled(module, was["file"])) is not None:
-            lines += _differences(was["file"], was, _parts_in(code))
-    return lines
+    # files are named by a plan that anybody wrote
+    both = [(was, compiled(at, was["file"])) for at, was in old.items() if os.path.isfile(was["file"] or "")]
+    return [line for was, code in both if code for line in _differences(was["file"], was, _parts_in(code))]
 
 
 def shortened(lines: list[str], most: int = 10) -> list[str]:

@@ -22,7 +22,7 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (1_498, ["espnet3/parallel/provenance/"]),
+    (1_499, ["espnet3/parallel/provenance/"]),
     (2_687, ["espnet3/parallel/ledger/"]),
     (2_674, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_402, ["espnet3/parallel/pilots/"]),
@@ -42,13 +42,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (5_254, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (5_253, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
     (1_839, ["espnet3/parallel/runner/"]),
     (1_765, ["espnet3/parallel/views/"]),
     (747, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_473, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (40_907, ["tests/"]),
+    (40_910, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

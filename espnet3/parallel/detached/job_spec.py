@@ -376,8 +376,7 @@ def _load_script(ref: ClassRef) -> ModuleType:
         raise ConfigError(
             f"the script {ref.file} is not there for this job: is its disk shared with this host?"
         )
-    import multiprocessing  # noqa: F401  which takes the name for another module when it is first imported
-
+    importlib.import_module("multiprocessing")  # its first import gives that name to another module
     argv, sys.argv = sys.argv, [ref.file]
     SCRIPTS.add(SCRIPT)
     try:

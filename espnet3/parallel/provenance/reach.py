@@ -348,8 +348,7 @@ def changed_parts(old: Code, new: Code) -> list[str]:
 
 
 def changed_files(old: Code) -> list[str]:
-    """Return the changes in the files of an earlier `code_of`, without importing any."""
-    # files are named by a plan that anybody wrote
+    """Return the changes in the files of an earlier `code_of`, which anybody may have written; none is imported."""
     both = [(was, compiled(at, was["file"])) for at, was in old.items() if os.path.isfile(was["file"] or "")]
     return [line for was, code in both if code for line in _differences(was["file"], was, _parts_in(code))]
 

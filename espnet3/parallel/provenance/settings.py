@@ -20,7 +20,10 @@ _DATA = (type(None), bool, int, float, complex, str, bytes)
 
 def copied(value: Any) -> Any:
     """Return a copy of lists, dicts, configs and records in any depth, of few parts: more are data, not settings."""
-    return copy.deepcopy(value, _found(value)[1])
+    try:
+        return copy.deepcopy(value, _found(value)[1])
+    except RecursionError:  # nested too deeply for settings
+        return value
 
 
 def containers(value: Any) -> Set[int]:
@@ -78,9 +81,8 @@ def editable(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def edited(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
     """Return the names of the attributes that hold other data than their copies of `editable` do."""
-    from espnet3.parallel.provenance.content import (
-        content_hash,
-    )  # a run's processes start before it is needed
+    # here: a run's processes start before it is needed
+    from espnet3.parallel.provenance.content import content_hash
 
     both = {name: (value, now[name]) for name, value in then.items() if name in now and is_data(now[name])}
     return {name for name, (old, new) in both.items() if content_hash(old, name) != content_hash(new, name)}

@@ -146,8 +146,12 @@ EDITED = {
         program("def f(x): return x + 1\ndef g(x): return x + 2\nVALUE", "f(idx)"), "pass", "f = g"),
     "an unpacked name": (program("a, *b = [1, VALUE]", "idx * b[0]"), "1", "2"),
     "what a match binds": (program("match VALUE:\n    case int(k): pass", "idx * k"), "1", "2"),
-    "the branch of a match": (program("match VALUE:\n    case 1: k = 1\n    case _: k = 2", "k"), "1", "2"),
-    "the order of statements": (program("k = 1\nVALUE", "idx + k"), "k += 1\nk *= 3", "k *= 3\nk += 1"),
+    "the branch of a match": (
+        program("match VALUE:\n    case 1:\n        def f(x): return x + 1\n"
+                "    case _:\n        def f(x): return x + 2",
+                "f(idx)"), "1", "2"),
+    "the order of statements": (
+        program("k = 1\nVALUE", "idx + k"), "k = k + 1\nk = k * 3", "k = k * 3\nk = k + 1"),
     "the order of methods": (program("class C:\n" + _DUP.replace("OTHER", "3 - VALUE"), "C.f()"), "1", "2"),
     "a default of a lambda": (program("f = lambda x, k=VALUE: x * k", "f(idx)"), "1", "2"),
     "a mangled name": (

@@ -73,10 +73,9 @@ def test_a_mistake_is_named_with_file_line_and_key(tmp_path: Path, text: str, sa
     """What refers to nothing, and each mistake in `parallel` and `trainer` or mix-up of the two, has its key's line."""
     path = tmp_path / "c.yaml"
     path.write_text(text)
-    config, lines = read_config(path)
+    check = check_interpolations if "${" in text else check_blocks
     with pytest.raises(ConfigError, match=said):
-        check_interpolations(config, lines)
-        check_blocks(config, lines)
+        check(*read_config(path))
 
 
 def test_a_list_of_tokens_has_a_token_for_each_line(tmp_path: Path) -> None:

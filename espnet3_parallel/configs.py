@@ -73,12 +73,7 @@ def plan(conf: str, as_json: bool) -> None:
     config = read_block(conf)
     row = BACKENDS[config.env]
     shards = DetachedSettings(**config.detached).shards or 4 * config.n_workers
-    facts: dict[str, Any] = {
-        "env": config.env,
-        "n_workers": config.n_workers,
-        "shards": shards,
-        "warnings": [],
-    }
+    facts = dict[str, Any](env=config.env, n_workers=config.n_workers, shards=shards, warnings=[])
     lines = [f"{counted(config.n_workers, 'worker')}, {row.title}: no job script"]
     if row.kind is Kind.KUBERNETES:
         from espnet3_parallel.kubernetes import planned

@@ -17,7 +17,9 @@ from typing import Any
 
 import click
 
+from espnet3.parallel.detached.job_spec import SCRIPT
 from espnet3.parallel.engine.exceptions import below_ours
+from espnet3.parallel.engine.pickling import stand_for_script
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.records import place_of
 from espnet3.parallel.timing.flames import FlameGraph, sampler
@@ -65,6 +67,8 @@ def replay(
         raise click.UsageError("give an INDEX, or --all-failed")
     profiles = Path.cwd() if profile else None
     again = Replay(run, trust)  # from now on the working directory is the run's
+    if SCRIPT in sys.modules:  # processes that an item spawns load the script in place of this command
+        stand_for_script(str(sys.modules[SCRIPT].__file__))
     try:
         indices = [one["index"] for one in failed_items(run)] if index is None else [index_of(run, index)]
         told = [f"not as it was: {line}" for line in again.differences]

@@ -63,10 +63,12 @@ def test_an_item_gives_the_same_result_again(ran: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_beside_a_checkout_is_replayed(tmp_path: Path) -> None:
-    """A script in a checkout runs that copy of this package, and its items are replayed by the installed one."""
+    """A script in a checkout runs that copy of this package; the installed one replays an item that spawns a pool."""
     shutil.copytree(ROOT / "espnet3", tmp_path / "espnet3", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "script.py").write_text(
-        "from espnet3.parallel import run\ndef one(x): return x\nrun(one, [3], output_dir='run')"
+        "from multiprocessing import get_context\nfrom espnet3.parallel import run\ndef same(x): return x\n"
+        "def one(x):\n    with get_context('spawn').Pool(1) as pool: return pool.apply(same, [x])\n"
+        "if __name__ == '__main__': run(one, [3], output_dir='run')"
     )
     subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=True, timeout=600)
     assert "the same as then" in espnet3("replay", tmp_path / "run", "3", cwd=ROOT).stdout
@@ -83,8 +85,7 @@ def test_failed_items_are_listed_with_their_errors(ran: Path, tmp_path: Path) ->
 
 def test_the_debugger_opens_where_a_failed_item_fails_again(ran: Path) -> None:
     """A failure is printed with its traceback, `--pdb` stops in that frame, and the exit status is 1."""
-    words = ("-m", "espnet3_parallel", "replay", "run", "2", "--pdb")
-    done = python(*words, cwd=ran, typed="p idx + 40\nq\n")
+    done = python("-m", "espnet3_parallel", "replay", "run", "2", "--pdb", cwd=ran, typed="p idx + 40\nq\n")
     assert "42" in done.stdout and done.returncode == 1
     assert "item 2 then: failed, ValueError: no letters in 2" in done.stdout
     assert "the same as then" in done.stdout and "words.py" in done.stderr
@@ -109,11 +110,10 @@ def test_an_item_of_a_detached_run(tmp_path: Path) -> None:
         assert run.wait(600).done
     finally:
         shut(run)
-    done = espnet3("replay", run.path, "3", cwd=tmp_path)
-    assert "not as it was" not in done.stdout and "the same as then" in done.stdout
-    assert "'square': 9" in done.stdout
-    done = espnet3("replay", run.path, "17", cwd=tmp_path, ok=False)
-    assert "17 is not among the run's 4 indices (0 to 3)" in done.stderr
+    said = espnet3("replay", run.path, "3", cwd=tmp_path).stdout
+    assert "not as it was" not in said and "the same as then" in said and "'square': 9" in said
+    refused = espnet3("replay", run.path, "17", cwd=tmp_path, ok=False).stderr
+    assert "17 is not among the run's 4 indices (0 to 3)" in refused
 
 
 def test_a_run_from_a_notebook_cannot_be_made_again() -> None:

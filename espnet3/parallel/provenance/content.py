@@ -83,9 +83,7 @@ def as_containers(value: Any, resolve: bool = True) -> Any:
         return value
     try:
         return omegaconf.OmegaConf.to_container(value, resolve=resolve)
-    except (
-        omegaconf.errors.OmegaConfBaseException
-    ):  # such as a variable that is not set: as it is written, then
+    except omegaconf.errors.OmegaConfBaseException:  # a variable that is not set, say: as it is written, then
         return omegaconf.OmegaConf.to_container(value, resolve=False)
 
 

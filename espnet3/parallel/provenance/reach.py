@@ -208,7 +208,8 @@ class _Reach(Content):
             for one in filter(is_users, functions):
                 called = f"{attribute}=" if any(one is each for each in setters) else attribute
                 self._function(Function(one, cls, is_a(value, classmethod), called), f"{name}.{attribute}")
-            self._value(module, f"{'' if functions else _VALUE}{name}.{attribute}", value, cls, attribute)
+            for left in self.compared(attribute, value):
+                self._value(module, f"{'' if functions else _VALUE}{name}.{attribute}", left, cls, attribute)
 
     def _code(self, code: CodeType, world: dict[str, Any]) -> None:
         facts = facts_of(code)

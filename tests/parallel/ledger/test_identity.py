@@ -128,16 +128,17 @@ def test_how_a_run_is_executed_is_not_part_of_it(make: Any) -> None:
     assert old["not_compared"] == ["config.inner.deep[0].parallel", *(f"config.{name}" for name in EXECUTION)]
 
 
-@pytest.mark.parametrize("name", ["DEVICE", "device", "cfg", "beam"])
+@pytest.mark.parametrize("name", ["DEVICE", "device", "cfg", "beam", "Settings.device", "Settings.beam"])
 def test_a_modules_device_is_no_part_of_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables with a device, or a config with a block `parallel`, may differ where a run goes on."""
+    """Variables and a class's with a device, or a config with a block `parallel`, may differ where a run goes on."""
     monkeypatch.setattr(OtherRunner, "forward", eval(f"lambda idx: {name}", globals()), raising=False)
     both = []
     for value in ("cpu", "cuda:1"):
         known = OmegaConf.create({"parallel": {"env": value}, "beam": 5}) if name == "cfg" else value
         monkeypatch.setitem(globals(), name, known)
+        monkeypatch.setattr(Settings, name.rpartition(".")[2], known, raising=False)
         both.append(identify(OtherRunner, Provider, {}, [1]))
-    assert bool(changes(both[0].to_json(), both[1])) is (name == "beam")
+    assert bool(changes(both[0].to_json(), both[1])) is name.endswith("beam")
 
 
 @pytest.mark.parametrize(
@@ -155,9 +156,8 @@ def test_a_batch_size_counts_for_a_runner_that_is_given_lists() -> None:
     """Where `forward` is given lists, another size is another question."""
     one, other = ({"config": {"batch_size": size}} for size in (2, 3))
     old = identify(Runner, Provider, one, [[1, 2]], lists=True).to_json()
-    assert changes(old, identify(Runner, Provider, other, [[1, 2]], lists=True)) == [
-        "config.config.batch_size: 2 -> 3"
-    ]
+    said = changes(old, identify(Runner, Provider, other, [[1, 2]], lists=True))
+    assert said == ["config.config.batch_size: 2 -> 3"]
 
 
 def test_at_most_ten_differences_are_said() -> None:

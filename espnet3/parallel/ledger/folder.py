@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import uuid
-import warnings
 from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -50,7 +49,7 @@ from espnet3.parallel.ledger.split import (
     scan_splits,
     split_folders,
 )
-from espnet3.parallel.messages import masked
+from espnet3.parallel.messages import masked, warn_caller
 from espnet3.parallel.provenance.shown import origin
 from espnet3.parallel.records import ItemFailure
 
@@ -199,7 +198,6 @@ RUN = "run.json"
 INDICES = "indices.json"  # the index list, to find indices that a later one lacks
 MANIFEST = "manifest.json"  # how the run is cut, for tools of ESPnet3
 _MOST_ITEMS = 1 << 32  # looking at a run takes a byte for each
-_CALLER = 7  # frames from here to the line that calls the runner
 # By the holder of the lease; drafts of a lease are not ours
 _OLD = re.compile(r"old\.\d+")
 _WRITTEN_WHOLE = (RUN, INDICES, RECEIPT, RESULTS, ERRORS, MANIFEST)
@@ -251,10 +249,9 @@ def _open(
         moved = set_aside(path) or moved
     plan = identity.plan if plan is None else plan
     if updated := changed_packages(old, identity):
-        warnings.warn(
+        warn_caller(
             f"{path} has results of other versions ({', '.join(updated)}); what is left is computed with these. "
-            "resume=False starts anew",
-            stacklevel=_CALLER,
+            "resume=False starts anew"
         )
     if differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
         kept = {"aside": before and before.name, **old}
@@ -380,10 +377,7 @@ def _strangers_aside(path: Path) -> Path | None:
         return None
     moved = set_aside(path)
     if moved is not None:
-        warnings.warn(
-            f"{path} held files called like those of a run, and no run: they are in {moved} now",
-            stacklevel=_CALLER + 1,
-        )
+        warn_caller(f"{path} held files called like those of a run, and no run: they are in {moved} now")
     return moved
 
 

@@ -8,7 +8,6 @@ import re
 import shlex
 import sys
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -28,7 +27,7 @@ from espnet3.parallel.jobs import commands as queue
 from espnet3.parallel.jobs import script as job_script
 from espnet3.parallel.jobs.script import quoted_word, scheduler_of
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
-from espnet3.parallel.messages import printable
+from espnet3.parallel.messages import printable, warn_caller
 
 _LOOK = 0.5  # seconds between queries while a cancelled array ends
 _REFUSED = 30.0  # seconds beyond the grace in which jobs whose cancellation was refused may end all the same
@@ -38,7 +37,6 @@ _LIMITS = (
     "Where a site limits the jobs of a user, or the elements of an array, ask for fewer: detached.shards is how many "
     "there are, n_workers how many run at a time, detached.array_limit the largest index of an array"
 )
-_CALLER = 6  # frames from a warning to the runner's call: check, submit_detached, two of the runner's
 _STARTS = 20  # starts of one element: one that always dies at its start must end some time
 
 
@@ -289,7 +287,7 @@ def check(config: ParallelConfig) -> None:
 
     factor = DetachedSettings(**config.detached).retry_memory_factor
     for said in job_script.memory_stays(backend, given, make, factor):
-        warnings.warn(said, stacklevel=_CALLER)
+        warn_caller(said)
 
 
 def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[tuple[Sequence[int], int]]:

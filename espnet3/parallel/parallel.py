@@ -67,17 +67,6 @@ def get_parallel_config() -> ParallelConfig | DictConfig | None:
     return copy.deepcopy(parallel_config)
 
 
-@contextmanager
-def registered_meanwhile(config: Any) -> Iterator[None]:
-    """Register a configuration for a `with` block, and then what was registered before."""
-    before = get_parallel_config()
-    set_parallel(config)
-    try:
-        yield
-    finally:
-        set_parallel(before)
-
-
 def active_config() -> ParallelConfig:
     """Return the registered configuration, parsed."""
     global _parsed

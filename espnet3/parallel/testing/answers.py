@@ -16,7 +16,6 @@ from typing import Any
 from espnet3.parallel.base_runner import BaseRunner, call_runner
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.messages import counted
-from espnet3.parallel.parallel import registered_meanwhile
 from espnet3.parallel.records import ItemFailure
 
 _ROUNDING = 1e-3  # a difference below this share of the largest number is taken for one of rounding
@@ -92,10 +91,10 @@ def _run(
 
 
 def _detached(runner: Any, items: list[Any]) -> list[Any]:
-    block = {"env": "local", "n_workers": _SHARDS, "detached": {"shards": _SHARDS}}
-    with _changed(runner, async_mode=True) as folder, registered_meanwhile(block):
+    config = ParallelConfig(n_workers=_SHARDS, detached={"shards": _SHARDS})
+    with _changed(runner, async_mode=True) as folder:
         runner.output_dir, runner.async_specs_dir = folder / "run", folder / "specs"
-        run = runner(items)
+        run = call_runner(runner, items, config)
         try:
             run.wait()
             return list(run.merge())

@@ -11,10 +11,10 @@ from typing import Any
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.machine import processors
+from espnet3.parallel.base_runner import call_runner
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted
-from espnet3.parallel.parallel import registered_meanwhile
 from espnet3.parallel.timing.reading import shard_of
 from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.facts import read_facts
@@ -78,9 +78,9 @@ def measured_by(run: Path) -> Measured:
 
 def measured_here(runner: Any, provider: Any, sample: int) -> Measured:
     """Run the items 0 to `sample - 1` in one worker process of this machine and return their cost."""
-    block = {"env": "local", "n_workers": 1, "options": {"processes": True}, "idle_timeout": 0}
-    with registered_meanwhile(block), TemporaryDirectory(prefix="espnet3-size-") as folder:
-        runner(provider, output_dir=folder, progress=False)(range(sample))
+    config = ParallelConfig(options={"processes": True}, idle_timeout=0)
+    with TemporaryDirectory(prefix="espnet3-size-") as folder:
+        call_runner(runner(provider, output_dir=folder, progress=False), range(sample), config)
         return measured_by(Path(folder))
 
 

@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import select
-import signal
 import socket
 import sys
 import time
@@ -23,6 +22,7 @@ import traceback
 from typing import Any
 
 from espnet3.parallel.checks import is_installed, own_attribute
+from espnet3.parallel.engine.watch import end_process
 from espnet3.parallel.env.store import ENVS, name_worker
 from espnet3.parallel.pilots.channel import worker_context
 from espnet3.parallel.pilots.protocol import Hello
@@ -51,15 +51,11 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
     ENVS.clear()
 
 
-def _leave() -> None:
-    os.killpg(os.getpid(), signal.SIGKILL)
-
-
 def _send(sock: socket.socket, message: dict[str, Any]) -> None:
     try:
         sock.sendall(json.dumps(message).encode() + b"\n")
     except OSError:  # the driver is gone
-        _leave()
+        end_process()
 
 
 # --- slots alone ---
@@ -96,7 +92,7 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
             return
     word = _receive(sock)
     if not word:
-        _leave()
+        end_process()
     if word.startswith(b"leave"):
         slots.leaving = True
         while slots.is_needed():
@@ -143,7 +139,7 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
 
     def on_message() -> None:
         if not _receive(sock):
-            _leave()
+            end_process()
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors of the end are expected
         stop.set()
 

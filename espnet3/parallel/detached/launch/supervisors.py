@@ -10,7 +10,6 @@ Supervisors of several hosts share the shards by leases.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shlex
 import signal
@@ -52,7 +51,7 @@ from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.jobs.script import export_path, in_sh
 from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
 from espnet3.parallel.ledger.lease import Lease, disk_now
-from espnet3.parallel.local.forking import fresh_signals
+from espnet3.parallel.local.forking import fresh_signals, kill_group
 from espnet3.parallel.records import ProcessEnd
 
 READY = "ready"
@@ -239,8 +238,7 @@ class Supervisor:
 
     def _ended(self, shard: int, process: subprocess.Popen[bytes]) -> None:
         status = process.returncode
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the processes that the job left behind
+        kill_group(process.pid)  # the processes that the job left behind
         job = job_name(process.pid)
         left = (other for other in self.places if not (self.layout.shard(other) / DONE).exists())
         taken = (other for other in left if read_mark(self.layout.shard(other)).get("job") == job)

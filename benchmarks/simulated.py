@@ -78,16 +78,13 @@ def measure(case: Case) -> dict[str, Any]:
     from espnet3.parallel.config import ParallelConfig
     from espnet3.parallel.engine.work import Work
     from espnet3.parallel.pilots.driver import PilotRun
-    from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots, SlotClaim
+    from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots
     from espnet3.parallel.pilots.protocol import RunSpec
     from espnet3.parallel.records import Policy
 
-    class Slots(RunSlots):  # workers that nothing looks at
-        def claim(self) -> SlotClaim:
-            return pool.claim()
-
     more_files(2 * case.workers + 200)
-    pool = Pool(socket.create_server(("127.0.0.1", 0), backlog=BACKLOG), None)
+    slots = RunSlots()  # of workers that nothing looks at
+    slots.pool = pool = Pool(socket.create_server(("127.0.0.1", 0), backlog=BACKLOG), None)
     begin = time.perf_counter()
     with other("relay", {"address": pool.address, "trip": case.trip}) as relay:
         facts = {"address": json.loads(relay), "key": pool.key.hex()}
@@ -96,7 +93,7 @@ def measure(case: Case) -> dict[str, Any]:
             # workers are lost by themselves, now and then two over one item
             spec = RunSpec(functools.partial(nap, seconds=case.item_s), policy=Policy(poison_after=1000))
             config = ParallelConfig(frozen_timeout=None)
-            run = PilotRun(Slots(), Work(range(case.items)), spec, config)
+            run = PilotRun(slots, Work(range(case.items)), spec, config)
             cpu, begin, done = time.process_time(), time.perf_counter(), 0
             for _, block in run:
                 done += len(block.values)

@@ -81,7 +81,7 @@ class PilotRun:
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
         """Yield each chunk with its outcomes, as they come in; a block's `error` is the last thing."""
         opened_in = os.getpid()
-        self._claim = self.slots.claim()
+        self._claim = self.slots.pool.claim()
         self._selector.register(self._claim, selectors.EVENT_READ)
         self._claim.wake()
         try:

@@ -155,14 +155,6 @@ class RunSlots(WorkerCluster):
 
     pool: Pool
 
-    def claim(self) -> SlotClaim:
-        """Open a claim to the slots."""
-        return self.pool.claim()
-
-    def wake(self) -> None:
-        """Have the runs look for new work; from any thread."""
-        self.pool.wake()
-
     def grow(self) -> None:
         """Start workers that the run may use and that are not there yet: one that stayed may be enough for it."""
 

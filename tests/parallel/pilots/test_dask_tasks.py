@@ -45,7 +45,7 @@ def client():
 
 
 def are_tasks(client):
-    claim = ClientSlots(client).claim()
+    claim = ClientSlots(client).pool.claim()
     try:
         return {slot.hello.pid for slot in claim.collect()} == {0}
     finally:

@@ -27,7 +27,7 @@ from espnet3.parallel.local.fork_server import ForkServer, boot_of
 from espnet3.parallel.local.memory_limit import MemoryWatch
 from espnet3.parallel.local.supervisor import LEAVE, Supervised, Supervisor
 from espnet3.parallel.pilots.losses import sign_of
-from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots, SlotClaim, private_listener
+from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots, private_listener
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import Slots
 from espnet3.parallel.pilots.worker_cluster import cluster_of
@@ -291,12 +291,8 @@ class ClientSlots(RunSlots):
         self.starts_at_once = self._cluster.starts_at_once
         self.owns_processes = not client.scheduler.address.startswith("inproc")
         self._workers_since: float | None = None
-
-    def claim(self) -> SlotClaim:
-        """Open a claim to slots of the client's pool."""
         if (tasks := _TASKS.get(self.pool)) is not None:
             tasks.open()
-        return self.pool.claim()
 
     def check(self) -> None:
         """Check that the client can still be used; as `check_client`."""

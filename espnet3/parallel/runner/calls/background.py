@@ -175,7 +175,7 @@ class _Host:
         self._futures[place] = future, text
         self._calls.waiting.append((place, blob))
         if self._slots is not None:  # else the run has not begun, and will see it
-            self._slots.wake()
+            self._slots.pool.wake()
         return future
 
     def begins(self, place: int) -> bool:

@@ -20,19 +20,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import (
-    ANYTHING,
-    failure_of,
-    item_error,
-    load_error,
-    pickle_error,
-    show_remote,
-)
+from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, item_error, show_remote
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.calls import EnvCall, call_text, portable_setup_error, setup_key
@@ -93,16 +86,8 @@ def submit_to_workers(
     return _HOSTS.submit(config, blob, text)
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """The exception of a call, pickled where it can be, and in words."""
-
-    error: bytes | None
-    failure: ItemFailure
-
-
 def run_call(blob: bytes) -> Any:
-    """Run a submitted call in this process, and return its result, or what it raised."""
+    """Run a submitted call in this process, and return its result, or a `Block` with what it raised."""
     try:
         func, args, kwargs, key, setup, timeout, _ = pickle.loads(blob)
         env = ENVS.borrow(key, setup, timeout) if key is not None else {}
@@ -116,7 +101,8 @@ def run_call(blob: bytes) -> Any:
     except BaseException as error:  # SystemExit too: a future carries its call's exception to `result()`
         if isinstance(error, WorkerSetupError):  # no call's own
             error = portable_setup_error(error)
-        return Raised(pickle_error(error), failure_of(error, NoItem(""), 1, ""))
+        # in words first: its frames stay here
+        return Block(stop=failure_of(error, NoItem(""), 1, ""), error=error.with_traceback(None))
     return result
 
 
@@ -250,7 +236,7 @@ def _wanted(config: ParallelConfig) -> Any:
 
 
 def _answer(future: Future[Any], text: str, value: Any, worker: str) -> None:
-    if isinstance(value, Raised):
+    if isinstance(value, Block):
         future.set_exception(_exception_of(value, text, worker))
     elif isinstance(value, ItemFailure):  # its process died with it, or its result cannot travel
         future.set_exception(
@@ -260,12 +246,11 @@ def _answer(future: Future[Any], text: str, value: Any, worker: str) -> None:
         future.set_result(value)
 
 
-def _exception_of(raised: Raised, text: str, worker: str) -> BaseException:
-    failure = raised.failure
-    error = load_error(raised.error) or RuntimeError(f"{failure.error_type}: {failure.message}")
-    if not isinstance(error, WorkerSetupError):  # that is the same for all calls
+def _exception_of(raised: Block, text: str, worker: str) -> BaseException:
+    error = raised.take_error()
+    if not isinstance(error, WorkerSetupError) and raised.stop is not None:  # that is the same for all calls
         add_note(error, f"in the call {text}, {place_of(worker)}")
-        show_remote(error, failure)
+        show_remote(error, raised.stop)
     return error
 
 

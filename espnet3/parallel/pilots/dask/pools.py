@@ -282,7 +282,10 @@ def close_pool(client: Any) -> None:
 class ClientSlots(RunSlots):
     """The slots of a client's workers, for one run: chunks become Dask tasks where pilots cannot connect."""
 
+    # as its cluster answers
     waits = property(lambda self: self._cluster.waits)
+    missing = property(lambda self: self._cluster.missing)
+    kill_worker = property(lambda self: self._cluster.kill_worker)
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -318,14 +321,6 @@ class ClientSlots(RunSlots):
         if workers and refusals.keys() >= workers.keys():
             return "\n".join(f"{place}: {why}" for place, why in refusals.items())
         return self._cluster.given_up()
-
-    def missing(self) -> str:
-        """Return the reasons why workers have not come."""
-        return self._cluster.missing()
-
-    def kill_worker(self, host: str, pid: int) -> None:
-        """SIGKILL a process, where it is on this host."""
-        self._cluster.kill_worker(host, pid)
 
     def fall_back(self) -> None:
         """Have chunks travel as Dask tasks, if workers are there and none can connect."""

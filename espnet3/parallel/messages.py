@@ -68,6 +68,11 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
+def shortened(lines: list[str], most: int = 10) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    return lines if len(lines) <= most else [*lines[:most], f"... and {len(lines) - most} more"]
+
+
 def printable(text: str) -> str:
     """Escape what a terminal would obey in a text from an item, a file or a scheduler; JSON stays JSON."""
     if text.isascii() and text.isprintable():

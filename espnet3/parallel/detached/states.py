@@ -126,7 +126,7 @@ class LossFile:
 
     def _write(self, losses: list[Loss]) -> None:
         self.losses = losses
-        write_json(self._file, {"losses": [loss.to_json() for loss in losses]})
+        write_json(self._file, {"losses": list(map(asdict, losses))})
 
 
 class Budget:

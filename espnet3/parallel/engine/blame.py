@@ -25,7 +25,7 @@ is charged to an item, and a charge stays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -60,13 +60,9 @@ class Loss:
     error: Sequence[str] | None = None  # that it was killed for: type, message and traceback
     hook: str = ""  # the writer hook that the process was in, where it was in no item
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain JSON data."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Loss:
-        """Return what `to_json` was made from."""
+        """Return the loss whose fields these are, as `asdict` gives them."""
         return cls(**{**values, "end": ProcessEnd(**values.get("end", {}))})
 
 

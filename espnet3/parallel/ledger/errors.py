@@ -17,9 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.messages import brief
-
-_MOST_SHOWN = 10  # differences in a message
+from espnet3.parallel.messages import brief, shortened
 
 
 class LedgerError(ParallelError, RuntimeError):
@@ -67,11 +65,9 @@ class ChangedRunError(LedgerError):
         self.differences = differences  # a line for each, "what: old -> new"
 
     def _espnet3_text(self) -> str:
-        more = len(self.differences) - _MOST_SHOWN
-        lines = self.differences[:_MOST_SHOWN] + ([f"... and {more} more"] if more > 0 else [])
         return (
             f"{self.folder} holds another run:\n  "
-            + "\n  ".join(lines)
+            + "\n  ".join(shortened(self.differences))
             + '\nIn code: resume="force" goes on and keeps the results of indices that are still in the list; '
             "resume=False moves the old run aside and starts anew; or take another output_dir. "
             f"A recipe's stage: remove {self.folder} to start anew, or set ESPNET3_RESUME=force to go on"

@@ -17,10 +17,10 @@ from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import ValueTypeError
 from espnet3.parallel.ledger.lines import index_json
-from espnet3.parallel.messages import brief
+from espnet3.parallel.messages import brief, shortened
 from espnet3.parallel.provenance.content import PLAIN, Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
-from espnet3.parallel.provenance.reach import changed_parts, code_of, shortened
+from espnet3.parallel.provenance.reach import changed_parts, code_of
 from espnet3.parallel.provenance.shown import differences, package_versions, shown_config
 
 # How a run is executed, wherever a config says it: blocks, and values

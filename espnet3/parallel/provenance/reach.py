@@ -20,6 +20,7 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a, is_path
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import shortened
 from espnet3.parallel.provenance import FUNCTION, modules
 from espnet3.parallel.provenance import code as bytecode
 from espnet3.parallel.provenance.code import BODY, DIGITS, Changed, Function, facts_of
@@ -352,11 +353,6 @@ def changed_files(old: Code) -> list[str]:
     """Return the changes in the files of an earlier `code_of`, which anybody may have written; none is imported."""
     both = [(was, compiled(at, was["file"])) for at, was in old.items() if os.path.isfile(was["file"] or "")]
     return [line for was, code in both if code for line in _differences(was["file"], was, _parts_in(code))]
-
-
-def shortened(lines: list[str], most: int = 10) -> list[str]:
-    """Return the first lines, and how many more there are."""
-    return lines if len(lines) <= most else [*lines[:most], f"... and {len(lines) - most} more"]
 
 
 class LoadedCode:

@@ -3,6 +3,7 @@
 import json
 import random
 import signal
+from dataclasses import asdict
 
 import pytest
 
@@ -144,8 +145,7 @@ def test_a_history_is_the_same_after_a_trip_to_disk() -> None:
     """Losses that went through JSON give the same suspects, failures and words."""
     policy = Policy(item_timeout=1.0, poison_after=2)
     history = History(policy, [Loss(3, 4, SHOT), poison(), poison(end=LEFT), Loss(8, 1, SHOT, seconds=1.2)])
-    texts = [json.dumps(loss.to_json()) for loss in history.losses]
-    again = History(policy, [Loss.from_json(json.loads(text)) for text in texts])
+    again = History(policy, [Loss.from_json(json.loads(json.dumps(asdict(loss)))) for loss in history.losses])
     assert again.losses == history.losses
     assert set(again.suspects) == set(history.suspects) == {3, 4, 5, 6, 8}
     assert set(again.failed) == set(history.failed) == {5, 8}

@@ -26,7 +26,8 @@ from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.lease import disk_now
 from espnet3.parallel.ledger.merge import RECEIPT
-from espnet3.parallel.provenance.reach import changed_files, shortened
+from espnet3.parallel.messages import shortened
+from espnet3.parallel.provenance.reach import changed_files
 
 _FREE = "its job has ended without beginning it, and another one takes it"
 _SHOWN = 5  # folders with a run that are named where there is none

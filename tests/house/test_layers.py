@@ -71,7 +71,6 @@ DASK_SIDE = {
     "parallel.clusters.job_cluster",
     "parallel.clusters.keeper",
     "parallel.clusters.options",
-    "parallel.clusters.pod_cluster",
     "parallel.clusters.preload",
     "parallel.clusters.ssh_cluster",
     "parallel.clusters.client",

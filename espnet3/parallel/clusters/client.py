@@ -9,6 +9,7 @@ import os
 import pickle
 import shutil
 import tempfile
+import time
 import uuid
 import warnings
 import weakref
@@ -58,6 +59,8 @@ warnings.filterwarnings(
     RuntimeWarning,
 )
 
+_LOOK = 1.0  # seconds between looks at the demand, where the number of workers follows it
+_IDLE = 30.0  # seconds without work, after which workers beyond the minimum go
 _GRACE = 2.0  # seconds to close for workers whose calls are not wanted any more
 
 
@@ -242,8 +245,29 @@ def open_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
         there = known()
         return there is not None and (pools.has_work(there) or has_tasks(there))
 
-    cluster_of(client).watch_demand(wanted)
+    cluster_of(client).wanted = wanted
+    if config.adapt is not None:
+        cluster.loop.add_callback(_follow, cluster, wanted, **config.adapt)
     return client
+
+
+async def _follow(cluster: Any, wanted: Callable[[], bool], minimum: int, maximum: int) -> None:
+    """Keep a cluster at `maximum` workers while there is work, and at `minimum` after half a minute without.
+
+    Dask's own autoscalers ask its scheduler, which does not know of the chunks that workers pull.
+    """
+    size, busy = minimum, time.monotonic()
+    while cluster.status.name in ("created", "starting", "running"):
+        now = time.monotonic()
+        busy = now if wanted() else busy
+        target = maximum if now == busy else minimum if now - busy > _IDLE else size
+        if target != size:
+            try:
+                await cluster.scale(target)
+                size = target
+            except Exception as error:  # of a server that does not answer: the next look asks again
+                logger.warning("the number of workers could not be changed to %d: %s", target, error)
+        await asyncio.sleep(_LOOK)
 
 
 class _Scratch:

@@ -50,8 +50,6 @@ _DENIED = 2  # times in a row it has to say so before the job counts as gone
 _BYTES, _LINES = 4000, 20  # of a log's end
 _SHOWN = 5  # jobs that a message describes one by one
 _AWAY = 60.0  # seconds without a worker after which a job that had one is replaced: a nanny starts it again sooner
-_LOOK = 1.0  # seconds between looks at the demand, where the number of workers follows it
-_IDLE = 30.0  # seconds without work, after which workers beyond the minimum go
 
 
 @dataclass(slots=True)
@@ -84,11 +82,9 @@ class JobKeeper(WorkerCluster):
     def __init__(self, cluster: Any, scheduler: Scheduler, logs: str, config: ParallelConfig) -> None:
         self.broken: str | None = None  # why no more jobs are submitted
         self.kept_logs = False  # logs are worth keeping when the cluster closes
-        self.wanted: Callable[[], bool] = lambda: True  # is there work for a worker?
         self._cluster = cluster
         self._scheduler = scheduler
         self._logs = Path(logs)
-        self._bounds = config.adapt
         self._arrays = Arrays(scheduler, min(commands.SECONDS, config.start_timeout))
         self._jobs: dict[str, Watched] = {}
         self._at_start, self._begun = True, False  # begun: a worker has come
@@ -126,12 +122,6 @@ class JobKeeper(WorkerCluster):
             await end_task(self._task)
 
     # --- asked by the driver ---
-
-    def watch_demand(self, wanted: Callable[[], bool]) -> None:
-        """Replace jobs only while there is work for them; with `adapt`, have workers only then."""
-        self.wanted = wanted
-        if self._bounds is not None:
-            self._cluster.loop.add_callback(follow, self._cluster, wanted, **self._bounds)
 
     def given_up(self) -> str | None:
         """Return why no worker will come, once that is known."""
@@ -332,22 +322,3 @@ class JobKeeper(WorkerCluster):
             await asyncio.gather(
                 *(job.close() for name, job in taken.items() if name not in cluster.worker_spec)
             )
-
-
-async def follow(cluster: Any, wanted: Callable[[], bool], minimum: int, maximum: int) -> None:
-    """Keep a cluster at `maximum` workers while there is work, and at `minimum` after half a minute without.
-
-    Dask's own autoscalers ask its scheduler, which does not know of the chunks that workers pull.
-    """
-    size, busy = minimum, time.monotonic()
-    while cluster.status.name in ("created", "starting", "running"):
-        now = time.monotonic()
-        busy = now if wanted() else busy
-        target = maximum if now == busy else minimum if now - busy > _IDLE else size
-        if target != size:
-            try:
-                await cluster.scale(target)
-                size = target
-            except Exception as error:  # of a server that does not answer: the next look asks again
-                logger.warning("the number of workers could not be changed to %d: %s", target, error)
-        await asyncio.sleep(_LOOK)

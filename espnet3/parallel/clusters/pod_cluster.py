@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from espnet3.parallel.backends import Backend, load_cluster_class
-from espnet3.parallel.clusters.keeper import follow
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat.clusters import StartsInTime, give_up_cluster
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
@@ -114,11 +113,6 @@ def pod_cluster(make: Any, server: Server, config: ParallelConfig, name: str, gu
 
         def missing(self) -> str:
             return _missing(server, name)
-
-        def watch_demand(self, wanted: Callable[[], bool]) -> None:
-            if config.adapt is not None:
-                loop: Any = self.loop
-                loop.add_callback(follow, self, wanted, **config.adapt)
 
         async def too_late(self) -> None:
             missing = await asyncio.to_thread(_missing, server, name)

@@ -35,6 +35,8 @@ class WorkerCluster:
     starts_at_once = False  # all workers that were asked for come, each in a moment
     stays = False  # its workers serve further runs, and items may have changed them: each is asked
     waits = False  # no worker is there any more, and jobs are queued that bring others
+    # whether there is work; jobs are replaced only then
+    wanted: Callable[[], bool] = staticmethod(lambda: True)
 
     def end_of(self, host: str, pid: int) -> ProcessEnd | None:
         """Return how a worker process ended, once that is known."""
@@ -60,9 +62,6 @@ class WorkerCluster:
     def open_pool(self) -> Any:
         """Start processes beside its workers where Dask is not needed for that; return the `Pool` of their slots."""
         return None
-
-    def watch_demand(self, wanted: Callable[[], bool]) -> None:
-        """Take a function that tells whether there is work, where that decides how many workers are started."""
 
 
 def cluster_of(client: Any) -> WorkerCluster:

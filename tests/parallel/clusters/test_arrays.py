@@ -13,7 +13,7 @@ import pytest
 
 from espnet3.parallel import get_client, parallel_for, parallel_map
 from espnet3.parallel.backends import row
-from espnet3.parallel.clusters import keeper
+from espnet3.parallel.clusters import client as clients
 from espnet3.parallel.clusters.arrays import array_script
 from tests.habits import rows
 from tests.sites import SUBMIT, habit
@@ -104,7 +104,7 @@ def test_where_arrays_are_refused_each_job_is_submitted_by_itself(
 
 def test_the_number_of_workers_follows_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without work there is no job; with work there are as many as allowed; then none, until there is work again."""
-    monkeypatch.setattr(keeper, "_IDLE", 1.0)
+    monkeypatch.setattr(clients, "_IDLE", 1.0)
     with standin("pbs") as queue:
         with get_client({**block("pbs", 1), "adapt": {"minimum": 0, "maximum": 3}}):
             assert queue.jobs() == []

@@ -20,8 +20,7 @@ from espnet3.parallel.backends.machine import chosen_gpus, gpu_env, processors
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import boot_of, take_server
-from espnet3.parallel.local.memory_limit import MemoryWatch
-from espnet3.parallel.local.supervisor import GRACE, SupervisedCluster, Supervisor
+from espnet3.parallel.local.supervisor import GRACE, MemoryWatch, SupervisedCluster, Supervisor
 from espnet3.parallel.pilots.pool import ChangedWorkersError, Pool, RunSlots, private_listener
 from espnet3.parallel.surroundings import surroundings
 

@@ -11,8 +11,8 @@ import pytest
 from espnet3.parallel import get_client, parallel_map, set_parallel
 from espnet3.parallel.backends import BACKENDS, machine
 from espnet3.parallel.backends.machine import all_memory, processors
-from espnet3.parallel.local import memory_limit
-from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes
+from espnet3.parallel.local import supervisor as memory_limit
+from espnet3.parallel.local.supervisor import MemoryWatch, limit_in_bytes
 from espnet3.parallel.records import MEMORY_LIMIT
 from espnet3.parallel.views.sizing import most_workers
 from tests.descriptors import no_descriptor_left

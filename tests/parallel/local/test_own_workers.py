@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from espnet3.parallel import NoWorkersError, parallel_map, set_parallel
-from espnet3.parallel.local import memory_limit, workers
+from espnet3.parallel.local import supervisor, workers
 from espnet3.parallel.local.workers import end_idle
 from espnet3.parallel.pilots import driver
 from tests.habits import rows
@@ -305,7 +305,7 @@ def test_memory_limit_is_read_as_dask_reads_it(value: Any, threads: int) -> None
     from distributed.worker_memory import parse_memory_limit
 
     asked = parse_memory_limit(value, threads, logger=logging.getLogger("memory_limit"))
-    assert memory_limit.limit_in_bytes(value, threads) == asked
+    assert supervisor.limit_in_bytes(value, threads) == asked
 
 
 def test_many_runs_grow_nothing() -> None:

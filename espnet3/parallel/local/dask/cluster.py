@@ -28,9 +28,8 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import default_config
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, give_up_cluster, guarded
 from espnet3.parallel.local.fork_server import boot_of, take_server
-from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes
 from espnet3.parallel.local.pages import PrivatePages, new_secret
-from espnet3.parallel.local.supervisor import GRACE, Supervised, SupervisedCluster, Supervisor
+from espnet3.parallel.local.supervisor import GRACE, MemoryWatch, Supervised, SupervisedCluster, Supervisor
 from espnet3.parallel.local.workers import OwnWorkers
 from espnet3.parallel.pilots.pool import Pool
 
@@ -107,11 +106,10 @@ class ForkedWorker(ProcessInterface):
         if gpus:  # else a name need not be a number
             self._env |= gpu_env(gpus, int(name))
         threads = options.get("nthreads") or 1
-        limit = limit_in_bytes(memory_limit, threads)
-        self._memory = MemoryWatch(limit, threads)
+        self._memory = MemoryWatch(memory_limit, threads)
         if options.get("dashboard_address") is None:  # older versions then listen on every interface
             options.update(dashboard_address="127.0.0.1:0", dashboard=False)
-        options |= {"name": name, "memory_limit": limit}
+        options |= {"name": name, "memory_limit": self._memory.limit}
         self._boot = {"scheduler": scheduler, "options": options, "pages": pages}
         self._supervised: Supervised | None = None
         self._started: Future[None] = Future()

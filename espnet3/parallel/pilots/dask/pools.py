@@ -24,8 +24,7 @@ from espnet3.parallel.env.store import forget_worker, name_worker
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.ledger.files import write_plainly
 from espnet3.parallel.local.fork_server import ForkServer, boot_of
-from espnet3.parallel.local.memory_limit import MemoryWatch
-from espnet3.parallel.local.supervisor import LEAVE, Supervised, Supervisor
+from espnet3.parallel.local.supervisor import LEAVE, MemoryWatch, Supervised, Supervisor
 from espnet3.parallel.pilots.losses import sign_of
 from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots, private_listener
 from espnet3.parallel.pilots.protocol import Hello

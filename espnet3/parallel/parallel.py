@@ -149,10 +149,10 @@ def _opened(config: Any, setup_fn: SetupFn | None) -> Iterator[EnvClient]:
     check_setup(setup_fn)
     with start_client(parsed, default=True) as client:
         if setup_fn is not None:
-            from espnet3.parallel.clusters.client import LazyEnvPlugin
+            from espnet3.parallel.clusters.client import DictReturnWorkerPlugin
             from espnet3.parallel.pilots.dask.pools import register
 
-            plugin = LazyEnvPlugin(setup_fn, parsed.setup_timeout)
+            plugin = DictReturnWorkerPlugin(setup_fn, lazy=True, timeout=parsed.setup_timeout)
             register(client, plugin, "env")
             client.espnet3_env = plugin
         entry = (threading.get_ident(), client)

@@ -67,8 +67,13 @@ _GRACE = 2.0  # seconds to close for workers whose calls are not wanted any more
 class DictReturnWorkerPlugin(WorkerPlugin):
     """Builds an env on every worker as soon as it is registered.
 
+    A worker whose plugin raises does not start, and a run waits for it until `start_timeout`; an item that finds
+    the env broken brings the traceback to the driver.
+
     Args:
         setup_fn: Returns the env, a dict.
+        lazy: Have the first item build it instead.
+        timeout: Seconds that this may take there.
 
     Raises:
         SignatureError: It cannot be called without arguments.
@@ -76,15 +81,17 @@ class DictReturnWorkerPlugin(WorkerPlugin):
         WorkerSetupError: On registration, if it raises.
     """
 
-    def __init__(self, setup_fn: SetupFn) -> None:
+    def __init__(self, setup_fn: SetupFn, *, lazy: bool = False, timeout: float | None = None) -> None:
         check_setup(setup_fn)
-        self.setup_fn = setup_fn
+        self.setup_fn, self.lazy, self.timeout = setup_fn, lazy, timeout
         self.key = f"plugin-{uuid.uuid4().hex}"
 
     def setup(self, worker: Any) -> None:
         """Build the env in the worker's process and make it the default there."""
         name_worker(worker.id)
-        ENVS.register(self.key, self.setup_fn, default=True)
+        ENVS.register(self.key, self.setup_fn, default=True, timeout=self.timeout)
+        if self.lazy:
+            return
         lost: WorkerSetupError | None = None
         try:
             ENVS.get(self.key)
@@ -97,23 +104,6 @@ class DictReturnWorkerPlugin(WorkerPlugin):
     def teardown(self, worker: Any) -> None:
         """Forget the env."""
         ENVS.drop(self.key)
-
-
-class LazyEnvPlugin(DictReturnWorkerPlugin):
-    """As its base, but the env is built when the first item needs it.
-
-    A worker whose plugin raises does not start, and a run waits for it until `start_timeout`; an item that finds
-    the env broken brings the traceback to the driver.
-    """
-
-    def __init__(self, setup_fn: SetupFn, timeout: float | None = None) -> None:
-        super().__init__(setup_fn)
-        self.timeout = timeout
-
-    def setup(self, worker: Any) -> None:
-        """Make the env known in the worker's process."""
-        name_worker(worker.id)
-        ENVS.register(self.key, self.setup_fn, default=True, timeout=self.timeout)
 
 
 def env_of(client: Any) -> DictReturnWorkerPlugin | None:

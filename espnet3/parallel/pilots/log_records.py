@@ -140,6 +140,7 @@ class Outlet:
         """Take the records of this thread, and those of threads that no slot has."""
         # not a handler of the root logger: with one there, `logging.basicConfig` in a provider would do nothing
         logging.Logger.callHandlers = _relay_or_handle  # type: ignore[method-assign,assignment]
+        logging.basicConfig = _unless_implied
         me = threading.get_ident()
         _OPEN[me], self._run = self, run_id
         try:
@@ -220,7 +221,7 @@ def _printed(name: str, stream: Any, text: str) -> bool:
     return outlet is not None and outlet.put_lines(name, text)
 
 
-_call_handlers = logging.Logger.callHandlers
+_call_handlers, _basic_config = logging.Logger.callHandlers, logging.basicConfig
 
 
 def _relay_or_handle(logger: logging.Logger, record: logging.LogRecord) -> None:
@@ -232,6 +233,12 @@ def _relay_or_handle(logger: logging.Logger, record: logging.LogRecord) -> None:
         outlet.put(record)
     except Exception:  # arguments that do not fit the text, an item whose repr raises
         logging.Handler().handleError(record)
+
+
+def _unless_implied(**options: Any) -> None:
+    # `logging.warning(...)` gives a root logger without a handler one, which would keep all records here
+    if _current() is None or sys._getframe(1).f_globals is not vars(logging):
+        _basic_config(**options)
 
 
 def _has_handler(logger: logging.Logger | None) -> bool:

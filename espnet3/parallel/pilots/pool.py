@@ -348,12 +348,12 @@ def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socke
 
 
 def _remove(folder: str) -> None:
-    import shutil  # here: it loads every compressor
-
     gone = f"{folder}-gone"
-    with suppress(OSError):  # it is gone already
+    with suppress(OSError):  # it is gone already; no shutil, which the interpreter's end does not import
         os.rename(folder, gone)  # nothing can be put into it any more
-    shutil.rmtree(gone, ignore_errors=True)
+        for name in os.listdir(gone):
+            os.unlink(os.path.join(gone, name))
+        os.rmdir(gone)
 
 
 def _private_folder() -> str:

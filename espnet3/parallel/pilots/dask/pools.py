@@ -21,7 +21,7 @@ from distributed.core import Status
 
 from espnet3.parallel.dask_compat import is_lost_connection, leave_random_to_items, loop_runs_here
 from espnet3.parallel.env.store import forget_worker, name_worker
-from espnet3.parallel.errors import NoWorkersError
+from espnet3.parallel.errors import ConfigError, NoWorkersError
 from espnet3.parallel.ledger.files import write_plainly
 from espnet3.parallel.local.fork_server import ForkServer, boot_of
 from espnet3.parallel.local.supervisor import LEAVE, MemoryWatch, Supervised, Supervisor
@@ -189,6 +189,11 @@ def check_client(client: Any) -> None:
         )
     if not loop_runs_here(client):
         raise of_the_parent()
+    if client.asynchronous:
+        raise ConfigError(
+            "the Dask client is asynchronous, and this call would stop its event loop: make it in a thread "
+            "(`await asyncio.to_thread(...)`), or give it a synchronous client"
+        )
 
 
 def of_the_parent() -> NoWorkersError:

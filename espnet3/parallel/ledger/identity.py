@@ -121,15 +121,15 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
 def _left(name: Any, value: Any) -> list[Any]:  # nothing of what says how a run is executed
     is_text = is_a(value, str) or type(value) is own_attribute(sys.modules.get("torch"), "device")
     is_how: Any = _DEVICE.fullmatch(str(value)) if is_text else value is None or is_a(value, int)
-    is_how = is_how or (is_a(value, list) and not any(_left(name, one) for one in value))
-    if is_how and is_a(name, str) and name.lower() in _NUMBERS:
+    is_named = is_a(name, str) and name.lower() in _NUMBERS
+    if is_named and (is_how or (is_a(value, list) and not any(_left(name, one) for one in value))):
         return []
     return [without_execution(value, "", []) if as_containers(value) is not value else value]
 
 
 def _contents(config: Any) -> dict[str, str]:
-    content = Content()
-    hashes: dict[str, str] = {}
+    content, hashes = Content(), dict[str, str]()
+    content.compared = _left
     for part, inner in (config or {}).items():
         is_deep = is_a(inner, Mapping) and inner
         where = f"config.{part}" if is_deep else "config"

@@ -318,8 +318,9 @@ class Changed:
     """
 
     def __init__(self, functions: Iterable[Function], called: Iterable[str]) -> None:
-        # names, by the identity of what has them: a module's names, or an object
+        # names, by the identity of what has them, a module's names or an object: those that may be, and surely are
         self._of: dict[int, set[str]] = defaultdict(set)
+        self._surely: dict[int, set[str]] = defaultdict(set)
         # by that of a class, what its methods change: whether it is the class's too, and the names that lead there
         self._by_methods: dict[int, set[tuple[bool, tuple[str, ...]]]] = defaultdict(set)
         self._loose: set[str] = set()  # that code sets on what it is given
@@ -349,21 +350,25 @@ class Changed:
             if not in_place:
                 self._names.add(f"{names[-1]}=")
             if root == "global":
-                self._at(world, names)
+                self._at(self._surely, world, names)
             elif root == "first" and met.kind is not None:
                 of_kind.add((met.of_class or in_place, tuple(names)))
             elif not in_place:
                 self._loose.add(names[-1])
         return True
 
-    def _at(self, owner: Any, names: Sequence[str]) -> None:
+    def _at(self, of: dict[int, set[str]], owner: Any, names: Sequence[str]) -> None:
         for name in names[:-1]:
             owner = dict.get(owner, name) if is_a(owner, dict) else getattr_static(owner, name, None)
             owner = vars(owner) if is_a(owner, ModuleType) else owner
-        self._of[id(owner)].add(names[-1])
+        of[id(owner)].add(names[-1])
+
+    def surely_of(self, value: Any) -> set[str]:
+        """Return the names of a module, or the attributes of an object or a class, that code changes by a variable."""
+        return self._surely.get(id(value), set())
 
     def of(self, value: Any) -> set[str]:
-        """Return the names of a module, or the attributes of an object or a class, that are changed."""
+        """Return these, and those that code may change: by a method of that name, say."""
         is_class, found = is_a(value, type), set(self._loose if id(value) in self._handed_on else ())
         modules = {base.__module__ for base in type(value).__mro__}
         if OF_LAYERS in modules and not self._names.isdisjoint(("eval", "train")):
@@ -371,7 +376,7 @@ class Changed:
         for base in value.__mro__ if is_class else type(value).__mro__:
             for on_class, names in self._by_methods.get(id(base), ()):
                 if len(names) > 1:
-                    self._at(value, names)
+                    self._at(self._of, value, names)
                 elif on_class or not is_class:
                     found.update(names)
-        return found | self._of.get(id(value), set())
+        return found | self._of.get(id(value), set()) | self.surely_of(value)

@@ -12,7 +12,7 @@ import marshal
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -22,6 +22,7 @@ from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
+from espnet3.parallel.errors import is_ours
 from espnet3.parallel.provenance import NAMESPACES
 from espnet3.parallel.provenance.code import CHANGERS, OF_LAYERS, WITHIN, changes_of, facts_of
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
@@ -35,6 +36,7 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
     type(lru_cache(len)): ("__wrapped__",),
     MethodType: ("__func__", "__self__"),
 }
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _OF_C = (
     *(*_BOUND, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
@@ -42,9 +44,11 @@ _OF_C = (
 )
 # Functions of Cython: a type of each version, and an attribute may be an address
 _CYTHON = "cython_function_or_method"
-# Modules of objects that never decide a result, and of those that differ at each start
-_NOTHING = {"_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc"}
+# Classes, or their modules, of objects that never decide a result, and of those that differ at each start
+_NOTHING = {"_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc", "os._Environ",
+    "multiprocessing.queues", "subprocess.Popen", "psutil.Process", "ctypes.CDLL"}  # fmt: skip
 _ONCE = {"_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"}
+_OF_START = {"pydantic._internal._decorators": {"cls_ref"}}  # attributes that are addresses
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
 _INSIDE: dict[type, Callable[[Any], Any]] = {
     **{kind: kind.__repr__ for kind in PLAIN - {str, bytes}},
@@ -60,6 +64,7 @@ _INSIDE: dict[type, Callable[[Any], Any]] = {
     frozenset: lambda one: set(frozenset.__iter__(one)),
     deque: lambda one: [list(deque.__iter__(one)), vars(deque)["maxlen"].__get__(one)],
 }
+_DEEP = 50  # objects within objects, before one waits until the others are hashed: the stack is not endless
 _NO_CONTENT = "{} is a {.__qualname__}, which has no content that could be compared"
 _MADE_BY_PYTHON = 1 << 9  # of a class: a class statement, or `type`, has made it
 _OWN = "attributes"  # of an object: hashed as a dict is, but nothing in them comes later
@@ -107,15 +112,15 @@ class Content:
     """Hashes values; a subclass also takes in the code in them."""
 
     def __init__(self, module_name: Callable[[str], str] = name_of, lenient: bool = False) -> None:
-        self.compared: Any = (
-            None  # returns what counts of a variable, by its name and value: nothing, or one value
-        )
+        self.compared: Any = None  # returns what counts of a variable: nothing, or one value
         self._module_name = module_name
         self._lenient = lenient  # any value without content drops out
         self._left_out: Callable[[Any], set[str]] = lambda _: set()  # names of an object that do not count
+        self._is_reached = False  # all code is, so that this is known
         self._come_later: set[str] = set()  # modules whose functions and classes are missing as a run begins
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
+        self._depth, self._waiting = 0, list[tuple[Any, str]]()  # objects too deep in others for now
         self._known: dict[int, tuple[str, Any, bool]] = {}
         # by identity: a class's hash, and those of its bases that are the user's
         self._classes: dict[int, tuple[bytes, list[type], type]] = {}
@@ -126,15 +131,19 @@ class Content:
     def hash(self, value: Any, place: str) -> str:
         """Return the hash of a value."""
         if id(value) not in self._known:
-            self._is_settled = True  # nothing in it may be left out once all code has been reached
+            self._is_settled = True  # nothing in it is left out
             try:
-                found = self._of(value, place).hex()
+                digest = self._of(value, place)
+                for one, where in self._waiting:  # which grows
+                    self._depth = 0
+                    digest = _digest("deep", digest, self._content(one, where))
+                found = digest.hex()
             except RecursionError:
                 if not self._lenient:
                     raise NoContentError(f"{place} is nested too deeply to be compared") from None
                 found = "deep"
             finally:
-                self._met.clear()
+                self._depth, self._met, self._waiting = 0, {}, []
             self._known[id(value)] = found, value, self._is_settled
         return self._known[id(value)][0]
 
@@ -148,6 +157,16 @@ class Content:
             return _digest("again", str(self._met[id(value)][0]).encode())
         if kind not in (tuple, frozenset):  # of these nobody can tell whether there are one or two
             self._met[id(value)] = len(self._met), value
+        if self._depth == _DEEP:
+            self._waiting.append((value, place[:_DEEP]))
+            return _digest("later")
+        self._depth += 1
+        digest = self._content(value, place)
+        self._depth -= 1
+        return digest
+
+    def _content(self, value: Any, place: str) -> bytes:
+        kind = type(value)
         if issubclass(kind, PurePath):
             return _digest("path", PurePath.__str__(value).encode())
         if (other := _instead(value, kind)) is not value:
@@ -167,11 +186,11 @@ class Content:
             flat = sorted(map(marshal.dumps, flat, repeat(0))) if isinstance(inside, set) else flat
             return _digest(f"plain {name}", marshal.dumps(flat, 0))  # of this version: no references
         if isinstance(inside, set):
-            met, found = self._met, []
+            met, depth, found = self._met, self._depth, []
             for one in filterfalse(self._comes_later, inside):  # in no order: each by itself
-                self._met = dict(met)
+                self._met, self._depth = dict(met), -(1 << 30)
                 found.append(self._of(one, f"an element of {place}"))
-            self._met = met
+            self._met, self._depth = met, depth
             return _digest(name, *sorted(found))
         if isinstance(inside, dict):
             pairs = [pair for pair in inside.items() if name == _OWN or not self._comes_later(pair[1])]
@@ -186,12 +205,17 @@ class Content:
 
     def _of_code(self, value: Any, place: str) -> bytes:
         self.add(value)
-        self._is_settled = self._is_settled and not is_users(value)
+        self._is_settled = self._is_settled and (self._is_reached or not is_users(value))
         owner = getattr(value, "__objclass__", value) if is_a(value, _OF_C) else value
         module = module_of(owner)
         read = type.__getattribute__ if is_a(value, type) else getattr
         name = module if is_a(value, ModuleType) else read(value, "__qualname__")
         full = f"{self._module_name(module)}:{name}".encode()
+        if is_a(value, type) and "<" in name and is_users(value) and id(value) not in self._met:
+            # a function may make several of that name
+            self._met[id(value)], out = (len(self._met), value), self._left_out(value)
+            own = {key: one for key, one in vars(value).items() if key[:2] != "__" or is_a(one, FunctionType)}
+            return _digest("code", full, self._inside(_OWN, {k: own[k] for k in own if k not in out}, place))
         if not is_a(value, FunctionType):
             # such as `TABLE.get`: what it is bound to counts, unless it changes that
             held = value.__self__ if is_a(value, _BOUND) and value.__name__ not in CHANGERS else None
@@ -200,6 +224,7 @@ class Content:
         full += b" " + value.__code__.co_name.encode()
         known = getattr(value.__code__, "co_qualname", "")  # since Python 3.11
         is_named = "<" not in value.__qualname__ + known and (known or "__wrapped__" not in vars(value))
+        is_named = is_named and value.__name__ != "_"  # as those are called that a decorator registers
         if is_named and (is_users(value) or not value.__closure__):
             return _digest("code", full)  # its name says which it is, and its code counts there
         said = facts_of(value.__code__).hash.encode() if is_users(value) else b""
@@ -210,8 +235,9 @@ class Content:
         if id(kind) not in self._classes:
             self._classes[id(kind)] = self._of(kind, place), [*filter(is_users, kind.__mro__)], kind
         digest, users, _ = self._classes[id(kind)]
-        modules = {base.__module__ for base in kind.__mro__}
-        if modules & _NOTHING or (self._lenient and modules & _ONCE):
+        places = {base.__module__: f"{base.__module__}.{base.__name__}" for base in kind.__mro__}
+        names = {*places, *places.values()}
+        if names & _NOTHING or (self._lenient and names & _ONCE):
             return _digest("nothing", digest if users else kind.__qualname__.encode())
         attributes = attributes_of(value)
         is_stream = not users and (hasattr(kind, "__next__") or kind.__module__ in ("socket", "_socket"))
@@ -223,7 +249,11 @@ class Content:
             if not self._lenient:
                 raise NoContentError(_NO_CONTENT.format(place, kind))
             return _digest("nothing", digest)
-        self._is_settled, out = False, self._left_out(value)
+        out = {*self._left_out(value)}
+        self._is_settled = self._is_settled and self._is_reached and not out
+        out |= _OF_START.get(kind.__module__, set())
+        if (kind.__name__, kind.__module__) in NAMESPACES and self.compared:
+            attributes = {name: one for name, part in attributes.items() for one in self.compared(name, part)}
         for base in kind.__mro__:  # in these cached properties keep their values
             out.update(name for name, one in vars(base).items() if type(one) is cached_property)
         own = self._inside(_OWN, {name: one for name, one in attributes.items() if name not in out}, place)
@@ -234,6 +264,8 @@ def _instead(value: Any, kind: type) -> Any:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if kind is MappingProxyType:
         return dict(value)
+    if kind in _VIEWS or (is_ours(kind.__module__) and issubclass(kind, Sequence)):  # the results of a run
+        return list(value)
     if kind in WRAPPERS:
         return (kind.__name__, *[getattr(value, name) for name in WRAPPERS[kind]])
     wrapped = own_attribute(value, "__wrapped__")
@@ -276,10 +308,10 @@ def _taken(value: Any, kind: type, users: list[type], has_attributes: bool) -> l
 def used(value: Any, name: str, code: CodeType, compared: Any) -> Any:
     """Return what code uses of a variable's value: of parsed arguments those that it reads, else all of it."""
     kind, facts = type(value), facts_of(code)
-    is_whole = name in facts.bare | facts.around or "__dict__" in facts.names
-    if is_whole or (kind.__name__, kind.__module__) not in NAMESPACES:
+    if (kind.__name__, kind.__module__) not in NAMESPACES:
         return value
-    read = {one: vars(value)[one] for one in sorted(facts.names & vars(value).keys())}
+    is_whole = name in facts.bare | facts.around or "__dict__" in facts.names
+    read = {one: part for one, part in sorted(vars(value).items()) if is_whole or one in facts.names}
     return {one: left for one, part in read.items() for left in (compared(one, part) if compared else [part])}
 
 

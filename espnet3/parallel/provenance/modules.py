@@ -46,6 +46,8 @@ def is_users(thing: Any) -> bool:
     if is_a(thing, FunctionType) and not thing.__code__.co_filename.startswith("<"):
         return is_own(thing.__code__.co_filename)
     module = module_of(thing)
+    if module in MAIN:  # a profiler that runs a script is not what is in it
+        return True
     live = thing if is_a(thing, ModuleType) else sys.modules.get(module)
     if module == "types" and is_a(thing, type) and own_attribute(live, thing.__qualname__) is not thing:
         return True  # of `dataclasses.make_dataclass` before Python 3.12
@@ -53,7 +55,7 @@ def is_users(thing: Any) -> bool:
     if isinstance(file, str) and not file.startswith("<"):
         return is_own(file)
     has_no_file = module in sys.builtin_module_names or module.startswith("_cython_")  # and no spec
-    return module in MAIN or not (has_no_file or own_attribute(live, "__spec__"))
+    return not (has_no_file or own_attribute(live, "__spec__"))
 
 
 def own_modules() -> list[tuple[str, str, ModuleType]]:
@@ -75,6 +77,8 @@ def module_of(thing: Any) -> str:
 def file_of(module: str) -> str | None:
     """Return the file of a module that is loaded; None where it has none (a terminal, a notebook, `python -`)."""
     file = own_attribute(sys.modules.get(module), "__file__")
+    if module == MAIN[0] and isinstance(file, str) and not is_own(file):
+        file = sys.argv[0]  # of the script that it runs
     return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import builtins
 import os
 import sys
+import weakref
 from collections.abc import Iterable, Set
-from functools import cache
+from functools import cache, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -34,7 +35,7 @@ _VALUE = "the value of "  # and a variable's name
 _NOT_CODE = frozenset({FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__",
     "__firstlineno__", "__static_attributes__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__annotate__",
     "__annotations_cache__", "__annotate_func__", "__match_args__", "_is_protocol", "__orig_bases__",
-    "__parameters__"})  # fmt: skip
+    "__parameters__", "__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__"})  # fmt: skip
 # Variables of modules that depend on the file's place, and on how the program was started
 _OF_MODULES = frozenset({"__file__", "__name__", "__spec__", "__path__", "__package__", "__loader__", "__cached__",
     "__builtins__"})  # fmt: skip
@@ -44,6 +45,9 @@ _IMPORTERS = frozenset({"import_module", "__import__", "get_class", "get_method"
 # what shows all names, and the module that has it: models of torch have methods `eval` and `modules`
 _BUILTINS = {"builtins", id(builtins)}
 _SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "modules": {"sys", id(sys)}}
+
+# Of values that code may change: the hash as this process met each first
+_MET: dict[Any, tuple[str, Any]] = {}
 
 # By module: {"file": its path, or None, "module": its name here, "code": {part: hash}, "values": {what: hash}};
 # "unloaded": True where it was not loaded. All processes of a run have the same "code"
@@ -80,8 +84,8 @@ class _Reach(Content):
         self._put: set[str] = set()
         self._entries: Code = {}
         self._places: dict[tuple[str, str], dict[str, Any]] = {}
-        # each with its entry, phrase, what has it, and its name there: None for a set of names
-        self._values: dict[Any, tuple[dict[str, Any], str, Any, Any, str | None]] = {}
+        # each with its module, phrase, what has it, and its name there: None for a set of names
+        self._values: dict[Any, tuple[str, str, Any, Any, str | None]] = {}
         self._loaded = modules.own_modules()
 
     def _is_new(self, key: Any, thing: Any = None) -> bool:
@@ -107,13 +111,13 @@ class _Reach(Content):
                 self._all_names(vars(thing))
 
     def result(self, changed: Changed) -> Code:
-        self._left_out, self._come_later = changed.of, self._later
-        self._known = {at: known for at, known in self._known.items() if known[2]}
-        for entry, phrase, value, owner, name in self._values.values():
-            out = changed.of(owner)
-            counts = value if name is not None else (value[0], sorted(value[1] - out))
-            if name not in out:
-                entry["values"].setdefault(phrase, set()).add(self.hash(counts, phrase)[:DIGITS])
+        self._come_later, self._is_reached = self._later, True
+        now, then = self._hashes(changed.of), self._hashes(changed.surely_of)
+        for key, (mine, _) in then.items():
+            module, phrase, value, owner, _ = self._values[key]
+            rest, is_all = now.get(key, ("", False))
+            first = mine if is_all else _as_met(value if rest else owner, (phrase, rest), mine)
+            self._entry(module)["values"].setdefault(phrase, set()).add(first)
         self._entry(INSTALLED)["values"][_PUT_THERE] = self._put
         for entry in self._entries.values():
             file, live = entry["file"], sys.modules.get(entry["module"])
@@ -123,6 +127,16 @@ class _Reach(Content):
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
+
+    def _hashes(self, left_out: Any) -> dict[Any, tuple[str, bool]]:
+        self._left_out, found = left_out, {}
+        self._known = {at: known for at, known in self._known.items() if known[2]}
+        for key, (_, phrase, value, owner, name) in self._values.items():
+            out = left_out(owner)
+            counts = value if name is not None else (value[0], sorted(value[1] - out))
+            if name not in out:
+                found[key] = self.hash(counts, phrase)[:DIGITS], self._known[id(counts)][2]
+        return found
 
     def _compare(self, entry: dict[str, Any], code: CodeType, held: dict[str, Any]) -> None:
         # notes which constants all processes have, and what the file says of functions that were compiled anew
@@ -161,18 +175,19 @@ class _Reach(Content):
         # it counts unless reached code changes what its owner has under that name
         if (key := (module, phrase, id(value), id(owner))) in self._values:
             return
-        entry, text = self._entry(module), str(value) if type(value) is str or is_path(value) else ""
-        if (file := entry["file"]) is not None and text.count(os.sep) > 1 and os.path.isabs(text):
+        text = str(value) if type(value) is str or is_path(value) else ""
+        file = self._entry(module)["file"]
+        if file is not None and text.count(os.sep) > 1 and os.path.isabs(text):
             here = os.path.dirname(file)
             if os.path.commonpath([text, file]) in (here, text.rstrip(os.sep)):  # a checkout may be moved
                 value = (type(value), os.path.relpath(text, here))
-        self._values[key] = entry, phrase, value, owner, name
+        self._values[key] = module, phrase, value, owner, name
         self.hash(value, phrase)
 
     def _function(self, met: Function, name: str) -> None:
         function, code = met.function, met.function.__code__
-        if id(function) in self.functions:
-            return
+        if id(function) in self.functions or code.co_filename.startswith("<attrs generated"):
+            return  # of these what they were made from counts; another salt is in each
         self._seen[id(function)] = self.functions[id(function)] = met
         # not what the function says, which may be the module of another one that it stands for
         module, is_text = str(function.__globals__.get("__name__", "")), code.co_filename.startswith("<")
@@ -263,7 +278,7 @@ class _Reach(Content):
         for name in sorted(names):
             if is_a(value := vars(owner).get(name), ModuleType) and is_users(value):
                 self._of_module(value, frozenset(names))
-            elif is_a(value, (FunctionType, type)) and is_users(value):
+            elif type(value) is partial or (is_a(value, (FunctionType, type)) and is_users(value)):
                 self._put.add(f"{owner.__name__}.{name}")
                 self._value(INSTALLED, f"{_VALUE}{owner.__name__}.{name}", value)
             elif is_a(value, type) and is_a(owner, ModuleType):
@@ -321,10 +336,22 @@ class _Reach(Content):
         self._imports(code, package, at_once=is_loaded)
 
 
+def _as_met(thing: Any, rest: tuple[Any, ...], mine: str) -> str:
+    try:
+        there: Any = weakref.ref(thing)
+    except TypeError:  # of a list, say
+        there = partial(lambda one: one, thing)
+    first, known = _MET.get((id(thing), rest), (mine, there))
+    if known() is not thing:
+        first, known = mine, there
+    _MET[id(thing), rest] = first, known
+    return first
+
+
 def _functions(value: Any) -> list[FunctionType]:
     if is_a(value, FunctionType):
         return [value]
-    parts = [part for part in WRAPPERS.get(type(value), ()) if part != "__self__"]
+    parts = [part for kind in type(value).__mro__ for part in WRAPPERS.get(kind, ()) if part != "__self__"]
     return [each for part in parts for each in _functions(getattr(value, part))]
 
 

@@ -123,8 +123,7 @@ GIVEN = {
     "a default of a function": program("def f(s=GIVEN): return s", "f()"),
     "an object with slots": program(
         "class C:\n    __slots__ = ('s',)\n    def __init__(self, s): self.s = s\nCFG = C(GIVEN)", "CFG.s"),
-    "a member of an enumeration": program(
-        "class E(enum.Enum):\n    A = 1\n    B = 2\nS = E(GIVEN)", "S.value"),
+    "a member of an enumeration": program("class E(enum.Enum):\n    A = 1\n    B = 2\nS = E(GIVEN)", "S.value"),
 }  # fmt: skip
 
 _DUP = "    f = staticmethod(lambda: VALUE)\n    f = staticmethod(lambda: OTHER)"
@@ -142,16 +141,16 @@ EDITED = {
     "one by builtins": (program("import builtins as b\ndef f(x): return x + VALUE", "b.eval('f')(idx)"), "1", "2"),
     "a table that its function fills": (
         program("T = {}\ndef fill(k): T['k'] = k\nfill(VALUE)", "idx * T['k']"), "1", "2"),
-    "a name bound again": (
-        program("def f(x): return x + 1\ndef g(x): return x + 2\nVALUE", "f(idx)"), "pass", "f = g"),
+    "what a method sets that is called like a set's": (program("class L:\n    def add(s, k): s.k = k\nA = L()\n"
+        "A.add(VALUE)\ndef f():\n    {0}.copy().add(1)\n    return A.k", "f()"), "1", "2"),
+    "a name bound again": (program("def f(x): return x + 1\ndef g(x): return x + 2\nVALUE", "f(idx)"), "pass", "f = g"),
     "an unpacked name": (program("a, *b = [1, VALUE]", "idx * b[0]"), "1", "2"),
     "what a match binds": (program("match VALUE:\n    case int(k): pass", "idx * k"), "1", "2"),
     "the branch of a match": (
         program("match VALUE:\n    case 1:\n        def f(x): return x + 1\n"
                 "    case _:\n        def f(x): return x + 2",
                 "f(idx)"), "1", "2"),
-    "the order of statements": (
-        program("k = 1\nVALUE", "idx + k"), "k = k + 1\nk = k * 3", "k = k * 3\nk = k + 1"),
+    "the order of statements": (program("k = 1\nVALUE", "idx + k"), "k = k + 1\nk = k * 3", "k = k * 3\nk = k + 1"),
     "the order of methods": (program("class C:\n" + _DUP.replace("OTHER", "3 - VALUE"), "C.f()"), "1", "2"),
     "a default of a lambda": (program("f = lambda x, k=VALUE: x * k", "f(idx)"), "1", "2"),
     "a mangled name": (
@@ -159,8 +158,7 @@ EDITED = {
     "one of two cases called _": (
         program("@functools.singledispatch\ndef f(x): return 0\n@f.register\ndef _(x: int): return VALUE\n"
                 "@f.register\ndef _(x: str): return 9", "f(idx)"), "1", "2"),
-    "a module's __getattr__": (
-        program("def __getattr__(n): return VALUE", "sys.modules[R.__module__].foo"), "1", "2"),
+    "a module's __getattr__": (program("def __getattr__(n): return VALUE", "sys.modules[R.__module__].foo"), "1", "2"),
     "names of keywords": (program(_BY_KEYWORD, "f(idx)"), "a=x, b=1", "b=x, a=1"),
     "what a try covers": (
         program(_TRY + "    return n", "f()"), "bad()\n        n += 1", "bad()\n    except KeyError:\n        n += 1"),
@@ -193,6 +191,14 @@ ACCEPTED = {
     "a variable that nothing uses": (program("z = VALUE", "1"), "1", "2"),
     "an argument that nothing reads": (program(f"{PARSED}(m=1, nj=VALUE)", "args.m"), "1", "2"),
     "one a closure leaves": (program(f"{PARSED}(m=1, nj=VALUE)\nF = (lambda a: lambda: a.m)(args)", "F()"), "1", "2"),
+    "a number of workers handed on": (
+        program(f"{PARSED}(m=1, nj=2, num_workers=VALUE)\ndef g(a): return a.m", "g(args)"), "1", "2"),
+    "one in a partial": (program(f"{PARSED}(n_workers=VALUE)\nF = functools.partial(bool, args)", "F()"), "1", "2"),
+    "a model of pydantic": (
+        program("from pydantic import BaseModel, field_validator\nclass A(BaseModel):\n    k: int = 2  # VALUE\n"
+                "    @field_validator('k')\n    def v(cls, k): return k", "A().k"), "1", "2"),
+    "a class of attrs": (program("import attrs\n@attrs.frozen\nclass A:\n    k: int = 2  # VALUE", "A().k"), "1", "2"),
+    "another environment": (program("from os import environ\nenviron['VALUE'] = ''", "environ.get('1')"), "1", "2"),
     "one beside a method eval": (
         program("class M:\n    eval = modules = lambda s: s\nz = VALUE", "bool(M().eval().modules())"), "1", "2"),
     "the order of functions": (
@@ -228,18 +234,12 @@ OF_KINDS += ["np.arange(3).view(own.Arr)"]
 
 # More of them, of which 1 becomes 2: what stands before the runner, and what its `forward` returns.
 BECOMES = {
-    "partialmethod": (
-        "class A:\n    def f(self, k): return k*VALUE\n    g = functools.partialmethod(f, 3)",
-        "A().g()"),
+    "partialmethod": ("class A:\n    def f(self, k): return k*VALUE\n    g = functools.partialmethod(f, 3)", "A().g()"),
     "descriptor": ("class D:\n    def __get__(self, o, t): return VALUE\nclass A:\n    k = D()", "A().k"),
-    "init_subclass": (
-        "class B:\n    def __init_subclass__(cls, k, **kw): cls.k = k\nclass A(B, k=VALUE): pass",
-        "A.k"),
+    "init_subclass": ("class B:\n    def __init_subclass__(cls, k, **kw): cls.k = k\nclass A(B, k=VALUE): pass", "A.k"),
     "slots dataclass": ("@dataclasses.dataclass(slots=True)\nclass E:\n    a: int\nX = E(VALUE)", "X.a"),
     "genexp": ("def g(): return sum(x*VALUE for x in range(3))", "g()"),
-    "bound method kept": (
-        "class A:\n    def __init__(s, k): s.k = k\n    def f(s): return s.k\nF = A(VALUE).f",
-        "F()"),
+    "bound method kept": ("class A:\n    def __init__(s, k): s.k = k\n    def f(s): return s.k\nF = A(VALUE).f", "F()"),
     "try import": ("try:\n    import nothing_here\nexcept ImportError:\n    def f(): return VALUE", "f()"),
     "metaclass prop": (
         "class M(type):\n    @property\n    def k(cls): return VALUE\nclass A(metaclass=M): pass",
@@ -249,6 +249,15 @@ BECOMES = {
     "made dataclass": ("D = dataclasses.make_dataclass('D', [('k', int, VALUE)])", "D().k"),
     "kind of filter": ("import logging\nclass F(logging.Filter):\n    k = VALUE\nF1 = F()", "F1.k"),
     "kind of thread local": ("class L(threading.local):\n    k = VALUE\nL1 = L()", "L1.k"),
+    "deep": ("class S: pass\nT = [S() for _ in range(300)]\nfor a, b in zip(T, T[1:]): a.n = b, VALUE", "T[0].n[1]"),
+    "class of a factory": (
+        "def make(k):\n    class C:\n        def f(): return k\n    return C\nT = [make(1), make(VALUE)]", "T[1].f()"),
+    "two functions called _": (("T = {}\ndef d(k): return lambda f: T.update({k: f})\n@d('a')\ndef _(): return VALUE\n"
+        "@d('b')\ndef _(): return 3 - VALUE"), "T['a']()"),
+    "kind of property": (("class Own(property):\n    def __get__(s, *a): return s.fget(a[1])\nclass A:\n"
+        "    @Own\n    def k(c): return VALUE"), "A.k"),
+    "partial in a package": ("import string\nstring.k = functools.partial(int, VALUE)", "string.k()"),
+    "view": ("V = {'k': 1, VALUE: 2}.keys()", "list(V)"),
     "super": ("class A:\n    def f(s): return VALUE\nclass B(A):\n    def f(s): return super().f()", "B().f()"),
     "timedelta": ("import datetime\nT = datetime.timedelta(VALUE)", "T.days"),
     "cycle": ("class A: pass\na = A()\na.me = a\na.k = VALUE", "a.me.k"),

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from inspect import getattr_static
 from itertools import pairwise
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a
@@ -72,6 +72,11 @@ _Place = tuple[str, ...]
 # Methods that run before an item sees the object
 _MAKERS = frozenset({"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__",
     "__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"})  # fmt: skip
+# What is another one at each start, by the first and the last name that lead there; and names that say the same of it
+_FLEETING = {("time", name) for name in ("time", "time_ns", "monotonic", "perf_counter", "strftime", "ctime")}
+_FLEETING |= {("datetime", "now"), ("datetime", "today"), ("date", "today"), ("os", "getpid"), ("uuid", "uuid4"),
+    ("tempfile", "mkdtemp"), ("tempfile", "TemporaryDirectory")}  # fmt: skip
+_SAME = {"str", "int", "float", "round", "Path", "pathlib"}.union(*_FLEETING)
 _BY_NAME = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are given a name as a text
 # An instruction: its name, the name or constant that it uses, or where it jumps to, or else its argument; its argument
 # as it is; its offset. `dis` has the same, and takes twenty times as long
@@ -199,10 +204,12 @@ class Facts:
         self.texts: frozenset[str] = frozenset(texts).union(*(one.texts for one in inner))
         self.reads: set[str] = set().union(*(one.reads for one in inner))  # names of the module
         self.bare: set[str] = set().union(*(one.bare for one in inner))  # those that it hands on
+        self.asked: set[tuple[str, str]] = set().union(*(one.asked for one in inner))  # with an attribute
         self.around: set[str] = set().union(*(one.around for one in inner))  # so of the functions around it
-        for (op, value, arg, _), (after, *_) in pairwise(steps):
+        for (op, value, arg, _), (after, attribute, *_) in pairwise(steps):
             if op in _GLOBALS:
                 self.reads.add(value)
+                self.asked.add((value, attribute if after in _ATTRIBUTES else "__call__"))
                 is_called = _VERSION >= (3, 11) and op == "LOAD_GLOBAL" and arg & 1
                 self.bare.update([] if is_called or after in _ATTRIBUTES else [value])
             elif op.endswith("DEREF") and after not in _ATTRIBUTES:
@@ -251,6 +258,22 @@ def constants_in(code: CodeType) -> dict[str, Any]:
     times = Counter(now[1] for now, _ in stores)
     known = [(now[1], one[1]) for now, one in stores if one[0] == "LOAD_CONST" and now[3] not in joins]
     return {name: value for name, value in known if times[name] == 1}
+
+
+@cache
+def fleeting_in(code: CodeType) -> frozenset[str]:
+    """Return the variables and attributes that code sets by nothing but the clock, the process and the like."""
+    found, read, names, chain = set(), set[tuple[str, ...]](), set[str](), [""]
+    for op, value, *_ in _steps_of(code):
+        chain = [*chain, value] if op in _ATTRIBUTES else [value] if op in _GLOBALS else [""]
+        read.add((chain[0], chain[-1]))
+        if op in _GLOBALS or (op.startswith("BUILD_") and op != "BUILD_STRING"):
+            names.add(chain[0] or op)
+        if op.startswith(_TAKERS):
+            if read & _FLEETING and names <= _SAME and op in ("STORE_NAME", "STORE_GLOBAL", "STORE_ATTR"):
+                found.add(value)
+            read, names = set(), set()
+    return frozenset(found)
 
 
 @cache
@@ -321,8 +344,9 @@ class Changed:
         # names, by the identity of what has them, a module's names or an object: those that may be, and surely are
         self._of: dict[int, set[str]] = defaultdict(set)
         self._surely: dict[int, set[str]] = defaultdict(set)
-        # by that of a class, what its methods change: whether it is the class's too, and the names that lead there
-        self._by_methods: dict[int, set[tuple[bool, tuple[str, ...]]]] = defaultdict(set)
+        self._asked: dict[int, set[str]] = defaultdict(set)  # methods, by that of a variable's value
+        # by that of a class, what its methods change: which does, whether it is the class's too, and the names there
+        self._by_methods: dict[int, set[tuple[str, bool, tuple[str, ...]]]] = defaultdict(set)
         self._loose: set[str] = set()  # that code sets on what it is given
         self._handed_on: set[int] = set()  # the identities of what reached code hands on
         self._names = {*called}  # in code that runs with the items; "name=" where it sets one
@@ -343,7 +367,9 @@ class Changed:
         self._handed_on |= {id(world[name]) for name in facts.bare if name in world}
         if any("__dict__" in place for place in changes) or not facts.names.isdisjoint(_BY_NAME):
             self._loose |= facts.texts
-            of_kind |= {(False, (name,)) for name in facts.texts}
+            of_kind |= {("", False, (name,)) for name in facts.texts}
+        for variable, method in facts.asked:
+            self._asked[id(world.get(variable))].add(method)
         for root, *place in changes:
             in_place = place[-1:] == [WITHIN]
             names = place[:-1] if in_place and len(place) > 1 else place
@@ -352,7 +378,7 @@ class Changed:
             if root == "global":
                 self._at(self._surely, world, names)
             elif root == "first" and met.kind is not None:
-                of_kind.add((met.of_class or in_place, tuple(names)))
+                of_kind.add((met.called, met.of_class or in_place, tuple(names)))
             elif not in_place:
                 self._loose.add(names[-1])
         return True
@@ -363,20 +389,25 @@ class Changed:
             owner = vars(owner) if is_a(owner, ModuleType) else owner
         of[id(owner)].add(names[-1])
 
-    def surely_of(self, value: Any) -> set[str]:
-        """Return the names of a module, or the attributes of an object or a class, that code changes by a variable."""
-        return self._surely.get(id(value), set())
+    def of(self, value: Any, surely: bool = False) -> set[str]:
+        """Return the names of a module, or the attributes of an object or a class, that may be changed.
 
-    def of(self, value: Any) -> set[str]:
-        """Return these, and those that code may change: by a method of that name, say."""
-        is_class, found = is_a(value, type), set(self._loose if id(value) in self._handed_on else ())
+        With `surely` those that code changes by a variable, or by a method of a variable's value.
+        """
+        is_class, asked = is_a(value, type), self._asked.get(id(value), set())
+        found = set(self._loose if id(value) in self._handed_on and not surely else ())
         modules = {base.__module__ for base in type(value).__mro__}
         if OF_LAYERS in modules and not self._names.isdisjoint(("eval", "train")):
             found.add("training")  # these methods of torch set it
         for base in value.__mro__ if is_class else type(value).__mro__:
-            for on_class, names in self._by_methods.get(id(base), ()):
+            maker: Any = None if is_class else vars(base).get("__init__")
+            found |= fleeting_in(maker.__code__) if is_a(maker, FunctionType) else set()
+            for method, on_class, names in self._by_methods.get(id(base), ()):
+                if surely and method not in asked:
+                    continue
                 if len(names) > 1:
-                    self._at(self._of, value, names)
+                    self._at(self._surely if surely else self._of, value, names)
                 elif on_class or not is_class:
                     found.update(names)
-        return found | self._of.get(id(value), set()) | self.surely_of(value)
+        found |= self._surely.get(id(value), set())
+        return found if surely else found | self._of.get(id(value), set())

@@ -112,7 +112,7 @@ class _Reach(Content):
 
     def result(self, changed: Changed) -> Code:
         self._come_later, self._is_reached = self._later, True
-        now, then = self._hashes(changed.of), self._hashes(changed.surely_of)
+        now, then = self._hashes(changed.of), self._hashes(partial(changed.of, surely=True))
         for key, (mine, _) in then.items():
             module, phrase, value, owner, _ = self._values[key]
             rest, is_all = now.get(key, ("", False))
@@ -243,6 +243,8 @@ class _Reach(Content):
             self._all_names(world)
 
     def _names(self, world: dict[str, Any], read: Set[str], names: frozenset[str], code: Any = None) -> None:
+        if (own := self._code_of(str(world.get("__name__", "")))) is not None:
+            read = read - bytecode.fleeting_in(own)
         for name in sorted(read & world.keys() - _OF_MODULES):
             value = world[name] if code is None else used(world[name], name, code, self.compared)
             if is_a(value, ModuleType):
@@ -256,14 +258,17 @@ class _Reach(Content):
 
     def _origin(self, world: dict[str, Any], name: str) -> None:
         # a constant that a module imports counts where it is written, too: other processes read that file
-        module, package = str(world.get("__name__", "")), str(world.get("__package__") or "")
-        code = compiled(module, file) if (file := self._entry(module)["file"]) is not None else None
+        code, package = self._code_of(str(world.get("__name__", ""))), str(world.get("__package__") or "")
         for dotted, known in bytecode.imports_in(code, package, at_once=True) if code is not None else ():
             if known in (name, "*"):
                 home, _, there = (dotted if known == name else f"{dotted}.{name}").rpartition(".")
                 live: Any = sys.modules.get(home)
                 if is_a(live, ModuleType) and is_users(live) and vars(live).get(there, self) is world[name]:
                     self._of_module(live, frozenset({there}))
+
+    def _code_of(self, module: str) -> CodeType | None:
+        file = self._entry(module)["file"]
+        return None if file is None else compiled(module, file)
 
     def _of_module(self, module: ModuleType, names: frozenset[str]) -> None:
         is_new = self._is_new((id(module), names), module)

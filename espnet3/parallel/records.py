@@ -167,7 +167,6 @@ class Tally:
 
     deaths: int = 0  # worker processes lost while they held items
     busy_seconds: float = 0.0  # spent inside chunks of items, over all slots
-    cpu_seconds: float = 0.0  # of processor time of the worker processes themselves meanwhile
     slots: int = 1  # the most worker slots that took part at once
     workers: int = 1  # the most workers (processes, unless the user asked for threads) of these slots
     asked: int = 0  # workers started for this run, or for its client; 0 if unknown
@@ -205,7 +204,6 @@ class RunSummary:
         import_seconds: Longest import of a slot.
         env_seconds: Longest build of an env.
         slot_seconds: Sum over slots of the time from readiness to the run's end.
-        cpu_seconds: Processor time of the worker processes while they were busy.
         halved: Batches halved because they did not fit into memory.
     """
 
@@ -224,7 +222,6 @@ class RunSummary:
     import_seconds: float = 0.0
     env_seconds: float = 0.0
     slot_seconds: float = 0.0
-    cpu_seconds: float = 0.0
     halved: int = 0
 
     def _repr_html_(self) -> str:

@@ -96,7 +96,6 @@ class Block:
     failed: list[int] = field(default_factory=list)  # positions of those
     retries: int = 0
     seconds: float = 0.0
-    cpu: float = 0.0  # seconds of all threads of this process
     error: BaseException | None = None  # of the item after the last value, where the run must stop at it
     stop: ItemFailure | None = None  # its record; None where `error` is the runner's own mistake
     step: int = 1  # items that a step held at the end
@@ -108,7 +107,7 @@ class Block:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to the driver: without the steps, and with an error that may not load there."""
-        names = "values", "failed", "retries", "seconds", "cpu", "stop", "halved", "times"
+        names = "values", "failed", "retries", "seconds", "stop", "halved", "times"
         return _arrive, ({name: getattr(self, name) for name in names}, pickle_error(self.error))
 
     def take_error(self) -> BaseException:
@@ -162,7 +161,7 @@ def on_a_worker(report: Report | None = None, replaced: bool = False) -> Iterato
 
 def run_items(loop: Loop) -> Block:
     """Run items in order until they are done, the budget is spent, or one stops the run."""
-    begin, cpu, policy = time.perf_counter(), time.process_time(), loop.policy
+    begin, policy = time.perf_counter(), loop.policy
     block, outer, outer_loop = loop.block, THREAD.values, THREAD.loop
     # `outer` is not None: this call is made from within an item
     THREAD.values, THREAD.loop = block.values if outer is None else outer, loop
@@ -174,7 +173,7 @@ def run_items(loop: Loop) -> Block:
             loop.run()
     finally:
         THREAD.values, THREAD.loop = outer, outer_loop
-    block.seconds, block.cpu = time.perf_counter() - begin, time.process_time() - cpu
+    block.seconds = time.perf_counter() - begin
     return block
 
 

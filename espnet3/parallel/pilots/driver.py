@@ -326,7 +326,6 @@ class PilotRun:
         slot.late = None
         n, block.worker = len(block.values), slot.hello.worker
         self.tally.busy_seconds += block.seconds
-        self.tally.cpu_seconds += block.cpu
         self.tally.halved += block.halved
         if not self.tally.warm:
             self._answered.add(slot.hello.address)

@@ -310,7 +310,6 @@ class Pilot:
                 self._send(("setup", run_id, setup_report(error, self.worker)))
                 return
             self._step = block.step
-            block.cpu /= self.process.hello.threads  # all of them ran meanwhile
             self.mark.leave(len(block.values))
             if positions is not None:
                 to_lines(block, positions, items, spec.policy)

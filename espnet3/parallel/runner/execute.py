@@ -189,7 +189,6 @@ def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, 
             work.put_back(chunk.part(done))
         size = min(_MOST_ITEMS, size * 2) if block.seconds < seconds / 2 else max(1, done)
         tally.busy_seconds += block.seconds
-        tally.cpu_seconds += block.cpu
         tally.halved += block.halved
         tally.slot_seconds = time.perf_counter() - ready
         tally.warm = True

@@ -22,9 +22,9 @@ from espnet3.parallel.engine.exceptions import below_ours
 from espnet3.parallel.engine.pickling import stand_for_script
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.records import place_of
-from espnet3.parallel.timing.flames import FlameGraph, sampler
 from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.replaying import Replay, Replayed, failed_items, index_of
+from espnet3_parallel.flames import FlameGraph, sampler
 from espnet3_parallel.output import as_json_option, say, verb, wrapped
 from espnet3_parallel.runs import run_argument, trusting
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel.timing.flames import FlameGraph, sampler
+from espnet3_parallel.flames import FlameGraph, sampler
 
 SPINS = """
 import time

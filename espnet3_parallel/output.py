@@ -19,6 +19,8 @@ from espnet3.parallel.messages import printable
 # Takes a finding of `doctor`; None: it could not be checked
 Tell = Callable[[bool | None, str], None]
 
+_SHOWN = 5  # folders with a run that are named where there is none
+
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -39,7 +41,6 @@ def wrapped(text: str, indent: int = 4) -> str:
 def a_run(run: str) -> Path:
     """Refuse a folder without a run as a mistake of usage: its exit status is not that of an incomplete run."""
     from espnet3.parallel.detached.layout import FOLDER
-    from espnet3.parallel.detached.looking.status import no_run
     from espnet3.parallel.ledger.folder import RUN
 
     path = Path(os.path.abspath(run))
@@ -47,6 +48,16 @@ def a_run(run: str) -> Path:
         if not any((path / name).exists() for name in (RUN, FOLDER)):
             raise click.BadParameter(no_run(path))
     return path
+
+
+def no_run(path: Path) -> str:
+    """Return a message for a folder without a run; it names the runs below."""
+    from espnet3.parallel.ledger.folder import RUN
+
+    below = sorted(str(file.parent.relative_to(path)) for file in path.glob(f"*/{RUN}"))
+    more = ", ..." if len(below) > _SHOWN else ""
+    there = f" (there are runs in {', '.join(below[:_SHOWN])}{more})" if below else ""
+    return f"{path} holds no run{there}: give the runner's output_dir, with its shard_subdir"
 
 
 def verb(*parameters: Callable[..., Any]) -> Callable[[Callable[..., Any]], click.Command]:

@@ -15,12 +15,13 @@ from pathlib import Path
 import click
 
 from espnet3.parallel.backends.backend import pip_line
-from espnet3.parallel.detached.looking.status import no_run
 from espnet3.parallel.errors import MissingPackageError
-from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below
-from espnet3_parallel.output import say, verb
+from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.views.live import LiveFacts, Watcher, is_detached
+from espnet3_parallel.output import no_run, say, verb
 from espnet3_parallel.runs import exit_status, plain_line
 
+_DEPTH = ("*/", "*/*/")  # levels at which runs are looked for
 _KEYS = 0.25  # seconds of a wait for a key, and between two pictures
 _LEAVE = (b"q", b"\x03", b"\x1b", b"")  # q, Ctrl-C, Escape, the end of the input
 _LINE = 10.0  # seconds between two lines where there is no terminal
@@ -54,6 +55,14 @@ def look(folder: Path, watchers: dict[Path, Watcher]) -> list[LiveFacts]:
         if run not in watchers:
             watchers[run] = Watcher(run)
     return [watcher.look() for watcher in watchers.values()]
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Return the folders of runs in a folder, down to two levels; only itself where it is one."""
+    if (folder / RUN).exists() or is_detached(folder):
+        return [folder]
+    found = {file.parent for depth in _DEPTH for file in folder.glob(f"{depth}{RUN}")}
+    return sorted(run for run in found if not run.name.startswith("old."))
 
 
 def _pause(begin: float) -> float:

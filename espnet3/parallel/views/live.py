@@ -27,7 +27,6 @@ from espnet3.parallel.views.facts import (
 )
 
 _SPAN = 60.0  # seconds of the rate
-_DEPTH = ("*/", "*/*/")  # levels at which runs are looked for
 _SLOW = 5
 _MOST_INDICES = 32 << 20  # bytes of the list of them: about a second
 _FINISHED = (JobState.DONE, JobState.NEW, JobState.NOT_STARTED)
@@ -204,14 +203,6 @@ def workers_of(times: RunTimes, since: float) -> list[Worker]:
 def is_detached(run: Path) -> bool:
     """Return whether a run has jobs of its own."""
     return (run / FOLDER / PLAN).exists()
-
-
-def runs_below(folder: Path) -> list[Path]:
-    """Return the folders of runs in a folder, down to two levels; only itself where it is one."""
-    if (folder / RUN).exists() or is_detached(folder):
-        return [folder]
-    found = {file.parent for depth in _DEPTH for file in folder.glob(f"{depth}{RUN}")}
-    return sorted(run for run in found if not run.name.startswith("old."))
 
 
 def memory_of(pid: int | None) -> int:

@@ -23,14 +23,12 @@ from espnet3.parallel.detached.states import (
     shard_status,
 )
 from espnet3.parallel.ledger.errors import FolderInUseError
-from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.lease import disk_now
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.messages import shortened
 from espnet3.parallel.provenance.reach import changed_files
 
 _FREE = "its job has ended without beginning it, and another one takes it"
-_SHOWN = 5  # folders with a run that are named where there is none
 _POLL = (0.1, 10.0)  # seconds between two looks: at first, and after a while
 _SHARE = 0.05  # of the time waited so far, between those
 
@@ -156,14 +154,6 @@ class FolderStatus:
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain JSON data."""
         return {**asdict(self), "done": self.done, "notes": list(self.notes)}
-
-
-def no_run(path: Path) -> str:
-    """Return a message for a folder without a run; it names the runs below."""
-    below = sorted(str(file.parent.relative_to(path)) for file in path.glob(f"*/{RUN}"))
-    more = ", ..." if len(below) > _SHOWN else ""
-    there = f" (there are runs in {', '.join(below[:_SHOWN])}{more})" if below else ""
-    return f"{path} holds no run{there}: give the runner's output_dir, with its shard_subdir"
 
 
 S = TypeVar("S", bound=RunStatus | FolderStatus)

@@ -22,12 +22,7 @@ PARALLEL = 'set_parallel({"env": "local", "n_workers": W})\n'
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One attack.
-
-    The program sets `answer`, or ends with an exception that nobody catches. Where it can say what the answer must be,
-    it sets `right`.
-
-    """
+    """One attack: its program sets `answer`, and `right` where it knows that, or ends with an exception."""
 
     name: str  # its family and how it was drawn
     text: str  # the program; `W` is the number of workers

@@ -2,10 +2,8 @@
 
     python -m tests.security.fuzz --lines 1000000 --seed 1
 
-A line either gives a value,
-which must be written as that very line again (so that it holds nothing but the line's own
-bytes), or the folder's damage with file and number. The process may not need more memory than an address space of
-`SPACE` has, and says at its end how many lines it read, and how many of them gave a value.
+A line either gives a value, which must be written as that very line again, or the folder's damage with file and number.
+The process has an address space of `SPACE`, and says how many lines it read, and how many of them gave a value.
 """
 
 import argparse

@@ -4,10 +4,8 @@
         set_parallel({"env": "pbs", "n_workers": 2, "options": {"cores": 1, "memory": "1GB", "interface": "lo"}})
         ...
 
-A stand-in really runs the job script as a process group of this machine, in a queue with a number of
-slots, ends it at its walltime, and keeps its exit code. It covers submission with directives and job arrays, the
-listing, and cancelling, as far as this package and dask-jobqueue use them, without users, fair shares or
-resources beyond slots.
+A stand-in really runs the job script as a process group of this machine, in a queue with slots, ends it at its
+walltime, and keeps its exit code. It has what this package and dask-jobqueue use of submission, listing and cancelling.
 """
 
 from tests.standins.habits import Habit

@@ -1,8 +1,7 @@
 """Jobs of all stand-ins: files on disk, and a supervisor for each job that runs it as process groups.
 
-A job is a file for each of its elements (one, or as many as its array has), which the holder of the lock may
-change. The supervisor starts an element when slots are free, in the order of
-submission, ends it at its walltime or when it is cancelled, and keeps its exit code.
+A job is a file for each of its elements, which the holder of the lock may change. The supervisor starts an element
+when slots are free, in order, ends it at its walltime or when it is cancelled, and keeps its exit code.
 """
 
 import contextlib

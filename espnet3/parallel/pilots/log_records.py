@@ -140,7 +140,7 @@ class Outlet:
         """Take the records of this thread, and those of threads that no slot has."""
         # not a handler of the root logger: with one there, `logging.basicConfig` in a provider would do nothing
         logging.Logger.callHandlers = _relay_or_handle  # type: ignore[method-assign,assignment]
-        logging.basicConfig = _unless_implied
+        logging.basicConfig = _unless_bare
         me = threading.get_ident()
         _OPEN[me], self._run = self, run_id
         try:
@@ -235,9 +235,9 @@ def _relay_or_handle(logger: logging.Logger, record: logging.LogRecord) -> None:
         logging.Handler().handleError(record)
 
 
-def _unless_implied(**options: Any) -> None:
+def _unless_bare(**options: Any) -> None:
     # `logging.warning(...)` gives a root logger without a handler one, which would keep all records here
-    if _current() is None or sys._getframe(1).f_globals is not vars(logging):
+    if options or _current() is None:
         _basic_config(**options)
 
 

@@ -12,11 +12,8 @@ def notebook(folder):
     """Start a kernel in a folder; yield a function that runs a cell and returns what it printed.
 
     The function's `until` is a text to wait for; to `shown` it adds what a cell displays, by MIME type.
-
-    It is spoken to over sockets in a folder (of a short name, as they must be): a free TCP port that was
-    chosen for a kernel may be taken before the kernel has it.
     """
-    with tempfile.TemporaryDirectory() as sockets:
+    with tempfile.TemporaryDirectory() as sockets:  # a TCP port may be taken before the kernel has it
         yield from _run_in(folder, Path(sockets, "kernel"))
 
 

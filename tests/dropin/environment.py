@@ -1,7 +1,6 @@
 """The scratch environment of `make test-espnet3`: packages, ESPnet's source distribution, two trees of it.
 
-Everything lies in one folder, made once: a stamp holds what a step was made from, and a step is done again
-when that changes.
+Everything lies in one folder: a stamp holds what a step was made from, and a step is done again when that changes.
 """
 
 import hashlib

@@ -1,7 +1,6 @@
 """A scheduler that is new is one record in another package: everything else follows from it.
 
-The package is `tests/house/example`, installed here as pip would leave it: its folder on the import path, with an entry
-point of the group `espnet3.parallel.backends`.
+The package is `tests/house/example`, as pip would leave it, with an entry point of `espnet3.parallel.backends`.
 """
 
 import ast

@@ -1,7 +1,6 @@
 """`espnet3-parallel migrate` on sets of files as they stand in recipes, against golden texts.
 
-A file of `golden/` holds the command, the files that it reads (after `==== NAME`), and the printed text (after
-`==== prints`). ESPNET3_GOLDEN=write writes the last part anew.
+A file of `golden/` holds the command, the files that it reads, and what it prints; ESPNET3_GOLDEN=write writes that anew.
 """
 
 import os

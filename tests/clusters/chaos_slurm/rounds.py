@@ -150,8 +150,7 @@ class Round:
     def _miss(self) -> None:
         """Cancel what SLURM calls running for half a minute, and no node has a process of.
 
-        A slurmctld that was killed before it had saved the end of a job says so until the nodes register or the
-        walltime is over, which is longer than a round is waited for.
+        A slurmctld that was killed before it had saved a job's end says so for longer than a round is waited for.
         """
         running = {one for one, (state, _) in queue.elements(self.name).items() if state == "RUNNING"}
         self._since = {

@@ -1,7 +1,6 @@
 """Another account of this machine, for tests: it tries to get in where it is told to, and answers with what happened.
 
-It is a process of its own, which loads what it needs and then drops to the uid it is given; without root, which alone
-can do that, it stays who it is and holds nothing that belongs to a run.
+It loads what it needs and drops to the uid it is given; without root it stays who it is, and holds nothing of a run.
 """
 
 import asyncio

@@ -1,6 +1,8 @@
 """`set_parallel`, `get_parallel_config`, `build_client`: what they take, keep and start."""
 
 import os
+import subprocess
+import sys
 from types import MappingProxyType
 
 import pytest
@@ -63,7 +65,7 @@ def test_a_stream_keeps_the_config_it_was_made_with():
 
 
 def test_a_registered_cluster_is_used_and_gone_after_each_call():
-    """With two workers registered, parallel_map and parallel_for run in other processes and leave none."""
+    """With two workers registered, calls run in other processes and leave none; nor does a stream at a script's end."""
     before = children()
     set_parallel(TWO)
     assert os.getpid() not in parallel_map(work.pid, range(50))
@@ -72,6 +74,8 @@ def test_a_registered_cluster_is_used_and_gone_after_each_call():
     next(stream)
     stream.close()
     assert children() <= before
+    script = "import espnet3.parallel as p; p.set_parallel({'n_workers': 2}); s = p.parallel_for(abs, [1] * 9); next(s)"
+    assert subprocess.check_output([sys.executable, "-c", script], stderr=subprocess.STDOUT) == b""
 
 
 def test_build_client_returns_a_client_that_owns_its_cluster():

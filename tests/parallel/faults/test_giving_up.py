@@ -1,5 +1,6 @@
 """Runs that are given up in a client that goes on, and clients that are closed: the next call is not held up."""
 
+import asyncio
 import itertools
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 from distributed import Client
 
 from espnet3.parallel import (
+    ConfigError,
     ItemError,
     NoWorkersError,
     WorkerSetupError,
@@ -166,6 +168,18 @@ def test_a_closed_client_is_refused(opens: Opens) -> None:
     ):
         with pytest.raises(NoWorkersError, match=ENDS):
             call()
+
+
+def test_an_asynchronous_client_works_in_a_thread() -> None:
+    """A call that would keep its client's event loop from running is refused, and works in a thread."""
+
+    async def both() -> Any:
+        async with Client(n_workers=1, processes=False, dashboard_address=None, asynchronous=True) as client:
+            with pytest.raises(ConfigError, match="make it in a thread"):
+                parallel_map(abs, [-1], client=client)
+            return await asyncio.to_thread(parallel_map, abs, [-1], client=client)
+
+    assert asyncio.run(both()) == [1]
 
 
 def test_a_client_closed_in_mid_run_ends_the_run(folder: Path, mailbox: Mailbox) -> None:

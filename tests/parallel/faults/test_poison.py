@@ -59,11 +59,7 @@ class TestOnTwoWorkers:
 
     @pytest.mark.parametrize(("cls", "seed"), [(Square, None), (Square, 0), (SquareByCost, None)])
     def test_a_crashing_item_is_named_and_nobody_else_pays(self, cls: type[Square], seed: int | None) -> None:
-        """999 results and one poison with its signal, and no item counts a retry, with a seed and with costs too.
-
-        Three workers are lost: one with many items in progress, which is held against none of them, and
-        two with the poison alone; or those two, where its chunk happens to begin with it.
-        """
+        """999 results and one poison with its signal, and no item counts a retry, with a seed and with costs too."""
         results, runner = run(cls, "oom", 417, seed=seed)
         (failure,) = check(results, 417, cause="poison")
         assert runner.summary is not None

@@ -1,7 +1,6 @@
 """`parallel_for` over data without an end: bounded memory, an early end, a slow consumer.
 
-How far a stream runs ahead is bounded in chunks. An item that takes a known time (it sleeps) bounds how many of them
-a chunk can hold, on a machine of any speed: a chunk is at most 50 ms of work.
+How far a stream runs ahead is bounded in chunks, each of at most 50 ms of work: items that sleep bound their number.
 """
 
 import gc
@@ -124,11 +123,7 @@ def test_a_slow_consumer(item: Callable[[int], object], ordered: bool, to_a_chun
 def test_a_tail_that_an_ordered_stream_waits_for(
     item: Callable[..., int], folder: Path, mailbox: Mailbox
 ) -> None:
-    """A chunk that comes back in part, behind a full buffer of later results, is finished in order: no deadlock.
-
-    Items 33 to 39 take long, in a chunk with more behind them that go back; or the worker dies in item 40, and its
-    chunk goes back. Meanwhile the others fill the buffer.
-    """
+    """A chunk that comes back in part, behind a full buffer of later results, is finished in order: no deadlock."""
     set_parallel(TWO)
     data = Counted()
     results = parallel_for(item, data, ordered=True, root=str(folder))

@@ -109,6 +109,7 @@ class Speak(BaseRunner):
     def forward(idx):
         if idx == 3:
             log = logging.getLogger(LOGGER)
+            logging.debug("such a call gives the root logger a handler")  # noqa: LOG015  what is tested
             log.debug("debug")
             log.info("info", extra={"speaker": "f01"})
             try:

@@ -1,6 +1,6 @@
 """`espnet3-parallel migrate` on sets of files as they stand in recipes, against golden texts.
 
-A file of `golden/` holds the command, the files that it reads, and what it prints; ESPNET3_GOLDEN=write writes that anew.
+A file of `golden/` holds the command, the files it reads, and what it prints; ESPNET3_GOLDEN=write writes that anew.
 """
 
 import os

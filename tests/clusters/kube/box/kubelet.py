@@ -1,7 +1,6 @@
 """A kubelet whose containers are processes of this machine, each pod in a network namespace of its own.
 
-There are no images, cgroups or volumes: containers see the machine's files, at the paths at which volumes would show
-them. An image that begins with `absent/` cannot be pulled.
+There are no images, cgroups or volumes: containers see the machine's files. An image `absent/...` cannot be pulled.
 """
 
 import contextlib

@@ -238,13 +238,14 @@ def _open(
         raise damage
     if damage is not None:
         moved = set_aside(path, only=(RUN,)) or moved
-    differs = changes(old, identity, _lost_indices(path, old, items)) if old else []
+    lost = _lost_indices(path, old, items)
+    differs = changes(old, identity, lost) if old else []
     if differs and resume is True:
         if _has_results(path):
             raise ChangedRunError(str(path), differs)
         before = _begin_anew(path) or before
         moved, old, differs = before or moved, {}, []
-    plan = _plan_to_keep(old or _said_by_manifest(path, identity), identity)
+    plan = _plan_to_keep(path, old or _said_by_manifest(path, identity), identity, lost == [])
     if plan is None and differs:
         moved = set_aside(path) or moved
     plan = identity.plan if plan is None else plan
@@ -270,12 +271,21 @@ def _open(
     return run
 
 
-def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | None:
+def _plan_to_keep(
+    path: Path, old: dict[str, Any], identity: Identity, has_grown: bool
+) -> dict[str, Any] | None:
     plan: dict[str, Any] = old.get("plan") or {}
     if SHARDS not in plan and SHARDS not in identity.plan:
         return identity.plan
-    same = (old.get("indices") or {}).get("sha256") == identity.indices["sha256"]
-    return plan if same and SHARDS in plan and SHARDS in identity.plan else None
+    if SHARDS not in plan or SHARDS not in identity.plan:
+        return None
+    was, now, end = old["indices"]["sha256"], identity.indices["sha256"], old["indices"]["count"]
+    if was == now or not has_grown:
+        return plan if was == now else None
+    for split in split_folders(path):  # what was done of the shorter list is done of this one
+        if (mark := read_or_none(split / DONE) or {}).get("indices") == was:
+            write_json(split / DONE, {**mark, "indices": now})
+    return {SHARDS: [*plan[SHARDS], end, *(begin for begin in identity.plan[SHARDS] if begin > end)]}
 
 
 def _said_by_manifest(path: Path, identity: Identity) -> dict[str, Any]:
@@ -287,17 +297,19 @@ def _said_by_manifest(path: Path, identity: Identity) -> dict[str, Any]:
 
 
 def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list[str] | None:
-    said = old.get("indices") or {}
-    if SHARDS in (old.get("plan") or {}) or not said.get("count"):
-        return None  # shards of its own are stretches of the list
+    said, is_cut = old.get("indices") or {}, SHARDS in (old.get("plan") or {})
+    if not said.get("count"):
+        return None
     was = range(*said["range"]) if "range" in said else (read_or_none(path / INDICES) or {}).get("list")
     if was is None:
         return None
     both = isinstance(was, range) and isinstance(items, range) and was.step == items.step
-    if both and (not was or (was[0] in items and was[-1] in items)):
+    if both and not is_cut and (not was or (was[0] in items and was[-1] in items)):
         return []
     texts = [index_json(item).decode() for item in was] if isinstance(was, range) else was
     present = [index_json(item).decode() for item in items]
+    if is_cut:  # its shards are stretches of the list
+        return [] if present[: len(texts)] == texts else None
     rest, known = iter(present), set(present)
     if all(text in rest for text in texts):  # each after the one before
         return []

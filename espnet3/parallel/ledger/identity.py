@@ -166,6 +166,8 @@ def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = Non
     held, now = old.get("indices") or {}, new.indices
     if held.get("sha256") != now["sha256"] and lost != []:
         gone = f"; no longer in the list: {', '.join(shortened(list(lost), 5))}" if lost else ""
+        if lost is None and new.plan.get("shards"):
+            gone = "; with writer hooks a list may grow at its end, and 'force' computes any other one anew"
         lines.append(f"indices: {list_shown(held)} -> {list_shown(now)}{gone}")
     if old.get("seed") != new.seed:
         lines.append(f"seed: {old.get('seed')} -> {new.seed}")

@@ -194,6 +194,25 @@ def test_no_indices_are_a_run_too(tmp_path: Path) -> None:
 # --- writers of their own ---------------------------------------------------------------------------
 
 
+def kept_in_shards(run: Path) -> int:
+    """Count the items of shards that are done, of which there are some."""
+    done = [path.parent for path in run.glob("split.*/done")]
+    assert done
+    return sum(len((folder / "squares.txt").read_text().splitlines()) for folder in done)
+
+
+def test_a_list_that_has_grown_at_its_end_gets_shards(tmp_path: Path) -> None:
+    """Shards of old items stay, and one that was cut off runs; new items get theirs, and other lists are refused."""
+    cut_off(tmp_path, make(tmp_path, MergedFiles, stop=200))
+    left = N + 91 - kept_in_shards(tmp_path / "run") + calls(tmp_path / "log").total()
+    for indices in (range(N + 90), [*range(N + 90), 1000]):
+        text = make(tmp_path, MergedFiles, stop=200)(indices)
+        assert text == "".join(f"{i} {i * i}\n" for i in indices)
+    assert calls(tmp_path / "log").total() == left
+    with pytest.raises(ChangedRunError, match="with writer hooks a list may grow at its end"):
+        make(tmp_path, MergedFiles, stop=200)(range(1, N + 90))
+
+
 @pytest.mark.parametrize(("first", "then", "batch_size"), [(2, 1, None), (1, 2, 7)])
 def test_shards_that_are_done_are_not_run_again(
     first: int, then: int, batch_size: int | None, tmp_path: Path
@@ -201,9 +220,7 @@ def test_shards_that_are_done_are_not_run_again(
     """A run with hooks goes on by shard, on other workers and with other batches; files and answer are whole."""
     with workers(first):
         cut_off(tmp_path, make(tmp_path, MergedFiles, stop=200))
-    done = [p.parent for p in (tmp_path / "run").glob("split.*/done")]
-    assert done
-    kept = sum(len((folder / "squares.txt").read_text().splitlines()) for folder in done)
+    kept = kept_in_shards(tmp_path / "run")
     before = calls(tmp_path / "log").total()
     runner = make(tmp_path, MergedFiles, stop=200, batch_size=batch_size)
     with workers(then):

@@ -192,12 +192,8 @@ _TASKS = "n, ntasks, ntasks-per-node, N, nodes"
 # lines of the job script. qsub is one program of Grid Engine, another of PBS and Torque
 _FLAGS: dict[str, tuple[tuple[str, str], ...]] = {
     "slurm": (
-        ("queue", "p, partition"),
-        ("account", "A, account"),
-        ("job_name", "J, job-name"),
-        ("walltime", "t, time"),
-        ("cores", "c, cpus-per-task"),
-        ("memory", "mem, mem-per-cpu"),
+        *(("queue", "p, partition"), ("account", "A, account"), ("job_name", "J, job-name")),
+        *(("walltime", "t, time"), ("cores", "c, cpus-per-task"), ("memory", "mem, mem-per-cpu")),
         ("a worker is one task on one node; trainer.num_nodes is for training", _TASKS),
         (_LOGS, "o, output, e, error, open-mode"),
         (_WATCHED, "a, array, W, wait, parsable, quiet, d, dependency"),

@@ -68,16 +68,13 @@ def test_doctor_shows_why_a_request_can_never_run(tmp_path, monkeypatch):
 
 CODE = """
 from espnet3.parallel import BaseRunner, EnvironmentProvider
-
 class Provider(EnvironmentProvider):
     def build_env_local(self):
         return {}
-
 class Runner(BaseRunner):
     @staticmethod
     def forward(idx):
         return idx
-
 class Other:
     pass
 """

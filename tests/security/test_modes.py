@@ -12,25 +12,20 @@ SCRIPT = """
 import os, sys
 os.umask(0)
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
-
 class Provider(EnvironmentProvider):
     def build_env_local(self):
         return {}
-
 class Runner(BaseRunner):
     @staticmethod
     def forward(idx, **env):
         return idx
-
 class Files(Runner):
     @staticmethod
     def open_writers(shard_dir, **env):
         return {}
-
     @staticmethod
     def write_record(writers, result, state, **env):
         pass
-
 if __name__ == "__main__":
     kind = sys.argv[1]
     detached = {"detached": {"snapshot": True}} if kind == "detached" else {}

@@ -60,11 +60,9 @@ SCRIPT = """
 import os
 import sys
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
-
 class Provider(EnvironmentProvider):
     def build_env_local(self):
         return {}
-
 class Runner(BaseRunner):
     @staticmethod
     def forward(idx, **env):

@@ -10,16 +10,13 @@ from tests.parallel.contract.helpers import finish, start_script
 
 MODULE = """
 from espnet3.parallel import BaseRunner, EnvironmentProvider, get_client, parallel_map, set_parallel
-
 class Nothing(EnvironmentProvider):
     def build_env_local(self):
         return {}
-
 class Plus(BaseRunner):
     @staticmethod
     def forward(idx):
         return idx + 1
-
 def plus(x):
     return x + 1
 
@@ -89,22 +86,17 @@ SCALE = 2
 @dataclasses.dataclass(frozen=True)
 class Item:
     n: int
-
 def scaled(n):
     return n * SCALE
-
 def double(item):
     return Item(scaled(item.n))
-
 class Scales(EnvironmentProvider):
     def build_env_local(self):
         return {"by": Item(self.config["by"])}
-
 class Times(BaseRunner):
     @staticmethod
     def forward(idx, by):
         return idx * by.n
-
 def everything():
     set_parallel({"env": "local", "n_workers": 2})
     items, doubled = [Item(1), Item(2)], [Item(2), Item(4)]

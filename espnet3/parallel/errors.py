@@ -26,7 +26,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -254,6 +254,21 @@ def _rebuilt(
     if isinstance(error, SyntaxError):
         error.msg = ItemError.__str__(error)  # a traceback prints this instead of the text
     return error
+
+
+@contextmanager
+def of_options(env: str) -> Iterator[None]:
+    """Make what the class of a cluster raises an error about the options of a block that it was given."""
+    try:
+        yield
+    except ParallelError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, ImportError, RuntimeError) as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        said = repr(cause) if isinstance(cause, LookupError) else cause
+        raise ConfigError(f"options of {env}: {said}") from error
 
 
 # --- how they are shown ----------------------------------------------------------------------------

@@ -12,18 +12,15 @@ from espnet3_parallel.flames import FlameGraph, sampler
 SPINS = """
 import time
 from espnet3.parallel import BaseRunner, EnvironmentProvider
-
 class Nothing(EnvironmentProvider):
     def build_env_local(self):
         return {}
-
 class Spins(BaseRunner):
     @staticmethod
     def forward(idx):
         end = time.process_time() + 0.2
         while time.process_time() < end:
             sum(range(1000))
-
 if __name__ == "__main__":
     Spins(Nothing(), output_dir="run", progress=False)(range(1))
 """

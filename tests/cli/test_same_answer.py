@@ -8,21 +8,17 @@ import pytest
 
 RUNNERS = """
 from espnet3.parallel import BaseRunner, EnvironmentProvider
-
 class Provider(EnvironmentProvider):
     def build_env_local(self):
         return {"seen": [], "factor": (self.config or {}).get("factor", 0)}
-
 class Honest(BaseRunner):
     @staticmethod
     def forward(idx, factor):
         return idx // factor
-
 class Writes(Honest):
     @staticmethod
     def open_writers(shard_dir):
         return open(shard_dir / "text", "w")
-
 class Counts(BaseRunner):
     @staticmethod
     def forward(idx, seen):

@@ -13,7 +13,6 @@ MINE = """
 import time
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider
-
 class Provider(EnvironmentProvider):
     def build_env_local(self):
         time.sleep(0.2)

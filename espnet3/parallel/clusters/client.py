@@ -31,7 +31,7 @@ from espnet3.parallel.dask_compat import has_tasks, interrupted_before_start, so
 from espnet3.parallel.dask_compat.clusters import guard_listeners, ignore_errors_of_loop
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup, name_worker
-from espnet3.parallel.errors import ConfigError, WorkerSetupError, explained
+from espnet3.parallel.errors import ConfigError, WorkerSetupError, explained, of_options
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import own_processes
 from espnet3.parallel.local.pages import PrivatePages, new_secret
@@ -222,7 +222,7 @@ def open_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
     with ExitStack() as undo:
         scratch = _Scratch(base or scratch_base())
         undo.callback(scratch.remove)
-        with dask.config.set({"temporary-directory": scratch.path}):
+        with of_options(config.env), dask.config.set({"temporary-directory": scratch.path}):
             cluster = _open_cluster(config, scratch.path)
         undo.callback(cluster.close)
         cluster.espnet3_scratch = scratch

@@ -33,7 +33,7 @@ from espnet3.parallel.clusters.keeper import JobKeeper
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH_VARIABLE, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, NewNames, ask_for_certificate
-from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.errors import ConfigError, of_options
 from espnet3.parallel.jobs import commands, script
 from espnet3.parallel.jobs.script import Make, quoted_word, scheduler_of
 from espnet3.parallel.local.pages import PrivatePages
@@ -170,7 +170,7 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
     options = dict(config.options)
     given = options.get("log_directory")
     warnings = block_options.problems_here(row, options)
-    with tempfile.TemporaryDirectory() as folder:
+    with of_options(row.name), tempfile.TemporaryDirectory() as folder:
         logs = os.path.join(folder, "logs")
         if problem := script.log_folder_problem(row, given, detached=False):
             raise ConfigError(problem)

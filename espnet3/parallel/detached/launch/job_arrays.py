@@ -22,7 +22,7 @@ from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import FOLDER, Submitted
 from espnet3.parallel.detached.layout import DONE, Layout, Plan, by_memory
-from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
+from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError, of_options
 from espnet3.parallel.jobs import commands as queue
 from espnet3.parallel.jobs import script as job_script
 from espnet3.parallel.jobs.script import quoted_word, scheduler_of
@@ -158,11 +158,8 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
         options["memory"] = f"{round(parse_bytes(memory) * memory_factor)}B"
     job_script.set_walltime(backend, options)
     section = options.get("config_name") or plan.env
-    try:
-        with dask.config.set({f"jobqueue.{section}.log-directory": None}):
-            return cluster.job_cls(scheduler="tcp://none", name=name, **options)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"options of {plan.env}: {error}") from error
+    with of_options(plan.env), dask.config.set({f"jobqueue.{section}.log-directory": None}):
+        return cluster.job_cls(scheduler="tcp://none", name=name, **options)
 
 
 def _submission(

@@ -225,8 +225,9 @@ class Content:
         known = getattr(value.__code__, "co_qualname", "")  # since Python 3.11
         is_named = "<" not in value.__qualname__ + known and (known or "__wrapped__" not in vars(value))
         is_named = is_named and value.__name__ != "_"  # as those are called that a decorator registers
-        if is_named and (is_users(value) or not value.__closure__):
+        if id(value) in self._met or (is_named and (is_users(value) or not value.__closure__)):
             return _digest("code", full)  # its name says which it is, and its code counts there
+        self._met[id(value)] = len(self._met), value
         said = facts_of(value.__code__).hash.encode() if is_users(value) else b""
         kept = tuple(one for one, is_changed in given_to(value, "", self.compared).values() if not is_changed)
         return _digest("code", full, said, self._of(kept, place))

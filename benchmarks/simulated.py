@@ -187,7 +187,7 @@ class Workers:
             n = min(n, max(1, int(seconds / item_s) + 1))  # as the loop does: until the time is over
             took = n * item_s
             self.free_at[channel] = max(self.now(), self.free_at[channel]) + took
-            answer = ("done", message[1], Block([None] * n, seconds=took, cpu=took))
+            answer = ("done", message[1], Block([None] * n, seconds=took))
             self.later(self.free_at[channel], self.answer, channel, answer)
 
     def answer(self, channel: Any, answer: Any) -> None:

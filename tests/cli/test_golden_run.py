@@ -14,9 +14,11 @@ from espnet3_parallel.main import main
 GOLDEN = Path(__file__).parent / "golden" / "run"
 PROGRAM = """
 from espnet3.parallel import BaseRunner, EnvironmentProvider
+
 class Words(EnvironmentProvider):
     def build_env_local(self):
         return {"texts": [f"text number {i}" for i in range(12)]}
+
 class Measure(BaseRunner):
     @staticmethod
     def forward(idx, texts):

@@ -261,12 +261,12 @@ def of_options(env: str) -> Iterator[None]:
     """Make what the class of a cluster raises an error about the options of a block that it was given."""
     try:
         yield
-    except ParallelError:
-        raise
     except (TypeError, ValueError, LookupError, AttributeError, ImportError, RuntimeError) as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
+        if isinstance(error, ParallelError) or isinstance(cause, RuntimeError):  # a worker was killed, say
+            raise
         said = repr(cause) if isinstance(cause, LookupError) else cause
         raise ConfigError(f"options of {env}: {said}") from error
 

@@ -306,7 +306,7 @@ def test_a_hook_that_takes_too_little_is_told_what_it_is_given(tmp_path):
         Writes(work.Whole(), output_dir=tmp_path / "run", progress=False)(range(3))
 
 
-@pytest.mark.parametrize("option", [{"protocol": "foo"}, {"interface": "eth99"}, {"lifetime": "soon"}])
+@pytest.mark.parametrize("option", [{"protocol": "foo"}, {"interface": "eth99"}])
 def test_what_dask_says_of_an_option_is_an_error_of_the_block(option):
     """A value that only the class of a cluster refuses comes as a ConfigError with its words."""
     (value,), block = option.values(), {"env": "local", "n_workers": 2, "options": option}

@@ -64,6 +64,7 @@ _INSIDE: dict[type, Callable[[Any], Any]] = {
     frozenset: lambda one: set(frozenset.__iter__(one)),
     deque: lambda one: [list(deque.__iter__(one)), vars(deque)["maxlen"].__get__(one)],
 }
+_SETS = 3 << 29  # sets within sets, of which two are looked into, each a depth of -2^30
 _DEEP = 50  # objects within objects, before one waits until the others are hashed: the stack is not endless
 _NO_CONTENT = "{} is a {.__qualname__}, which has no content that could be compared"
 _MADE_BY_PYTHON = 1 << 9  # of a class: a class statement, or `type`, has made it
@@ -187,8 +188,10 @@ class Content:
             return _digest(f"plain {name}", marshal.dumps(flat, 0))  # of this version: no references
         if isinstance(inside, set):
             met, depth, found = self._met, self._depth, []
+            if depth < -_SETS:  # of objects that hold each other in sets there would be no end of ways
+                return _digest(name, str(len(inside)).encode())
             for one in filterfalse(self._comes_later, inside):  # in no order: each by itself
-                self._met, self._depth = dict(met), -(1 << 30)
+                self._met, self._depth = dict(met), min(depth, 0) - (1 << 30)
                 found.append(self._of(one, f"an element of {place}"))
             self._met, self._depth = met, depth
             return _digest(name, *sorted(found))

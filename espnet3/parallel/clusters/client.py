@@ -67,13 +67,12 @@ _GRACE = 2.0  # seconds to close for workers whose calls are not wanted any more
 class DictReturnWorkerPlugin(WorkerPlugin):
     """Builds an env on every worker as soon as it is registered.
 
-    A worker whose plugin raises does not start, and a run waits for it until `start_timeout`; an item that finds
-    the env broken brings the traceback to the driver.
+    A worker whose plugin raises does not start, and a run waits for it until `start_timeout`.
 
     Args:
         setup_fn: Returns the env, a dict.
-        lazy: Have the first item build it instead.
-        timeout: Seconds that this may take there.
+        lazy: Have the first item build it instead; one that finds it broken brings the traceback to the driver.
+        timeout: Seconds that this may take then.
 
     Raises:
         SignatureError: It cannot be called without arguments.

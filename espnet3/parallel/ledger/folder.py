@@ -245,7 +245,7 @@ def _open(
             raise ChangedRunError(str(path), differs)
         before = _begin_anew(path) or before
         moved, old, differs = before or moved, {}, []
-    plan = _plan_to_keep(path, old or _said_by_manifest(path, identity), identity, lost == [])
+    plan = _plan_to_keep(old or _said_by_manifest(path, identity), identity, lost == [])
     if plan is None and differs:
         moved = set_aside(path) or moved
     plan = identity.plan if plan is None else plan
@@ -255,6 +255,7 @@ def _open(
             "resume=False starts anew"
         )
     if differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
+        _keep_done(path, old, identity)
         kept = {"aside": before and before.name, **old}
         _write_run(path, run_id, replace(identity, plan=plan), items, kept, differs)
     run = OpenRun(path, run_id, items, identity.indices["sha256"], lease, plan)
@@ -271,21 +272,23 @@ def _open(
     return run
 
 
-def _plan_to_keep(
-    path: Path, old: dict[str, Any], identity: Identity, has_grown: bool
-) -> dict[str, Any] | None:
-    plan: dict[str, Any] = old.get("plan") or {}
+def _plan_to_keep(old: dict[str, Any], identity: Identity, has_grown: bool) -> dict[str, Any] | None:
+    plan, said = old.get("plan") or {}, old.get("indices") or {}
     if SHARDS not in plan and SHARDS not in identity.plan:
         return identity.plan
-    if SHARDS not in plan or SHARDS not in identity.plan:
+    is_same = said.get("sha256") == identity.indices["sha256"]
+    if SHARDS not in plan or SHARDS not in identity.plan or not (is_same or has_grown):
         return None
-    was, now, end = old["indices"]["sha256"], identity.indices["sha256"], old["indices"]["count"]
-    if was == now or not has_grown:
-        return plan if was == now else None
-    for split in split_folders(path):  # what was done of the shorter list is done of this one
-        if (mark := read_or_none(split / DONE) or {}).get("indices") == was:
-            write_json(split / DONE, {**mark, "indices": now})
-    return {SHARDS: [*plan[SHARDS], end, *(begin for begin in identity.plan[SHARDS] if begin > end)]}
+    more = [] if is_same else [said["count"], *(n for n in identity.plan[SHARDS] if n > said["count"])]
+    return {SHARDS: plan[SHARDS] + more}
+
+
+def _keep_done(path: Path, old: dict[str, Any], identity: Identity) -> None:
+    # the shards that are done of a list that has grown are done of the longer one
+    for split in split_folders(path):
+        mark = read_or_none(split / DONE) or {}
+        if mark.get("indices") == (old.get("indices") or {}).get("sha256", ""):
+            write_json(split / DONE, {**mark, "indices": identity.indices["sha256"]})
 
 
 def _said_by_manifest(path: Path, identity: Identity) -> dict[str, Any]:

@@ -123,8 +123,8 @@ class Content:
         self._met: dict[int, tuple[int, Any]] = {}
         self._depth, self._waiting = 0, list[tuple[Any, str]]()  # objects too deep in others for now
         self._known: dict[int, tuple[str, Any, bool]] = {}
-        # by identity: a class's hash, and those of its bases that are the user's
-        self._classes: dict[int, tuple[bytes, list[type], type]] = {}
+        # by identity: a class's hash, its bases that are the user's, and the names of all, and of their modules
+        self._classes: dict[int, tuple[bytes, list[type], set[str], type]] = {}
 
     def add(self, thing: Any) -> None:
         """Take in a function, a class, a module, or the dotted name of one."""
@@ -237,10 +237,10 @@ class Content:
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes) -> bytes:
         if id(kind) not in self._classes:
-            self._classes[id(kind)] = self._of(kind, place), [*filter(is_users, kind.__mro__)], kind
-        digest, users, _ = self._classes[id(kind)]
-        places = {base.__module__: f"{base.__module__}.{base.__name__}" for base in kind.__mro__}
-        names = {*places, *places.values()}
+            names = {base.__module__ for base in kind.__mro__}
+            names |= {f"{base.__module__}.{base.__name__}" for base in kind.__mro__}
+            self._classes[id(kind)] = self._of(kind, place), [*filter(is_users, kind.__mro__)], names, kind
+        digest, users, names, _ = self._classes[id(kind)]
         if names & _NOTHING or (self._lenient and names & _ONCE):
             return _digest("nothing", digest if users else kind.__qualname__.encode())
         attributes = attributes_of(value)

@@ -86,6 +86,7 @@ class _Reach(Content):
         self._places: dict[tuple[str, str], dict[str, Any]] = {}
         # each with its module, phrase, what has it, and its name there: None for a set of names
         self._values: dict[Any, tuple[str, str, Any, Any, str | None]] = {}
+        self._code_of = cache(self._compiled)  # of a module: each read is one of its file
         self._loaded = modules.own_modules()
 
     def _is_new(self, key: Any, thing: Any = None) -> bool:
@@ -266,7 +267,7 @@ class _Reach(Content):
                 if is_a(live, ModuleType) and is_users(live) and vars(live).get(there, self) is world[name]:
                     self._of_module(live, frozenset({there}))
 
-    def _code_of(self, module: str) -> CodeType | None:
+    def _compiled(self, module: str) -> CodeType | None:
         file = self._entry(module)["file"]
         return None if file is None else compiled(module, file)
 

@@ -11,7 +11,7 @@ import pytest
 from espnet3.parallel import get_client, parallel_map, set_parallel
 from espnet3.parallel.backends import BACKENDS, machine
 from espnet3.parallel.backends.machine import all_memory, processors
-from espnet3.parallel.local import supervisor as memory_limit
+from espnet3.parallel.local import supervisor
 from espnet3.parallel.local.supervisor import MemoryWatch, limit_in_bytes
 from espnet3.parallel.records import MEMORY_LIMIT
 from espnet3.parallel.views.sizing import most_workers
@@ -32,7 +32,7 @@ def program() -> Iterator[subprocess.Popen[bytes]]:
 @pytest.fixture(autouse=True)
 def always_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look whenever asked to."""
-    monkeypatch.setattr(memory_limit, "_next_look", lambda: 0.0)
+    monkeypatch.setattr(supervisor, "_next_look", lambda: 0.0)
 
 
 def test_a_moment_without_descriptors_ends_no_watch(program: subprocess.Popen[bytes]) -> None:

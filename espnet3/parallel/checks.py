@@ -110,9 +110,9 @@ class Location(Sort):
 
     def __init__(self, *, inside: str = "", none: str = "", job: bool = False) -> None:
         def must_be(value: Any) -> str:
-            if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+            path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+            if not isinstance(path, str) or "\0" in path:
                 return 'a path, such as "exp/run"'
-            path = os.fspath(value)
             if not (inside or job) and (not path or path[0] in "~$"):
                 return 'a path, such as "exp/run" (only a shell fills in ~ and $NAME; Python: os.path.expanduser)'
             if inside and (os.path.isabs(path) or os.pardir in path.split(os.sep)):

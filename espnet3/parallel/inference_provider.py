@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from espnet3.parallel.checks import Fits, argument
 from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.errors import ConfigError
 
@@ -19,7 +20,7 @@ class InferenceProvider(EnvironmentProvider):
         inference_config: Another name of `config`.
 
     Raises:
-        ConfigError: Both names were given.
+        ConfigError: Both names were given, or `params` is no mapping.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class InferenceProvider(EnvironmentProvider):
                 "config and inference_config are two names of one argument: leave one of them out"
             )
         super().__init__(inference_config if config is None else config)
+        argument("params", params, Fits(lambda value: isinstance(value, Mapping), "a mapping", none="None"))
         self.params: dict[str, Any] = dict(params or {})
 
     def build_env_local(self) -> dict[str, Any]:

@@ -310,12 +310,18 @@ _OF_PODS: dict[str, Sort] = {
     ),
 }
 _LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")
+_MORE_LISTS = ("submit_command_extra", "cancel_command_extra")
+_IS_TEXT = Fits(lambda value: not isinstance(value, (Mapping, list, tuple)), "text or a number")
 _OF_JOBS: dict[str, Sort] = {
     **_MAPPINGS,
     **dict.fromkeys(("memory", "disk"), Fits(is_size, "a size with its unit, such as 16GB")),
     **dict.fromkeys(("cores", "processes", "job_cpu", "ncpus"), Whole(least=1, example="4")),
     **dict.fromkeys(
-        _LISTS, Fits(_is(list), "a list: dask-jobqueue would take a text apart into its letters")
+        (*_LISTS, *_MORE_LISTS),
+        Fits(
+            lambda value: isinstance(value, list) and not any(map(_IS_TEXT.must_be, value)),
+            "a list of texts (dask-jobqueue would take a text apart, and YAML reads `- a: b` as a mapping)",
+        ),
     ),
 }
 
@@ -342,7 +348,7 @@ def _refused_by_scheduler(scheduler: Scheduler, name: str, value: Any) -> str:
         return _refused_walltime(scheduler, value)
     if name == "job_extra_directives" and described:
         return Fits(_is(Mapping), "a mapping: {name: value}").refusal(value)
-    if name in _OF_JOBS and (refusal := _OF_JOBS[name].refusal(value)):
+    if refusal := _OF_JOBS.get(name, _IS_TEXT).refusal(value):
         return refusal
     words = {"worker_extra_args": value, "python": [value], "worker_command": [value]}.get(name, ())
     try:

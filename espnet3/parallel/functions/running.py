@@ -144,7 +144,6 @@ def _run(
             f"{beside} two ways to give the env: leave one out, and have setup return all of it"
         )
     argument("env", env, Fits(lambda value: isinstance(value, Mapping), _ENV, none="None"))
-    argument("item_cost", item_cost, Fits(callable, "a function from an item to a number", none="None"))
     check_setup(setup, "setup")
     _check_names(fn, more)
     given = {**more, **(env or {})}

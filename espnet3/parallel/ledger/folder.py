@@ -209,6 +209,8 @@ def open_run(
     """Open a run folder, new or with the outcomes of earlier sessions."""
     resume = resumed(resume)
     path = Path(path)
+    if path in _sessions(path.parent) and (path.parent / RUN).exists():
+        raise LedgerError(f"{path} is a part of the run in {path.parent}: take another output_dir")
     make_folder(path, parents=True)
     lease = Lease(path)
     run_id = uuid.uuid4().hex

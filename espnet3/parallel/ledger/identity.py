@@ -25,7 +25,9 @@ from espnet3.parallel.provenance.shown import differences, package_versions, sho
 
 # How a run is executed, wherever a config says it: blocks, and values
 _BLOCKS = frozenset({"parallel", "runner"})
-_NUMBERS = frozenset({"num_workers", "n_workers", "prefetch", "prefetch_factor", "devices", "device"})
+_NUMBERS = frozenset(
+    {"num_workers", "n_workers", "nj", "n_jobs", "prefetch", "prefetch_factor", "devices", "device"}
+)
 _DEVICE = re.compile(r"(auto|cpu|cuda|gpu|mps|xpu|hip)(:\d+)?")
 _CHUNK = 1 << 16  # indices that are hashed at a time
 _SHOWN = 3  # indices of a list that are written out

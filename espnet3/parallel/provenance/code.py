@@ -12,7 +12,7 @@ import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict, namedtuple
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from inspect import getattr_static
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
@@ -29,6 +29,17 @@ _UNSAID = frozenset({"__doc__", "__firstlineno__", "__static_attributes__"})  # 
 _LAST = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _OTHERWISE = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE"}
 
+# What a statement consists of that defines a name; all ways to call; and calls of which no other object hears
+_CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD", "CALL_KW", "CALL_FUNCTION_KW")
+_DEFINING = {*_CALLS, "LOAD_CONST", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_BUILD_CLASS", "MAKE_FUNCTION",
+    "SET_FUNCTION_ATTRIBUTE", "BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_CONST_KEY_MAP", "KW_NAMES",
+    "LIST_EXTEND", "SET_UPDATE", "PUSH_NULL", "PRECALL", "RESUME", "IMPORT_NAME", "IMPORT_FROM", "POP_TOP", "SWAP",
+    "ROT_TWO", "STORE_NAME"}  # fmt: skip
+_PLAIN_CALLS = {
+    ("LOAD_BUILD_CLASS", 0),
+    *(("LOAD_NAME", name) for name in ("property", "staticmethod", "classmethod")),
+}
+_IS_PROGRAM = ["__name__", "__main__", "=="]
 _VERSION = sys.version_info[:2]
 _WITH_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))  # a list since Python 3.12
 _MORE, _IMPORT = dis.opmap["EXTENDED_ARG"], dis.opmap["IMPORT_NAME"]
@@ -142,7 +153,7 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
     always = {at: to for at, to in jumps.items() if ops[at] in _ALWAYS}
     for at, to in jumps.items() if body else ():
         said = [value for _, value, *_ in steps[max(at - 3, 0) : at]]
-        if said == ["__name__", "__main__", "=="] and steps[at][0].endswith("JUMP_IF_FALSE"):
+        if said == _IS_PROGRAM and steps[at][0].endswith("JUMP_IF_FALSE"):
             always |= dict.fromkeys(range(at - 3, to), to)  # it runs only where a module is the program
 
     def end(at: int) -> int:
@@ -180,10 +191,52 @@ def _steady(value: Any, body: bool = False) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
-@cache
 def body_hash(code: CodeType) -> str:
-    """Return the hash of a module's code without its functions and its lines for the program."""
-    return _hash(code, _steps_of(code), True)
+    """Return the hash of a module's code without its definitions and its lines for the program."""
+    return _defined_in(code)[0]
+
+
+def definitions_in(code: CodeType) -> dict[str, str]:
+    """Return the hash of each statement that defines a name of a module, or of a class, and does nothing else."""
+    return _defined_in(code)[1]
+
+
+@cache
+def _defined_in(code: CodeType) -> tuple[str, dict[str, str]]:
+    steps, found, rest, program = _steps_of(code), dict[str, str](), list[_Step](), 0
+    times = Counter(step[1] for step in steps if step[0] in ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME"))
+    for part in _statements(steps):
+        if [step[1] for step in part[:-1]] == _IS_PROGRAM:
+            program = part[-1][1]
+        ops = Counter(step[0] for step in part)
+        names = {step[1]: at for at, step in enumerate(part) if step[0] == "STORE_NAME"}
+        plain = sum(step[:2] in _PLAIN_CALLS for step in part)
+        hears_all = ops["MAKE_FUNCTION"] and plain < sum(ops[one] for one in _CALLS)  # a decorator
+        is_other = not ops.keys() <= _DEFINING or any(times[name] > 1 for name in names)
+        if not names or hears_all or is_other or part[0][3] < program:
+            rest += part
+            continue
+        for name, at in names.items():  # of `from a import b, c` each by itself
+            counts = [part[0], part[2], part[at - 1]] if ops["IMPORT_NAME"] else part
+            said = repr([(step[0], _steady(step[1], True)) for step in counts])
+            found[name] = hashlib.sha256(said.encode()).hexdigest()[:DIGITS]
+        for inner in (step[1] for step in part if isinstance(step[1], CodeType)):
+            if not inner.co_flags & _IS_FUNCTION:
+                found |= {f"{part[-1][1]}.{name}": one for name, one in definitions_in(inner).items()}
+    return _hash(code, rest, True), found
+
+
+def _statements(steps: list[_Step]) -> Iterator[list[_Step]]:
+    begin, depth, depths = 0, 0, dict[int, int]()
+    for at, (op, value, arg, here) in enumerate(steps):
+        effect = partial(dis.stack_effect, _OPS[op], arg if _OPS[op] in _WITH_ARGUMENT else None)
+        before = depths.get(here, depth)
+        depth = max(before + effect(jump=False), 0)  # an exception that is caught is on the stack
+        if op in _JUMP_NAMES:
+            depths[value] = before + effect(jump=True)
+        if not depth or at + 1 == len(steps):
+            yield steps[begin : at + 1]
+            begin = at + 1
 
 
 def _inner_codes(code: CodeType) -> list[CodeType]:
@@ -252,25 +305,26 @@ def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tupl
 @cache
 def constants_in(code: CodeType) -> dict[str, Any]:
     """Return the constants that a module's code sets once, to a literal."""
-    steps = _steps_of(code)
-    joins = {to for op, to, *_ in steps if op in _JUMP_NAMES}  # here a name gets one of several values
-    stores = [(now, before) for before, now in pairwise(steps) if now[0] in ("STORE_NAME", "STORE_GLOBAL")]
-    times = Counter(now[1] for now, _ in stores)
-    known = [(now[1], one[1]) for now, one in stores if one[0] == "LOAD_CONST" and now[3] not in joins]
-    return {name: value for name, value in known if times[name] == 1}
+    known = [
+        pair
+        for pair in pairwise(_steps_of(code))
+        if pair[0][0] == "LOAD_CONST" and pair[1][0] == "STORE_NAME"
+    ]
+    return {to[1]: one[1] for one, to in known if to[1] in definitions_in(code)}
 
 
 @cache
 def fleeting_in(code: CodeType) -> frozenset[str]:
     """Return the variables and attributes that code sets by nothing but the clock, the process and the like."""
-    found, read, names, chain = set(), set[tuple[str, ...]](), set[str](), [""]
+    found, read, names, chain = set[str](), set[tuple[str, ...]](), set[str](), [""]
     for op, value, *_ in _steps_of(code):
         chain = [*chain, value] if op in _ATTRIBUTES else [value] if op in _GLOBALS else [""]
         read.add((chain[0], chain[-1]))
         if op in _GLOBALS or (op.startswith("BUILD_") and op != "BUILD_STRING"):
             names.add(chain[0] or op)
         if op.startswith(_TAKERS):
-            if read & _FLEETING and names <= _SAME and op in ("STORE_NAME", "STORE_GLOBAL", "STORE_ATTR"):
+            is_new = read & _FLEETING or names & found
+            if is_new and names <= _SAME | found and op in ("STORE_NAME", "STORE_GLOBAL", "STORE_ATTR"):
                 found.add(value)
             read, names = set(), set()
     return frozenset(found)

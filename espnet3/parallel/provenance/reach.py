@@ -22,14 +22,16 @@ from typing import Any
 from espnet3.parallel.checks import is_a, is_path
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import shortened
-from espnet3.parallel.provenance import FUNCTION, modules
+from espnet3.parallel.provenance import FUNCTION, NAMESPACES, modules
 from espnet3.parallel.provenance import code as bytecode
 from espnet3.parallel.provenance.code import BODY, DIGITS, Changed, Function, facts_of
-from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, given_to, used
+from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, as_containers, given_to, used
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, locate, module_of, real
 
 INSTALLED = "installed packages"
 _PUT_THERE = "what the program has put there"
+_FEW = 100  # parts of a value that may hold the name of a module
+_STATEMENT = "the statement of "  # and the name that it defines
 _VALUE = "the value of "  # and a variable's name
 # Attributes that Python makes for every class, or that differ between equal classes
 _NOT_CODE = frozenset({FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__",
@@ -63,6 +65,7 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
     roots, reach = list(roots), _Reach(compared)
     for root in roots:
         reach.add(root)
+    reach.said = _texts_in(config)
     reach.hash(config, "config")
     reach.follow()
     bases = [base for root in roots for base in getattr(root, "__mro__", ()) if not is_users(base)]
@@ -75,6 +78,7 @@ class _Reach(Content):
     def __init__(self, compared: Any) -> None:
         super().__init__(lenient=True)
         self.compared = compared or (lambda name, value: [value])
+        self.said: set[str] = set()  # texts of the config, which may name a module
         self.installed: set[str] = set()  # import names of packages, the standard library's included
         self.functions: dict[int, Function] = {}
         self._codes: dict[str, CodeType] = {}
@@ -197,13 +201,14 @@ class _Reach(Content):
         kind = "values" if is_text and entry["file"] else "code"
         entry[kind].setdefault(known, set()).add(facts_of(code).hash)
         self._codes[facts_of(code).hash] = code
-        for phrase, (value, is_changed) in given_to(function, name, self.compared).items():
+        given = given_to(function, name, self.compared)
+        for phrase, (value, is_changed) in given.items():
             self.hash(value, phrase) if is_changed else self._value(module, phrase, value)
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
         self.add(held.pop("__wrapped__", None))
         for one, value in held.items():
             self._value(module, f"{_VALUE}{name}.{one}", value, function, one)
-        self._code(code, function.__globals__)
+        self._code(code, function.__globals__, [value for value, _ in given.values()])
 
     def _class(self, cls: type) -> None:
         if isinstance(standing := vars(cls).get(FUNCTION), staticmethod):
@@ -228,7 +233,7 @@ class _Reach(Content):
             for left in self.compared(attribute, value):
                 self._value(module, f"{'' if functions else _VALUE}{name}.{attribute}", left, cls, attribute)
 
-    def _code(self, code: CodeType, world: dict[str, Any]) -> None:
+    def _code(self, code: CodeType, world: dict[str, Any], given: list[Any]) -> None:
         facts = facts_of(code)
         self._names(world, facts.reads, facts.names, code)
         self._of_module(builtins, frozenset(facts.reads - world.keys()))
@@ -239,7 +244,7 @@ class _Reach(Content):
         called = [one.__name__ for one in read.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
         near = {*facts.names, *map(id, read.values())}
         seen = [one for one, home in _SEES_ALL.items() if one in facts.reads or (one in near and near & home)]
-        self._imports(code, str(world.get("__package__") or ""), called + seen)
+        self._imports(code, str(world.get("__package__") or ""), called + seen, [given, *read.values()])
         if seen or "__subclasses__" in facts.names:
             self._all_names(world)
 
@@ -250,7 +255,7 @@ class _Reach(Content):
             value = world[name] if code is None else used(world[name], name, code, self.compared)
             if is_a(value, ModuleType):
                 self._of_module(value, names)
-                continue
+                value = modules.name_of(module_of(value))
             is_new = self._is_new((id(world), name, id(value)), value)
             for one in self.compared(name, value) if is_new else ():
                 self._value(str(world.get("__name__", "")), f"{_VALUE}{name}", one, world, name)
@@ -297,23 +302,26 @@ class _Reach(Content):
         self._names(world, known, frozenset())
         self._value(str(world.get("__name__", "")), "the names of the module", ([], known), world, None)
 
-    def _imports(self, code: CodeType, package: str, also: Iterable[str] = (), at_once: bool = False) -> None:
+    def _imports(
+        self, code: CodeType, package: str, also: Iterable[str] = (), read: Any = (), at_once: bool = False
+    ) -> None:
         facts = facts_of(code)
         for dotted, _ in bytecode.imports_in(code, package, at_once):
             self._module(dotted, frozenset() if at_once else facts.names)
         if at_once or _IMPORTERS.isdisjoint({*facts.names - _SEES_ALL.keys(), *also}):
             return
-        found = False
-        for text in facts.texts:
+        found, texts = False, self.said.union(facts.texts, *map(_texts_in, read))
+        names = facts.names | texts
+        for text in texts:
             dots = len(text) - len(text.lstrip("."))
             for above in (package, *(facts.texts if dots else ())):
                 dotted = modules.absolute(text[dots:], dots, above)
                 if dotted.replace(".", "").isidentifier() and any(map(is_own, locate(dotted).values())):
                     found = True
-                    self._module(dotted, facts.names | frozenset(dotted.split(".")))
+                    self._module(dotted, names | frozenset(dotted.split(".")))
         if not found:  # by a name made at run time: any module may be meant
             for *_, live in self._loaded:
-                self._of_module(live, facts.names)
+                self._of_module(live, names)
 
     def _module(self, dotted: str, names: frozenset[str], is_imported: bool = True) -> None:
         for name, file in locate(dotted).items():
@@ -335,7 +343,7 @@ class _Reach(Content):
                 entry["code"]["its content"] = {_constant_hash(stream.read())}
             return
         for part, hashes in _parts_in(code).items():
-            if part == BODY or not is_loaded:
+            if not is_loaded or part.startswith((BODY, _STATEMENT)):
                 entry["code"].setdefault(part, set()).update(hashes)
         package = name if os.path.basename(file).startswith("__init__.") else name.rpartition(".")[0]
         entry.update({} if is_loaded else {"unloaded": True})
@@ -352,6 +360,17 @@ def _as_met(thing: Any, rest: tuple[Any, ...], mine: str) -> str:
         first, known = mine, there
     _MET[id(thing), rest] = first, known
     return first
+
+
+def _texts_in(value: Any, depth: int = 0) -> set[str]:
+    value = as_containers(value)
+    if type(value) is str:
+        return {value}
+    parts = [*value.values()] if is_a(value, dict) else value if type(value) in (list, tuple) else ()
+    if (type(value).__name__, type(value).__module__) in NAMESPACES:
+        parts = [*vars(value).values()]
+    few = parts if len(parts) < _FEW and depth < _FEW else ()  # a table names no module
+    return set[str]().union(*(_texts_in(one, depth + 1) for one in few))
 
 
 def _functions(value: Any) -> list[FunctionType]:
@@ -447,10 +466,15 @@ def _parts_of(module: ModuleType, file: str, wanted: Set[str]) -> dict[str, set[
 
 @cache
 def _parts_in(code: CodeType) -> dict[str, set[str]]:
-    functions, constants = bytecode.functions_in(code).items(), bytecode.constants_in(code).items()
-    found = {name: {facts_of(one).hash for one in each} for name, each in functions}
-    found |= {f"{_VALUE}{name}": {_constant_hash(one)} for name, one in constants}
-    return {BODY: {bytecode.body_hash(code)}, **found}
+    functions, constants = bytecode.functions_in(code), bytecode.constants_in(code)
+    found = {name: {facts_of(one).hash for one in each} for name, each in functions.items()}
+    found |= {f"{_VALUE}{name}": {_constant_hash(one)} for name, one in constants.items()}
+    others = [pair for pair in bytecode.definitions_in(code).items() if pair[0] not in constants]
+    return {
+        BODY: {bytecode.body_hash(code)},
+        **found,
+        **{f"{_STATEMENT}{name}": {one} for name, one in others},
+    }
 
 
 def _constant_hash(value: Any) -> str:

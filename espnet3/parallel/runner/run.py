@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.checks import Whole, argument
+from espnet3.parallel.checks import Fits, Whole, argument
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.exceptions import item_error
 from espnet3.parallel.engine.work import Work, as_items
@@ -274,6 +274,7 @@ def _folder(output_dir: Path, shard_subdir: Path) -> Path:
 
 
 def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list[float] | None:
+    argument("item_cost", item_cost, Fits(callable, "a function from an item to a number", none="None"))
     if item_cost is None:
         return None
     costs = []

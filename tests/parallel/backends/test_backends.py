@@ -156,6 +156,8 @@ def test_without_its_package_a_rows_options_are_left_open(monkeypatch):
         ("slurm", "gres", "gpu:1", ['job_extra_directives: ["--gres=gpu:1"]']),
         ("slurm", "ntasks", 8, ["n_workers here, beside env"]),
         ("slurm", "exclusive", True, ["dask_jobqueue.slurm.SLURMCluster; job_extra_directives has other"]),
+        ("slurm", "queue", ["gpu"], ["must be text or a number"]),
+        ("slurm", "job_extra_directives", [{"gres": "gpu:1"}], ["YAML reads `- a: b` as a mapping"]),
         ("slurm", "queu", "a", ["Did you mean 'queue'?"]),
         ("local", "thread_per_worker", 2, ["Did you mean 'threads_per_worker'?"]),
         ("local", "cores", 1, ["belongs to", "under local use n_workers and threads_per_worker"]),

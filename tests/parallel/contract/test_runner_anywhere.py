@@ -210,13 +210,12 @@ def test_the_dearest_items_go_first_and_the_results_stay_in_order(tmp_path, plac
         assert started == sorted(indices, reverse=True)
 
 
-def test_an_invalid_cost_is_refused():
-    """A negative, infinite or undefined cost is a ValueError that names the item."""
+@pytest.mark.parametrize("cost", [5, lambda self, idx: float("nan")])
+def test_an_invalid_cost_is_refused(cost):
+    """A negative, infinite or undefined cost, or one that is no function, is a ValueError."""
 
     class Wrong(work.Echo):
-        @staticmethod
-        def item_cost(idx):
-            return float("nan")
+        item_cost = cost
 
     with pytest.raises(ValueError, match="item_cost"):
         run(Wrong, range(3), work.Whole({}))

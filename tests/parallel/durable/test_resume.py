@@ -14,6 +14,7 @@ from espnet3.parallel import (
     ConfigError,
     ItemError,
     ItemFailure,
+    LedgerError,
     TooManyFailuresError,
     set_parallel,
 )
@@ -251,6 +252,14 @@ def test_a_shard_with_a_failed_item_is_repeated_when_that_is_wanted(tmp_path: Pa
     results = make(tmp_path, Files, stop=299, on_error="record", retry_failed=True)(range(N))
     assert not results.failures
     assert 1 <= calls(tmp_path / "log").total() - before <= 5
+
+
+def test_a_run_in_a_part_of_another_run_is_refused(tmp_path: Path) -> None:
+    """Nothing of the other run is moved."""
+    results = list(make(tmp_path)(range(4)))
+    with pytest.raises(LedgerError, match="split.0 is a part of the run in"):
+        make(tmp_path, shard_subdir="split.0")(range(4))
+    assert list(make(tmp_path)(range(4))) == results
 
 
 def test_a_shard_whose_mark_is_gone_starts_over(tmp_path: Path) -> None:

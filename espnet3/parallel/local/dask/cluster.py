@@ -27,6 +27,7 @@ from espnet3.parallel.backends.machine import chosen_gpus, gpu_env, processors
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import default_config
 from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, give_up_cluster, guarded
+from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import boot_of, take_server
 from espnet3.parallel.local.pages import PrivatePages, new_secret
 from espnet3.parallel.local.supervisor import GRACE, MemoryWatch, Supervised, SupervisedCluster, Supervisor
@@ -140,7 +141,7 @@ class ForkedWorker(ProcessInterface):
         # a start that failed by an error of its own would fail again; a later end may be chance
         over = process.stopped or process.given_up or process.refused
         if over and not self._started.done():
-            self._started.set_exception(RuntimeError(process.failure or f"worker {self.name} was stopped"))
+            self._started.set_exception(NoWorkersError(process.failure or f"worker {self.name} was stopped"))
 
     # --- called by its cluster ---
 

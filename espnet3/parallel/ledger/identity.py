@@ -18,16 +18,14 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import ValueTypeError
 from espnet3.parallel.ledger.lines import index_json
 from espnet3.parallel.messages import brief, shortened
+from espnet3.parallel.provenance import EXECUTION
 from espnet3.parallel.provenance.content import PLAIN, Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
 from espnet3.parallel.provenance.reach import changed_parts, code_of
 from espnet3.parallel.provenance.shown import differences, package_versions, shown_config
 
-# How a run is executed, wherever a config says it: blocks, and values
+# How a run is executed, wherever a config says it
 _BLOCKS = frozenset({"parallel", "runner"})
-_NUMBERS = frozenset(
-    {"num_workers", "n_workers", "nj", "n_jobs", "prefetch", "prefetch_factor", "devices", "device"}
-)
 _DEVICE = re.compile(r"(auto|cpu|cuda|gpu|mps|xpu|hip)(:\d+)?")
 _CHUNK = 1 << 16  # indices that are hashed at a time
 _SHOWN = 3  # indices of a list that are written out
@@ -123,7 +121,7 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
 def _left(name: Any, value: Any) -> list[Any]:  # nothing of what says how a run is executed
     is_text = is_a(value, str) or type(value) is own_attribute(sys.modules.get("torch"), "device")
     is_how: Any = _DEVICE.fullmatch(str(value)) if is_text else value is None or is_a(value, int)
-    is_named = is_a(name, str) and name.lower() in _NUMBERS
+    is_named = is_a(name, str) and name.lower() in EXECUTION
     if is_named and (is_how or (is_a(value, list) and not any(_left(name, one) for one in value))):
         return []
     return [without_execution(value, "", []) if as_containers(value) is not value else value]

@@ -12,7 +12,7 @@ import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict, namedtuple
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from inspect import getattr_static
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
@@ -87,7 +87,8 @@ _MAKERS = frozenset({"__init__", "__post_init__", "__new__", "__init_subclass__"
 _FLEETING = {("time", name) for name in ("time", "time_ns", "monotonic", "perf_counter", "strftime", "ctime")}
 _FLEETING |= {("datetime", "now"), ("datetime", "today"), ("date", "today"), ("os", "getpid"), ("uuid", "uuid4"),
     ("tempfile", "mkdtemp"), ("tempfile", "TemporaryDirectory")}  # fmt: skip
-_SAME = {"str", "int", "float", "round", "Path", "pathlib"}.union(*_FLEETING)
+_FLEETING_NAMES = {name for _, name in _FLEETING}
+_SAME = {"str", "int", "float", "round", "Path", "pathlib", "timezone"}.union(*_FLEETING)
 _BY_NAME = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are given a name as a text
 # An instruction: its name, the name or constant that it uses, or where it jumps to, or else its argument; its argument
 # as it is; its offset. `dis` has the same, and takes twenty times as long
@@ -229,11 +230,11 @@ def _defined_in(code: CodeType) -> tuple[str, dict[str, str]]:
 def _statements(steps: list[_Step]) -> Iterator[list[_Step]]:
     begin, depth, depths = 0, 0, dict[int, int]()
     for at, (op, value, arg, here) in enumerate(steps):
-        effect = partial(dis.stack_effect, _OPS[op], arg if _OPS[op] in _WITH_ARGUMENT else None)
-        before = depths.get(here, depth)
-        depth = max(before + effect(jump=False), 0)  # an exception that is caught is on the stack
+        before, given = depths.get(here, depth), (_OPS[op], arg if _OPS[op] in _WITH_ARGUMENT else None)
+        # an exception that is caught is on the stack
+        depth = max(before + dis.stack_effect(*given, jump=False), 0)
         if op in _JUMP_NAMES:
-            depths[value] = before + effect(jump=True)
+            depths[value] = before + dis.stack_effect(*given, jump=True)
         if not depth or at + 1 == len(steps):
             yield steps[begin : at + 1]
             begin = at + 1
@@ -320,13 +321,17 @@ def fleeting_in(code: CodeType) -> frozenset[str]:
     for op, value, *_ in _steps_of(code):
         chain = [*chain, value] if op in _ATTRIBUTES else [value] if op in _GLOBALS else [""]
         read.add((chain[0], chain[-1]))
-        if op in _GLOBALS or (op.startswith("BUILD_") and op != "BUILD_STRING"):
+        if op in _GLOBALS or (op.startswith("BUILD_") and op not in ("BUILD_STRING", "BUILD_SLICE")):
             names.add(chain[0] or op)
         if op.startswith(_TAKERS):
             is_new = read & _FLEETING or names & found
             if is_new and names <= _SAME | found and op in ("STORE_NAME", "STORE_GLOBAL", "STORE_ATTR"):
                 found.add(value)
             read, names = set(), set()
+    for one in _inner_codes(code):
+        found.update(
+            f"{one.co_name}.{name}" for name in ([] if one.co_flags & _IS_FUNCTION else fleeting_in(one))
+        )
     return frozenset(found)
 
 
@@ -454,8 +459,10 @@ class Changed:
         if OF_LAYERS in modules and not self._names.isdisjoint(("eval", "train")):
             found.add("training")  # these methods of torch set it
         for base in value.__mro__ if is_class else type(value).__mro__:
-            maker: Any = None if is_class else vars(base).get("__init__")
-            found |= fleeting_in(maker.__code__) if is_a(maker, FunctionType) else set()
+            for maker in () if is_class else map(vars(base).get, ("__init__", "__post_init__")):
+                found |= fleeting_in(maker.__code__) if is_a(maker, FunctionType) else set()
+            for name, one in vars(base).get("__dataclass_fields__", {}).items():
+                found |= {name} if getattr(one.default_factory, "__name__", "") in _FLEETING_NAMES else set()
             for method, on_class, names in self._by_methods.get(id(base), ()):
                 if surely and method not in asked:
                     continue

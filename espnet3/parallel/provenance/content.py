@@ -23,7 +23,7 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import is_ours
-from espnet3.parallel.provenance import NAMESPACES
+from espnet3.parallel.provenance import EXECUTION, NAMESPACES
 from espnet3.parallel.provenance.code import CHANGERS, OF_LAYERS, WITHIN, changes_of, facts_of
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
 
@@ -180,8 +180,10 @@ class Content:
         if isinstance(inside, (bytes, str)):
             text = inside if isinstance(inside, bytes) else inside.encode()
             return _digest(name, hashlib.sha256(text).digest())  # it may be long: no copy
-        if isinstance(inside, dict) and type(inside.get("_target_")) is str:
-            self.add(inside["_target_"])
+        if isinstance(inside, dict):
+            if type(inside.get("_target_")) is str:
+                self.add(inside["_target_"])
+            inside = self._without_execution(inside)
         flat = [*inside, *(inside.values() if isinstance(inside, dict) else ())]
         if PLAIN.issuperset(map(type, flat)):  # all at once, a hundred times as fast
             flat = sorted(map(marshal.dumps, flat, repeat(0))) if isinstance(inside, set) else flat
@@ -202,6 +204,13 @@ class Content:
             here = [one for one in inside if name != "list" or not self._comes_later(one)]
             placed = [(one, f"{place}[{at}]") for at, one in enumerate(here)]
         return _digest(name, *[self._of(*each) for each in placed])
+
+    def _without_execution(self, entries: dict[Any, Any]) -> dict[Any, Any]:
+        how = [name for name in EXECUTION if name in entries] if self.compared else []
+        # the number of a device may be data
+        how = [name for name in how if name[:6] != "device" or not is_a(entries[name], int)]
+        out = {name for name in how if not self.compared(name, entries[name])}
+        return {key: one for key, one in entries.items() if key not in out} if out else entries
 
     def _comes_later(self, value: Any) -> bool:
         return is_a(value, (FunctionType, type)) and module_of(value) in self._come_later
@@ -329,7 +338,10 @@ def given_to(function: FunctionType, called: str = "", compared: Any = None) -> 
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
     places = changes_of(code) if given or around else ()
     changed = {("argument", code.co_varnames[0]) if place[0] == "first" else place[:2] for place in places}
-    parts = [("argument", name, f"the default {name} of {called}", one) for name, one in given.items()]
+    counts = {
+        name: left for name, one in given.items() for left in (compared(name, one) if compared else [one])
+    }
+    parts = [("argument", name, f"the default {name} of {called}", one) for name, one in counts.items()]
     parts += [("free", name, f"{name} of {called}", one) for name, one in around.items()]
     return {phrase: (one, (root, name) in changed) for root, name, phrase, one in parts}
 

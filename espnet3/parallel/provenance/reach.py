@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import builtins
 import os
+import re
 import sys
 import weakref
+from abc import ABCMeta
 from collections.abc import Iterable, Set
 from functools import cache, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -32,6 +34,9 @@ INSTALLED = "installed packages"
 _PUT_THERE = "what the program has put there"
 _FEW = 100  # parts of a value that may hold the name of a module
 _STATEMENT = "the statement of "  # and the name that it defines
+_SEES_MEMBERS = {"dir", "vars", "__dict__", "getmembers"}
+_DOTTED = re.compile(r"[\w.]*[\w][.:]\w+")
+_WORD = re.compile(r"[^\W\d]\w*")
 _VALUE = "the value of "  # and a variable's name
 # Attributes that Python makes for every class, or that differ between equal classes
 _NOT_CODE = frozenset({FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__",
@@ -43,7 +48,8 @@ _OF_MODULES = frozenset({"__file__", "__name__", "__spec__", "__path__", "__pack
     "__builtins__"})  # fmt: skip
 _OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 _IMPORTERS = frozenset({"import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method",
-    "instantiate", "modules", "spec_from_file_location", "run_path", "run_module", "SourceFileLoader"})  # fmt: skip
+    "instantiate", "locate", "modules", "spec_from_file_location", "run_path", "run_module",
+    "SourceFileLoader"})  # fmt: skip
 # what shows all names, and the module that has it: models of torch have methods `eval` and `modules`
 _BUILTINS = {"builtins", id(builtins)}
 _SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "modules": {"sys", id(sys)}}
@@ -79,6 +85,11 @@ class _Reach(Content):
         super().__init__(lenient=True)
         self.compared = compared or (lambda name, value: [value])
         self.said: set[str] = set()  # texts of the config, which may name a module
+        self._far: set[str] = set()  # texts with a dot or a colon that any code has
+        self._mentioned: set[str] = set()  # names and texts of all code
+        self._importers: list[
+            tuple[CodeType, str, set[str]]
+        ] = []  # code that imports by name, its package, and texts
         self.installed: set[str] = set()  # import names of packages, the standard library's included
         self.functions: dict[int, Function] = {}
         self._codes: dict[str, CodeType] = {}
@@ -90,7 +101,10 @@ class _Reach(Content):
         self._places: dict[tuple[str, str], dict[str, Any]] = {}
         # each with its module, phrase, what has it, and its name there: None for a set of names
         self._values: dict[Any, tuple[str, str, Any, Any, str | None]] = {}
-        self._code_of = cache(self._compiled)  # of a module: each read is one of its file
+        self._code_of = cache(
+            self._compiled
+        )  # of a module: each read is one of its file, and code takes long to find
+        self._fleeting_in, self._imported_in = cache(self._fleeting), cache(self._imported)
         self._loaded = modules.own_modules()
 
     def _is_new(self, key: Any, thing: Any = None) -> bool:
@@ -103,17 +117,26 @@ class _Reach(Content):
             self._todo.append(thing)
 
     def follow(self) -> None:
-        for thing in self._todo:  # which grows
-            if type(thing) is str:
-                self._module(thing, frozenset(thing.split(".")), is_imported=False)
-            elif not is_users(thing):
-                self._installed(thing, vars(thing).keys() if is_a(thing, type) else ())
-            elif is_a(thing, FunctionType):
-                self._function(Function(thing), thing.__qualname__)
-            elif is_a(thing, type):
-                self._class(thing)
-            elif is_a(thing, ModuleType):
-                self._all_names(vars(thing))
+        at, before = 0, None
+        while before != (now := (at, len(self._todo), len(self._far), len(self._importers))):
+            before = now
+            while at < len(self._todo):  # which grows
+                self._reached(self._todo[at])
+                at += 1
+            for importer in list(self._importers):
+                self._by_name(*importer)
+
+    def _reached(self, thing: Any) -> None:
+        if type(thing) is str:
+            self._module(thing, frozenset(thing.split(".")), is_imported=False)
+        elif not is_users(thing):
+            self._installed(thing, vars(thing).keys() if is_a(thing, type) else ())
+        elif is_a(thing, FunctionType):
+            self._function(Function(thing), thing.__qualname__)
+        elif is_a(thing, type):
+            self._class(thing)
+        elif is_a(thing, ModuleType):
+            self._all_names(vars(thing))
 
     def result(self, changed: Changed) -> Code:
         self._come_later, self._is_reached = self._later, True
@@ -123,6 +146,11 @@ class _Reach(Content):
             rest, is_all = now.get(key, ("", False))
             first = mine if is_all else _as_met(value if rest else owner, (phrase, rest), mine)
             self._entry(module)["values"].setdefault(phrase, set()).add(first)
+        for module, phrase, *_ in (one for key, one in self._values.items() if key not in then):
+            # of what code changes by a variable the statement that makes it
+            name, code = phrase.removeprefix(_VALUE), self._code_of(module)
+            if code is not None and (said := bytecode.definitions_in(code).get(name)) is not None:
+                self._entry(module)["values"][f"{_STATEMENT}{name}"] = {said}
         self._entry(INSTALLED)["values"][_PUT_THERE] = self._put
         for entry in self._entries.values():
             file, live = entry["file"], sys.modules.get(entry["module"])
@@ -138,10 +166,22 @@ class _Reach(Content):
         self._known = {at: known for at, known in self._known.items() if known[2]}
         for key, (_, phrase, value, owner, name) in self._values.items():
             out = left_out(owner)
-            counts = value if name is not None else (value[0], sorted(value[1] - out))
+            counts = value
+            if name is None:
+                counts = value[0], sorted(one for one in value[1] - out if self._may_matter(owner, one))
             if name not in out:
                 found[key] = self.hash(counts, phrase)[:DIGITS], self._known[id(counts)][2]
         return found
+
+    def _may_matter(self, owner: Any, name: str) -> bool:
+        # whether it says something that a class has a name: unless no code mentions it, and it hides nothing
+        if (
+            type(owner) not in (type, ABCMeta)
+            or name[:2] == "__"
+            or not _SEES_MEMBERS.isdisjoint(self._mentioned)
+        ):
+            return True
+        return name in self._mentioned or any(name in vars(base) for base in owner.__mro__[1:])
 
     def _compare(self, entry: dict[str, Any], code: CodeType, held: dict[str, Any]) -> None:
         # notes which constants all processes have, and what the file says of functions that were compiled anew
@@ -218,8 +258,12 @@ class _Reach(Content):
         name, module = cls.__qualname__, module_of(cls)
         bases = (*cls.__bases__, type(cls))
         known = {one: value for one, value in list(vars(cls).items()) if one not in _NOT_CODE}
-        if not known.get("__annotations__", True):  # asking a class for them adds them
-            del known["__annotations__"]
+        if fields := known.pop("__dataclass_fields__", {}):
+            known["__dataclass_fields__"] = {
+                key: one for key, one in fields.items() if self.compared(key, one.default)
+            }
+        for one, kind in dict(known.pop("__annotations__", {})).items():
+            self._value(module, f"the annotation of {name}.{one}", kind, cls, one)
         made_from = [f"{modules.name_of(module_of(base))}:{base.__qualname__}" for base in bases]
         self._value(module, name, (made_from, {*known}), cls, None)
         for base in bases:
@@ -230,7 +274,8 @@ class _Reach(Content):
             for one in filter(is_users, functions):
                 called = f"{attribute}=" if any(one is each for each in setters) else attribute
                 self._function(Function(one, cls, is_a(value, classmethod), called), f"{name}.{attribute}")
-            for left in self.compared(attribute, value):
+            is_fleeting = f"{name}.{attribute}" in self._fleeting_in(module)
+            for left in () if is_fleeting else self.compared(attribute, value):
                 self._value(module, f"{'' if functions else _VALUE}{name}.{attribute}", left, cls, attribute)
 
     def _code(self, code: CodeType, world: dict[str, Any], given: list[Any]) -> None:
@@ -244,18 +289,28 @@ class _Reach(Content):
         called = [one.__name__ for one in read.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
         near = {*facts.names, *map(id, read.values())}
         seen = [one for one, home in _SEES_ALL.items() if one in facts.reads or (one in near and near & home)]
-        self._imports(code, str(world.get("__package__") or ""), called + seen, [given, *read.values()])
+        texts = _texts_in([given, *read.values()])
+        self._imports(code, str(world.get("__package__") or ""), called + seen, texts)
         if seen or "__subclasses__" in facts.names:
-            self._all_names(world)
+            self._all_names(world, frozenset(_WORD.findall(" ".join(facts.texts | texts) if seen else "")))
+        for one in list(world.values()) if "__subclasses__" in facts.names else ():
+            self._subclasses(one)
+
+    def _subclasses(self, cls: Any) -> None:
+        if is_a(cls, type) and is_users(cls) and self._is_new(("below", id(cls)), cls):
+            below = type.__subclasses__(cls)
+            names = sorted(f"{module_of(one)}:{one.__qualname__}" for one in below)
+            self._value(module_of(cls), f"the subclasses of {cls.__qualname__}", names)
+            for one in below:
+                self.add(one)
+                self._subclasses(one)
 
     def _names(self, world: dict[str, Any], read: Set[str], names: frozenset[str], code: Any = None) -> None:
-        if (own := self._code_of(str(world.get("__name__", "")))) is not None:
-            read = read - bytecode.fleeting_in(own)
-        for name in sorted(read & world.keys() - _OF_MODULES):
+        for name in sorted((read & world.keys()) - self._fleeting_in(str(world.get("__name__", "")))):
             value = world[name] if code is None else used(world[name], name, code, self.compared)
             if is_a(value, ModuleType):
                 self._of_module(value, names)
-                value = modules.name_of(module_of(value))
+                value = sys.intern(modules.name_of(module_of(value)))
             is_new = self._is_new((id(world), name, id(value)), value)
             for one in self.compared(name, value) if is_new else ():
                 self._value(str(world.get("__name__", "")), f"{_VALUE}{name}", one, world, name)
@@ -264,8 +319,9 @@ class _Reach(Content):
 
     def _origin(self, world: dict[str, Any], name: str) -> None:
         # a constant that a module imports counts where it is written, too: other processes read that file
-        code, package = self._code_of(str(world.get("__name__", ""))), str(world.get("__package__") or "")
-        for dotted, known in bytecode.imports_in(code, package, at_once=True) if code is not None else ():
+        for dotted, known in self._imported_in(
+            str(world.get("__name__", "")), str(world.get("__package__") or "")
+        ):
             if known in (name, "*"):
                 home, _, there = (dotted if known == name else f"{dotted}.{name}").rpartition(".")
                 live: Any = sys.modules.get(home)
@@ -275,6 +331,14 @@ class _Reach(Content):
     def _compiled(self, module: str) -> CodeType | None:
         file = self._entry(module)["file"]
         return None if file is None else compiled(module, file)
+
+    def _fleeting(self, module: str) -> frozenset[str]:
+        code = self._code_of(module)
+        return _OF_MODULES | (frozenset() if code is None else bytecode.fleeting_in(code))
+
+    def _imported(self, module: str, package: str) -> list[tuple[str, str]]:
+        code = self._code_of(module)
+        return [] if code is None else bytecode.imports_in(code, package, at_once=True)
 
     def _of_module(self, module: ModuleType, names: frozenset[str]) -> None:
         is_new = self._is_new((id(module), names), module)
@@ -295,29 +359,45 @@ class _Reach(Content):
             elif is_a(value, type) and is_a(owner, ModuleType):
                 self.add(value)
 
-    def _all_names(self, world: dict[str, Any]) -> None:
-        kinds = (FunctionType, type, *WRAPPERS, *PLAIN)
-        meant = {name for name, value in list(world.items()) if is_a(value, kinds)} - _OF_NOTEBOOKS
-        known = {name for name in meant if not name.startswith("_") or name == "__getattr__"}
-        self._names(world, known, frozenset())
-        self._value(str(world.get("__name__", "")), "the names of the module", ([], known), world, None)
+    def _all_names(self, world: dict[str, Any], words: frozenset[str] = frozenset()) -> None:
+        kinds, name = (
+            (FunctionType, type, *WRAPPERS, *PLAIN, dict, list, tuple),
+            str(world.get("__name__", "")),
+        )
+        meant = {one for one, value in list(world.items()) if is_a(value, kinds)} - _OF_NOTEBOOKS
+        for one in list(world.values()):
+            if is_a(one, ModuleType) and module_of(one).startswith(f"{name}."):
+                self.add(one)
+        known = {one for one in meant if not one.startswith("_") or one == "__getattr__"}
+        self._names(world, known | words, words)
+        self._value(name, "the names of the module", ([], known), world, None)
 
     def _imports(
-        self, code: CodeType, package: str, also: Iterable[str] = (), read: Any = (), at_once: bool = False
+        self,
+        code: CodeType,
+        package: str,
+        also: Iterable[str] = (),
+        texts: Set[str] = frozenset(),
+        at_once: bool = False,
     ) -> None:
         facts = facts_of(code)
         for dotted, _ in bytecode.imports_in(code, package, at_once):
             self._module(dotted, frozenset() if at_once else facts.names)
-        if at_once or _IMPORTERS.isdisjoint({*facts.names - _SEES_ALL.keys(), *also}):
-            return
-        found, texts = False, self.said.union(facts.texts, *map(_texts_in, read))
-        names = facts.names | texts
-        for text in texts:
+        if not at_once:
+            self._mentioned |= facts.names | facts.texts
+            self._far.update(text for text in facts.texts | texts if _DOTTED.fullmatch(text))
+            if not _IMPORTERS.isdisjoint({*facts.names - _SEES_ALL.keys(), *also}):
+                self._importers.append((code, package, self.said.union(facts.texts, texts)))
+
+    def _by_name(self, code: CodeType, package: str, near: set[str]) -> None:
+        # a text may name a module or what is in it, also one of the function that calls this code
+        found, names = False, facts_of(code).names | near
+        for text in near | self._far:
             dots = len(text) - len(text.lstrip("."))
-            for above in (package, *(facts.texts if dots else ())):
-                dotted = modules.absolute(text[dots:], dots, above)
+            for above in (package, *(near if dots else ())):
+                dotted = modules.absolute(text[dots:].replace(":", "."), dots, above)
                 if dotted.replace(".", "").isidentifier() and any(map(is_own, locate(dotted).values())):
-                    found = True
+                    found = found or text in near
                     self._module(dotted, names | frozenset(dotted.split(".")))
         if not found:  # by a name made at run time: any module may be meant
             for *_, live in self._loaded:

@@ -165,6 +165,8 @@ EDITED = {
     "the order of bases": (
         program("class A:\n    k = 1\nclass B:\n    k = 2\nclass C(VALUE): pass", "C.k"), "A, B", "B, A"),
     "a module that forward imports": (program("", "__import__('helper').f(idx)"), "1", "2"),
+    "a method that hides another": (program("class A:\n    def f(self): return 1\nclass B(A):\n    VALUE", "B().f()"),
+        "pass", "def f(self): return 2"),
     "which value is compared": (
         program("def f(a, b):\n    if VALUE:\n        return 1\n    return 2", "f(1, None)"),
         "(a or b) is None", "a or b is None"),
@@ -185,6 +187,10 @@ ACCEPTED = {
         program("def f(a):\n    return (len('c') andVALUE (a or len('a')) andVALUE len('b'))", "f(idx)"),
         "", "\n        "),
     "an unrelated function": (program("def g(): return VALUE", "1"), "1", "2"),
+    "a method that nothing calls": (program("class A:\n    k = 1\n    VALUE", "A.k"), "pass", "def g(self): pass"),
+    "an annotation": (program("class A:\n    kVALUE = 1", "A.k"), "", ": int"),
+    "a device": (program("@dataclasses.dataclass\nclass A:\n    num_workers: int = VALUE\n    device: str = 'gpu:VALUE'"
+        "\nA1, T = A(), {'n_jobs': VALUE}\ndef f(n_workers=VALUE): return T", "A1, f()"), "1", "2"),
     "a number written otherwise": (program("k = VALUE", "k"), "1000", "1_000"),
     "a docstring": (program("def f(x):\n    VALUEreturn x", "f(idx)"), "", "'''text'''; "),
     "an import for type checkers": (program("if typing.TYPE_CHECKING:\n    import VALUE", "1"), "json", "csv"),
@@ -198,8 +204,8 @@ ACCEPTED = {
         program("from pydantic import BaseModel, field_validator\nclass A(BaseModel):\n    k: int = 2  # VALUE\n"
                 "    @field_validator('k')\n    def v(cls, k): return k", "A().k"), "1", "2"),
     "a class of attrs": (program("import attrs\n@attrs.frozen\nclass A:\n    k: int = 2  # VALUE", "A().k"), "1", "2"),
-    "the time of a start": (program("import time\nT0 = time.time()\nclass W:\n    def __init__(s): s.t = time.time()"
-        "\nW0 = W()\n# VALUE", "T0 + W0.t"), "1", "2"),
+    "the time of a start": (program("import time\nT0 = time.time()\nclass W:\n    t0 = time.time()\n"
+        "    def __init__(s): s.t = time.time()\nW0 = W()\n# VALUE", "T0 + W0.t + W.t0"), "1", "2"),
     "another environment": (program("from os import environ\nenviron['VALUE'] = ''", "environ.get('1')"), "1", "2"),
     "one beside a method eval": (
         program("class M:\n    eval = modules = lambda s: s\nz = VALUE", "bool(M().eval().modules())"), "1", "2"),

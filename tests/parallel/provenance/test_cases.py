@@ -65,6 +65,18 @@ def test_an_edit_that_decides_nothing_is_none(package: Package, text: str, befor
     assert differences(first, then) == []
 
 
+@pytest.mark.parametrize("before", ["", "import helper"])
+def test_a_module_that_forward_imports_may_grow(package: Package, before: str) -> None:
+    """Further definitions in it are no edit; another value of one is."""
+    text, grown = (
+        cases.program(before, "__import__('helper').f(idx)"),
+        "1\n\nimport csv\nZ = [1]\ndef g(x=Z): pass",
+    )
+    first, then = (identity(package, text, helper) for helper in ("1", f"{grown}\nclass X(dict): k = 1\n"))
+    assert differences(first, then) == []
+    assert differences(then, identity(package, text, f"{grown}\nclass X(list): k = 1\n")) != []
+
+
 @pytest.mark.parametrize("value", cases.OF_KINDS)
 def test_a_method_of_a_configs_value_counts(package: Package, value: str) -> None:
     """The class of a value counts, also where it is a kind of text, number, container or array."""

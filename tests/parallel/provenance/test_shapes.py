@@ -61,6 +61,27 @@ EDITED: dict[str, dict[str, str]] = {
     "a class that Hydra finds by name": {
         "nets": "class Net:\n    w = VALUE\n",
         "program": program("get_class('nets.Net').w", "from hydra.utils import get_class")},
+    "a module by a text of the function that calls the importer": {
+        "nets": "class Net:\n    w = VALUE\n", "dyn": "import importlib\ndef find(path):\n"
+        "    module, name = path.split(':')\n    return getattr(importlib.import_module(module), name)\n",
+        "program": program("find('nets:Net').w", "from dyn import find\nimport nets")},
+    "a module by a text in a table": {
+        "nets": "def net():\n    return VALUE\n",
+        "program": program("getattr(importlib.import_module(C['m']), C['f'])()",
+                           "import importlib, nets\nC = {'m': 'nets', 'f': 'net'}")},
+    "a table that items empty and fill": {
+        "program": program("(C['k'], C.clear(), C.update(k=1))[0]", "C = {'k': VALUE}")},
+    "an expression that names a module": {
+        "nets": "def net():\n    return VALUE\n", "program": program("eval('nets.net()')", "import nets")},
+    "a subclass that its base lists": {
+        "base": "class Base:\n    pass\n", "nets": "from base import Base\nclass Net(Base):\n    w = VALUE\n",
+        "program": program("[one.w for one in Base.__subclasses__()]", "from base import Base\nimport nets")},
+    "a module of a package by a computed name": {
+        "pkg/__init__": "from . import a\n", "pkg/a": "T = {'k': VALUE}\n",
+        "program": program("getattr(pkg, 'a'[:1]).T['k']", "import pkg")},
+    "which module a name is": {
+        "n1": "def f():\n    return 1\n", "n2": "def f():\n    return 2\n",
+        "program": program("net.f()", "import nVALUE as net")},
     "a branch that only a program does not run": {
         "helper": "if __name__ != '__main__':\n    def f():\n        return VALUE\n",
         "program": program("f()", "from helper import f")},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.errors import explained
+from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.provenance.settings import containers, copied, editable, edited, is_data
 
 # In these a provider sets what every process sets for itself
@@ -109,7 +110,8 @@ class EnvironmentProvider(metaclass=_Making):
                 object.__setattr__(provider, name, value)
             return provider.build_env_local()
 
-        setup.builds = f"{cls.__qualname__}.build_env_local"  # type: ignore[attr-defined]  # its name in messages
+        named = f"{cls.__qualname__}{'' if FUNCTION in vars(cls) else '.build_env_local'}"
+        setup.builds = named  # type: ignore[attr-defined]  # its name in messages
         return setup
 
     def build_worker_setup_fn(self) -> Callable[[], dict[str, Any]]:

@@ -31,7 +31,12 @@ class InferenceProvider(EnvironmentProvider):
                 "config and inference_config are two names of one argument: leave one of them out"
             )
         super().__init__(inference_config if config is None else config)
-        argument("params", params, Fits(lambda value: isinstance(value, Mapping), "a mapping", none="None"))
+        fits = Fits(
+            lambda value: isinstance(value, Mapping) and value.keys().isdisjoint(("dataset", "model")),
+            "a mapping without dataset and model, which are built",
+            none="None",
+        )
+        argument("params", params, fits)
         self.params: dict[str, Any] = dict(params or {})
 
     def build_env_local(self) -> dict[str, Any]:

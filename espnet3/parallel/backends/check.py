@@ -281,7 +281,7 @@ _OF_DASK: dict[str, Sort] = {
         "a size with its unit, such as memory_limit: 4GB, a share such as 0.5, auto, or 0 for none",
     ),
     **dict.fromkeys(("host", "interface", "protocol"), Fits(_is(str), "text")),
-    "local_directory": Location(job=True),
+    "local_directory": Location(),
     "preload": Fits(_is_or_lists(str), "a module, or a list of them, such as preload: [my_tables]"),
     "resources": Fits(_is(Mapping), "a mapping of names to numbers, such as resources: {licence: 1}"),
     "env": Fits(
@@ -316,6 +316,10 @@ _OF_JOBS: dict[str, Sort] = {
     **_MAPPINGS,
     **dict.fromkeys(("memory", "disk"), Fits(is_size, "a size with its unit, such as 16GB")),
     **dict.fromkeys(("cores", "processes", "job_cpu", "ncpus"), Whole(least=1, example="4")),
+    **dict.fromkeys(
+        ("queue", "account", "project", "job_name", "resource_spec"),
+        Fits(lambda value: isinstance(value, (str, int)) and not isinstance(value, bool), "text"),
+    ),
     **dict.fromkeys(
         (*_LISTS, *_MORE_LISTS),
         Fits(

@@ -74,7 +74,7 @@ class Call:
         """Call `many`, and check the number of its results."""
         assert self.many is not None
         results = self.many(items)
-        if isinstance(results, Iterable) and not isinstance(results, (list, tuple, str, bytes, dict)):
+        if isinstance(results, Iterable) and not isinstance(results, (list, tuple, str, bytes, dict, set)):
             results = list(results)
         if not isinstance(results, (list, tuple)):
             got = type(results).__name__

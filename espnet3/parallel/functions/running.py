@@ -14,7 +14,7 @@ from espnet3.parallel.checks import Fits, argument
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env.injection import name_of
 from espnet3.parallel.env_provider import EnvironmentProvider
-from espnet3.parallel.errors import ConfigError, SignatureError, explained
+from espnet3.parallel.errors import ConfigError, EnvConflictError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown
 from espnet3.parallel.parallel import active_config, before_loading
 from espnet3.parallel.provenance import FUNCTION
@@ -129,6 +129,10 @@ def _run(
     from espnet3.parallel.env.calls import unwrapped
     from espnet3.parallel.env.store import check_setup
 
+    if isinstance(env, Mapping) and (twice := more.keys() & env.keys()):
+        raise EnvConflictError(
+            f"{', '.join(sorted(twice))}: given as a keyword and in env; leave one of them out"
+        )
     while isinstance(fn, functools.partial) and not fn.args:
         more = {**fn.keywords, **more}
         fn = fn.func
@@ -145,7 +149,7 @@ def _run(
         )
     argument("env", env, Fits(lambda value: isinstance(value, Mapping), _ENV, none="None"))
     check_setup(setup, "setup")
-    _check_names(fn, more)
+    _check_names(fn, more, {} if setup else {one: options[one] for one in options.keys() - (env or {})})
     given = {**more, **(env or {})}
     found = _items_of(items, fn, given if setup is None else None)
     if isinstance(fn, (FunctionType, BuiltinFunctionType)) or inspect.iscoroutinefunction(fn):
@@ -218,13 +222,18 @@ def _config(parallel: Any, n_workers: Any) -> ParallelConfig:
     return config if n_workers is None else replace(config, n_workers=n_workers)
 
 
-def _check_names(fn: Any, more: Mapping[str, Any]) -> None:
-    if not more:
-        return
+def _check_names(fn: Any, more: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     try:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):  # a builtin without a signature
         return
+    usual = inspect.signature(BaseRunner.__init__).parameters
+    for name in parameters.keys() & options.keys() - {"output_dir", "shard_subdir"}:
+        if options[name] != usual[name].default:
+            raise SignatureError(
+                f"{name} is an argument of run, and {name_of(fn)} has a parameter of that name: give it that one as "
+                f"env={{{name!r}: ...}}"
+            )
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return
     for name in more.keys() - parameters:

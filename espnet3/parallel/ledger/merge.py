@@ -63,8 +63,9 @@ def read_receipt(path: Path) -> Receipt:
         ) from None
 
 
-def check_receipt(path: Path) -> Receipt:
+def check_receipt(path: str | os.PathLike[str]) -> Receipt:
     """Read the receipt and compare the hashes in it with the files."""
+    path = Path(path)
     receipt = read_receipt(path)
     for name, expected in ((RESULTS, receipt.results_sha256), (ERRORS, receipt.errors_sha256)):
         if not (path / name).exists() or _hash_of(path / name) != expected:
@@ -366,12 +367,11 @@ def table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:
     indices, rows = [], []
     for index, value in records:
         indices.append(index if isinstance(index, Hashable) else str(index))
-        if isinstance(value, ItemFailure):
-            rows.append({"error": value.error_type, "message": value.message})
-        else:
-            rows.append(value if isinstance(value, dict) else {"result": value})
-    columns = dict.fromkeys(key for row in rows for key in row)  # in the order of their first rows
-    if any_failed:
-        columns = {**{key: None for key in columns if key not in _OF_FAILURES}, **dict.fromkeys(_OF_FAILURES)}
-    data = {key: [row.get(key) for row in rows] for key in columns}
+        failed = isinstance(value, ItemFailure)
+        said = (value.error_type, value.message) if failed else (None, None)
+        rows.append(({} if failed else value if isinstance(value, dict) else {"result": value}, said))
+    columns = dict.fromkeys(key for row, _ in rows for key in row)  # in the order of their first rows
+    data = {key: [row.get(key) for row, _ in rows] for key in columns}
+    for at, name in enumerate(_OF_FAILURES if any_failed else ()):
+        data[f"item_{name}" if name in columns else name] = [said[at] for _, said in rows]
     return pandas.DataFrame(data, index=pandas.Index(indices, name="index", tupleize_cols=False))

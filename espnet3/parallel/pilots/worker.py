@@ -235,7 +235,8 @@ class Pilot:
 
         def give_up(report: Report) -> None:
             self._broken.add(run_id)
-            with self._send_lock:
+            # by then another worker may have ended the run
+            with self._send_lock, suppress(ChannelClosedError):
                 self._outlet.flush(run_id)
                 self.channel.send(("setup", run_id, report))
 

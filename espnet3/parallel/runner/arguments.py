@@ -117,7 +117,11 @@ def check_batches(runner: Any) -> None:
             f"batch_size={shown(size)} has no effect, as the runner has no batch_forward: define batch_forward("
             "indices, **env), which returns one result per index, or leave batch_size out"
         )
-    elif size is None and not is_default(kind, "batch_forward") and not own.__module__.startswith("espnet3."):
+    elif (
+        size is None
+        and not is_default(kind, "batch_forward")
+        and not str(own.__module__).startswith("espnet3.")
+    ):
         only = getattr(kind.forward, MADE, False)
         now = "it is called for one index at a time" if only else "it is not called: forward is"
         warn_caller(f"{own.__qualname__} is there and batch_size is not, so {now}; give a batch_size")

@@ -19,6 +19,7 @@ Inside an item, without an `output_dir` and with `every_rank=True`, each rank ru
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 FAILED = "rank0_failed.json"  # in the run folder: the error of rank 0, for the waiting ranks
 _STARTED = time.time()  # older files of rank 0 are of an earlier start of the program
 _RAISED = set[tuple[str, float]]()  # names and times of such files that this process has raised
+_SILENT = 10.0  # seconds for which a rank waits without a word, where progress is not wanted
 _LOOK = 0.2  # seconds between two looks: a file on another host's disk sends no event
 _PATIENCE = 1800.0  # seconds without a sign of rank 0; torch.distributed waits as long for a rank by default
 _ADVICE = (
@@ -59,7 +61,10 @@ def rank_of(environment: Mapping[str, str] = os.environ) -> Rank | None:
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), "torch.distributed")
-    if (rank := _number(environment, "RANK")) is not None:
+    rank, world = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+    if world is not None and (world == 1 or (rank or 0) >= world):
+        return None
+    if rank is not None:
         return Rank(rank, f"RANK={rank}")
     tasks = _number(environment, "SLURM_STEP_NUM_TASKS") or _number(environment, "SLURM_NTASKS") or 1
     if tasks > 1 and (rank := _number(environment, "SLURM_PROCID")) is not None:
@@ -141,12 +146,14 @@ class _Wait:
 
     def until(self, done: Callable[[_Wait], bool]) -> Path:
         parent, heard = os.getppid(), time.monotonic()
-        if not done(self) and self._run.runner.progress:
-            say(
-                f"{type(self._run.runner).__name__}: rank {self._rank.number} ({self._rank.told_by}) waits for the "
-                f"results of rank 0 in {self._folder}"
-            )
+        silent_until = heard + (0 if self._run.runner.progress else _SILENT)
         while not done(self):
+            if time.monotonic() >= silent_until:
+                silent_until = math.inf
+                say(
+                    f"{type(self._run.runner).__name__}: rank {self._rank.number} ({self._rank.told_by}) waits for the "
+                    f"results of rank 0 in {self._folder}; every_rank=True gives each rank a run of its own"
+                )
             self._raise_failure()
             if os.getppid() != parent:
                 raise self._error(

@@ -14,6 +14,7 @@ from espnet3.parallel import (
     BaseRunner,
     ChangedRunError,
     ConfigError,
+    EnvConflictError,
     ItemError,
     ItemFailure,
     SignatureError,
@@ -104,6 +105,8 @@ def test_any_callable_is_run_and_compared_by_content(made: Any, tmp_path: Path) 
         (len, {"output_dir": "~/run"}, "only a shell fills in ~"),
         (len, {"item_cost": 3}, "item_cost must be a function"),
         (len, {"env": "local"}, "a backend is chosen by parallel="),
+        (max, {"env": {"key": len}, "key": abs}, "key: given as a keyword and in env"),
+        (lambda item, seed=0: seed, {"seed": 1}, "seed is an argument of run, and .*lambda.* has a parameter"),
     ],
 )
 def test_a_slip_is_named_before_anything_is_done(
@@ -111,7 +114,7 @@ def test_a_slip_is_named_before_anything_is_done(
 ) -> None:
     """What would run something else, or somewhere else, is an error with the fix, and leaves no folder."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((ConfigError, SignatureError), match=said):
+    with pytest.raises((ConfigError, EnvConflictError, SignatureError), match=said):
         quietly(fn, ["a"], **options)
     assert not list(tmp_path.iterdir())
 

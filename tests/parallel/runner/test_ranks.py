@@ -173,6 +173,7 @@ def test_one_process_knows_no_ranks():
     assert rank_of({"SLURM_PROCID": "1", "SLURM_NTASKS": "1"}) is None
     assert rank_of({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}).number == 0
     assert rank_of({"RANK": "", "LOCAL_RANK": "x"}) is None
+    assert rank_of({"RANK": "1", "WORLD_SIZE": "1"}) is rank_of({"RANK": "5", "WORLD_SIZE": "2"}) is None
 
 
 def test_the_variables_that_say_most_come_first():

@@ -35,6 +35,7 @@ _DEFINING = {*_CALLS, "LOAD_CONST", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LO
     "SET_FUNCTION_ATTRIBUTE", "BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_CONST_KEY_MAP", "KW_NAMES",
     "LIST_EXTEND", "SET_UPDATE", "PUSH_NULL", "PRECALL", "RESUME", "IMPORT_NAME", "IMPORT_FROM", "POP_TOP", "SWAP",
     "ROT_TWO", "STORE_NAME"}  # fmt: skip
+_LITERAL = ("LOAD_CONST", "BUILD_", "LIST_EXTEND", "SET_UPDATE", "STORE_NAME", "RESUME")
 _PLAIN_CALLS = {
     ("LOAD_BUILD_CLASS", 0),
     *(("LOAD_NAME", name) for name in ("property", "staticmethod", "classmethod")),
@@ -235,7 +236,8 @@ def _statements(steps: list[_Step]) -> Iterator[list[_Step]]:
         depth = max(before + dis.stack_effect(*given, jump=False), 0)
         if op in _JUMP_NAMES:
             depths[value] = before + dis.stack_effect(*given, jump=True)
-        if not depth or at + 1 == len(steps):
+        # an `or` that goes on elsewhere with its value has not ended
+        if (not depth and not (op in _JUMP_NAMES and depths[value])) or at + 1 == len(steps):
             yield steps[begin : at + 1]
             begin = at + 1
 
@@ -312,6 +314,14 @@ def constants_in(code: CodeType) -> dict[str, Any]:
         if pair[0][0] == "LOAD_CONST" and pair[1][0] == "STORE_NAME"
     ]
     return {to[1]: one[1] for one, to in known if to[1] in definitions_in(code)}
+
+
+@cache
+def literals_in(code: CodeType) -> frozenset[str]:
+    """Return the variables that a module's code sets once, to lists, dicts and sets of literals."""
+    parts = [part for part in _statements(_steps_of(code)) if part[-1][0] == "STORE_NAME"]
+    known = {part[-1][1] for part in parts if all(step[0].startswith(_LITERAL) for step in part)}
+    return frozenset(known & definitions_in(code).keys())
 
 
 @cache

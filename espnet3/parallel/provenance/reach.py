@@ -32,6 +32,7 @@ from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users
 
 INSTALLED = "installed packages"
 _PUT_THERE = "what the program has put there"
+_FILLED = (list, dict, set)
 _FEW = 100  # parts of a value that may hold the name of a module
 _STATEMENT = "the statement of "  # and the name that it defines
 _SEES_MEMBERS = {"dir", "vars", "__dict__", "getmembers"}
@@ -87,6 +88,7 @@ class _Reach(Content):
         self.said: set[str] = set()  # texts of the config, which may name a module
         self._far: set[str] = set()  # texts with a dot or a colon that any code has
         self._mentioned: set[str] = set()  # names and texts of all code
+        self._any: dict[ModuleType, None] = {}  # modules that code hands on, or that it may import by a name
         self._importers: list[
             tuple[CodeType, str, set[str]]
         ] = []  # code that imports by name, its package, and texts
@@ -118,13 +120,15 @@ class _Reach(Content):
 
     def follow(self) -> None:
         at, before = 0, None
-        while before != (now := (at, len(self._todo), len(self._far), len(self._importers))):
+        while before != (now := (at, len(self._todo), len(self._far), len(self._mentioned), len(self._any))):
             before = now
             while at < len(self._todo):  # which grows
                 self._reached(self._todo[at])
                 at += 1
             for importer in list(self._importers):
                 self._by_name(*importer)
+            for module in list(self._any):
+                self._of_module(module, frozenset(self._mentioned))
 
     def _reached(self, thing: Any) -> None:
         if type(thing) is str:
@@ -142,7 +146,12 @@ class _Reach(Content):
         self._come_later, self._is_reached = self._later, True
         now, then = self._hashes(changed.of), self._hashes(partial(changed.of, surely=True))
         for key, (mine, _) in then.items():
-            module, phrase, value, owner, _ = self._values[key]
+            module, phrase, value, owner, name = self._values[key]
+            if name and type(value) in _FILLED and value and type(owner) is dict:
+                # as the script leaves it, which other processes do not run
+                own = self._code_of(module)
+                is_literal = own is not None and name in bytecode.literals_in(own)
+                self._entry(module)["code"][phrase] = {_filling(value)[-1 if is_literal else 0]}
             rest, is_all = now.get(key, ("", False))
             first = mine if is_all else _as_met(value if rest else owner, (phrase, rest), mine)
             self._entry(module)["values"].setdefault(phrase, set()).add(first)
@@ -193,10 +202,10 @@ class _Reach(Content):
             if is_one and any(said.names < one.names for one in live):
                 known.add(said.hash)
         for name, written_value in bytecode.constants_in(code).items():
-            if (phrase := f"{_VALUE}{name}") in entry["values"] and type(held.get(name)) in PLAIN:
+            if (phrase := f"{_VALUE}{name}") in entry["values"] and type(held.get(name, held)) in PLAIN:
                 mine = _constant_hash(held[name])
+                entry["code"][phrase] = {mine}  # where the script has set it, other processes have another
                 if mine == _constant_hash(written_value) or not self._is_set(name):
-                    entry["code"][phrase] = {mine}
                     del entry["values"][phrase]
 
     def _is_set(self, name: str) -> bool:
@@ -240,6 +249,9 @@ class _Reach(Content):
         known = name if is_text else getattr(code, "co_qualname", function.__qualname__)
         kind = "values" if is_text and entry["file"] else "code"
         entry[kind].setdefault(known, set()).add(facts_of(code).hash)
+        home = module if met.kind is None else module_of(met.kind)
+        if home != module and self._defines(home, name):  # it has been put there
+            self._entry(home)["code"].setdefault(name, set()).add(facts_of(code).hash)
         self._codes[facts_of(code).hash] = code
         given = given_to(function, name, self.compared)
         for phrase, (value, is_changed) in given.items():
@@ -283,9 +295,11 @@ class _Reach(Content):
         self._names(world, facts.reads, facts.names, code)
         self._of_module(builtins, frozenset(facts.reads - world.keys()))
         read = {name: world[name] for name in facts.reads & world.keys()}
-        for name in facts.bare & read.keys():
+        whole = {name for name, attribute in facts.asked if attribute == "__dict__"}
+        for name in (facts.bare | whole) & read.keys():
             if is_a(read[name], ModuleType) and is_users(read[name]):
                 self.add(read[name])
+                self._any[read[name]] = None
         called = [one.__name__ for one in read.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
         near = {*facts.names, *map(id, read.values())}
         seen = [one for one, home in _SEES_ALL.items() if one in facts.reads or (one in near and near & home)]
@@ -311,11 +325,22 @@ class _Reach(Content):
             if is_a(value, ModuleType):
                 self._of_module(value, names)
                 value = sys.intern(modules.name_of(module_of(value)))
-            is_new = self._is_new((id(world), name, id(value)), value)
+            is_new, own = self._is_new((id(world), name, id(value)), value), str(world.get("__name__", ""))
+            if (
+                is_new
+                and type(value) is FunctionType
+                and value.__globals__ is not world
+                and self._defines(own, name)
+            ):
+                self._entry(own)["code"].setdefault(name, set()).add(facts_of(value.__code__).hash)
             for one in self.compared(name, value) if is_new else ():
-                self._value(str(world.get("__name__", "")), f"{_VALUE}{name}", one, world, name)
+                self._value(own, f"{_VALUE}{name}", one, world, name)
                 if type(one) in PLAIN:
                     self._origin(world, name)
+
+    def _defines(self, module: str, name: str) -> bool:
+        code = self._code_of(module)
+        return code is not None and name in bytecode.functions_in(code)
 
     def _origin(self, world: dict[str, Any], name: str) -> None:
         # a constant that a module imports counts where it is written, too: other processes read that file
@@ -391,8 +416,8 @@ class _Reach(Content):
 
     def _by_name(self, code: CodeType, package: str, near: set[str]) -> None:
         # a text may name a module or what is in it, also one of the function that calls this code
-        found, names = False, facts_of(code).names | near
-        for text in near | self._far:
+        found, names = False, facts_of(code).names.union(near, _WORD.findall(" ".join(near)))
+        for text in [text for text in near | self._far if text[-1:] != "."]:
             dots = len(text) - len(text.lstrip("."))
             for above in (package, *(near if dots else ())):
                 dotted = modules.absolute(text[dots:].replace(":", "."), dots, above)
@@ -400,8 +425,7 @@ class _Reach(Content):
                     found = found or text in near
                     self._module(dotted, names | frozenset(dotted.split(".")))
         if not found:  # by a name made at run time: any module may be meant
-            for *_, live in self._loaded:
-                self._of_module(live, names)
+            self._any |= dict.fromkeys(live for *_, live in self._loaded)
 
     def _module(self, dotted: str, names: frozenset[str], is_imported: bool = True) -> None:
         for name, file in locate(dotted).items():
@@ -478,7 +502,7 @@ def changed_parts(old: Code, new: Code) -> list[str]:
                 if before != after and (alike or not (before < after or after < before)):
                     said = f"{name} ({', '.join(sorted(before ^ after))})" if name == _PUT_THERE else name
                     lines.append(_line(module if module == INSTALLED else now["file"], module, said))
-    return lines
+    return list(dict.fromkeys(lines))
 
 
 def changed_files(old: Code) -> list[str]:
@@ -522,13 +546,15 @@ class LoadedCode:
             raise ConfigError(
                 f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
                 "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "
-                'client); resume=False starts anew, resume="force" goes on with the results of both'
+                'client); resume=False starts anew, resume="force" goes on with the results of both. Or the script has '
+                "set it, which other processes do not run: set it in its module, or in build_env_local"
             )
 
 
 def _parts_of(module: ModuleType, file: str, wanted: Set[str]) -> dict[str, set[str]]:
-    held = {f"{_VALUE}{name}": value for name, value in vars(module).items() if type(value) in PLAIN}
-    found = {name: {_constant_hash(held[name])} for name in wanted & held.keys()}
+    held = {f"{_VALUE}{name}": value for name, value in vars(module).items()}
+    found = {name: {_constant_hash(held[name])} for name in wanted & held.keys() if type(held[name]) in PLAIN}
+    found |= {name: {*_filling(held[name])} for name in wanted & held.keys() if type(held[name]) in _FILLED}
     left, seen = list(vars(module).values()), set()
     for thing in left:  # which grows
         if id(thing) in seen:
@@ -555,6 +581,13 @@ def _parts_in(code: CodeType) -> dict[str, set[str]]:
         **found,
         **{f"{_STATEMENT}{name}": {one} for name, one in others},
     }
+
+
+def _filling(value: Any) -> list[str]:
+    # what another process may have of it: anything, or, of numbers and texts, these
+    flat = [*value, *(value.values() if type(value) is dict else ())]
+    plain = [_constant_hash(value)] if PLAIN.issuperset(map(type, flat)) else []
+    return ["filled", *plain] if value else ["empty"]
 
 
 def _constant_hash(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, _GeneratorContextManager, nullcontext
 from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
@@ -113,16 +113,7 @@ def build_local_gpu_cluster(n_workers: int, options: Mapping[str, Any] | None = 
 make_local_gpu_cluster = build_local_gpu_cluster
 
 
-class _WithBlock(AbstractContextManager["EnvClient"]):
-    def __init__(self, opened: AbstractContextManager[EnvClient]) -> None:
-        self._opened = opened
-
-    def __enter__(self) -> EnvClient:
-        return self._opened.__enter__()
-
-    def __exit__(self, *error: Any) -> bool | None:
-        return self._opened.__exit__(*error)
-
+class _WithBlock(_GeneratorContextManager["EnvClient"]):
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"no {name!r} before the block: with get_client(...) as client: client.{name}")
 
@@ -138,7 +129,7 @@ def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> AbstractC
         config: As for `set_parallel`; None takes the registered one.
         setup_fn: Builds the env, a dict, once per worker process, on first use.
     """
-    return _WithBlock(contextmanager(explained_items)(_opened(config, setup_fn)))
+    return _WithBlock(explained_items, (_opened(config, setup_fn),), {})
 
 
 def _opened(config: Any, setup_fn: SetupFn | None) -> Iterator[EnvClient]:
@@ -277,6 +268,7 @@ def parallel_submit(
         ran in this process.
     """
     refuse_in_import()
-    from espnet3.parallel.runner.calls.functions import submit
+    from espnet3.parallel.runner.calls.functions import spec_of, submit
 
-    return submit(func, args, active_client(client), active_config(), setup_fn, kwargs)
+    spec = spec_of(func, setup_fn, kwargs, coroutines=True)
+    return submit(spec, args, active_client(client), active_config())

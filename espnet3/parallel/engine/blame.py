@@ -1,7 +1,7 @@
 """Blame items when a worker process ends with items in progress: the rules of every kind of run.
 
     what was in progress: a Loss ──┐
-    what is held against it so far ├──> after_loss ──> Verdict: goes again, goes one by one, or has failed
+    what is held against it so far ├──> after_loss ──> Fate: goes again, goes one by one, or has failed
     the run's Policy ──────────────┘                            └──> failure_of_item: the record, in words
 
 These are pure functions. Their callers keep the charges: a run with pilots in its chunks, in memory; the driver of
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd
 
@@ -75,31 +75,24 @@ class Fate(Enum):
     FAILED = "has failed: it ended its processes, or was too late also when it was tried again"
 
 
-class Verdict(NamedTuple):
-    """The consequence of a loss."""
-
-    fate: Fate
-    charges: Charges  # that are held against each item from now on
-
-
-def after_loss(charges: Charges, loss: Loss, policy: Policy) -> Verdict:
-    """Judge a loss of a stretch of items with equal charges."""
+def after_loss(charges: Charges, loss: Loss, policy: Policy) -> tuple[Fate, Charges]:
+    """Judge a loss of a stretch of items with equal charges: their fate, and the charges from now on."""
     if loss.items == 0:
-        return Verdict(Fate.AGAIN, charges)
+        return Fate.AGAIN, charges
     if loss.items > 1:
         # unseen, an item may have been the one each time; seen, the next loss will say more
         deaths = charges.deaths + (loss.seconds is None and not loss.seen)
         fate = Fate.APART if charges.suspect or not loss.seen else Fate.ONE_BY_ONE
-        return Verdict(fate, Charges(True, deaths, charges.late))
+        return fate, Charges(True, deaths, charges.late)
     if loss.seconds is not None:
         late = charges.late + 1
         fate = Fate.ONE_BY_ONE if late <= policy.max_retries else Fate.FAILED
-        return Verdict(fate, Charges(True, charges.deaths, late))
+        return fate, Charges(True, charges.deaths, late)
     if not loss.alone and not charges.suspect:
-        return Verdict(Fate.ONE_BY_ONE, replace(charges, suspect=True))
+        return Fate.ONE_BY_ONE, replace(charges, suspect=True)
     deaths = charges.deaths + 1
     fate = Fate.ONE_BY_ONE if deaths < _deadly(loss, policy) else Fate.FAILED
-    return Verdict(fate, Charges(True, deaths, charges.late))
+    return fate, Charges(True, deaths, charges.late)
 
 
 def _deadly(loss: Loss, policy: Policy) -> int:

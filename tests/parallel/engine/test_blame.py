@@ -13,7 +13,6 @@ from espnet3.parallel.engine.blame import (
     Fate,
     History,
     Loss,
-    Verdict,
     after_loss,
     failure_of_item,
 )
@@ -38,13 +37,13 @@ def poison(**changes: object) -> Loss:
 def test_several_items_in_progress_are_suspects_and_nothing_more(seconds: float | None) -> None:
     """A stretch goes one by one, with no death and no delay charged, even with `poison_after` 1."""
     loss = Loss(5, 4, CRASHED, seconds=seconds)
-    assert after_loss(Charges(), loss, Policy(poison_after=1)) == Verdict(Fate.ONE_BY_ONE, SUSPECT)
+    assert after_loss(Charges(), loss, Policy(poison_after=1)) == (Fate.ONE_BY_ONE, SUSPECT)
 
 
 def test_a_stretch_that_nobody_saw_is_charged_with_the_death() -> None:
     """Without a mark each item of the stretch may have been the one, and has one death against it."""
     loss = Loss(5, 4, UNKNOWN, seen=False)
-    assert after_loss(Charges(), loss, Policy()) == Verdict(Fate.APART, Charges(True, 1))
+    assert after_loss(Charges(), loss, Policy()) == (Fate.APART, Charges(True, 1))
 
 
 @pytest.mark.parametrize("poison_after", [1, 2, 3, 7])
@@ -67,14 +66,14 @@ def test_one_death_that_may_be_somebody_elses_names_nobody(
 def test_beside_another_run_it_takes_three(poison_after: int, deaths: int) -> None:
     """A suspect is named at the third death beside something else, and a clear item is made a suspect first."""
     beside, policy = poison(alone=False), Policy(poison_after=poison_after)
-    assert after_loss(Charges(), beside, policy) == Verdict(Fate.ONE_BY_ONE, SUSPECT)
+    assert after_loss(Charges(), beside, policy) == (Fate.ONE_BY_ONE, SUSPECT)
     assert deaths_until_poison(beside, policy) == deaths + 1
 
 
 def test_poison_after_zero_reports_every_death() -> None:
     """With 0 the first death of a single item is reported, whoever ended the process."""
     for end in (CRASHED, SHOT, UNKNOWN):
-        assert after_loss(Charges(), poison(end=end, seen=False), Policy(poison_after=0)).fate is Fate.FAILED
+        assert after_loss(Charges(), poison(end=end, seen=False), Policy(poison_after=0))[0] is Fate.FAILED
 
 
 @pytest.mark.parametrize("max_retries", [0, 1, 4])
@@ -83,9 +82,8 @@ def test_an_item_that_takes_too_long_has_its_retries(max_retries: int) -> None:
     charges, policy = Charges(), Policy(max_retries=max_retries, item_timeout=1.0)
     fates = []
     for _ in range(max_retries + 1):
-        verdict = after_loss(charges, Loss(5, 1, SHOT, seconds=1.2), policy)
-        charges = verdict.charges
-        fates.append(verdict.fate)
+        fate, charges = after_loss(charges, Loss(5, 1, SHOT, seconds=1.2), policy)
+        fates.append(fate)
     assert fates == [Fate.ONE_BY_ONE] * max_retries + [Fate.FAILED]
     assert charges == Charges(True, 0, max_retries + 1)
 
@@ -95,10 +93,9 @@ def deaths_until_poison(loss: Loss, policy: Policy) -> int:
     charges, n = Charges(), 0
     while True:
         n += 1
-        verdict = after_loss(charges, loss, policy)
-        if verdict.fate is Fate.FAILED:
+        fate, charges = after_loss(charges, loss, policy)
+        if fate is Fate.FAILED:
             return n
-        charges = verdict.charges
 
 
 # --- words ----------------------------------------------------------------------------------------------------

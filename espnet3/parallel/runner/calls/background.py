@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
@@ -30,7 +30,7 @@ from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.calls import EnvCall, call_text, portable_setup_error, setup_key
 from espnet3.parallel.env.injection import bind
-from espnet3.parallel.env.store import ENVS, SetupFn
+from espnet3.parallel.env.store import ENVS
 from espnet3.parallel.errors import NoWorkersError, WorkerSetupError, add_note, say_where
 from espnet3.parallel.local.fork_server import without_dask
 from espnet3.parallel.local.workers import on_own_workers, wanted_by
@@ -45,40 +45,27 @@ _LINGER = 0.02  # seconds after its last call for which a run waits for the next
 _UNANSWERED: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
 
 
-def submit_to_client(
-    client: Any,
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    setup: SetupFn | None,
-    setup_timeout: float | None,
-) -> Any:
+def submit_to_client(client: Any, spec: RunSpec, args: tuple[Any, ...], setup_timeout: float | None) -> Any:
     """Submit a call as a Dask task."""
     from distributed import Client
 
     from espnet3.parallel.pilots.dask.pools import check_client
 
     check_client(client)
-    key = setup_key(setup)
+    key = setup_key(spec.setup)
     # keywords that Dask's own `submit` would take travel with the function
     options = inspect.signature(Client.submit).parameters
-    given = {name: value for name, value in kwargs.items() if name in options}
-    rest = {name: value for name, value in kwargs.items() if name not in options}
-    return client.submit(EnvCall(func, key, setup, setup_timeout, given), *args, pure=False, **rest)
+    given = {name: value for name, value in spec.kwargs.items() if name in options}
+    rest = {name: value for name, value in spec.kwargs.items() if name not in options}
+    return client.submit(EnvCall(spec.one, key, spec.setup, setup_timeout, given), *args, pure=False, **rest)
 
 
-def submit_to_workers(
-    config: ParallelConfig,
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    setup: SetupFn | None,
-) -> Future[Any]:
+def submit_to_workers(config: ParallelConfig, spec: RunSpec, args: tuple[Any, ...]) -> Future[Any]:
     """Run a call on the workers of a configuration, which the unfinished calls share."""
-    text = call_text(func, args, kwargs)
-    key = setup_key(setup)
+    text = call_text(spec.one, args, spec.kwargs)
+    key = setup_key(spec.setup)
     try:
-        call = func, args, kwargs, key, setup, config.setup_timeout
+        call = spec.one, args, spec.kwargs, key, spec.setup, config.setup_timeout
         blob = pickling.dumps((*call, pickling.MainNames()))
     except ANYTHING as error:
         say_where(error, f"the call {text} cannot be sent to a worker")

@@ -58,11 +58,13 @@ def stream(
                     raise named_error(done.take_error(), done.stop, position)
 
 
-def spec_of(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any]) -> RunSpec:
+def spec_of(
+    func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any], coroutines: bool = False
+) -> RunSpec:
     """Return what a function's calls run; wrong arguments raise."""
     func = unwrapped(func)
     check_setup(setup_fn)
-    if inspect.iscoroutinefunction(func):
+    if inspect.iscoroutinefunction(func) and not coroutines:
         raise SignatureError(
             f"{name_of(func)} is a coroutine function, and items are ordinary calls: pass "
             "`lambda x: asyncio.run(func(x))`, or submit it through the client of get_client"
@@ -70,46 +72,31 @@ def spec_of(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str
     return RunSpec(func, kwargs=kwargs, setup=setup_fn)
 
 
-def submit(
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    client: Any,
-    config: ParallelConfig,
-    setup_fn: SetupFn | None,
-    kwargs: dict[str, Any],
-) -> Any:
+def submit(spec: RunSpec, args: tuple[Any, ...], client: Any, config: ParallelConfig) -> Any:
     """Return a future of one call."""
-    func = unwrapped(func)
-    check_setup(setup_fn)
     if client is None and runs_here(config):
         with named_here():
-            return _done_here(func, args, config, setup_fn, kwargs)
+            return _done_here(spec, args, config.setup_timeout)
     # here: a call in this process needs none of it
     from espnet3.parallel.runner.calls.background import submit_to_client, submit_to_workers
 
     if client is not None:
         timeout = getattr(client, "espnet3_config", config).setup_timeout  # of a client of ours
-        return submit_to_client(client, func, args, kwargs, setup_fn, timeout)
-    return submit_to_workers(config, func, args, kwargs, setup_fn)
+        return submit_to_client(client, spec, args, timeout)
+    return submit_to_workers(config, spec, args)
 
 
-def _done_here(
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    config: ParallelConfig,
-    setup_fn: SetupFn | None,
-    kwargs: dict[str, Any],
-) -> Future[Any]:
+def _done_here(spec: RunSpec, args: tuple[Any, ...], timeout: float | None) -> Future[Any]:
     future: Future[Any] = Future()
-    env = build_here(setup_fn, config.setup_timeout) if setup_fn is not None else {}
-    call = bind(func, env, kwargs, len(args))
+    env = build_here(spec.setup, timeout) if spec.setup is not None else {}
+    call = bind(spec.one, env, spec.kwargs, len(args))
     try:
         result = call(*args)
-        future.set_result(_run_coroutine(result) if inspect.iscoroutinefunction(func) else result)
+        future.set_result(_run_coroutine(result) if inspect.iscoroutinefunction(spec.one) else result)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a future carries its call's exception to `result()`
-        add_note(error, f"in the call {call_text(func, args, kwargs)}, in this process")
+        add_note(error, f"in the call {call_text(spec.one, args, spec.kwargs)}, in this process")
         future.set_exception(error)
     return future
 

@@ -264,10 +264,8 @@ class SetupWatch:
 
 def setup_timeout_message(timeout: float, frame: FrameType | None) -> str:
     """Word the error of an env that was not ready in time, with what the provider or `setup_fn` has called."""
-    stack = "(its thread has ended)"
-    if frame is not None:
-        of_ours = "espnet3.parallel.env.", "espnet3.parallel.env_provider"
-        stack = stack_text(frame, of_ours) or "(in this package)"
+    of_ours = "espnet3.parallel.env.", "espnet3.parallel.env_provider"
+    stack = (frame and stack_text(frame, of_ours)) or "(in this package)"
     return (
         f"the env was not built within setup_timeout = {timeout:g} s (raise it in the `parallel` block "
         f"if loading really takes longer); at {time.strftime('%H:%M:%S')} the provider was here:\n\n{stack}"

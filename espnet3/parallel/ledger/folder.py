@@ -344,7 +344,7 @@ def _write_run(
         history.append({"time": time, "forced": differs})
     facts = {"schema": SCHEMA, "run_id": run_id, "created": old.get("created", time), "aside": old["aside"]}
     where = {"origin": origin(identity.runner["file"]), "history": history}
-    write_json(path / RUN, {**facts, **identity.to_json(), **where})
+    write_json(path / RUN, {**facts, **vars(identity), **where})
 
 
 def _has_results(path: Path) -> bool:

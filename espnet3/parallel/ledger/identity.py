@@ -31,7 +31,7 @@ _CHUNK = 1 << 16  # indices that are hashed at a time
 _SHOWN = 3  # indices of a list that are written out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Identity:
     """A run, as `run.json` holds it (and is read by these types) and as a later call is compared with it."""
 
@@ -49,10 +49,6 @@ class Identity:
     # the user's own, of runner, provider and config
     code: dict[str, dict[str, Any]] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)  # versions, of those that this code imports
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain data, in the order of `run.json`."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def identify(
@@ -150,8 +146,8 @@ def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = Non
         for part in ("runner", "provider")
     }
     lines = [f"{part}: {was} -> {now}" for part, (was, now) in paths.items() if was != now]
-    runs = [run.get("packages") or {} for run in (old, new.to_json())]
-    pythons = [str(packages.get("python")).rpartition(".")[0] for packages in runs]
+    both = old.get("packages") or {}, new.packages
+    pythons = [str(packages.get("python")).rpartition(".")[0] for packages in both]
     if not all("values" in entry for entry in old.get("code", {"": {}}).values()):
         code = ["an earlier version wrote this folder, and did not note what it was made with"]
     elif pythons[0] != pythons[1]:

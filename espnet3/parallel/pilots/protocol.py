@@ -71,6 +71,14 @@ class RunSpec:
         if self.loaded is not None:
             self.loaded.check("this process")
 
+    def bound(self, env: dict[str, Any]) -> Call:
+        """Return its functions, bound to the env once that is checked."""
+        if self.check is not None:
+            self.check(env)
+        self.check_loaded()  # the env may have imported modules
+        many = bind(self.many, env, self.kwargs) if self.many is not None else None
+        return Call(bind(self.one, env, self.kwargs), many)
+
 
 Report = tuple[str, bytes | None]  # of a setup that failed: words for the user, and the exception pickled
 
@@ -82,11 +90,7 @@ def prepare(spec: RunSpec) -> Call:
         ENVS.register(spec.env_key, spec.setup)
     try:
         env = ENVS.get(spec.env_key)
-        if spec.check is not None:
-            spec.check(env)
-        spec.check_loaded()  # the env may have imported modules
-        many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
-        return Call(bind(spec.one, env, spec.kwargs), many)
+        return spec.bound(env)
     except BaseException:
         forget(spec)
         raise
@@ -131,13 +135,13 @@ def setup_error(report: Report) -> ParallelError:
     """Make the driver's exception of a worker's failed setup, keeping our own kinds."""
     message, blob = report
     error = load_error(blob)
+    made: ParallelError
     if isinstance(error, ParallelError):
-        ours: ParallelError = type(error)(message)
-        ours.__cause__ = error.__cause__
-        return ours
-    wrapped = WorkerSetupError(message)
-    wrapped.__cause__ = error
-    return wrapped
+        made, error = type(error)(message), error.__cause__
+    else:
+        made = WorkerSetupError(message)
+    made.__cause__ = error
+    return made
 
 
 def make_portable(block: Block, items: Any, policy: Policy) -> None:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.backends.backend import installed, interrupts_wait, pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
-from espnet3.parallel.engine.loop import KEEP, Block, Call, Loop, run_items, to_lines
+from espnet3.parallel.engine.loop import KEEP, Block, Loop, run_items, to_lines
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import (
     ENVS,
     SetupFn,
@@ -109,7 +108,16 @@ def outcomes(
     known = client is None or (hasattr(client, "espnet3_config") and config.adapt is None)
     tally.asked = config.n_workers if known else 0
     if client is None and without_dask(config):
-        yield from _on_own_workers(spec, work, config, may_take, tally)
+        from espnet3.parallel.local.workers import OwnWorkers, on_own_workers
+
+        def run(workers: OwnWorkers) -> Pairs:
+            tally.asked = workers.most
+            from espnet3.parallel.pilots.driver import PilotRun  # while the processes start
+
+            yield from PilotRun(workers, work, spec, config, may_take, False, tally)
+
+        of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.provenance.reach")
+        yield from on_own_workers(config, work.total, run, of_folder if spec.loaded is not None else ())
         return
     shared = client is not None
     with nullcontext(client) if shared else start_client(config) as opened:
@@ -120,21 +128,6 @@ def outcomes(
         if show_dashboard and (address := dashboard_of(opened)) is not None:
             say(f"dashboard: {address}")
         yield from PilotRun(ClientSlots(opened), work, spec, config, may_take, shared, tally)
-
-
-def _on_own_workers(
-    spec: RunSpec, work: Work, config: ParallelConfig, may_take: Callable[[], bool], tally: Tally
-) -> Pairs:
-    from espnet3.parallel.local.workers import OwnWorkers, on_own_workers
-
-    def run(workers: OwnWorkers) -> Pairs:
-        tally.asked = workers.most
-        from espnet3.parallel.pilots.driver import PilotRun  # while the processes start
-
-        yield from PilotRun(workers, work, spec, config, may_take, False, tally)
-
-    of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.provenance.reach")
-    yield from on_own_workers(config, work.total, run, of_folder if spec.loaded is not None else ())
 
 
 def _has_threads(client: Any) -> bool:
@@ -171,10 +164,7 @@ def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, 
     tally.joined = time.perf_counter()
     if build is not None:
         env = build_here(build, spec.setup_timeout)
-    if spec.check is not None:
-        spec.check(env)
-    many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
-    call = Call(bind(spec.one, env, spec.kwargs), many)
+    call = spec.bound(env)
     tally.ready = ready = time.perf_counter()
     tally.env_seconds = ready - tally.joined
     tally.came.append((THIS_PROCESS, time.time(), 0.0, tally.env_seconds))

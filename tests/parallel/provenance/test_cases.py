@@ -29,7 +29,7 @@ def identity(package: Package, text: str, helper: str = "1") -> Any:
 
 def differences(old: Any, new: Any) -> list[str]:
     """Return what differs between two starts, by way of the run folder."""
-    return changes(json.loads(json.dumps(old.to_json())), new)
+    return changes(json.loads(json.dumps(vars(old))), new)
 
 
 @pytest.mark.parametrize("text", cases.GIVEN.values(), ids=cases.GIVEN)

@@ -216,62 +216,55 @@ def open_run(
     run_id = uuid.uuid4().hex
     with writing(path):  # a folder of another user may not be read either
         lease.acquire(run_id)
-    try:
-        return _open(path, run_id, identity, items, resume, lease)
-    except BaseException:
-        lease.release()
-        raise
+    with ExitStack() as undo:
+        undo.callback(lease.release)
+        _remove_leftovers(path)
+        before = _begin_anew(path) if resume is False else None
+        moved = _strangers_aside(path) or before
+        old, damage = _read_run(path)
+        if damage is not None and resume is True:
+            raise damage
+        if damage is not None:
+            moved = set_aside(path, only=(RUN,)) or moved
+        lost = _lost_indices(path, old, items)
+        differs = changes(old, identity, lost) if old else []
+        if differs and resume is True:
+            if _has_results(path):
+                raise ChangedRunError(str(path), differs)
+            before = _begin_anew(path) or before
+            moved, old, differs = before or moved, {}, []
+        plan = _plan_to_keep(old or _said_by_manifest(path, identity), identity, lost == [])
+        if plan is None and differs:
+            moved = set_aside(path) or moved
+        plan = identity.plan if plan is None else plan
+        if updated := changed_packages(old, identity):
+            warn_caller(
+                f"{path} has results of other versions ({', '.join(updated)}); what is left is computed with these. "
+                "resume=False starts anew"
+            )
+        if differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
+            _keep_done(path, old, identity)
+            kept = {"aside": before and before.name, **old}
+            _write_run(path, run_id, replace(identity, plan=plan), items, kept, differs)
+        run = OpenRun(path, run_id, items, identity.indices["sha256"], lease, plan)
+        notes: dict[str, dict[str, Any]] = {
+            "begun_anew": {"kept": before.name} if before is not None else {},
+            "moved_aside": {"to": moved.name} if moved not in (None, before) else {},
+            "repaired": {"what": f"{damage}; forced"} if damage is not None else {},
+            "forced": {"differences": differs} if differs else {},
+        }
+        for kind, facts in notes.items():
+            if facts:
+                run.event(kind, **facts)
+        run.event("resumed" if old or damage else "started", run_id=run_id, ok=run.ok, failed=run.failed)
+        undo.pop_all()
+        return run
 
 
 def resumed(resume: bool | str) -> bool | str:
     """Return how a run is resumed: as its call says, or "force" where `ESPNET3_RESUME` says so."""
     argument("resume", resume, RESUME)
     return "force" if resume is True and os.environ.get("ESPNET3_RESUME") == "force" else resume
-
-
-def _open(
-    path: Path, run_id: str, identity: Identity, items: Sequence[Any], resume: bool | str, lease: Lease
-) -> OpenRun:
-    _remove_leftovers(path)
-    before = _begin_anew(path) if resume is False else None
-    moved = _strangers_aside(path) or before
-    old, damage = _read_run(path)
-    if damage is not None and resume is True:
-        raise damage
-    if damage is not None:
-        moved = set_aside(path, only=(RUN,)) or moved
-    lost = _lost_indices(path, old, items)
-    differs = changes(old, identity, lost) if old else []
-    if differs and resume is True:
-        if _has_results(path):
-            raise ChangedRunError(str(path), differs)
-        before = _begin_anew(path) or before
-        moved, old, differs = before or moved, {}, []
-    plan = _plan_to_keep(old or _said_by_manifest(path, identity), identity, lost == [])
-    if plan is None and differs:
-        moved = set_aside(path) or moved
-    plan = identity.plan if plan is None else plan
-    if updated := changed_packages(old, identity):
-        warn_caller(
-            f"{path} has results of other versions ({', '.join(updated)}); what is left is computed with these. "
-            "resume=False starts anew"
-        )
-    if differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:
-        _keep_done(path, old, identity)
-        kept = {"aside": before and before.name, **old}
-        _write_run(path, run_id, replace(identity, plan=plan), items, kept, differs)
-    run = OpenRun(path, run_id, items, identity.indices["sha256"], lease, plan)
-    notes: dict[str, dict[str, Any]] = {
-        "begun_anew": {"kept": before.name} if before is not None else {},
-        "moved_aside": {"to": moved.name} if moved not in (None, before) else {},
-        "repaired": {"what": f"{damage}; forced"} if damage is not None else {},
-        "forced": {"differences": differs} if differs else {},
-    }
-    for kind, facts in notes.items():
-        if facts:
-            run.event(kind, **facts)
-    run.event("resumed" if old or damage else "started", run_id=run_id, ok=run.ok, failed=run.failed)
-    return run
 
 
 def _plan_to_keep(old: dict[str, Any], identity: Identity, has_grown: bool) -> dict[str, Any] | None:

@@ -37,7 +37,7 @@ class Identity:
 
     runner: dict[str, str | None]
     provider: dict[str, str | None]
-    config: Any  # the provider's, secrets masked
+    config: dict[str, Any]  # the provider's, secrets masked
     config_sha256: str  # of its content, secrets included, without the places in `not_compared`
     indices: dict[str, Any]
     seed: Any = None  # an int of any size, or None

@@ -315,7 +315,10 @@ class Results(Sequence[Any]):
             )
         offset, skip = 0, start
         if start:
-            offset, skip = self._offset(start // _STRIDE), start % _STRIDE
+            if self._offsets is None:
+                lines = lines_of(self.path / RESULTS)
+                self._offsets = array("q", (at for number, at, _ in lines if number % _STRIDE == 1))
+            offset, skip = self._offsets[start // _STRIDE], start % _STRIDE
         path, buffer = self.path / RESULTS, _WRITE if stop - start > _STRIDE else 8 << 10
         with open_plain(path, buffer) as file:
             file.seek(offset)
@@ -327,12 +330,6 @@ class Results(Sequence[Any]):
                     raise DamagedFolderError(f"{path} ends before position {position}")
                 record = record_of(line, path, position + 1)
                 yield (record["index"], record["result"] if "result" in record else self._failed(position))
-
-    def _offset(self, stretch: int) -> int:
-        if self._offsets is None:
-            lines = lines_of(self.path / RESULTS)
-            self._offsets = array("q", (at for number, at, _ in lines if number % _STRIDE == 1))
-        return self._offsets[stretch]
 
     def _failed(self, position: int) -> ItemFailure:
         path = self.path / ERRORS

@@ -316,10 +316,8 @@ class Mark:
     def __init__(self, folder: str) -> None:
         self._memory: Any = bytearray(_PAGE.size)
         self.name = ""
-        if folder:
-            self._share(folder)
-
-    def _share(self, folder: str) -> None:
+        if not folder:
+            return
         path = os.path.join(folder, f"mark-{os.getpid()}-{id(self):x}")
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)

@@ -53,7 +53,6 @@ class LiveFacts:
     """The state of a run at one look."""
 
     status: RunStatus | FolderStatus  # as of `espnet3-parallel status`
-    time: float  # in seconds since the epoch
     rate: float  # items per second over the last minute of watching
     workers: tuple[Worker, ...]  # those that have something to do or to say come first
     failures: tuple[FailureGroup, ...]
@@ -127,7 +126,6 @@ class Watcher:
         slow = sorted(longest, reverse=True)[:_SLOW]
         return LiveFacts(
             status,
-            now,
             self._rate(self._clock(), status.ok + status.failed),
             tuple(workers),
             tuple(failures.groups()),

@@ -82,10 +82,6 @@ class _Config(dict[str, Any]):
 
 
 def _provider(cls: Any, config: Any, notes: list[str]) -> Any:
-    if not isinstance(config, dict):
-        raise ConfigError(
-            "run.json does not say what the provider was made with: an earlier version wrote it"
-        )
     if _MASKED in str(config):
         notes.append(
             "the config: secrets are masked in run.json and are not known here; what needs them gets '***'"
@@ -169,7 +165,7 @@ class Replay:
             provider = make_provider(cls, spec.arguments)
         else:
             runner, cls = _classes(said, notes)
-            provider = _provider(cls, said.get("config"), notes)
+            provider = _provider(cls, said.get("config") or {}, notes)
         if not issubclass(runner, BaseRunner):
             runner = runner_of(getattr(runner, FUNCTION))
         if SCRIPT in sys.modules:

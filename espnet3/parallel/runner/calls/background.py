@@ -224,21 +224,19 @@ def _wanted(config: ParallelConfig) -> Any:
 
 def _answer(future: Future[Any], text: str, value: Any, worker: str) -> None:
     if isinstance(value, Block):
-        future.set_exception(_exception_of(value, text, worker))
+        error = value.take_error()
+        if (
+            not isinstance(error, WorkerSetupError) and value.stop is not None
+        ):  # that is the same for all calls
+            add_note(error, f"in the call {text}, {place_of(worker)}")
+            show_remote(error, value.stop)
+        future.set_exception(error)
     elif isinstance(value, ItemFailure):  # its process died with it, or its result cannot travel
         future.set_exception(
             item_error(RuntimeError(value.message), replace(value, index=NoItem(f"the call {text}")))
         )
     else:
         future.set_result(value)
-
-
-def _exception_of(raised: Block, text: str, worker: str) -> BaseException:
-    error = raised.take_error()
-    if not isinstance(error, WorkerSetupError) and raised.stop is not None:  # that is the same for all calls
-        add_note(error, f"in the call {text}, {place_of(worker)}")
-        show_remote(error, raised.stop)
-    return error
 
 
 class _Hosts:

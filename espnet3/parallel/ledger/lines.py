@@ -239,16 +239,12 @@ def _refusal(value: Any) -> str:
     )
 
 
-def _write_text(value: str | int, where: str, depth: int) -> Any:
+def _write_text(value: str, where: str, depth: int) -> Any:
     try:
-        str(value).encode()
+        value.encode()
     except ValueError:
-        wrong = (
-            "a str with lone surrogates, which no UTF-8 file can hold: return bytes, as of os.fsencode"
-            if type(value) is str
-            else "an int of too many digits: return a float, or text"
-        )
-        raise ValueTypeError(where, f"is {wrong}") from None
+        wrong = "is a str with lone surrogates, which no UTF-8 file can hold: return bytes, as of os.fsencode"
+        raise ValueTypeError(where, wrong) from None
     return value
 
 
@@ -274,9 +270,9 @@ def _write_path(value: pathlib.PurePath, where: str, depth: int) -> Any:
 
 
 _WRITERS: dict[type, Callable[[Any, str, int], Any]] = {
-    **dict.fromkeys((str, int), _write_text),
+    str: _write_text,
     float: lambda value, *_: value if math.isfinite(value) else {_TAG: "float", "value": str(value)},
-    **dict.fromkeys((bool, type(None)), lambda value, *_: value),
+    **dict.fromkeys((int, bool, type(None)), lambda value, *_: value),
     list: _write_list,
     dict: _write_dict,
     tuple: lambda value, *at: {_TAG: "tuple", "items": _write_list(value, *at)},

@@ -143,10 +143,7 @@ def _end(control: socket.socket, wake: int, alive: set[int], patience: float) ->
 
 def _reap(control: socket.socket, alive: set[int]) -> None:
     while alive:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
+        pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
         alive.discard(pid)

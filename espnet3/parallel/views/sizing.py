@@ -105,24 +105,21 @@ def size_for(measured: Measured, items: int, workers: int) -> Size:
 
 def recommended(measured: Measured, items: int, within: float, most: int = _MOST) -> Size:
     """Return the smallest size that is done within so many seconds."""
-    work, start = measured.seconds * items, measured.start
-    least = start + measured.seconds
+    least = measured.start + measured.seconds
     if within <= least:
         raise ConfigError(
             f"no number of workers is done within {duration(within)}: a worker's start and one item take "
             f"{duration(least)}; allow more time"
         )
-    workers = max(1, math.ceil(work / (within - start)))
-    while workers < min(items, most) and size_for(measured, items, workers).wall > within:
-        workers += 1
-    size = size_for(measured, items, min(workers, items))
-    if workers > most or size.wall > within:
+    each = max(1, int((within - measured.start) / max(1e-9, measured.seconds)))  # items of a worker
+    workers = -(-items // each)
+    if workers > most:
         where = "" if most == _MOST else ", as many as there are processors here,"
         raise ConfigError(
             f"it would take more than {counted(most, 'worker')}{where} to be done within "
             f"{duration(within)}: allow more time"
         )
-    return size
+    return size_for(measured, items, workers)
 
 
 def around(measured: Measured, items: int, chosen: Size, most: int = _MOST) -> list[Size]:

@@ -107,7 +107,6 @@ def test_a_value_comes_back_as_it_was(value: Any) -> None:
         ({frozenset(): 1}, "a key of result", "frozenset"),
         ([1, "\ud800"], "result[1]", "lone surrogates"),
         ((pathlib.Path("\udcff"),), "result[0]", "lone surrogates"),
-        ({"n": -(10**5000)}, "result['n']", "int of too many digits"),
     ],
     ids=lambda v: type(v).__name__,
 )

@@ -14,17 +14,16 @@ from typing import Any
 from espnet3.parallel.errors import EnvConflictError, SignatureError
 from espnet3.parallel.messages import counted
 
-# Arguments of a runner's hooks, for the message where one takes fewer
+# Arguments that functions are given by position, for the message where one takes fewer
 _BY_POSITION = {
+    "forward": "idx, ...",
+    "batch_forward": "indices, ...",
     "open_writers": "shard_dir",
     "write_record": "writers, result, state",
     "close_writers": "writers, state",
     "reduce_state": "state, result",
     "finalize_state": "state",
 }
-
-# Usual names of the first parameter of a runner's own functions
-_FIRST = {"forward": "idx", "batch_forward": "indices"}
 
 
 def name_of(func: Any) -> str:
@@ -98,10 +97,9 @@ def _check_complete(
 ) -> None:
     if len(positional) < n_positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
         name = name_of(func).rpartition(".")[2]
-        what = _BY_POSITION.get(name, "the item comes first")
-        shape = what if name in _BY_POSITION else f"{_FIRST.get(name, 'item')}, ..."
+        shape = _BY_POSITION.get(name, "item, ...")
         raise SignatureError(
-            f"{name_of(func)} is called with {counted(n_positional, 'argument')} by position ({what}), and takes "
+            f"{name_of(func)} is called with {counted(n_positional, 'argument')} by position ({shape}), and takes "
             f"{len(positional) or 'none'}: define it as {name}({shape})"
         )
     left = positional[n_positional:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]

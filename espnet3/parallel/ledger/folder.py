@@ -373,7 +373,7 @@ def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
         return {}, DamagedFolderError(f"{path / RUN} is missing, and there are results. {advice}")
     except DamagedFolderError as error:
         return {}, DamagedFolderError(f"{error}. {advice}")
-    if not isinstance(old.get("schema"), int) or "created" not in old:
+    if not isinstance(old.get("schema"), int) or not old.keys() >= {"created", "code"}:
         return {}, DamagedFolderError(f"{path / RUN} is damaged: it has no schema number. {advice}")
     if old["schema"] > SCHEMA:
         raise DamagedFolderError(

@@ -148,9 +148,7 @@ def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = Non
     lines = [f"{part}: {was} -> {now}" for part, (was, now) in paths.items() if was != now]
     both = old.get("packages") or {}, new.packages
     pythons = [str(packages.get("python")).rpartition(".")[0] for packages in both]
-    if not all("values" in entry for entry in old.get("code", {"": {}}).values()):
-        code = ["an earlier version wrote this folder, and did not note what it was made with"]
-    elif pythons[0] != pythons[1]:
+    if pythons[0] != pythons[1]:
         code = ["it was compiled by Python {}, and cannot be compared in {}".format(*pythons)]
     else:  # where the class is another, so is its code
         code = changed_parts(old["code"], new.code) if not lines else []

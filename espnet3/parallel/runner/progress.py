@@ -21,7 +21,7 @@ from espnet3.parallel.engine.lines import LineStream
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.errors import ItemError, NoWorkersError, TooManyFailuresError, add_note
 from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.messages import counted, printable, warn_caller
+from espnet3.parallel.messages import counted, printable, shortened, warn_caller
 from espnet3.parallel.records import SHORT_WORK, ItemFailure, RunSummary, Tally
 
 _LOOK = 1.0  # seconds between two looks at the run, also while no item ends
@@ -33,7 +33,6 @@ _SETTLED = 1.0  # seconds after the first worker in which the others of one mach
 _SLOWER = 1.1  # times as long as one worker: less is noise
 _WORTH_TELLING = 1.0  # seconds: less is not worth a change of the configuration
 _PART = 0.1  # share of the time lost above which its cause is named
-_MOST_KINDS = 10  # of errors that a message lists
 _ENOUGH = 50  # results that are looked at
 _NO_RESULT = rb'"result":null,"crc":\d+}\n\Z'  # the end of an item's line without a result
 _STOPS = (KeyboardInterrupt, ItemError, TooManyFailuresError, NoWorkersError)
@@ -131,16 +130,16 @@ class Report:
         limit, failed = self._run.runner.max_failures, self._failed + self._kept_failed
         if limit is None or failed <= (limit * self._total if 0 < limit < 1 else limit):
             return
-        message = f"{failed} of {self._total} items failed, and max_failures is {limit:g}"
-        kinds = sorted(self._kinds.values(), key=lambda kind: -kind[0])
-        for count, first in kinds[:_MOST_KINDS]:
-            text = " ".join(first.message.split())
-            message += f"\n  {count:,} x {first.error_type}, the first in {first.name}: {text:.200}"
-        if len(kinds) > _MOST_KINDS:
-            message += f"\n  and {len(kinds) - _MOST_KINDS} more kinds of errors"
+        lines = shortened(
+            [
+                f"{count:,} x {first.error_type}, the first in {first.name}: {' '.join(first.message.split()):.200}"
+                for count, first in sorted(self._kinds.values(), key=lambda kind: -kind[0])
+            ]
+        )
         if self._kept_failed:
-            message += f"\n  {self._kept_failed:,} in earlier sessions; retry_failed=True runs them again"
-        raise TooManyFailuresError(message, self._kinds)
+            lines.append(f"{self._kept_failed:,} in earlier sessions; retry_failed=True runs them again")
+        message = f"{failed} of {self._total} items failed, and max_failures is {limit:g}"
+        raise TooManyFailuresError("\n  ".join([message, *lines]), self._kinds)
 
     def _last_words(self, error: BaseException) -> str:
         done, total, folder = self._done, self._total, self._run.folder

@@ -49,8 +49,9 @@ _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to 
 class PilotRun:
     """One run over the slots of one cluster.
 
-    `config`: of the cluster, for the patience with workers. `may_take`: as for `Feeder`. `shared`: the client outlives
-    this run, whose unfinished work is cancelled at its end. `tally` may be read while the run goes on.
+    `config`: of the cluster, for the patience with workers. `may_take`: False holds new work back (a slow consumer).
+    `shared`: the client outlives this run, whose unfinished work is cancelled at its end. `tally` may be read while the
+    run goes on.
     """
 
     slots: RunSlots
@@ -63,13 +64,13 @@ class PilotRun:
 
     def __post_init__(self) -> None:
         self.tally.slots = self.tally.workers = 0
-        self._id = next(_RUN_IDS)
+        self.number = next(_RUN_IDS)
         self._blob = pack(self.spec)
         self._signs = SignsOfLife(self.config.frozen_timeout, self.slots.last_heard)
-        self._losses = Losses(self._id, self.work, self.spec.policy, self.slots, self._finish)
+        self._losses = Losses(self.number, self.work, self.spec.policy, self.slots, self._finish)
         self._clock, self._looked = AwakeClock(), 0.0
         self._selector = selectors.DefaultSelector()
-        self._feeder = Feeder(self._id, self.work, self.may_take, self.spec.as_lines, self._not_sent)
+        self._feeder = Feeder(self)
         self._dead: set[tuple[str, int]] = set()
         self._hearing = hearing_here()
         self._inlet = Inlet()
@@ -114,7 +115,7 @@ class PilotRun:
         except BaseException:  # GeneratorExit too: the caller wants no more
             if self.shared and self.slots.owns_processes and os.getpid() == opened_in:
                 self._send_end()
-                abandon_run(self._claim, self._id, self._selector, self.slots)
+                abandon_run(self._claim, self.number, self._selector, self.slots)
             raise
         finally:
             # a forked child's copy of this run ends without a word to the workers
@@ -144,7 +145,7 @@ class PilotRun:
     def _send_end(self) -> None:
         for slot in self._claim.slots:
             with suppress(ChannelClosedError):  # the next run that takes this slot finds out
-                slot.channel.send(("end", self._id))
+                slot.channel.send(("end", self.number))
 
     def _call_first(self) -> None:
         self._alone = not self._claim.is_first and self.work.total is not None and self.work.total <= _FEW
@@ -161,7 +162,7 @@ class PilotRun:
             self.tally.joined, self._until = self.tally.joined or now, now + _FIRST
         asked = self.slots.stays and not self._claim.is_first and (others or self.tally.ready is None)
         path = search_path()  # as it is now: a notebook may have added to it since the workers began
-        message = ("run", self._id, self._blob, self.spec.setup_timeout, path, self._hearing)
+        message = ("run", self.number, self._blob, self.spec.setup_timeout, path, self._hearing)
         this_process = socket.gethostname(), os.getpid()
         for slot in fresh:
             if slot.hello.process == this_process and self.spec.policy.item_timeout is not None:
@@ -191,7 +192,7 @@ class PilotRun:
 
     def _process_lost(self, slot: Slot) -> None:
         process, pid = slot.hello.process, slot.hello.pid
-        building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
+        building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self.number))
         # its last slot may have come to this run just as the others of its process were lost
         if building and process not in self._dead:
             self._losses.add_in_setup(slot)
@@ -229,7 +230,7 @@ class PilotRun:
                 continue
             if self.slots.end_of(*slot.hello.process) is not None and not slot.channel.readable():
                 self._process_lost(slot)  # a process that it started holds its sockets open
-            elif (late := find_late_item(slot, self._id, self.spec.policy.item_timeout, now)) is not None:
+            elif (late := find_late_item(slot, self.number, self.spec.policy.item_timeout, now)) is not None:
                 slot.late = late
                 self.slots.kill_worker(*slot.hello.process)
         for slot, seconds in self._signs.frozen(self._claim.slots):
@@ -273,7 +274,7 @@ class PilotRun:
             failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
             self._finish(chunk, failure, error)
             return
-        if message[1] == self._id:  # not from a run that is over
+        if message[1] == self.number:  # not from a run that is over
             self._until = time.perf_counter() + _FIRST
             getattr(self, "_on_" + message[0])(slot, *message[2:])
 
@@ -286,7 +287,7 @@ class PilotRun:
 
     def _on_unread(self, slot: Slot, failure: ItemFailure, raised: bytes | None) -> None:
         chunk = self._feeder.came_back(slot)
-        self._not_travelled(chunk, "loaded on a worker", load_error(raised, failure), failure)
+        self.not_travelled(chunk, "loaded on a worker", load_error(raised, failure), failure)
 
     def _on_setup(self, slot: Slot, report: Report) -> None:
         raise setup_error(report)
@@ -342,12 +343,10 @@ class PilotRun:
             self._feeder.sizer.seen(self.work.units(chunk), n, block.seconds, n_bytes)
         self._out.append((chunk, block))
 
-    def _not_sent(self, chunk: Chunk, error: BaseException) -> None:
-        self._not_travelled(chunk, "sent to a worker", error, failure_of(error, None, 1, THIS_PROCESS))
-
-    def _not_travelled(
+    def not_travelled(
         self, chunk: Chunk, where: str, error: BaseException | None, failure: ItemFailure
     ) -> None:
+        """Settle a chunk that cannot be pickled, or loaded: it goes again in halves, down to the one item at fault."""
         if len(chunk.items) > 1:
             half = len(chunk.items) // 2
             self.work.put_back(chunk.part(0, half))
@@ -366,25 +365,16 @@ class PilotRun:
 _AHEAD = 48 << 10  # bytes of chunks sent to a busy worker: they must fit in the socket's buffer (see _send)
 
 
-@dataclass(eq=False)
 class Feeder:
-    """Hands a run's chunks to its slots.
+    """Hands a run's chunks to its slots."""
 
-    `may_take` is asked before a chunk is handed out; False holds new work back (a slow consumer). `refused` gets a
-    chunk whose items cannot be pickled, and why.
-    """
-
-    run_id: int
-    work: Work
-    may_take: Callable[[], bool]
-    as_lines: bool
-    refused: Callable[[Chunk, BaseException], None]
-
-    def __post_init__(self) -> None:
+    def __init__(self, run: PilotRun) -> None:
+        self._run = run
+        self.work = run.work
         self.ready: dict[Slot, float] = {}  # slots that have the run's env, in their order, and since when
         self.present = 0.0  # seconds that slots were ready which are not any more
         self.flying = 0  # chunks that are out
-        self.sizer = Sizer(lambda: len(self.ready), keeps=self.as_lines)
+        self.sizer = Sizer(lambda: len(self.ready), keeps=run.spec.as_lines)
         self._quarantined: set[tuple[str, int]] = set()
         self._draining: tuple[str, int] | None = None
 
@@ -433,7 +423,7 @@ class Feeder:
         window = self.sizer.window(left)
         while len(slot.flying) < (window if ahead else 1) and process not in self._quarantined:
             # chunks that came back go first: an ordered stream may wait for nothing else
-            if not (self.work.returned or self.may_take()):
+            if not (self.work.returned or self._run.may_take()):
                 return False
             units, most, seconds = self.sizer.next(left, window)
             slots = len(self.ready)
@@ -449,12 +439,13 @@ class Feeder:
         try:
             items = chunk.items if isinstance(chunk.items, range) else pickling.dumps(chunk.items)
         except ANYTHING as error:
-            self.refused(chunk, error)
+            failure = failure_of(error, None, 1, THIS_PROCESS)
+            self._run.not_travelled(chunk, "sent to a worker", error, failure)
             self._quarantined.discard(slot.hello.process)
             return True
-        positions = self.work.positions(chunk) if self.as_lines else None
+        positions = self.work.positions(chunk) if self._run.spec.as_lines else None
         message = Message(
-            ("chunk", self.run_id, items, chunk.start, chunk.charges.suspect, positions, seconds)
+            ("chunk", self._run.number, items, chunk.start, chunk.charges.suspect, positions, seconds)
         )
         chunk.n_bytes = message.size + sum(b.raw().nbytes for b in message.buffers)
         if slot.flying and sum(each.n_bytes for each in [*slot.flying, chunk][1:]) > _AHEAD:

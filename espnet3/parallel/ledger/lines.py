@@ -225,18 +225,11 @@ def encode(value: Any, where: str = "result", depth: int = 0) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and type(value) is getattr(torch, "Tensor", None):
         return _torch_tensor(value, where)
-    raise ValueTypeError(where, _refusal(value))
-
-
-def _refusal(value: Any) -> str:
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    base = next((b for b in (dict, list, tuple, str, int, float, bytes) if issubclass(kind, b)), None)
-    if base is None:
-        return f"is of type {name}, {_NO_ENCODING}"
-    return (
-        f"is of type {name}, and would come back as {base.__name__}: return {base.__name__}(value), {_HOOK}"
-    )
+    base = next((b.__name__ for b in (dict, list, tuple, str, int, float, bytes) if issubclass(kind, b)), "")
+    fix = f"and would come back as {base}: return {base}(value), {_HOOK}" if base else _NO_ENCODING
+    raise ValueTypeError(where, f"is of type {name}, {fix}")
 
 
 def _write_text(value: str, where: str, depth: int) -> Any:

@@ -95,7 +95,14 @@ def merge_splits(
     scan = scan_splits(path, items, indices_sha256, kind=kind)
     for sentence in scan.repaired:
         note(sentence)
-    _prove_coverage(path, scan, items)
+    if missing := scan.state.count(LEFT):
+        left = (repr(item) for item, one in zip(items, scan.state, strict=True) if one == LEFT)
+        more = ", ..." if missing > _SHOWN else ""
+        raise IncompleteRunError(
+            f"{path}: {missing} of {len(scan.state)} indices have neither a result nor a failure: "
+            f"{', '.join(islice(left, _SHOWN))}{more}",
+            "Run again with the same arguments to compute them",
+        )
     with writing(path / RECEIPT):
         (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
     with writing(path / RESULTS), Draft(path / RESULTS) as results, Draft(path / ERRORS) as errors:
@@ -141,19 +148,6 @@ def _write(scan: Scan, results: BinaryIO, errors: BinaryIO) -> Counter[str]:
                 results.write(b"{%b}\n" % b"}\n{".join(lines.span(begin)))
                 at = begin + scan.spans[begin][0].items
     return failed
-
-
-def _prove_coverage(path: Path, scan: Scan, items: Sequence[Any]) -> None:
-    if missing := scan.state.count(LEFT):
-        first = islice(
-            (repr(item) for item, one in zip(items, scan.state, strict=True) if one == LEFT), _SHOWN
-        )
-        more = ", ..." if missing > _SHOWN else ""
-        raise IncompleteRunError(
-            f"{path}: {missing} of {len(scan.state)} indices have neither a result nor a failure: "
-            f"{', '.join(first)}{more}",
-            "Run again with the same arguments to compute them",
-        )
 
 
 class _Lines:

@@ -331,7 +331,14 @@ class Pool:
         self.wake()  # a run that goes on notices at once
         self._door.close()
         if self._folder is not None:
-            _remove(self._folder)
+            gone = f"{self._folder}-gone"
+            with suppress(
+                OSError
+            ):  # it is gone already; no shutil, which the interpreter's end does not import
+                os.rename(self._folder, gone)  # nothing can be put into it any more
+                for name in os.listdir(gone):
+                    os.unlink(os.path.join(gone, name))
+                os.rmdir(gone)
 
 
 def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socket, str]:
@@ -345,15 +352,6 @@ def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socke
     os.chmod(os.path.join(folder, "pool"), 0o600)
     door.listen(BACKLOG)
     return door, folder
-
-
-def _remove(folder: str) -> None:
-    gone = f"{folder}-gone"
-    with suppress(OSError):  # it is gone already; no shutil, which the interpreter's end does not import
-        os.rename(folder, gone)  # nothing can be put into it any more
-        for name in os.listdir(gone):
-            os.unlink(os.path.join(gone, name))
-        os.rmdir(gone)
 
 
 def _private_folder() -> str:

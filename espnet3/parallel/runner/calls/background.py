@@ -204,7 +204,18 @@ class _Host:
         with self.lock:
             future, text = self._futures[place]
             self._drop(place)
-        _answer(future, text, value, worker)
+        if isinstance(value, Block):
+            error = value.take_error()
+            # a failed setup is the same for all calls
+            if not isinstance(error, WorkerSetupError) and value.stop is not None:
+                add_note(error, f"in the call {text}, {place_of(worker)}")
+                show_remote(error, value.stop)
+            future.set_exception(error)
+        elif isinstance(value, ItemFailure):  # its process died with it, or its result cannot travel
+            failure = replace(value, index=NoItem(f"the call {text}"))
+            future.set_exception(item_error(RuntimeError(value.message), failure))
+        else:
+            future.set_result(value)
 
     def end_with_program(self) -> None:
         if self._client is not None:
@@ -220,23 +231,6 @@ class _Host:
 
 def _wanted(config: ParallelConfig) -> Any:
     return wanted_by(config) if without_dask(config) else config
-
-
-def _answer(future: Future[Any], text: str, value: Any, worker: str) -> None:
-    if isinstance(value, Block):
-        error = value.take_error()
-        if (
-            not isinstance(error, WorkerSetupError) and value.stop is not None
-        ):  # that is the same for all calls
-            add_note(error, f"in the call {text}, {place_of(worker)}")
-            show_remote(error, value.stop)
-        future.set_exception(error)
-    elif isinstance(value, ItemFailure):  # its process died with it, or its result cannot travel
-        future.set_exception(
-            item_error(RuntimeError(value.message), replace(value, index=NoItem(f"the call {text}")))
-        )
-    else:
-        future.set_result(value)
 
 
 class _Hosts:

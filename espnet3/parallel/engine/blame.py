@@ -113,7 +113,11 @@ def failure_of_item(
     elif loss.seconds is None:
         kind, cause, message, text = "WorkerDied", "poison", _death(loss, charges), ""
     else:
-        kind, cause, message = "TimeoutError", "timeout", _delay(loss, policy, place or f"worker {worker}")
+        limit, where = policy.item_timeout, place or f"worker {worker}"
+        over = "its item_timeout" if limit is None else f"item_timeout = {limit:g} s"
+        end = "process was killed" if loss.end.signal is not None else "thread was left behind"
+        message = f"it took longer than {over} on {where}, whose {end} after {loss.seconds:.1f} s"
+        kind, cause = "TimeoutError", "timeout"
         text = f"It was here:\n{loss.stack}" if loss.stack else ""
     attempts = charges.deaths + charges.late
     return ItemFailure(index, kind, message, text, attempts, worker, cause, loss.seconds)
@@ -128,13 +132,6 @@ def _death(loss: Loss, charges: Charges) -> str:
         where, lost = ", with no other item in progress", " to this item"
     advice = f". What to do: {loss.end.advice}" if loss.end.advice else ""
     return f"its worker process {loss.end}{where}{count and count + lost}{advice}"
-
-
-def _delay(loss: Loss, policy: Policy, place: str) -> str:
-    limit = policy.item_timeout
-    over = "its item_timeout" if limit is None else f"item_timeout = {limit:g} s"
-    end = "process was killed" if loss.end.signal is not None else "thread was left behind"
-    return f"it took longer than {over} on {place}, whose {end} after {loss.seconds:.1f} s"
 
 
 def _ordinal(n: int) -> str:

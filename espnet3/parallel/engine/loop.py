@@ -366,7 +366,10 @@ class Loop:
         too_large: BaseException | None = error
         while part and self.block.error is None:
             if too_large is not None:
-                give_memory_back(too_large)
+                traceback.clear_frames(too_large.__traceback__)  # they hold what the batch held
+                torch = sys.modules.get("torch")
+                if torch is not None and torch.cuda.is_initialized():
+                    torch.cuda.empty_cache()
                 self.block.halved += 1
                 size, too_large = -(-size // 2), None
             now = part[:size]
@@ -419,14 +422,6 @@ def is_too_large(error: BaseException, policy: Policy) -> bool:
     if isinstance(error, MemoryError) or _NO_MEMORY & {kind.__name__ for kind in type(error).__mro__}:
         return True
     return may_be_cudas(error) and any(word in text_of(error) for word in _WORDS)
-
-
-def give_memory_back(error: BaseException) -> None:
-    """Free what a batch held that was too large."""
-    traceback.clear_frames(error.__traceback__)
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
 
 
 def to_lines(

@@ -44,11 +44,6 @@ def name_of(func: Any) -> str:
 _of_builtin = functools.lru_cache(maxsize=32)(inspect.signature)  # parsing their text takes 0.3 ms
 
 
-def _signature(func: Callable[..., Any]) -> inspect.Signature:
-    is_builtin = isinstance(func, BuiltinFunctionType) and isinstance(func.__self__, ModuleType)
-    return _of_builtin(func) if is_builtin else inspect.signature(func)
-
-
 def bind(
     func: Callable[..., Any],
     env: Mapping[str, Any],
@@ -65,8 +60,9 @@ def bind(
             f"Argument conflict in {name_of(func)}: {names} given as a keyword and also a name of the worker env; "
             "rename the keyword, or drop it and let the env supply it"
         )
+    is_builtin = isinstance(func, BuiltinFunctionType) and isinstance(func.__self__, ModuleType)
     try:
-        parameters = list(_signature(func).parameters.values())
+        parameters = list((_of_builtin if is_builtin else inspect.signature)(func).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature takes no names from an env
         return functools.partial(func, **kwargs) if kwargs else func
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -72,7 +72,13 @@ class Channel:
         self.sock = sock
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _notice_lost_host(sock)
+            # to notice a host that is lost
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            idle = _GONE // 3  # macOS has another name for it
+            times = {"TCP_KEEPIDLE": idle, "TCP_KEEPALIVE": idle, "TCP_KEEPINTVL": (_GONE - idle) // _PROBES}
+            for name, value in {**times, "TCP_KEEPCNT": _PROBES}.items():
+                if hasattr(socket, name):
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self.received = 0  # bytes of the last message
         self.trip = 0.0  # seconds to another host and back, as it connected; of this host, however busy, 0
         self._inbox = bytearray(_FIRST)
@@ -174,15 +180,6 @@ class Channel:
                 self.sock.sendall(part)
         except OSError as error:
             raise ChannelClosedError(str(error)) from error
-
-
-def _notice_lost_host(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    idle = _GONE // 3  # macOS has another name for it
-    times = {"TCP_KEEPIDLE": idle, "TCP_KEEPALIVE": idle, "TCP_KEEPINTVL": (_GONE - idle) // _PROBES}
-    for name, value in {**times, "TCP_KEEPCNT": _PROBES}.items():
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _is_encrypted(sock: socket.socket) -> TypeGuard[ssl.SSLSocket]:

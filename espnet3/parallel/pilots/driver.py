@@ -234,17 +234,14 @@ class PilotRun:
                 slot.late = late
                 self.slots.kill_worker(*slot.hello.process)
         for slot, seconds in self._signs.frozen(self._claim.slots):
-            self._give_up_frozen(slot, seconds)
-
-    def _give_up_frozen(self, slot: Slot, seconds: float) -> None:
-        host, pid = slot.hello.process
-        for_long = f"for {seconds:.0f} s (the limit is frozen_timeout)"
-        who = f"worker {slot.hello.worker} (pid {pid} on {host})"
-        logger.warning("%s gives no sign of life %s: its items go to others", who, for_long)
-        for each in self._claim.slots:
-            if each.hello.process == (host, pid):
-                each.end = ProcessEnd(reason=f"gave no sign of life {for_long}")
-        self._process_lost(slot)
+            host, pid = slot.hello.process
+            for_long = f"for {seconds:.0f} s (the limit is frozen_timeout)"
+            who = f"worker {slot.hello.worker} (pid {pid} on {host})"
+            logger.warning("%s gives no sign of life %s: its items go to others", who, for_long)
+            for each in self._claim.slots:
+                if each.hello.process == (host, pid):
+                    each.end = ProcessEnd(reason=f"gave no sign of life {for_long}")
+            self._process_lost(slot)
 
     def _finish(
         self, chunk: Chunk, failure: ItemFailure, error: BaseException | None, loss: Loss | None = None

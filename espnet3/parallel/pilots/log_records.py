@@ -87,19 +87,6 @@ _LEVELS: dict[str, int] = {}  # that loggers had before they were given the driv
 _LEVELS_LOCK = threading.Lock()
 
 
-def _take_over_levels(by_name: dict[str, int], disabled: int) -> None:
-    with _LEVELS_LOCK:
-        for name in _LEVELS.keys() - by_name.keys():
-            logging.getLogger(name).setLevel(_LEVELS.pop(name))
-        for name, level in by_name.items():
-            logger = logging.getLogger(name)
-            if logger.level != level and not logger.handlers:
-                _LEVELS.setdefault(name, logger.level)
-                logger.setLevel(level)
-        if logging.root.manager.disable != disabled:
-            logging.disable(disabled)
-
-
 def _is_too_much() -> bool:
     now = time.monotonic()
     if len(_SENT) == MOST and now - _SENT[0] < 1:
@@ -125,7 +112,16 @@ class Outlet:
 
     def hear(self, hearing: Hearing) -> None:
         """Set this process's loggers and streams up for a driver."""
-        _take_over_levels(hearing.levels, hearing.disabled)
+        with _LEVELS_LOCK:
+            for name in _LEVELS.keys() - hearing.levels.keys():
+                logging.getLogger(name).setLevel(_LEVELS.pop(name))
+            for name, level in hearing.levels.items():
+                logger = logging.getLogger(name)
+                if logger.level != level and not logger.handlers:
+                    _LEVELS.setdefault(name, logger.level)
+                    logger.setLevel(level)
+            if logging.root.manager.disable != hearing.disabled:
+                logging.disable(hearing.disabled)
         here = hearing.host == socket.gethostname()
         files = hearing.files
         same = {n for n in _STREAMS if here and files[n] is not None and files[n] == _file_of(n)}

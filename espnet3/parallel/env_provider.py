@@ -72,8 +72,11 @@ class EnvironmentProvider(metaclass=_Making):
         super().__setattr__(name, value)
         if self._espnet3_held is None:
             return
-        caller = inspect.currentframe().f_back  # type: ignore[union-attr]  # there is one
-        if not _is_its_own(self, caller, value):
+        caller: FrameType = inspect.currentframe().f_back  # type: ignore[union-attr,assignment]  # there is one
+        code = caller.f_code
+        given = code.co_argcount + code.co_kwonlyargcount > 1 or code.co_flags & _MORE
+        is_making = code.co_name in _MAKING or not (given or is_data(value))
+        if not (caller.f_locals.get("self") is self and is_making):
             super().__setattr__("_espnet3_set", self._espnet3_set | {name})
 
     if not TYPE_CHECKING:  # for which any name would be known
@@ -174,14 +177,6 @@ def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
     carried = dict(inspect.getclosurevars(setup).nonlocals)
     # that of `make_worker_setup_fn` takes attributes
     return {**carried.pop("now"), **carried} if setup.__module__ == __name__ else carried
-
-
-def _is_its_own(provider: Any, caller: FrameType | None, value: Any) -> bool:
-    if caller is None or caller.f_locals.get("self") is not provider:
-        return False
-    code = caller.f_code
-    given = code.co_argcount + code.co_kwonlyargcount > 1 or code.co_flags & _MORE
-    return code.co_name in _MAKING or not (given or is_data(value))
 
 
 def worker_setup_of(provider: Any) -> Callable[[], dict[str, Any]]:

@@ -229,7 +229,8 @@ def open_run(
         lost = _lost_indices(path, old, items)
         differs = changes(old, identity, lost) if old else []
         if differs and resume is True:
-            if _has_results(path):
+            files = (split / RESULTS for split in _sessions(path))
+            if any(file.exists() and file.stat().st_size for file in files):
                 raise ChangedRunError(str(path), differs)
             before = _begin_anew(path) or before
             moved, old, differs = before or moved, {}, []
@@ -338,11 +339,6 @@ def _write_run(
     facts = {"schema": SCHEMA, "run_id": run_id, "created": old.get("created", time), "aside": old["aside"]}
     where = {"origin": origin(identity.runner["file"]), "history": history}
     write_json(path / RUN, {**facts, **vars(identity), **where})
-
-
-def _has_results(path: Path) -> bool:
-    files = (split / RESULTS for split in _sessions(path))
-    return any(file.exists() and file.stat().st_size for file in files)
 
 
 def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from espnet3.parallel.messages import brief
 from espnet3.parallel.pilots.channel import ChannelClosedError, Message
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses, SignsOfLife, abandon_run, find_late_item
-from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot
+from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot, SlotClaim
 from espnet3.parallel.pilots.protocol import Report, RunSpec, pack, setup_error
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
 from espnet3.parallel.surroundings import search_path
@@ -82,7 +82,7 @@ class PilotRun:
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
         """Yield each chunk with its outcomes, as they come in; a block's `error` is the last thing."""
         opened_in = os.getpid()
-        self._claim = self.slots.pool.claim()
+        self._claim = SlotClaim(self.slots.pool)
         self._selector.register(self._claim, selectors.EVENT_READ)
         self._claim.wake()
         try:

@@ -1,6 +1,6 @@
 """The driver's side of the pilots: one listener per cluster, and the slots that connected to it.
 
-    worker slot ──connect, prove the key, Hello──> Door ──admit──> Pool ──claim()──> a run's loop
+    worker slot ──connect, prove the key, Hello──> Door ──admit──> Pool ──SlotClaim──> a run's loop
                                                     └── given up where a step of that takes longer than `LIMIT`
 
 Only workers open connections, each of which is greeted in a thread of its own: one peer that says nothing, or something
@@ -62,7 +62,7 @@ class Slot:
 
 
 class SlotClaim:
-    """One run's slots of a pool. `fileno()` becomes readable when new slots may be taken."""
+    """One run's slots of a pool, until it is closed. `fileno()` becomes readable when new slots may be taken."""
 
     def __init__(self, pool: Pool) -> None:
         self.slots: set[Slot] = set()
@@ -71,6 +71,8 @@ class SlotClaim:
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_w.setblocking(False)
         self._wake_r.setblocking(False)
+        with pool.lock:
+            pool.claims.append(self)
 
     def fileno(self) -> int:
         """Return the descriptor that `wake` makes readable."""
@@ -297,13 +299,6 @@ class Pool:
             self.idle.append(Slot(channel, hello, mark))
         self.wake()
         return True
-
-    def claim(self) -> SlotClaim:
-        """Open a claim: the right to take slots until it is closed."""
-        claim = SlotClaim(self)
-        with self.lock:
-            self.claims.append(claim)
-        return claim
 
     def wake(self) -> None:
         """Have every run look for slots and for new work now; from any thread."""

@@ -15,6 +15,7 @@ from espnet3.parallel import (
     parallel_map,
 )
 from espnet3.parallel.pilots.dask.pools import ClientSlots, PilotHost
+from espnet3.parallel.pilots.pool import SlotClaim
 from tests.parallel.pilots.as_tasks import have_tasks
 
 
@@ -45,7 +46,7 @@ def client():
 
 
 def are_tasks(client):
-    claim = ClientSlots(client).pool.claim()
+    claim = SlotClaim(ClientSlots(client).pool)
     try:
         return {slot.hello.pid for slot in claim.collect()} == {0}
     finally:

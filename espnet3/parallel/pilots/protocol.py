@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, load_error, pickle_error
-from espnet3.parallel.engine.loop import Block, Call
+from espnet3.parallel.engine.exceptions import describe_error, load_error, pickle_error
+from espnet3.parallel.engine.loop import Call
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, Adding, SetupFn
 from espnet3.parallel.env_provider import carried_by
@@ -142,17 +142,3 @@ def setup_error(report: Report) -> ParallelError:
         made = WorkerSetupError(message)
     made.__cause__ = error
     return made
-
-
-def make_portable(block: Block, items: Any, policy: Policy) -> None:
-    """Put a failure in the place of each result that cannot travel."""
-    for at, value in enumerate(block.values):
-        try:
-            pickling.dumps(value)
-        except ANYTHING as reason:
-            wrong = TypeError(
-                f"the result of type {type(value).__qualname__} cannot be sent back ({reason}); "
-                "return plain data, or write it to a file and return the path"
-            )
-            if block.spoil(at, wrong, items[at], policy):
-                return

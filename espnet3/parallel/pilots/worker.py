@@ -21,21 +21,13 @@ from weakref import WeakValueDictionary
 
 from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error, spoilt_cuda
 from espnet3.parallel.engine.loop import KEEP, Block, Call, Loop, on_a_worker, run_items, to_lines
-from espnet3.parallel.engine.pickling import Pickler
+from espnet3.parallel.engine.pickling import Pickler, dumps
 from espnet3.parallel.engine.watch import Late, end_process, late_in
 from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.pilots.channel import SETUP, Channel, ChannelClosedError, Mark, Message, connect
 from espnet3.parallel.pilots.log_records import Hearing, Outlet
-from espnet3.parallel.pilots.protocol import (
-    Hello,
-    Report,
-    RunSpec,
-    forget,
-    make_portable,
-    prepare,
-    setup_report,
-)
+from espnet3.parallel.pilots.protocol import Hello, Report, RunSpec, forget, prepare, setup_report
 from espnet3.parallel.records import Policy
 
 if TYPE_CHECKING:
@@ -344,8 +336,17 @@ class Pilot:
                 leave(late_in(items, 0, len(block.values), block.seconds, None, error=error))
         try:
             return Message(answer, Pickler)
-        except ANYTHING:  # ... or cannot travel at all
-            make_portable(block, items, policy)
+        except ANYTHING:  # ... or cannot travel at all: a failure takes its place
+            for at, value in enumerate(block.values):
+                try:
+                    dumps(value)
+                except ANYTHING as reason:
+                    wrong = TypeError(
+                        f"the result of type {type(value).__qualname__} cannot be sent back ({reason}); "
+                        "return plain data, or write it to a file and return the path"
+                    )
+                    if block.spoil(at, wrong, items[at], policy):
+                        break
             return Message(answer, Pickler)
 
     def _on_end(self, run_id: int) -> None:

@@ -238,21 +238,18 @@ class Replay:
         return {name: value for name, value in found.items() if name in wanted}
 
 
-def planned_items(run: Path) -> Sequence[Any]:
-    """Read the index list of a folder's run."""
-    said = read_run(run).get("indices") or {}
-    if "range" in said:
-        return range(*said["range"])
-    return [decode(json.loads(text)) for text in read_json(run / INDICES)["list"]]
-
-
 def index_of(run: Path, text: str) -> Any:
     """Return the index that was typed: a number, a quoted or a bare text, a list; one of the run's own."""
     candidates: list[Any] = [text, Path(text)]
     for read in (lambda one: decode(json.loads(one)), ast.literal_eval):
         with suppress(ValueError, SyntaxError):
             candidates.insert(0, read(text))
-    items = planned_items(run)
+    said = read_run(run).get("indices") or {}
+    items: Sequence[Any]
+    if "range" in said:
+        items = range(*said["range"])
+    else:
+        items = [decode(json.loads(one)) for one in read_json(run / INDICES)["list"]]
     for one in candidates:
         if one in items:
             return one

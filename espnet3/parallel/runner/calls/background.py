@@ -1,4 +1,4 @@
-"""`parallel_submit`: a Dask task of an open client; without one, an item of a run that waits for more of them.
+"""`parallel_submit` without an open client: an item of a run that waits for more of them.
 
     submit ──> _Calls (a queue as `Work`) ──> PilotRun, in a thread ──> worker: run_call ──> future
 
@@ -28,7 +28,7 @@ from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, item_error, show_remote
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.env.calls import EnvCall, call_text, portable_setup_error, setup_key
+from espnet3.parallel.env.calls import call_text, portable_setup_error, setup_key
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS
 from espnet3.parallel.errors import NoWorkersError, WorkerSetupError, add_note, say_where
@@ -43,21 +43,6 @@ _LINGER = 0.02  # seconds after its last call for which a run waits for the next
 
 
 _UNANSWERED: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
-
-
-def submit_to_client(client: Any, spec: RunSpec, args: tuple[Any, ...], setup_timeout: float | None) -> Any:
-    """Submit a call as a Dask task."""
-    from distributed import Client
-
-    from espnet3.parallel.pilots.dask.pools import check_client
-
-    check_client(client)
-    key = setup_key(spec.setup)
-    # keywords that Dask's own `submit` would take travel with the function
-    options = inspect.signature(Client.submit).parameters
-    given = {name: value for name, value in spec.kwargs.items() if name in options}
-    rest = {name: value for name, value in spec.kwargs.items() if name not in options}
-    return client.submit(EnvCall(spec.one, key, spec.setup, setup_timeout, given), *args, pure=False, **rest)
 
 
 def submit_to_workers(config: ParallelConfig, spec: RunSpec, args: tuple[Any, ...]) -> Future[Any]:

@@ -12,7 +12,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.exceptions import item_error, named_error
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Work, as_items
-from espnet3.parallel.env.calls import call_text, unwrapped
+from espnet3.parallel.env.calls import EnvCall, call_text, setup_key, unwrapped
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import SetupFn, check_setup, named_here
 from espnet3.parallel.errors import SignatureError, add_note
@@ -78,12 +78,22 @@ def submit(spec: RunSpec, args: tuple[Any, ...], client: Any, config: ParallelCo
         with named_here():
             return _done_here(spec, args, config.setup_timeout)
     # here: a call in this process needs none of it
-    from espnet3.parallel.runner.calls.background import submit_to_client, submit_to_workers
+    if client is None:
+        from espnet3.parallel.runner.calls.background import submit_to_workers
 
-    if client is not None:
-        timeout = getattr(client, "espnet3_config", config).setup_timeout  # of a client of ours
-        return submit_to_client(client, spec, args, timeout)
-    return submit_to_workers(config, spec, args)
+        return submit_to_workers(config, spec, args)
+    from distributed import Client
+
+    from espnet3.parallel.pilots.dask.pools import check_client
+
+    check_client(client)
+    timeout = getattr(client, "espnet3_config", config).setup_timeout  # of a client of ours
+    # keywords that Dask's own `submit` would take travel with the function
+    options = inspect.signature(Client.submit).parameters
+    given = {name: value for name, value in spec.kwargs.items() if name in options}
+    rest = {name: value for name, value in spec.kwargs.items() if name not in options}
+    call = EnvCall(spec.one, setup_key(spec.setup), spec.setup, timeout, given)
+    return client.submit(call, *args, pure=False, **rest)
 
 
 def _done_here(spec: RunSpec, args: tuple[Any, ...], timeout: float | None) -> Future[Any]:

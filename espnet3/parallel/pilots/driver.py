@@ -30,7 +30,7 @@ from espnet3.parallel.errors import ConfigError, NoWorkersError, say_where
 from espnet3.parallel.messages import brief
 from espnet3.parallel.pilots.channel import ChannelClosedError, Message
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
-from espnet3.parallel.pilots.losses import Losses, SignsOfLife, abandon_run, find_late_item
+from espnet3.parallel.pilots.losses import Losses, SignsOfLife, find_late_item
 from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot, SlotClaim
 from espnet3.parallel.pilots.protocol import Report, RunSpec, pack, setup_error
 from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
@@ -42,6 +42,7 @@ _RUN_IDS = itertools.count(1)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
 _FEW = 64  # items that one slot may well have done before all others have heard of the run
 _FIRST = 0.003  # seconds that it has for its next word
+_FINISHING = 0.1  # seconds that an item may still take when its run is given up
 _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to reach us
 
 
@@ -115,7 +116,7 @@ class PilotRun:
         except BaseException:  # GeneratorExit too: the caller wants no more
             if self.shared and self.slots.owns_processes and os.getpid() == opened_in:
                 self._send_end()
-                abandon_run(self._claim, self.number, self._selector, self.slots)
+                self._abandon()
             raise
         finally:
             # a forked child's copy of this run ends without a word to the workers
@@ -146,6 +147,35 @@ class PilotRun:
         for slot in self._claim.slots:
             with suppress(ChannelClosedError):  # the next run that takes this slot finds out
                 slot.channel.send(("end", self.number))
+
+    def _abandon(self) -> None:
+        # A client goes on, and this run's slots have been sent its end. An item (or an env) that takes longer than a
+        # moment is not waited for: its worker is killed and replaced, unless another run has an item in it.
+        until = time.monotonic() + _FINISHING
+        while (busy := [s for s in self._claim.slots if self._is_busy(s)]) and time.monotonic() < until:
+            for key, _ in self._selector.select(_FINISHING / 20):
+                if isinstance(key.fileobj, Slot):
+                    self._read_on(key.fileobj)
+        for slot in busy:
+            if slot.hello.pid and slot in self._claim.slots and not self._claim.shared(slot.hello.process):
+                self.slots.kill_worker(*slot.hello.process)
+                self._claim.lost(slot)
+
+    def _is_busy(self, slot: Slot) -> bool:
+        if not slot.ready:
+            return True
+        seen = slot.mark.read() if slot.mark is not None else None
+        return seen is not None and seen.run == self.number and seen.items != 0
+
+    def _read_on(self, slot: Slot) -> None:
+        try:
+            message = slot.channel.recv()
+        except (ChannelClosedError, OSError):
+            self._drop(slot)
+        except ANYTHING:  # a result that cannot be loaded here, and is not wanted
+            pass
+        else:  # any message of the run means that the env is built
+            slot.ready = slot.ready or message[1] == self.number
 
     def _call_first(self) -> None:
         self._alone = not self._claim.is_first and self.work.total is not None and self.work.total <= _FEW

@@ -8,13 +8,12 @@ A slot's mark says about its chunk:
 
 The decision waits until it is known how the process ended; the driver's loop serves all other workers meanwhile. Where
 nobody tells that within a second, the process went with its node, job or pod, and no item is charged. Charges against
-items travel in their chunk. Items that take too long, frozen workers and unfinished runs are given up here too.
+items travel in their chunk. Items that take too long and frozen workers are given up here too.
 """
 
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import socket
 import time
@@ -24,12 +23,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine.blame import Charges, Fate, Loss, after_loss, failure_of_item
-from espnet3.parallel.engine.exceptions import ANYTHING, load_error
+from espnet3.parallel.engine.exceptions import load_error
 from espnet3.parallel.engine.watch import AwakeClock, Late
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import WorkerSetupError
-from espnet3.parallel.pilots.channel import ChannelClosedError
-from espnet3.parallel.pilots.pool import Slot, SlotClaim
+from espnet3.parallel.pilots.pool import Slot
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd
@@ -192,7 +190,6 @@ class Losses:
 _GRACE = 1.0  # seconds over item_timeout after which a worker is taken to be unable to kill itself
 _LOOKS = 20  # at a worker's signs of life, per frozen_timeout
 _LEAST_PAUSE = 0.25  # seconds between two such looks: the driver looks around no more often
-_FINISHING = 0.1  # seconds that an item may still take when its run is given up
 
 
 class SignsOfLife:
@@ -259,41 +256,3 @@ def find_late_item(slot: Slot, run_id: int, limit: float | None, now: float) -> 
         slot.seen = seen, now
     seconds = now - slot.seen[1]
     return Late(seen.at, seen.items, seconds) if seconds > limit + _GRACE else None
-
-
-def abandon_run(
-    claim: SlotClaim, run_id: int, selector: selectors.BaseSelector, cluster: WorkerCluster
-) -> None:
-    """Leave a run unfinished in a client that goes on; its slots have been sent its end.
-
-    An item (or an env) that takes longer than a moment is not waited for: its worker is killed and
-    replaced, unless another run has an item in it.
-    """
-    until = time.monotonic() + _FINISHING
-    while (busy := [s for s in claim.slots if _is_busy(s, run_id)]) and time.monotonic() < until:
-        for key, _ in selector.select(_FINISHING / 20):
-            if isinstance(key.fileobj, Slot):
-                _read_on(key.fileobj, run_id, claim, selector)
-    for slot in busy:
-        if slot.hello.pid and slot in claim.slots and not claim.shared(slot.hello.process):
-            cluster.kill_worker(*slot.hello.process)
-            claim.lost(slot)
-
-
-def _is_busy(slot: Slot, run_id: int) -> bool:
-    if not slot.ready:
-        return True
-    seen = slot.mark.read() if slot.mark is not None else None
-    return seen is not None and seen.run == run_id and seen.items != 0
-
-
-def _read_on(slot: Slot, run_id: int, claim: SlotClaim, selector: selectors.BaseSelector) -> None:
-    try:
-        message = slot.channel.recv()
-    except (ChannelClosedError, OSError):
-        selector.unregister(slot)
-        claim.lost(slot)
-    except ANYTHING:  # a result that cannot be loaded here, and is not wanted
-        pass
-    else:
-        slot.ready = slot.ready or message[1] == run_id  # any message of the run means that the env is built

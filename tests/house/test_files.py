@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # of `espnet3/parallel` together are never more. A room is what begins with one of its paths, and with none of another
 # room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (1_956, ["espnet3/parallel/"]),
+    (1_943, ["espnet3/parallel/"]),
     (
         2_591,
         [
@@ -24,12 +24,12 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (1_603, ["espnet3/parallel/provenance/"]),
-    (2_694, ["espnet3/parallel/ledger/"]),
-    (2_598, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_398, ["espnet3/parallel/pilots/"]),
-    (1_057, ["espnet3/parallel/local/"]),
+    (2_657, ["espnet3/parallel/ledger/"]),
+    (2_575, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
+    (2_350, ["espnet3/parallel/pilots/"]),
+    (1_054, ["espnet3/parallel/local/"]),
     (
-        3_932,
+        3_892,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -44,12 +44,12 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (5_237, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (1_838, ["espnet3/parallel/runner/"]),
-    (1_756, ["espnet3/parallel/views/"]),
+    (1_824, ["espnet3/parallel/runner/"]),
+    (1_744, ["espnet3/parallel/views/"]),
     (746, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_556, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (40_910, ["tests/"]),
+    (40_907, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

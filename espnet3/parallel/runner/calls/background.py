@@ -45,19 +45,6 @@ _LINGER = 0.02  # seconds after its last call for which a run waits for the next
 _UNANSWERED: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
 
 
-def submit_to_workers(config: ParallelConfig, spec: RunSpec, args: tuple[Any, ...]) -> Future[Any]:
-    """Run a call on the workers of a configuration, which the unfinished calls share."""
-    text = call_text(spec.one, args, spec.kwargs)
-    key = setup_key(spec.setup)
-    try:
-        call = spec.one, args, spec.kwargs, key, spec.setup, config.setup_timeout
-        blob = pickling.dumps((*call, pickling.MainNames()))
-    except ANYTHING as error:
-        say_where(error, f"the call {text} cannot be sent to a worker")
-        raise
-    return _HOSTS.submit(config, blob, text)
-
-
 def run_call(blob: bytes) -> Any:
     """Run a submitted call in this process, and return its result, or a `Block` with what it raised."""
     try:
@@ -223,7 +210,16 @@ class _Hosts:
         self._lock = threading.Lock()
         self._host: _Host | None = None
 
-    def submit(self, config: ParallelConfig, blob: bytes, text: str) -> Future[Any]:
+    def submit(self, config: ParallelConfig, spec: RunSpec, args: tuple[Any, ...]) -> Future[Any]:
+        """Run a call on the workers of a configuration, which the unfinished calls share."""
+        text = call_text(spec.one, args, spec.kwargs)
+        key = setup_key(spec.setup)
+        try:
+            call = spec.one, args, spec.kwargs, key, spec.setup, config.setup_timeout
+            blob = pickling.dumps((*call, pickling.MainNames()))
+        except ANYTHING as error:
+            say_where(error, f"the call {text} cannot be sent to a worker")
+            raise
         with self._lock:
             while True:
                 host = self._host
@@ -245,5 +241,5 @@ class _Hosts:
             )
 
 
-_HOSTS = _Hosts()
-os.register_at_fork(after_in_child=_HOSTS.forget)
+HOSTS = _Hosts()
+os.register_at_fork(after_in_child=HOSTS.forget)

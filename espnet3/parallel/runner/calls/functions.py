@@ -79,9 +79,9 @@ def submit(spec: RunSpec, args: tuple[Any, ...], client: Any, config: ParallelCo
             return _done_here(spec, args, config.setup_timeout)
     # here: a call in this process needs none of it
     if client is None:
-        from espnet3.parallel.runner.calls.background import submit_to_workers
+        from espnet3.parallel.runner.calls.background import HOSTS
 
-        return submit_to_workers(config, spec, args)
+        return HOSTS.submit(config, spec, args)
     from distributed import Client
 
     from espnet3.parallel.pilots.dask.pools import check_client

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.machine import chosen_gpus, gpu_env, processors
@@ -31,6 +31,8 @@ class OwnWorkers(SupervisedCluster, RunSlots):
     """`n` worker processes under a supervisor, and the slots that they have opened."""
 
     stays = True
+    made_for: tuple[object, ...]  # what the run that they stay from has wanted,
+    until: float  # and how long they stay, by `time.monotonic`
 
     def __init__(self, n: int, config: ParallelConfig, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
@@ -90,31 +92,26 @@ class OwnWorkers(SupervisedCluster, RunSlots):
 # --- those that stay, of one run at most ---
 
 
-class _Idle(NamedTuple):
-    workers: OwnWorkers
-    wanted: tuple[object, ...]
-    until: float  # by `time.monotonic`
-
-
 class _Stay:
-    _idle: _Idle | None = None
+    _idle: OwnWorkers | None = None
     _thread: threading.Thread | None = None
 
     def __init__(self) -> None:
         self.forget()
 
     def put(self, workers: OwnWorkers, wanted: tuple[object, ...], seconds: float) -> None:
+        workers.made_for, workers.until = wanted, time.monotonic() + seconds
         with self._changed:
-            before, self._idle = self._idle, _Idle(workers, wanted, time.monotonic() + seconds)
+            before, self._idle = self._idle, workers
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="espnet3-idle", daemon=True)
                 self._thread.start()
-            elif self._idle.until < self._looks:
+            elif workers.until < self._looks:
                 self._changed.notify()
         if before is not None:  # of another thread's run
-            before.workers.close()
+            before.close()
 
-    def take(self, for_good: bool = False) -> _Idle | None:
+    def take(self, for_good: bool = False) -> OwnWorkers | None:
         with self._changed:
             found, self._idle = self._idle, None
             if for_good:
@@ -128,7 +125,7 @@ class _Stay:
                 self._changed.wait(left)
             over, self._idle, self._thread = self._idle, None, None
         if over is not None:
-            over.workers.close()
+            over.close()
 
     def forget(self) -> None:  # in a forked child: whatever is there is its parent's
         self._changed = threading.Condition(threading.Lock())
@@ -187,11 +184,9 @@ def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
 
 def _stayed(wanted: tuple[object, ...]) -> OwnWorkers | None:
     found = _STAY.take()
-    if found is None:
-        return None
-    if found.wanted == wanted and found.workers.supervisor.is_whole():
-        return found.workers
-    found.workers.close()
+    if found is None or (found.made_for == wanted and found.supervisor.is_whole()):
+        return found
+    found.close()
     return None
 
 
@@ -199,13 +194,13 @@ def end_idle() -> None:
     """End the processes that stay, and wait for that."""
     found = _STAY.take(for_good=True)
     if found is not None:
-        found.workers.close(grace=0)
+        found.close(grace=0)
 
 
 def _leave() -> None:
     found = _STAY.take()
     if found is not None:
-        found.workers.supervisor.leave()
+        found.supervisor.leave()
 
 
 atexit.register(_leave)

@@ -124,7 +124,9 @@ def failure_of_item(
 
 
 def _death(loss: Loss, charges: Charges) -> str:
-    count = f"; this is the {_ordinal(charges.deaths)} worker lost" if charges.deaths > 1 else ""
+    n = charges.deaths
+    nth = f"{n}{'th' if n % 100 in (11, 12, 13) else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
+    count = f"; this is the {nth} worker lost" if n > 1 else ""
     if loss.begin == OUTSIDE:
         hook = loss.hook or "a writer hook"
         where, lost = f" in {hook}, with no item in progress", " in it"
@@ -132,10 +134,6 @@ def _death(loss: Loss, charges: Charges) -> str:
         where, lost = ", with no other item in progress", " to this item"
     advice = f". What to do: {loss.end.advice}" if loss.end.advice else ""
     return f"its worker process {loss.end}{where}{count and count + lost}{advice}"
-
-
-def _ordinal(n: int) -> str:
-    return f"{n}{'th' if n % 100 in (11, 12, 13) else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
 
 
 class History:

@@ -177,12 +177,8 @@ def run_items(loop: Loop) -> Block:
     return block
 
 
-def _forked() -> None:
-    if THREAD.loop is not None:  # in a child that an item has forked the step ends with that item
-        THREAD.loop.end_step()
-
-
-os.register_at_fork(after_in_child=_forked)
+# in a child that an item has forked the step ends with that item
+os.register_at_fork(after_in_child=lambda: THREAD.loop and THREAD.loop.end_step())
 
 
 class _Attempt(NamedTuple):

@@ -111,7 +111,11 @@ def run(  # noqa: D417  BaseRunner describes the others
     """
     options = {name: value for name, value in locals().items() if name in _OPTIONS}
     options |= {name: more.pop(name) for name in list(more) if name in _OPTIONS}
-    config = None if parallel is n_workers is None else _config(parallel, n_workers)
+    config = None
+    if parallel is not None or n_workers is not None:
+        config = active_config() if parallel is None else ParallelConfig.parse(parallel)
+        if n_workers is not None:
+            config = replace(config, n_workers=n_workers)  # type: ignore[arg-type]  # a text is checked there
     with before_loading(here=async_mode, config=config):
         return _run(fn, items, config, env, more, setup, item_cost, options)
 
@@ -215,11 +219,6 @@ class ResultList(list[Any]):
 def called(item: Any, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Call a class, a method or another object as a function; a run compares it by its content."""
     return function(item, **arguments)
-
-
-def _config(parallel: Any, n_workers: Any) -> ParallelConfig:
-    config = active_config() if parallel is None else ParallelConfig.parse(parallel)
-    return config if n_workers is None else replace(config, n_workers=n_workers)
 
 
 def _check_names(fn: Any, more: Mapping[str, Any], options: Mapping[str, Any]) -> None:

@@ -30,7 +30,6 @@ from espnet3.parallel.ledger.errors import DamagedFolderError, FolderWriteError
 from espnet3.parallel.messages import shown
 
 R = TypeVar("R")
-D = TypeVar("D", bound="Draft")
 
 PRIVATE = 0o600  # mode of a file for its owner alone
 BY_UMASK = 0o666  # of a file that others may read as far as the umask lets them
@@ -100,7 +99,7 @@ class Draft:
         fd = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         self.file = os.fdopen(fd, "wb", _BUFFER)  # to write to
 
-    def __enter__(self: D) -> D:
+    def __enter__(self) -> Draft:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:

@@ -144,20 +144,17 @@ class SplitWriter:
 
     def _file(self, name: str, durable: bool = True) -> Appender:
         if self.folder is None:
-            self.folder = self._begin()
+            existing = split_folders(self.path, self.kind)
+            for number in count(int(existing[-1].suffix[1:]) + 1 if existing else 0):
+                folder = self.path / f"{self.kind}.{number}"
+                with writing(folder), suppress(FileExistsError):  # a session never shares a split
+                    os.mkdir(folder, 0o700)
+                    break
+            write_json(folder / SPEC, self.spec)
+            self.folder = folder
         if name not in self._files:
             self._files[name] = Appender(self.folder / name, durable)
         return self._files[name]
-
-    def _begin(self) -> Path:
-        existing = split_folders(self.path, self.kind)
-        for number in count(int(existing[-1].suffix[1:]) + 1 if existing else 0):
-            folder = self.path / f"{self.kind}.{number}"
-            with writing(folder), suppress(FileExistsError):  # a session never shares a split
-                os.mkdir(folder, 0o700)
-                break
-        write_json(folder / SPEC, self.spec)
-        return folder
 
 
 # --- reading ---

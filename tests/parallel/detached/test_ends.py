@@ -51,7 +51,7 @@ def test_an_early_end_gives_way_to_the_real_one(tmp_path: Path) -> None:
     assert not file.exists()
     late = Stopping(Layout(tmp_path), 1.0, began - 1.0)
     late.begin(tmp_path, Marks(tmp_path, LossFile(tmp_path)))
-    wait_until(file.exists)
+    late.reason()
     early = json.loads(file.read_text())
     assert (early["state"], early["early"]) == ("timeout", True)
     file.unlink()

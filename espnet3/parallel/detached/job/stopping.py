@@ -70,14 +70,13 @@ class Stopping:
         self._deadline = math.inf  # when the job is to end, by `time.monotonic`
         if walltime is not None:
             self._deadline = began + walltime - min(_MARGIN, _SHARE * walltime)
-        self._looked = 0.0
+        self._over = self._deadline  # the same, until it is written down that it has come
         self.signal: signal.Signals | None = None  # what an item has started may have been sent it, too
         self.order: dict[str, Any] | None = None  # to the run to stop, by a user or by another shard
         self._no_time = ""  # why no item is begun any more, where time is short
         self._marks: Marks | None = None
         self._early: Path | None = None  # the file of an early end; None: nothing is written any more
         self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
 
     def listen(self) -> None:
         """Take the signals; from now on they end the job in order."""
@@ -91,6 +90,7 @@ class Stopping:
         os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=self._leave)
         os.register_at_fork(after_in_child=unblock)
         unblock()  # those that came before are taken now
+        self._look()
         threading.Thread(target=self._hear, args=(reading,), name="espnet3-stop", daemon=True).start()
 
     def _leave(self) -> None:
@@ -105,16 +105,11 @@ class Stopping:
         """Write early ends for a shard, whose lease is held."""
         self._early, self._marks = folder / ENDED, marks
         self._early.unlink(missing_ok=True)  # an earlier attempt's
-        if self._deadline < math.inf:
-            why = "its walltime was over before the item it was at"
-            self._timer = _timer(self._deadline - time.monotonic(), self._write, JobState.TIMEOUT, why)
 
     def end(self) -> None:
         """Write nothing any more: the real end comes."""
         with self._lock:
             self._early = None
-        if self._timer is not None:
-            self._timer.cancel()
 
     def _write(self, state: JobState, why: str) -> None:
         with self._lock:
@@ -141,28 +136,30 @@ class Stopping:
 
     def now(self) -> bool:
         """Return whether to stop taking items."""
-        now = time.monotonic()
-        if not self._no_time and now + _LONGEST * self.longest > self._deadline:
+        if not self._no_time and time.monotonic() + _LONGEST * self.longest > self._deadline:
             self._no_time = f"its walltime is nearly over, and the longest item took {self.longest:.1f} s"
-        if now - self._looked >= _LOOK:
-            self._look()
         return bool(self._no_time) or self.order is not None or self.signal is not None
 
     def _hear(self, signals: int) -> None:
         while True:
             # a file on a shared disk sends no event; a handler waits until the item's call into C has ended
-            if select.select([signals], [], [], _LOOK)[0] and (number := os.read(signals, 1)[0]) in SIGNALS:
+            wait = min(_LOOK, max(0.0, self._over - time.monotonic()))
+            if select.select([signals], [], [], wait)[0] and (number := os.read(signals, 1)[0]) in SIGNALS:
                 self._note(number)
             self._look()
 
     def _look(self) -> None:
-        self._looked = time.monotonic()
+        if time.monotonic() >= self._over:
+            self._over = math.inf
+            self._write(JobState.TIMEOUT, "its walltime was over before the item it was at")
         if self.order is not None or (order := self._layout.stopped()) is None:
             return
         self.order = order
         if self.reason()[0] is JobState.CANCELLED:
             # the item may never end, and a scheduler may leave it ten minutes before it kills
-            _timer(float(order.get("grace", GRACE)), os._exit, EXIT_UNFINISHED)
+            kill = threading.Timer(float(order.get("grace", GRACE)), os._exit, (EXIT_UNFINISHED,))
+            kill.daemon = True
+            kill.start()
             os.kill(os.getpid(), signal.SIGTERM)
 
     def reason(self) -> tuple[JobState, str]:
@@ -174,13 +171,6 @@ class Stopping:
         if self.signal is not None:
             return JobState.UNFINISHED, f"it was sent {self.signal.name}"
         return JobState.UNFINISHED, self._no_time
-
-
-def _timer(seconds: float, function: Callable[..., object], *arguments: object) -> threading.Timer:
-    timer = threading.Timer(max(0.0, seconds), function, arguments)
-    timer.daemon = True
-    timer.start()
-    return timer
 
 
 def say(text: str) -> None:
@@ -238,7 +228,6 @@ def guarded(work: Callable[[], int], limit: float, layout: Layout, place: memory
             child.send_signal(before)  # the child before it had them, and is gone
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         status = _watch(child, layout, place, limit)
-        child = None
         if not place[IS_LATE]:
             note_end(layout.shard(place[SHARD]), job_name(os.getsid(0)), ProcessEnd.from_returncode(status))
             if status < 0:  # schedulers and supervisors start such a job again

@@ -1,6 +1,6 @@
 """Runs under supervisors: one of a session of its own on this machine, or one on each SSH host.
 
-    python -m espnet3.parallel.detached.launch.supervisors RUN [--slots N --part K/M]
+    python -m espnet3.parallel.detached.launch.supervisors RUN [K/M]
 
 A supervisor detaches from its parent before it prints "ready", holds a lease, keeps `n_workers` jobs running, restarts
 those that die, and ends with the last. Each job leads a session of its own: killing the supervisor kills none of them.
@@ -9,7 +9,6 @@ Supervisors of several hosts share the shards by leases.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import signal
@@ -74,15 +73,17 @@ def check(config: ParallelConfig) -> None:
 
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float]) -> None:
     """Start a supervisor that runs these shards, or one on each host; return when it holds its lease."""
-    if row(plan.env).kind is Kind.SSH:
-        _start_on_hosts(layout, plan, shards, raised)
+    place = "ssh" if row(plan.env).kind is Kind.SSH else "local"
+    layout.note_jobs({str(shard): f"{place}.{shard}" for shard in shards}, raised)
+    if place == "ssh":
+        _start_on_hosts(layout, plan)
         return
-    layout.note_jobs({str(shard): f"local.{shard}" for shard in shards}, raised)
     make_folder(layout.supervisor)
+    cwd = layout.template().surroundings.cwd
     with open(open_to_write(layout.supervisor / LOG), "ab") as log:
         # until a daemon, no child of this process, has closed its standard output
         done = subprocess.run(
-            _command(layout, interpreter(plan.env, plan.options, layout.template().surroundings.cwd)),
+            [*interpreter(plan.env, plan.options, cwd), "-m", SUPERVISING, str(layout.run)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -97,10 +98,6 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
         raise ParallelError(f"the supervisor of {layout.run} did not start: {line or said}")
 
 
-def _command(layout: Layout, python: list[str]) -> list[str]:
-    return [*python, "-m", SUPERVISING, str(layout.run)]
-
-
 def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     """Return the state of jobs without a sign of life: pending while a supervisor may start them, else lost."""
     now = disk_now(layout.folder)
@@ -108,17 +105,12 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
     return {int(shard): (JobState.PENDING if supervised else JobState.LOST, "") for shard in jobs}
 
 
-def _start_on_hosts(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float]) -> None:
+def _start_on_hosts(layout: Layout, plan: Plan) -> None:
     import asyncio  # a supervisor, which this module is too, needs none of it
 
     require_package(row(plan.env))
     used = worker_hosts(ssh_hosts(plan.options))[: plan.n_workers]
-    each, more = divmod(plan.n_workers, len(used))
-    layout.note_jobs({str(shard): f"ssh.{shard}" for shard in shards}, raised)
-    lines = [
-        _line(layout, host, ("--slots", str(each + (number < more)), "--part", f"{number}/{len(used)}"))
-        for number, host in enumerate(used)
-    ]
+    lines = [_line(layout, host, f"{number}/{len(used)}") for number, host in enumerate(used)]
 
     async def start_all() -> list[str]:
         return await asyncio.gather(*map(_start_one, used, lines))
@@ -131,11 +123,11 @@ def _start_on_hosts(layout: Layout, plan: Plan, shards: list[int], raised: dict[
         print(f"the run goes on without a host: {line}", flush=True)
 
 
-def _line(layout: Layout, host: SshHost, place: tuple[str, ...]) -> str:
+def _line(layout: Layout, host: SshHost, part: str) -> str:
     python = host.python or sys.executable
     if os.sep in python:  # else PATH resolves it
         python = os.path.join(layout.template().surroundings.cwd, python)
-    command = shlex.join([*_command(layout, [python]), *place])
+    command = shlex.join([python, "-m", SUPERVISING, str(layout.run), part])
     lines = [f"cd {shlex.quote(str(layout.folder))} || exit 1", *export_path(), f"exec {command} < /dev/null"]
     return in_sh(lines)  # the login shell there may be any
 
@@ -290,16 +282,11 @@ class Supervisor:
         write_json(folder / ENDED, {"state": state.value, "why": why}, durable=False)
 
 
-def main() -> int:
-    """Detach from the parent, take the lease, report that, and supervise."""
-    parser = argparse.ArgumentParser(prog=SUPERVISING)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--slots", type=int, help="jobs at a time; the plan's without it")
-    parser.add_argument("--part", default="0/1", help="which host of how many, for the shard to begin with")
-    given = parser.parse_args()
+def main(run: str, part: str = "0/1") -> int:
+    """Detach from the parent, take the lease, report that, and supervise; `part` is which host of how many this is."""
     fresh_signals()
-    number, n_hosts = map(int, given.part.split("/"))
-    layout = Layout(given.run, own=True)
+    number, n_hosts = map(int, part.split("/"))
+    layout = Layout(Path(run), own=True)
     if os.fork():
         os._exit(0)  # the process that started it is no longer its parent, and has nothing to wait for
     os.setsid()
@@ -309,7 +296,8 @@ def main() -> int:
     try:
         acquire(lease, "supervisor", _PATIENCE)
         plan = layout.plan()
-        plan = replace(plan, n_workers=given.slots or plan.n_workers)
+        each, more = divmod(plan.n_workers, n_hosts)
+        plan = replace(plan, n_workers=each + (number < more))  # its share of the jobs at a time
         gpus = chosen_gpus(plan.options, plan.n_workers) if row(plan.env).kind is Kind.GPU else []
         print(READY, flush=True)
         log_to(folder)
@@ -329,4 +317,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -313,10 +314,7 @@ def refer(cls: type, what: str) -> ClassRef:
 
 
 def _find(module: ModuleType, name: str) -> Any:
-    found: Any = module
-    for part in name.split("."):
-        found = own_attribute(found, part)
-    return found
+    return reduce(own_attribute, name.split("."), module)
 
 
 def load(ref: ClassRef) -> type:

@@ -304,28 +304,22 @@ class NotCancelled:
 
 def cancel(scheduler: Scheduler, ask: Ask, command: Sequence[str], jobs: Named) -> NotCancelled:
     """Cancel jobs, or whole arrays, that the queue does not call otherwise than they were submitted."""
-    foreign = {
-        job: f"job {job} is {name!r} in the queue, not {' or '.join(jobs[job])}: it is another one, and was left alone"
-        for job, name in _foreign(scheduler, ask, jobs).items()
-    }
+    foreign, said = dict[str, str](), list[str]()
+    if scheduler.named is not None:
+        whole = {number_of(job): job for job in jobs if jobs[job]}
+        try:
+            for words, _ in scheduler.named.commands({job: (number, "") for number, job in whole.items()}):
+                said.append(ask(of_user(words)).out)
+        except SubmissionError as error:
+            logger.debug("%s", error)
+        for job, name in scheduler.foreign("\n".join(said), jobs).items():
+            why = f"not {' or '.join(jobs[job])}: it is another one, and was left alone"
+            foreign[job] = f"job {job} is {name!r} in the queue, {why}"
     ours = [job for job in jobs if job not in foreign]
     refused: dict[str, str] = {}
     for at in range(0, len(ours), _IN_ONE):
         refused.update(_refused(ask, command, ours[at : at + _IN_ONE]))
     return NotCancelled(foreign, refused)
-
-
-def _foreign(scheduler: Scheduler, ask: Ask, jobs: Named) -> dict[str, str]:
-    if scheduler.named is None:
-        return {}
-    whole = {number_of(job): job for job in jobs if jobs[job]}
-    said: list[str] = []
-    try:
-        for command, _ in scheduler.named.commands({job: (number, "") for number, job in whole.items()}):
-            said.append(ask(of_user(command)).out)
-    except SubmissionError as error:
-        logger.debug("%s", error)
-    return scheduler.foreign("\n".join(said), jobs)
 
 
 def _refused(ask: Ask, command: Sequence[str], jobs: list[str]) -> dict[str, str]:

@@ -209,17 +209,11 @@ def shard_state(
             return JobState.RUNNING, "its Job was deleted, and its pod is still there"
         return JobState.LOST, "its Job is gone: deleted, or kept no longer"
     name = job["metadata"]["name"]
-    status = job.get("status", {})
-    end, reason = _end(status, index)
+    end, reason = _end(job.get("status", {}), index)
     if end == "Complete":
         return JobState.FAILED, f"Job {name} is complete, and its worker wrote no outcome"
     if end == "Failed":
         return _failure(name, pods, reason)
-    return _going_on(job, pods)
-
-
-def _going_on(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> tuple[JobState, str]:
-    name = job["metadata"]["name"]
     if "deletionTimestamp" in job["metadata"]:
         return JobState.RUNNING, f"Job {name} is being deleted"
     if job["spec"].get("suspend"):

@@ -294,15 +294,15 @@ def shard_status(
 ) -> ShardStatus:
     """Return the state of one shard: files first, what the scheduler says second."""
     folder = layout.shard(number)
-    ok, failed = progress(folder)
-    items = plan.size(number)
+    done = read_or_none(folder / DONE, Done)
+    counts = read_mark(folder) if done is None else done
+    ok, failed = counts.get("ok", 0), counts.get("failed", 0)
 
     def status(state: JobState, note: str = "") -> ShardStatus:
-        return ShardStatus(number, state, items, ok, failed, job_id, note)
+        return ShardStatus(number, state, plan.size(number), ok, failed, job_id, note)
 
-    done = read_or_none(folder / DONE, Done)
     if done is not None:
-        return ShardStatus(number, JobState.DONE, items, done.get("ok", 0), done.get("failed", 0), job_id)
+        return status(JobState.DONE)
     if holder_lives(folder, now_ns):
         return status(JobState.RUNNING)
     ended = said_its_end(folder, early=True)
@@ -315,7 +315,7 @@ def shard_status(
     if not job_id:
         return status(JobState.NEW)
     state, note = found
-    hook = "" if state.alive else read_mark(folder).get("hook", "")
+    hook = "" if state.alive else counts.get("hook", "")
     return status(state, "; ".join(part for part in (note, f"it was in {hook}" if hook else "") if part))
 
 

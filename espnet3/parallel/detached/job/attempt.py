@@ -276,17 +276,13 @@ class _Attempt:
             why = self._stopped(result, result.stop)
             if spec.policy.on_error == "raise":
                 raise self._stop_run(why, at_item=True)
-            self._count_in_budget()
+            self._check_budget(outcomes.failed - self.budget.own, last=True)
             raise _FailedError(why)
         end = spec.begin + len(spec.items)
         indices = {"indices": spec.indices_sha256, "begin": spec.begin, "end": end}
         write_json(folder / DONE, indices)
         outcomes.append(spec.begin, result)
-        self._count_in_budget()
-
-    def _count_in_budget(self) -> None:
-        self.budget.add(self.outcomes.failed - self.budget.own)
-        self._check_budget(last=True)
+        self._check_budget(outcomes.failed - self.budget.own, last=True)
 
     def _stopped(self, result: Block, stop: ItemFailure) -> str:
         at = len(result.values)
@@ -369,7 +365,8 @@ class _Attempt:
             raise block.error
         self._check_budget()
 
-    def _check_budget(self, last: bool = False) -> None:
+    def _check_budget(self, more: int = 0, last: bool = False) -> None:
+        self.budget.add(more)
         if why := self.budget.exceeded(last):
             raise self._stop_run(why)
 

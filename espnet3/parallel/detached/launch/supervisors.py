@@ -73,9 +73,10 @@ def check(config: ParallelConfig) -> None:
 
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float]) -> None:
     """Start a supervisor that runs these shards, or one on each host; return when it holds its lease."""
-    place = "ssh" if row(plan.env).kind is Kind.SSH else "local"
+    on_hosts = row(plan.env).kind is Kind.SSH
+    place = plan.env if on_hosts else "local"
     layout.note_jobs({str(shard): f"{place}.{shard}" for shard in shards}, raised)
-    if place == "ssh":
+    if on_hosts:
         _start_on_hosts(layout, plan)
         return
     make_folder(layout.supervisor)

@@ -375,7 +375,7 @@ def _load_script(ref: ClassRef) -> ModuleType:
             f"the script {ref.file} is not there for this job: is its disk shared with this host?"
         )
     importlib.import_module("multiprocessing")  # its first import gives that name to another module
-    argv, sys.argv = sys.argv, [ref.file]
+    argv, sys.argv = sys.argv, [ref.file, *sys.argv[1:]]
     SCRIPTS.add(SCRIPT)
     try:
         return _execute(ref, SCRIPT)

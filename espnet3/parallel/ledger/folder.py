@@ -209,8 +209,7 @@ def open_run(
     """Open a run folder, new or with the outcomes of earlier sessions."""
     resume = resumed(resume)
     path = Path(path)
-    if path in _sessions(path.parent) and (path.parent / RUN).exists():
-        raise LedgerError(f"{path} is a part of the run in {path.parent}: take another output_dir")
+    _refuse_part(path)
     make_folder(path, parents=True)
     lease = Lease(path)
     run_id = uuid.uuid4().hex
@@ -260,6 +259,11 @@ def open_run(
         run.event("resumed" if old or damage else "started", run_id=run_id, ok=run.ok, failed=run.failed)
         undo.pop_all()
         return run
+
+
+def _refuse_part(path: Path) -> None:
+    if path in _sessions(path.parent) and (path.parent / RUN).exists():
+        raise LedgerError(f"{path} is a part of the run in {path.parent}: take another output_dir")
 
 
 def resumed(resume: bool | str) -> bool | str:

@@ -52,6 +52,7 @@ def _classes(said: dict[str, Any], notes: list[str]) -> tuple[Any, Any]:
     elif cwd:
         notes.append(f"the working directory: {cwd} is not there, and this one is {os.getcwd()}")
     command = origin.get("command") or [""]
+    sys.argv[:] = command
     script = os.path.realpath(os.path.join(cwd, str(command[0])))
     refs = [_reference(what, said.get(what) or {}, script) for what in ("runner", "provider")]
     for ref in refs:

@@ -106,7 +106,11 @@ def test_any_callable_is_run_and_compared_by_content(made: Any, tmp_path: Path) 
         (len, {"item_cost": 3}, "item_cost must be a function"),
         (len, {"env": "local"}, "a backend is chosen by parallel="),
         (max, {"env": {"key": len}, "key": abs}, "key: given as a keyword and in env"),
-        (lambda item, seed=0: seed, {"seed": 1}, "seed is an argument of run, and .*lambda.* has a parameter"),
+        (
+            lambda item, seed=0: seed,
+            {"seed": 1},
+            "seed is an argument of run, and .*lambda.* has a parameter",
+        ),
     ],
 )
 def test_a_slip_is_named_before_anything_is_done(

@@ -156,6 +156,8 @@ class Stopping:
             return
         self.order = order
         if self.reason()[0] is JobState.CANCELLED:
+            if self._marks is not None:
+                self._marks.note(stopping=True)  # the end may come before the signal is heard
             # the item may never end, and a scheduler may leave it ten minutes before it kills
             kill = threading.Timer(float(order.get("grace", GRACE)), os._exit, (EXIT_UNFINISHED,))
             kill.daemon = True

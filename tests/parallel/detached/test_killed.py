@@ -228,14 +228,17 @@ def test_a_schedulers_job_that_dies_in_a_hook_names_the_hook(
         assert shard.note.endswith("; it was in close_writers"), shard
 
 
-def test_cancel_ends_a_job_whose_supervisor_is_gone(tmp_path: Path) -> None:
-    """It reads the order itself, also in an item that takes longer than the grace, and the note says who cancelled."""
+@pytest.mark.parametrize("grace", [0, 0.2])
+def test_cancel_ends_a_job_whose_supervisor_is_gone(grace: float, tmp_path: Path) -> None:
+    """It reads the order itself, also in an item that takes longer than the grace, and the end blames no item."""
     folder = tmp_path / "a"
     hold(folder, 0)
     run = run_of(folder, n=2, shards=1)
     pid = held(folder, 0)
     kill(supervisor(run))
-    (shard,) = run.cancel(grace=0.2).shards
+    (shard,) = run.cancel(grace=grace).shards
     let_go(folder, 0, dead=True)
     gone(pid)
     assert shard.state is JobState.CANCELLED and "cancelled by" in shard.note
+    run.retry()
+    assert run.wait(150).counts == {JobState.DONE: 1} and not run.merge().failures

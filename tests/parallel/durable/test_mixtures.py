@@ -155,6 +155,30 @@ def test_workers_that_take_another_constant_by_its_name_are_refused(name: str, t
     )
 
 
+# By what the script does to a module beside it, which workers do not run: what the module defines, and what is done.
+DONE_TO_IT = {
+    "a constant": ("BY = 1", "helper.BY = 2"),
+    "a table": ("T = {'k': 0}", "helper.T.update(k=1)"),
+    "an empty list": ("H = []", "helper.H.append(len)"),
+    "a method": ("class A:\n    def f(self):\n        return 0", "helper.A.f = lambda self: 1"),
+    "a function": ("def f():\n    return 0", "helper.f = lambda: 1"),
+}
+USED = {"A": "A().f()", "f": "f()", "H": "len(H)", "T": "T['k']", "BY": "BY"}
+
+
+@pytest.mark.parametrize(("defined", "done"), DONE_TO_IT.values(), ids=DONE_TO_IT)
+def test_workers_without_what_the_script_has_done_are_refused(
+    defined: str, done: str, tmp_path: Path
+) -> None:
+    """They would compute something else; the error says where to do it, and one worker goes on."""
+    used = USED[done.removeprefix("helper.")[:2].strip(" .=")]
+    helper = f"{defined}\ndef shift(x):\n    return x + {used}\n"
+    text = program("return helper.shift(idx)", BY_TWO, f"import helper\n{done}")
+    said = start(tmp_path, text, "", helper).splitlines()[-1]
+    assert said.startswith("ConfigError") and "set it in its module, or in build_env_local" in said, said
+    assert start(tmp_path, text.replace('"n_workers": 2', '"n_workers": 1'), "", helper).startswith("[")
+
+
 REWRITTEN = """
 import ast, inspect, textwrap
 

@@ -100,7 +100,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
         own = object.__getattribute__(value, "__dict__")
     found = dict(own) if type(own) is dict else {}
     for kind in type(value).__mro__:
-        for name, slot in list(vars(kind).items()):
+        for name, slot in list(vars(kind).items()) if "__slots__" in vars(kind) else ():
             if type(slot) is MemberDescriptorType and kind.__flags__ & _MADE_BY_PYTHON:
                 with suppress(AttributeError):  # no value yet
                     found[name] = slot.__get__(value)
@@ -274,7 +274,7 @@ class Content:
 
 
 def _instead(value: Any, kind: type) -> Any:
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    torch = sys.modules.get("torch")
     if kind is MappingProxyType:
         return dict(value)
     if kind in _VIEWS or (is_ours(kind.__module__) and issubclass(kind, Sequence)):  # the results of a run
@@ -290,8 +290,6 @@ def _instead(value: Any, kind: type) -> Any:
     if Enum in kind.__mro__:
         own = attributes_of(value)
         return ("enum", kind, own.get("_name_"), own.get("_value_"))
-    if numpy is not None and issubclass(kind, numpy.generic) and value.dtype.str[1:] in ("b1", "i8", "f8"):
-        return value.item()
     if torch is not None and issubclass(kind, torch.Tensor) and value.layout is torch.strided:
         raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         return (kind, str(value.dtype), tuple(value.shape), raw)

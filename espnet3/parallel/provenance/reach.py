@@ -89,9 +89,8 @@ class _Reach(Content):
         self._far: set[str] = set()  # texts with a dot or a colon that any code has
         self._mentioned: set[str] = set()  # names and texts of all code
         self._any: dict[ModuleType, None] = {}  # modules that code hands on, or that it may import by a name
-        self._importers: list[
-            tuple[CodeType, str, set[str]]
-        ] = []  # code that imports by name, its package, and texts
+        # code that imports by name, its package, and texts
+        self._importers: list[tuple[CodeType, str, set[str]]] = []
         self.installed: set[str] = set()  # import names of packages, the standard library's included
         self.functions: dict[int, Function] = {}
         self._codes: dict[str, CodeType] = {}
@@ -103,10 +102,9 @@ class _Reach(Content):
         self._places: dict[tuple[str, str], dict[str, Any]] = {}
         # each with its module, phrase, what has it, and its name there: None for a set of names
         self._values: dict[Any, tuple[str, str, Any, Any, str | None]] = {}
-        self._code_of = cache(
-            self._compiled
-        )  # of a module: each read is one of its file, and code takes long to find
-        self._fleeting_in, self._imported_in = cache(self._fleeting), cache(self._imported)
+        # by module: each read is one of its file, and code takes long to find in a cache
+        self._code_of, self._fleeting_in = cache(self._compiled), cache(self._fleeting)
+        self._imported_in = cache(self._imported)
         self._loaded = modules.own_modules()
 
     def _is_new(self, key: Any, thing: Any = None) -> bool:
@@ -151,7 +149,7 @@ class _Reach(Content):
                 # as the script leaves it, which other processes do not run
                 own = self._code_of(module)
                 is_literal = own is not None and name in bytecode.literals_in(own)
-                self._entry(module)["code"][phrase] = {_filling(value)[-1 if is_literal else 0]}
+                self._entry(module)["code"][phrase] = {_filling(value, is_literal)}
             rest, is_all = now.get(key, ("", False))
             first = mine if is_all else _as_met(value if rest else owner, (phrase, rest), mine)
             self._entry(module)["values"].setdefault(phrase, set()).add(first)
@@ -201,18 +199,11 @@ class _Reach(Content):
             # a decorator has put something in, as typeguard's does, or an import hook; an edit has also taken out
             if is_one and any(said.names < one.names for one in live):
                 known.add(said.hash)
-        for name, written_value in bytecode.constants_in(code).items():
+        for name in bytecode.constants_in(
+            code
+        ):  # the script may have set one, which other processes do not run
             if (phrase := f"{_VALUE}{name}") in entry["values"] and type(held.get(name, held)) in PLAIN:
-                mine = _constant_hash(held[name])
-                entry["code"][phrase] = {mine}  # where the script has set it, other processes have another
-                if mine == _constant_hash(written_value) or not self._is_set(name):
-                    del entry["values"][phrase]
-
-    def _is_set(self, name: str) -> bool:
-        # if no loaded code sets a variable of that name, a file with another value was edited
-        codes = [code for module, file, _ in self._loaded if (code := compiled(module, file)) is not None]
-        in_text = modules.file_of(MAIN[0]) is None or any(name in facts_of(code).texts for code in codes)
-        return in_text or any(name in place for code in codes for place in bytecode.changes_of(code))
+                entry["code"][phrase] = {_constant_hash(held[name])}
 
     def _entry(self, module: str, of_code: str = "") -> dict[str, Any]:
         if (module, of_code) not in self._places:
@@ -537,7 +528,7 @@ class LoadedCode:
         for name, file, module in modules.own_modules():
             key = places.get(real(file)) or places.get(MAIN[0] if name in MAIN else name, "")
             if name != MAIN[0] and (entry := self._left.pop(key, None)) is not None:
-                now = _parts_of(module, os.path.basename(file), entry["code"].keys())
+                now = _parts_of(module, os.path.basename(file), entry["code"])
                 if entry.get("unloaded") and (code := compiled(name, file)) is not None:
                     for one, found in _parts_in(code).items():  # a decorator may have compiled it anew
                         now[one] = now.get(one, set()) | found
@@ -551,10 +542,11 @@ class LoadedCode:
             )
 
 
-def _parts_of(module: ModuleType, file: str, wanted: Set[str]) -> dict[str, set[str]]:
+def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str, set[str]]:
     held = {f"{_VALUE}{name}": value for name, value in vars(module).items()}
-    found = {name: {_constant_hash(held[name])} for name in wanted & held.keys() if type(held[name]) in PLAIN}
-    found |= {name: {*_filling(held[name])} for name in wanted & held.keys() if type(held[name]) in _FILLED}
+    found = {name: {_constant_hash(held[name])} for name in wanted if type(held.get(name, held)) in PLAIN}
+    filled = [name for name in wanted.keys() & held.keys() if type(held[name]) in _FILLED]
+    found |= {name: {_filling(held[name], wanted[name] != "filled")} for name in filled}
     left, seen = list(vars(module).values()), set()
     for thing in left:  # which grows
         if id(thing) in seen:
@@ -583,11 +575,10 @@ def _parts_in(code: CodeType) -> dict[str, set[str]]:
     }
 
 
-def _filling(value: Any) -> list[str]:
-    # what another process may have of it: anything, or, of numbers and texts, these
-    flat = [*value, *(value.values() if type(value) is dict else ())]
-    plain = [_constant_hash(value)] if PLAIN.issuperset(map(type, flat)) else []
-    return ["filled", *plain] if value else ["empty"]
+def _filling(value: Any, is_literal: bool) -> str:
+    # what another process may have of it: the same numbers and texts, or anything
+    flat = [*value, *(value.values() if type(value) is dict else ())] if is_literal else [...]
+    return _constant_hash(value) if PLAIN.issuperset(map(type, flat)) else "filled" if value else "empty"
 
 
 def _constant_hash(value: Any) -> str:

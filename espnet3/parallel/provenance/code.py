@@ -229,15 +229,15 @@ def _defined_in(code: CodeType) -> tuple[str, dict[str, str]]:
 
 
 def _statements(steps: list[_Step]) -> Iterator[list[_Step]]:
-    begin, depth, depths = 0, 0, dict[int, int]()
+    begin, depth, depths, until = 0, 0, dict[int, int](), 0
     for at, (op, value, arg, here) in enumerate(steps):
         before, given = depths.get(here, depth), (_OPS[op], arg if _OPS[op] in _WITH_ARGUMENT else None)
         # an exception that is caught is on the stack
         depth = max(before + dis.stack_effect(*given, jump=False), 0)
         if op in _JUMP_NAMES:
             depths[value] = before + dis.stack_effect(*given, jump=True)
-        # an `or` that goes on elsewhere with its value has not ended
-        if (not depth and not (op in _JUMP_NAMES and depths[value])) or at + 1 == len(steps):
+            until = max(until, value if depths[value] else 0)  # as of an `or`, it goes on there with a value
+        if (not depth and here >= until) or at + 1 == len(steps):
             yield steps[begin : at + 1]
             begin = at + 1
 

@@ -145,11 +145,13 @@ class _Reach(Content):
         now, then = self._hashes(changed.of), self._hashes(partial(changed.of, surely=True))
         for key, (mine, _) in then.items():
             module, phrase, value, owner, name = self._values[key]
-            if name and type(value) in _FILLED and value and type(owner) is dict:
-                # as the script leaves it, which other processes do not run
-                own = self._code_of(module)
-                is_literal = own is not None and name in bytecode.literals_in(own)
-                self._entry(module)["code"][phrase] = {_filling(value, is_literal)}
+            if (
+                name
+                and key in now
+                and type(owner) is dict
+                and (part := self._left_by_script(module, name, value))
+            ):
+                self._entry(module)["code"][phrase] = {part}
             rest, is_all = now.get(key, ("", False))
             first = mine if is_all else _as_met(value if rest else owner, (phrase, rest), mine)
             self._entry(module)["values"].setdefault(phrase, set()).add(first)
@@ -163,7 +165,7 @@ class _Reach(Content):
             file, live = entry["file"], sys.modules.get(entry["module"])
             is_loaded = file and "unloaded" not in entry and is_a(live, ModuleType)
             if is_loaded and (code := compiled(entry["module"], file)) is not None:
-                self._compare(entry, code, vars(live))
+                self._compiled_anew(entry, code)
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
@@ -190,8 +192,7 @@ class _Reach(Content):
             return True
         return name in self._mentioned or any(name in vars(base) for base in owner.__mro__[1:])
 
-    def _compare(self, entry: dict[str, Any], code: CodeType, held: dict[str, Any]) -> None:
-        # notes which constants all processes have, and what the file says of functions that were compiled anew
+    def _compiled_anew(self, entry: dict[str, Any], code: CodeType) -> None:
         for name, found in bytecode.functions_in(code).items():
             known, said = entry["code"].get(name, set()), facts_of(found[0])
             live = [facts_of(self._codes[one]) for one in known & self._codes.keys()]
@@ -199,11 +200,14 @@ class _Reach(Content):
             # a decorator has put something in, as typeguard's does, or an import hook; an edit has also taken out
             if is_one and any(said.names < one.names for one in live):
                 known.add(said.hash)
-        for name in bytecode.constants_in(
-            code
-        ):  # the script may have set one, which other processes do not run
-            if (phrase := f"{_VALUE}{name}") in entry["values"] and type(held.get(name, held)) in PLAIN:
-                entry["code"][phrase] = {_constant_hash(held[name])}
+
+    def _left_by_script(self, module: str, name: str, value: Any) -> str:
+        # what all processes must have of a variable, though they do not run the script; "": it may differ
+        if (own := self._code_of(module)) is None:
+            return ""
+        if type(value) in PLAIN:
+            return _constant_hash(value) if name in bytecode.constants_in(own) else ""
+        return _filling(value, name in bytecode.literals_in(own)) if type(value) in _FILLED and value else ""
 
     def _entry(self, module: str, of_code: str = "") -> dict[str, Any]:
         if (module, of_code) not in self._places:

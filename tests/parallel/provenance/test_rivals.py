@@ -6,7 +6,7 @@ from espnet3.parallel.provenance.reach import changed_parts
 from tests.parallel.provenance.package import Package
 
 HEAD = """
-import builtins, functools, os
+import functools, os
 from dataclasses import dataclass
 from espnet3.parallel import BaseRunner, EnvironmentProvider
 from espnet3.parallel.provenance.reach import code_of
@@ -103,42 +103,6 @@ def test_what_runs_now_is_told_from_what_ran_before(package: Package, first: str
     package.write("program", moved)
     again = seen(package)
     assert [changed_parts(*both) for both in zip([old, new], again, strict=True)] == [[], []]
-
-
-# By where it stands: two definitions, of which something outside the program takes one.
-BRANCHES = {
-    "a class": f"if builtins.which:\n    {runner('1').strip().replace(chr(10), chr(10) + '    ')}\n"
-               f"else:\n    {runner('2').strip().replace(chr(10), chr(10) + '    ')}\n",
-    "a helper": f"if builtins.which:\n    def f():\n        return 1\nelse:\n    def f():\n        return 2\n"
-                f"{runner('f()')}",
-    "a method": "class Runner(BaseRunner):\n    if builtins.which:\n        @staticmethod\n        def forward(idx):\n"
-                "            return 1\n    else:\n        @staticmethod\n        def forward(idx):\n"
-                "            return 2\n",
-    "a lambda": f"f = (lambda: 1) if builtins.which else (lambda: 2)\n{runner('f()')}",
-    "an alias": f"if builtins.which:\n    f = one\nelse:\n    f = two\n{runner('f(idx)')}",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("text", BRANCHES.values(), ids=BRANCHES)
-def test_the_branch_that_is_taken_counts(
-    package: Package, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a definition for each of two cases, a run with the one is not a run with the other."""
-    package.write("program", f"{HEAD}\n{text}\n{LOOK}")
-    found = []
-    for which in (True, True, False):
-        monkeypatch.setattr("builtins.which", which, raising=False)
-        found += seen(package)
-    assert found[0] == found[1]
-    assert changed_parts(found[1], found[2]) != []
-
-
-def test_a_class_that_is_kept_stays_the_same(package: Package) -> None:
-    """A runner that another name holds is the same run after its own name has got another class."""
-    text = f"{HEAD}{runner('1')}\nFirst = Runner\n{LOOK}{runner('2')}\n{LOOK.replace('[Runner', '[First')}"
-    package.write("program", text)
-    before, after = seen(package)
-    assert changed_parts(before, after) == []
 
 
 def test_an_edit_of_the_other_definition_is_no_difference(package: Package) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from espnet3.parallel import ItemError, set_parallel
+from espnet3.parallel import ItemError
 from espnet3_parallel.main import main
 from espnet3_parallel.runs import merge, retry, status, wait
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
@@ -20,7 +20,6 @@ from tests.parallel.views.test_report import HELD
 
 def ordinary(folder: Path, **config: Any) -> Squares:
     """Return a runner without jobs."""
-    set_parallel(None)
     return Squares(Provider({"folder": str(folder), **config}), output_dir=folder / "run", progress=False)
 
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from espnet3.parallel import ItemError, set_parallel
+from espnet3.parallel import ItemError
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.views.live import Watcher
 from espnet3_parallel import watching
@@ -26,7 +26,6 @@ from tests.parallel.views.test_report import HELD
 
 
 def ordinary(folder: Path, name: str = "run", **arguments: Any) -> None:
-    set_parallel(None)
     config = {"folder": str(folder), "bad": [2, "raise"]}
     runner = Squares(Provider(config), output_dir=folder / name, progress=False, **arguments)
     try:

@@ -8,7 +8,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from espnet3.parallel import set_parallel
 from tests.clusters.labs import LABS, STATE
 from tests.components.needed import left_out
 
@@ -52,11 +51,8 @@ def slurm(started):
 
 @pytest.fixture(autouse=True)
 def _fresh(tmp_path, monkeypatch):
-    """Start from the default configuration, in a folder of the test's own."""
+    """Start in a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
-    set_parallel(None)
-    yield
-    set_parallel(None)
 
 
 def ours():

@@ -57,7 +57,6 @@ def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def queue() -> Iterator[Any]:
     with placed(slots=1) as standin:
         yield standin
-    set_parallel(None)
 
 
 def placed(slots: int = 8) -> Any:

@@ -39,10 +39,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def default_config(request):
-    """Take the configuration back that tests start from, before and after each: that of the place, where one has it."""
+    """Give each test the configuration that tests start from: that of the place, where one has it."""
     set_parallel(_config[0] if "place" in request.fixturenames else None)
-    yield
-    set_parallel(None)
 
 
 @pytest.fixture(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import set_parallel
+from espnet3.parallel import get_client
 from espnet3.parallel.runner import execute
 from tests.parallel.faults.watching import TOKEN, Mailbox, kill_family
 
@@ -39,13 +39,11 @@ def temporary_folder() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def marked(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Mark what a test starts, take the default configuration back, and kill what a failed test left."""
+    """Mark what a test starts, and kill what a failed test left."""
     shared = not {"two_workers", "users_cluster"}.isdisjoint(request.fixturenames)
     if not shared:
         os.environ[TOKEN] = uuid.uuid4().hex
-    set_parallel(None)
     yield
-    set_parallel(None)
     if not shared:
         kill_family()
         del os.environ[TOKEN]
@@ -66,8 +64,6 @@ def mailbox(folder: Path) -> Iterator[Mailbox]:
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     """Open two workers for the tests of a module, which are replaced as they are lost."""
-    from espnet3.parallel import get_client
-
     with get_client({"env": "local", "n_workers": 2}) as client:
         yield client
 
@@ -75,7 +71,5 @@ def client() -> Iterator[Any]:
 @pytest.fixture(scope="class")
 def two_workers(temporary_folder: Path) -> Iterator[Any]:
     """Open two workers for all tests of a class: they are killed and replaced many times."""
-    from espnet3.parallel import get_client
-
     with get_client({"env": "local", "n_workers": 2}) as client:
         yield client

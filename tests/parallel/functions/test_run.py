@@ -26,11 +26,6 @@ from espnet3.parallel.views.replaying import Replay, index_of
 from tests.parallel.functions.named import drawn, scaled, setup
 
 
-@pytest.fixture(autouse=True)
-def _here() -> None:
-    set_parallel(None)
-
-
 def quietly(fn: Any, items: Any, **options: Any) -> Any:
     return run(fn, items, progress=False, **options)
 

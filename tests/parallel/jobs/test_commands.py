@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import ConfigError, ParallelError, SubmissionError, get_client, set_parallel
+from espnet3.parallel import ConfigError, ParallelError, SubmissionError, get_client
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.jobs import commands
 from tests.habits import rows
@@ -179,7 +179,6 @@ def test_a_limit_that_was_too_high_is_named(
                 use("pbs", 2, tmp_path)
             except SubmissionError as error:
                 text = str(error)
-    set_parallel(None)
     assert "array too large" in text + caplog.text
     assert said in text + caplog.text
 

@@ -56,7 +56,6 @@ def one_processor() -> Iterator[None]:
     os.sched_setaffinity(0, {min(before)})
     yield
     os.sched_setaffinity(0, before)
-    set_parallel(None)
 
 
 @pytest.mark.usefixtures("one_processor")

@@ -25,8 +25,7 @@ def workers_of(request):
         set_parallel(config)
         return get_client(config) if request.param == "client" else nullcontext()
 
-    yield opened
-    set_parallel(None)
+    return opened
 
 
 @pytest.mark.parametrize(("workers", "items"), [(4, 8)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import BaseRunner, EnvironmentProvider, ItemFailure, MissingPackageError, set_parallel
+from espnet3.parallel import BaseRunner, EnvironmentProvider, ItemFailure, MissingPackageError
 from espnet3.parallel.records import RunSummary
 from tests.parallel.contract.notebooks import notebook
 
@@ -31,7 +31,6 @@ class Plain(BaseRunner):
 
 
 def results_of(folder: Path, runner: Any = Half, items: Any = range(6)) -> Any:
-    set_parallel(None)
     return runner(Nothing(), output_dir=folder / "run", on_error="record", progress=False)(items)
 
 

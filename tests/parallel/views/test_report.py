@@ -10,7 +10,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from espnet3.parallel import ItemError, run, set_parallel
+from espnet3.parallel import ItemError, run
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.timing.reading import RunTimes, Stint
 from espnet3.parallel.views.facts import RunFacts, read_facts
@@ -66,7 +66,6 @@ class Checked(HTMLParser):
 
 def facts_of(folder: Path, *, cls: Any = Squares, n: int = 20, **arguments: Any) -> RunFacts:
     """Run items, of which the second fails, in this process; return the facts of the folder."""
-    set_parallel(None)
     config = {"folder": str(folder), "bad": [2, "raise"], "api_key": "hunter2-hunter2"}
     try:
         cls(Provider(config), output_dir=folder / "run", progress=False, **arguments)(range(n))
@@ -98,7 +97,6 @@ def test_a_hundred_failed_items_are_shown_and_the_others_linked(tmp_path: Path) 
     def forward(idx: int) -> int:
         raise (ValueError(f"bad recording {idx}") if idx % 3 else KeyError(f"speaker {idx % 2}"))
 
-    set_parallel(None)
     run(forward, range(150), output_dir=tmp_path / "run", on_error="record", progress=False)
     page = page_of(read_facts(tmp_path / "run"))
     types = page[page.index("Failures (150)") :]

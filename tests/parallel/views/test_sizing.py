@@ -6,7 +6,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from espnet3.parallel import ConfigError, ParallelConfig, set_parallel
+from espnet3.parallel import ConfigError, ParallelConfig
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.sizing import (
@@ -51,7 +51,6 @@ def test_walltime_and_memory_have_room_to_spare() -> None:
 def test_the_options_that_are_printed_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The block has walltime, what CONF had, and its workers unless a time was given; it is accepted."""
     monkeypatch.chdir(tmp_path)
-    set_parallel(None)
     Squares(Provider({"folder": str(tmp_path)}), output_dir="run", progress=False)(range(20))
     Path("conf.yaml").write_text(
         "parallel: {env: slurm, n_workers: 2, options: {queue: cpu, cores: 1, memory: 777GB}}\n"
@@ -70,7 +69,6 @@ def test_the_options_that_are_printed_can_be_pasted(tmp_path: Path, monkeypatch:
 
 def test_a_run_that_was_stopped_is_measured_by_its_recorded_times(tmp_path: Path) -> None:
     """A session that did not end has no figures: those of its items are taken, with the memory of its worker."""
-    set_parallel(None)
     config = {"folder": str(tmp_path), "bad": [30, "raise"]}
     with pytest.raises(RuntimeError, match="no square"):
         Squares(Provider(config), output_dir=tmp_path / "run", progress=False)(range(40))
@@ -113,7 +111,6 @@ def test_a_detached_run_tells_start_env_and_items_apart(tmp_path: Path) -> None:
 
 def test_a_run_without_times_is_refused(tmp_path: Path) -> None:
     """A run without a timed item says what to do."""
-    set_parallel(None)
     config = {"folder": str(tmp_path), "bad": [0, "raise"]}
     with pytest.raises(RuntimeError, match="no square"):
         Squares(Provider(config), output_dir=tmp_path / "run", progress=False)(range(3))

@@ -24,11 +24,9 @@ from espnet3.parallel import (
     set_parallel,
 )
 from tests.parallel.faults.items import WaitsOrRaises, slow_or_broken_env, waits_after_0
-from tests.parallel.faults.watching import PATIENCE, Mailbox, acting, nothing_left, workers_of
+from tests.parallel.faults.watching import PATIENCE, TWO, Mailbox, acting, nothing_left, workers_of
 from tests.parallel.faults.workloads import Provider, sleeps_for_long
 from tests.waiting import wait_until
-
-TWO = {"env": "local", "n_workers": 2}
 
 
 @pytest.fixture

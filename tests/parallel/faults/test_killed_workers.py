@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from espnet3.parallel import BaseRunner, ParallelError, get_client, parallel_for, parallel_map, set_parallel
-from tests.parallel.faults.watching import Mailbox, acting, nothing_left, servers_of, workers_of
+from tests.parallel.faults.watching import TWO, Mailbox, acting, nothing_left, servers_of, workers_of
 from tests.parallel.faults.workloads import (
     DiesLate,
     DyingProvider,
@@ -23,7 +23,6 @@ from tests.parallel.faults.workloads import (
 
 N = 1000
 SQUARES = [i * i for i in range(N)]
-TWO = {"env": "local", "n_workers": 2}
 
 
 @contextmanager

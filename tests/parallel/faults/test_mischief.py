@@ -13,11 +13,10 @@ from espnet3.parallel import ItemFailure, parallel_map, set_parallel
 from espnet3.parallel.records import Policy
 from tests.parallel.faults.mischief import HARMFUL, HARMLESS, Mischief, breaks_the_pilot, fills_memory
 from tests.parallel.faults.running import failures, run
-from tests.parallel.faults.watching import nothing_left, workers_of
+from tests.parallel.faults.watching import TWO, nothing_left, workers_of
 from tests.parallel.faults.workloads import Provider
 
 N, AT = 60, 17
-TWO = {"env": "local", "n_workers": 2}
 
 
 def mischief(act: str) -> list[object]:

@@ -16,7 +16,7 @@ from espnet3.parallel import (
     set_parallel,
 )
 from tests.parallel.faults.items import pilot_threads
-from tests.parallel.faults.watching import nothing_left
+from tests.parallel.faults.watching import TWO, nothing_left
 from tests.parallel.faults.workloads import (
     ERRORS,
     RESULTS,
@@ -186,8 +186,6 @@ def test_with_two_threads_per_worker() -> None:
 
 
 # --- where the first failure stops the run --------------------------------------------------------
-
-TWO = {"env": "local", "n_workers": 2}
 
 
 @pytest.mark.parametrize(

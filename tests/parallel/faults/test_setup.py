@@ -16,10 +16,9 @@ from espnet3.parallel import (
     parallel_submit,
     set_parallel,
 )
-from tests.parallel.faults.watching import nothing_left
+from tests.parallel.faults.watching import TWO, nothing_left
 from tests.parallel.faults.workloads import ENVS, BadProvider, Square, SquareFiles, listing_env, raising_env
 
-TWO = {"env": "local", "n_workers": 2}
 CAUSES = {"raising_env": ValueError, "exiting_env": SystemExit, "missing_module_env": ModuleNotFoundError}
 TIMEOUT = 4.0  # seconds that the env which hangs may take; it takes 100
 PLENTY = 600.0  # seconds that the others may take, on a busy machine

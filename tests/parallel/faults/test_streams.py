@@ -21,10 +21,9 @@ from tests.parallel.faults.items import (
     ten_ms,
     waits_from_33,
 )
-from tests.parallel.faults.watching import PATIENCE, Mailbox, acting, nothing_left
+from tests.parallel.faults.watching import PATIENCE, TWO, Mailbox, acting, nothing_left
 from tests.waiting import wait_until
 
-TWO = {"env": "local", "n_workers": 2}
 BUFFERED = 32  # chunks that an ordered stream holds back for an earlier one that is slow
 LOOKS = 5  # in a row that must find nothing new, before a stream counts as standing still
 BETWEEN = 0.1  # seconds between looks; the driver looks around every 0.2 s

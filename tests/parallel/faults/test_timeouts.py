@@ -20,11 +20,9 @@ from tests.parallel.faults.items import (
     tenth_or_hang,
 )
 from tests.parallel.faults.running import failures, run
-from tests.parallel.faults.watching import PATIENCE, workers_of
+from tests.parallel.faults.watching import PATIENCE, TWO, workers_of
 from tests.parallel.pilots.as_tasks import have_tasks
 from tests.waiting import wait_until
-
-TWO = {"env": "local", "n_workers": 2}
 
 
 def timed(**options: Any) -> Policy:

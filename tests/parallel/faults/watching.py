@@ -19,6 +19,7 @@ from tests.waiting import wait_until
 
 REPO = Path(__file__).resolve().parents[3]
 TOKEN = "ESPNET3_FAULTS_TOKEN"  # in the environment of every process that a test starts, directly or not
+TWO = {"env": "local", "n_workers": 2}
 PATIENCE = 300.0  # seconds for a busy machine to take away what has been killed, or to replace it
 
 

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ def two_workers() -> Iterator[None]:
     end_idle()
     set_parallel(TWO)
     yield
-    set_parallel(None)
     end_idle()
 
 
@@ -108,48 +107,28 @@ def test_what_needs_dask_says_so_where_it_is_missing(tmp_path: Path) -> None:
     assert "distributed" in result.stdout and "pip install" in result.stdout, result.stderr
 
 
-def changed_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setenv("OWN_WORKERS", "changed")
-
-
-def changed_folder(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.chdir(folder)
-
-
-def changed_path(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.syspath_prepend(str(folder))
-
-
-def changed_block(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    set_parallel({**TWO, "options": {"memory_limit": "8GB"}})
-
-
-def item_that_sets_a_variable(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    parallel_map(items.set_variable, range(100))
-
-
 def failing_item(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         parallel_map(items.inverse, [1, 0])
 
 
-CHANGES = [
-    changed_environment,
-    changed_folder,
-    changed_path,
-    changed_block,
-    item_that_sets_a_variable,
-    failing_item,
-]
+CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
+    "a variable": lambda patch, folder: patch.setenv("OWN_WORKERS", "changed"),
+    "the folder": lambda patch, folder: patch.chdir(folder),
+    "the path": lambda patch, folder: patch.syspath_prepend(str(folder)),
+    "the block": lambda patch, folder: set_parallel({**TWO, "options": {"memory_limit": "8GB"}}),
+    "an item sets a variable": lambda patch, folder: parallel_map(items.set_variable, range(100)),
+    "an item fails": failing_item,
+}
 
 
-@pytest.mark.parametrize("change", rows(CHANGES, CHANGES[::2]), ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", rows(list(CHANGES), list(CHANGES)[::2]))
 def test_a_change_starts_fresh_processes(
-    change: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    change: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """After a change of what processes are made from, or of what they have become, none is used again."""
     before = pids()
-    change(monkeypatch, tmp_path)
+    CHANGES[change](monkeypatch, tmp_path)
     after = pids()
     assert not before & after
     assert set(parallel_map(items.surroundings, range(100))) == {(os.getcwd(), os.environ.get("OWN_WORKERS"))}

@@ -11,11 +11,9 @@ import pytest
 from espnet3.parallel import PoisonItemError, parallel_submit, set_parallel
 from espnet3.parallel.runner.calls import background
 from tests.habits import rows
-from tests.parallel.contract.helpers import run_script
+from tests.parallel.contract.helpers import TWO, run_script
 from tests.parallel.local.items import end
 from tests.waiting import wait_until
-
-TWO = {"env": "local", "n_workers": 2}
 
 
 @pytest.fixture(autouse=True)

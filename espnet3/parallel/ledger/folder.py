@@ -262,7 +262,7 @@ def open_run(
 
 
 def _refuse_part(path: Path) -> None:
-    if path in _sessions(path.parent) and (path.parent / RUN).exists():
+    if re.fullmatch(rf"({SPLIT}|{SESSION})\.\d+", path.name) and os.path.exists(path.parent / RUN):
         raise LedgerError(f"{path} is a part of the run in {path.parent}: take another output_dir")
 
 

@@ -31,11 +31,11 @@ _OTHERWISE = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NOT_NONE": "
 
 # What a statement consists of that defines a name; all ways to call; and calls of which no other object hears
 _CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD", "CALL_KW", "CALL_FUNCTION_KW")
-_DEFINING = {*_CALLS, "LOAD_CONST", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_BUILD_CLASS", "MAKE_FUNCTION",
-    "SET_FUNCTION_ATTRIBUTE", "BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_CONST_KEY_MAP", "KW_NAMES",
-    "LIST_EXTEND", "SET_UPDATE", "PUSH_NULL", "PRECALL", "RESUME", "IMPORT_NAME", "IMPORT_FROM", "POP_TOP", "SWAP",
-    "ROT_TWO", "STORE_NAME"}  # fmt: skip
-_LITERAL = ("LOAD_CONST", "BUILD_", "LIST_EXTEND", "SET_UPDATE", "STORE_NAME", "RESUME")
+_LITERAL = {"LOAD_CONST", "BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_CONST_KEY_MAP", "LIST_EXTEND",
+    "SET_UPDATE", "DICT_UPDATE", "LIST_APPEND", "SET_ADD", "MAP_ADD", "RESUME", "STORE_NAME"}  # fmt: skip
+_DEFINING = {*_CALLS, *_LITERAL, "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_BUILD_CLASS", "MAKE_FUNCTION",
+    "SET_FUNCTION_ATTRIBUTE", "KW_NAMES", "PUSH_NULL", "PRECALL", "IMPORT_NAME", "IMPORT_FROM", "POP_TOP", "SWAP",
+    "ROT_TWO"}  # fmt: skip
 _PLAIN_CALLS = {
     ("LOAD_BUILD_CLASS", 0),
     *(("LOAD_NAME", name) for name in ("property", "staticmethod", "classmethod")),
@@ -117,7 +117,7 @@ def _steps_of(code: CodeType) -> list[_Step]:
         if op in _MEANT:
             table, shift = _MEANT[op]
             value = tables[table][arg >> shift]
-        if has_names and name == "STORE_NAME" and value in _UNSAID:
+        if has_names and name == "STORE_NAME" and value in _UNSAID and steps[-1][0] == "LOAD_CONST":
             steps.pop()
         else:
             steps.append((name, value, arg, at))
@@ -153,10 +153,6 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
         if test != ops[at] and then.endswith(("JUMP_IF_TRUE", "JUMP_IF_FALSE", "_OR_POP")):
             ops[at], jumps[at] = (then, jumps[to]) if test in then else (f"POP_{test}", to + 1)
     always = {at: to for at, to in jumps.items() if ops[at] in _ALWAYS}
-    for at, to in jumps.items() if body else ():
-        said = [value for _, value, *_ in steps[max(at - 3, 0) : at]]
-        if said == _IS_PROGRAM and steps[at][0].endswith("JUMP_IF_FALSE"):
-            always |= dict.fromkeys(range(at - 3, to), to)  # it runs only where a module is the program
 
     def end(at: int) -> int:
         for _ in always:  # no more often: a loop may be empty
@@ -186,58 +182,79 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
 def _steady(value: Any, body: bool = False) -> str:
     if isinstance(value, CodeType):
         is_left_out = body and value.co_flags & _IS_FUNCTION
-        return value.co_name if is_left_out else body_hash(value) if body else facts_of(value).hash
+        return value.co_name if is_left_out else body_of(value).hash if body else facts_of(value).hash
     if isinstance(value, (tuple, frozenset)):
         parts = [_steady(one) for one in value]
         return f"{type(value).__name__} {parts if isinstance(value, tuple) else sorted(parts)}"
     return f"{type(value).__name__} {value!r}"
 
 
-def body_hash(code: CodeType) -> str:
-    """Return the hash of a module's code without its definitions and its lines for the program."""
-    return _defined_in(code)[0]
+class Body:
+    """A module's code, or a class's: each statement that defines a name and does nothing else, and the rest."""
 
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        self.definitions: dict[str, str] = {}  # hashes
+        self.constants: dict[str, Any] = {}  # set once, to a literal
+        self.literals: set[str] = set()  # and those that are set to lists, dicts and sets of literals
+        self.fleeting = fleeting_in(code)
+        steps, rest, program = _steps_of(code), list[_Step](), 0
+        stores = ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME")
+        self._times = Counter(step[1] for step in steps if step[0] in stores)
+        for part in _statements(steps):
+            if [step[1] for step in part[:-1]] == _IS_PROGRAM and part[-1][0].endswith("JUMP_IF_FALSE"):
+                program = part[-1][1]  # up to here it runs only where a module is the program
+            elif part[0][3] >= program and not self._defines(part):
+                rest += part
+        self.hash = _hash(code, rest, True)  # without definitions and lines for the program
 
-def definitions_in(code: CodeType) -> dict[str, str]:
-    """Return the hash of each statement that defines a name of a module, or of a class, and does nothing else."""
-    return _defined_in(code)[1]
-
-
-@cache
-def _defined_in(code: CodeType) -> tuple[str, dict[str, str]]:
-    steps, found, rest, program = _steps_of(code), dict[str, str](), list[_Step](), 0
-    times = Counter(step[1] for step in steps if step[0] in ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME"))
-    for part in _statements(steps):
-        if [step[1] for step in part[:-1]] == _IS_PROGRAM:
-            program = part[-1][1]
+    def _defines(self, part: list[_Step]) -> bool:
         ops = Counter(step[0] for step in part)
         names = {step[1]: at for at, step in enumerate(part) if step[0] == "STORE_NAME"}
         plain = sum(step[:2] in _PLAIN_CALLS for step in part)
         hears_all = ops["MAKE_FUNCTION"] and plain < sum(ops[one] for one in _CALLS)  # a decorator
-        is_other = not ops.keys() <= _DEFINING or any(times[name] > 1 for name in names)
-        if not names or hears_all or is_other or part[0][3] < program:
-            rest += part
-            continue
+        is_other = not ops.keys() <= _DEFINING or any(self._times[name] > 1 for name in names)
+        if not names or hears_all or is_other:
+            return False
         for name, at in names.items():  # of `from a import b, c` each by itself
             counts = [part[0], part[2], part[at - 1]] if ops["IMPORT_NAME"] else part
             said = repr([(step[0], _steady(step[1], True)) for step in counts])
-            found[name] = hashlib.sha256(said.encode()).hexdigest()[:DIGITS]
+            self.definitions[name] = hashlib.sha256(said.encode()).hexdigest()[:DIGITS]
         for inner in (step[1] for step in part if isinstance(step[1], CodeType)):
             if not inner.co_flags & _IS_FUNCTION:
-                found |= {f"{part[-1][1]}.{name}": one for name, one in definitions_in(inner).items()}
-    return _hash(code, rest, True), found
+                self.definitions |= {
+                    f"{part[-1][1]}.{key}": one for key, one in body_of(inner).definitions.items()
+                }
+        if ops.keys() <= _LITERAL:
+            self.literals.update(names)
+            self.constants |= {part[-1][1]: part[-2][1]} if part[-2][0] == "LOAD_CONST" else {}
+        return True
+
+    def defines(self, name: str) -> bool:
+        """Return whether it defines a function of that qualified name, and no other one may have its place."""
+        # one of another module may, where this is for an `except ImportError`
+        return name in functions_in(self.code) and self._times[name] < 2
+
+
+body_of = cache(Body)
 
 
 def _statements(steps: list[_Step]) -> Iterator[list[_Step]]:
-    begin, depth, depths, until = 0, 0, dict[int, int](), 0
-    for at, (op, value, arg, here) in enumerate(steps):
-        before, given = depths.get(here, depth), (_OPS[op], arg if _OPS[op] in _WITH_ARGUMENT else None)
+    begin, depth, until, depths, offsets = 0, 0, 0, dict[int, int](), [step[3] for step in steps]
+    for at, (op, value, arg, _) in enumerate(steps):
+        if depths.get(at) == 0 and begin < at > until:  # after a loop, say
+            yield steps[begin:at]
+            begin = at
+        before, given = depths.get(at, depth), (_OPS[op], arg if _OPS[op] in _WITH_ARGUMENT else None)
         # an exception that is caught is on the stack
         depth = max(before + dis.stack_effect(*given, jump=False), 0)
-        if op in _JUMP_NAMES:
-            depths[value] = before + dis.stack_effect(*given, jump=True)
-            until = max(until, value if depths[value] else 0)  # as of an `or`, it goes on there with a value
-        if (not depth and here >= until) or at + 1 == len(steps):
+        there = before + dis.stack_effect(*given, jump=True) if op in _JUMP_NAMES else 0
+        if (
+            op in _JUMP_NAMES
+        ):  # its target may be a step that is left out, such as the first half of a long one
+            depths[to := bisect_left(offsets, value)] = there
+            until = max(until, to if there and "JUMP" in op else 0)  # there an `or` goes on with its value
+        if (not depth and at >= until) or at + 1 == len(steps):
             yield steps[begin : at + 1]
             begin = at + 1
 
@@ -303,25 +320,6 @@ def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tupl
         if not (at_once and one.co_flags & _IS_FUNCTION):  # which does not run as the module is imported
             found += imports_in(one, package, at_once)
     return found
-
-
-@cache
-def constants_in(code: CodeType) -> dict[str, Any]:
-    """Return the constants that a module's code sets once, to a literal."""
-    known = [
-        pair
-        for pair in pairwise(_steps_of(code))
-        if pair[0][0] == "LOAD_CONST" and pair[1][0] == "STORE_NAME"
-    ]
-    return {to[1]: one[1] for one, to in known if to[1] in definitions_in(code)}
-
-
-@cache
-def literals_in(code: CodeType) -> frozenset[str]:
-    """Return the variables that a module's code sets once, to lists, dicts and sets of literals."""
-    parts = [part for part in _statements(_steps_of(code)) if part[-1][0] == "STORE_NAME"]
-    known = {part[-1][1] for part in parts if all(step[0].startswith(_LITERAL) for step in part)}
-    return frozenset(known & definitions_in(code).keys())
 
 
 @cache

@@ -52,14 +52,15 @@ _OF_START = {"pydantic._internal._decorators": {"cls_ref"}}  # attributes that a
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
 _INSIDE: dict[type, Callable[[Any], Any]] = {
     **{kind: kind.__repr__ for kind in PLAIN - {str, bytes}},
+    int: lambda one: int.__format__(one, "x"),  # of any size
     str: lambda one: str.encode(one, "utf-8", "surrogatepass"),
     **dict.fromkeys((bytes, bytearray), lambda one: b"".join([one])),
     memoryview: lambda one: [one.format, one.shape, one.tobytes()],
     list: lambda one: list(list.__iter__(one)),
     tuple: lambda one: list(tuple.__iter__(one)),
     OrderedDict: lambda one: dict(OrderedDict.items(one)),
-    defaultdict: lambda one: [vars(defaultdict)["default_factory"].__get__(one), dict(dict.items(one))],
-    dict: lambda one: dict(dict.items(one)),
+    defaultdict: lambda one: [vars(defaultdict)["default_factory"].__get__(one), dict.copy(one)],
+    dict: dict.copy,  # which asks no key for its hash
     set: lambda one: set(set.__iter__(one)),
     frozenset: lambda one: set(frozenset.__iter__(one)),
     deque: lambda one: [list(deque.__iter__(one)), vars(deque)["maxlen"].__get__(one)],

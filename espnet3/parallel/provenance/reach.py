@@ -33,6 +33,7 @@ from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users
 INSTALLED = "installed packages"
 _PUT_THERE = "what the program has put there"
 _FILLED = (list, dict, set)
+_NOTHING = compile("", "<nothing>", "exec")  # of a module that has no file
 _FEW = 100  # parts of a value that may hold the name of a module
 _STATEMENT = "the statement of "  # and the name that it defines
 _SEES_MEMBERS = {"dir", "vars", "__dict__", "getmembers"}
@@ -103,8 +104,7 @@ class _Reach(Content):
         # each with its module, phrase, what has it, and its name there: None for a set of names
         self._values: dict[Any, tuple[str, str, Any, Any, str | None]] = {}
         # by module: each read is one of its file, and code takes long to find in a cache
-        self._code_of, self._fleeting_in = cache(self._compiled), cache(self._fleeting)
-        self._imported_in = cache(self._imported)
+        self._body_of, self._imported_in = cache(self._body), cache(self._imported)
         self._loaded = modules.own_modules()
 
     def _is_new(self, key: Any, thing: Any = None) -> bool:
@@ -145,27 +145,31 @@ class _Reach(Content):
         now, then = self._hashes(changed.of), self._hashes(partial(changed.of, surely=True))
         for key, (mine, _) in then.items():
             module, phrase, value, owner, name = self._values[key]
-            if (
-                name
-                and key in now
-                and type(owner) is dict
-                and (part := self._left_by_script(module, name, value))
-            ):
-                self._entry(module)["code"][phrase] = {part}
+            held = owner.get(name) if name and key in now and type(owner) is dict else None
+            is_literal = name in self._body_of(module).literals
+            if (is_literal and type(held) in PLAIN) or (type(held) in _FILLED and held):
+                # as the script leaves it, which other processes do not run
+                self._entry(module)["code"][phrase] = {_filling(held, is_literal)}
             rest, is_all = now.get(key, ("", False))
             first = mine if is_all else _as_met(value if rest else owner, (phrase, rest), mine)
             self._entry(module)["values"].setdefault(phrase, set()).add(first)
         for module, phrase, *_ in (one for key, one in self._values.items() if key not in then):
             # of what code changes by a variable the statement that makes it
-            name, code = phrase.removeprefix(_VALUE), self._code_of(module)
-            if code is not None and (said := bytecode.definitions_in(code).get(name)) is not None:
+            name = phrase.removeprefix(_VALUE)
+            if (said := self._body_of(module).definitions.get(name)) is not None:
                 self._entry(module)["values"][f"{_STATEMENT}{name}"] = {said}
         self._entry(INSTALLED)["values"][_PUT_THERE] = self._put
         for entry in self._entries.values():
             file, live = entry["file"], sys.modules.get(entry["module"])
             is_loaded = file and "unloaded" not in entry and is_a(live, ModuleType)
-            if is_loaded and (code := compiled(entry["module"], file)) is not None:
-                self._compiled_anew(entry, code)
+            code = compiled(entry["module"], file) if is_loaded else None
+            for name, codes in bytecode.functions_in(code).items() if code is not None else ():
+                known, written = entry["code"].get(name, set()), facts_of(codes[0])
+                met = [facts_of(self._codes[one]) for one in known & self._codes.keys()]
+                is_one = len({facts_of(one).hash for one in codes}) == 1
+                # a decorator has put something in, as typeguard's does, or an import hook; an edit has also taken out
+                if is_one and any(written.names < one.names for one in met):
+                    known.add(written.hash)
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
@@ -191,23 +195,6 @@ class _Reach(Content):
         ):
             return True
         return name in self._mentioned or any(name in vars(base) for base in owner.__mro__[1:])
-
-    def _compiled_anew(self, entry: dict[str, Any], code: CodeType) -> None:
-        for name, found in bytecode.functions_in(code).items():
-            known, said = entry["code"].get(name, set()), facts_of(found[0])
-            live = [facts_of(self._codes[one]) for one in known & self._codes.keys()]
-            is_one = len({facts_of(one).hash for one in found}) == 1
-            # a decorator has put something in, as typeguard's does, or an import hook; an edit has also taken out
-            if is_one and any(said.names < one.names for one in live):
-                known.add(said.hash)
-
-    def _left_by_script(self, module: str, name: str, value: Any) -> str:
-        # what all processes must have of a variable, though they do not run the script; "": it may differ
-        if (own := self._code_of(module)) is None:
-            return ""
-        if type(value) in PLAIN:
-            return _constant_hash(value) if name in bytecode.constants_in(own) else ""
-        return _filling(value, name in bytecode.literals_in(own)) if type(value) in _FILLED and value else ""
 
     def _entry(self, module: str, of_code: str = "") -> dict[str, Any]:
         if (module, of_code) not in self._places:
@@ -244,9 +231,6 @@ class _Reach(Content):
         known = name if is_text else getattr(code, "co_qualname", function.__qualname__)
         kind = "values" if is_text and entry["file"] else "code"
         entry[kind].setdefault(known, set()).add(facts_of(code).hash)
-        home = module if met.kind is None else module_of(met.kind)
-        if home != module and self._defines(home, name):  # it has been put there
-            self._entry(home)["code"].setdefault(name, set()).add(facts_of(code).hash)
         self._codes[facts_of(code).hash] = code
         given = given_to(function, name, self.compared)
         for phrase, (value, is_changed) in given.items():
@@ -281,7 +265,8 @@ class _Reach(Content):
             for one in filter(is_users, functions):
                 called = f"{attribute}=" if any(one is each for each in setters) else attribute
                 self._function(Function(one, cls, is_a(value, classmethod), called), f"{name}.{attribute}")
-            is_fleeting = f"{name}.{attribute}" in self._fleeting_in(module)
+                self._put_there(module, f"{name}.{attribute}", one)
+            is_fleeting = f"{name}.{attribute}" in self._body_of(module).fleeting
             for left in () if is_fleeting else self.compared(attribute, value):
                 self._value(module, f"{'' if functions else _VALUE}{name}.{attribute}", left, cls, attribute)
 
@@ -307,35 +292,34 @@ class _Reach(Content):
 
     def _subclasses(self, cls: Any) -> None:
         if is_a(cls, type) and is_users(cls) and self._is_new(("below", id(cls)), cls):
-            below = type.__subclasses__(cls)
-            names = sorted(f"{module_of(one)}:{one.__qualname__}" for one in below)
-            self._value(module_of(cls), f"the subclasses of {cls.__qualname__}", names)
-            for one in below:
+            # the last of a name: another one, as `dataclass(slots=True)` leaves, may be collected at any time
+            below = {f"{module_of(one)}:{one.__qualname__}": one for one in type.__subclasses__(cls)}
+            self._value(module_of(cls), f"the subclasses of {cls.__qualname__}", sorted(below))
+            for one in below.values():
                 self.add(one)
                 self._subclasses(one)
 
     def _names(self, world: dict[str, Any], read: Set[str], names: frozenset[str], code: Any = None) -> None:
-        for name in sorted((read & world.keys()) - self._fleeting_in(str(world.get("__name__", "")))):
+        own = str(world.get("__name__", ""))
+        for name in sorted((read & world.keys()) - _OF_MODULES - self._body_of(own).fleeting):
             value = world[name] if code is None else used(world[name], name, code, self.compared)
             if is_a(value, ModuleType):
                 self._of_module(value, names)
                 value = sys.intern(modules.name_of(module_of(value)))
-            is_new, own = self._is_new((id(world), name, id(value)), value), str(world.get("__name__", ""))
-            if (
-                is_new
-                and type(value) is FunctionType
-                and value.__globals__ is not world
-                and self._defines(own, name)
-            ):
-                self._entry(own)["code"].setdefault(name, set()).add(facts_of(value.__code__).hash)
+            is_new = self._is_new((id(world), name, id(value)), value)
+            if is_new and type(value) is FunctionType:
+                self._put_there(own, name, value)
             for one in self.compared(name, value) if is_new else ():
                 self._value(own, f"{_VALUE}{name}", one, world, name)
                 if type(one) in PLAIN:
                     self._origin(world, name)
 
-    def _defines(self, module: str, name: str) -> bool:
-        code = self._code_of(module)
-        return code is not None and name in bytecode.functions_in(code)
+    def _put_there(self, module: str, name: str, function: FunctionType) -> None:
+        # one of another module stands for what the module defines: by its name if its package may have another version
+        if function.__globals__.get("__name__") != module and self._body_of(module).defines(name):
+            said = f"{module_of(function)}:{function.__qualname__}"
+            found = facts_of(function.__code__).hash if is_users(function) else said
+            self._entry(module)["code"].setdefault(name, set()).add(found)
 
     def _origin(self, world: dict[str, Any], name: str) -> None:
         # a constant that a module imports counts where it is written, too: other processes read that file
@@ -348,17 +332,13 @@ class _Reach(Content):
                 if is_a(live, ModuleType) and is_users(live) and vars(live).get(there, self) is world[name]:
                     self._of_module(live, frozenset({there}))
 
-    def _compiled(self, module: str) -> CodeType | None:
+    def _body(self, module: str) -> bytecode.Body:
         file = self._entry(module)["file"]
-        return None if file is None else compiled(module, file)
-
-    def _fleeting(self, module: str) -> frozenset[str]:
-        code = self._code_of(module)
-        return _OF_MODULES | (frozenset() if code is None else bytecode.fleeting_in(code))
+        code = None if file is None else compiled(module, file)
+        return bytecode.body_of(_NOTHING if code is None else code)
 
     def _imported(self, module: str, package: str) -> list[tuple[str, str]]:
-        code = self._code_of(module)
-        return [] if code is None else bytecode.imports_in(code, package, at_once=True)
+        return bytecode.imports_in(self._body_of(module).code, package, at_once=True)
 
     def _of_module(self, module: ModuleType, names: frozenset[str]) -> None:
         is_new = self._is_new((id(module), names), module)
@@ -392,22 +372,14 @@ class _Reach(Content):
         self._names(world, known | words, words)
         self._value(name, "the names of the module", ([], known), world, None)
 
-    def _imports(
-        self,
-        code: CodeType,
-        package: str,
-        also: Iterable[str] = (),
-        texts: Set[str] = frozenset(),
-        at_once: bool = False,
-    ) -> None:
+    def _imports(self, code: CodeType, package: str, also: Iterable[str], texts: Set[str]) -> None:
         facts = facts_of(code)
-        for dotted, _ in bytecode.imports_in(code, package, at_once):
-            self._module(dotted, frozenset() if at_once else facts.names)
-        if not at_once:
-            self._mentioned |= facts.names | facts.texts
-            self._far.update(text for text in facts.texts | texts if _DOTTED.fullmatch(text))
-            if not _IMPORTERS.isdisjoint({*facts.names - _SEES_ALL.keys(), *also}):
-                self._importers.append((code, package, self.said.union(facts.texts, texts)))
+        for dotted, _ in bytecode.imports_in(code, package):
+            self._module(dotted, facts.names)
+        self._mentioned |= facts.names | facts.texts
+        self._far.update(text for text in facts.texts | texts if _DOTTED.fullmatch(text))
+        if not _IMPORTERS.isdisjoint({*facts.names - _SEES_ALL.keys(), *also}):
+            self._importers.append((code, package, self.said.union(facts.texts, texts)))
 
     def _by_name(self, code: CodeType, package: str, near: set[str]) -> None:
         # a text may name a module or what is in it, also one of the function that calls this code
@@ -445,8 +417,11 @@ class _Reach(Content):
             if not is_loaded or part.startswith((BODY, _STATEMENT)):
                 entry["code"].setdefault(part, set()).update(hashes)
         package = name if os.path.basename(file).startswith("__init__.") else name.rpartition(".")[0]
-        entry.update({} if is_loaded else {"unloaded": True})
-        self._imports(code, package, at_once=is_loaded)
+        if not is_loaded:
+            entry["unloaded"] = True
+            self._imports(code, package, (), set())
+        for dotted, _ in bytecode.imports_in(code, package, at_once=True) if is_loaded else ():
+            self._module(dotted, frozenset())
 
 
 def _as_met(thing: Any, rest: tuple[Any, ...], mine: str) -> str:
@@ -461,15 +436,16 @@ def _as_met(thing: Any, rest: tuple[Any, ...], mine: str) -> str:
     return first
 
 
-def _texts_in(value: Any, depth: int = 0) -> set[str]:
-    value = as_containers(value)
-    if type(value) is str:
-        return {value}
-    parts = [*value.values()] if is_a(value, dict) else value if type(value) in (list, tuple) else ()
-    if (type(value).__name__, type(value).__module__) in NAMESPACES:
-        parts = [*vars(value).values()]
-    few = parts if len(parts) < _FEW and depth < _FEW else ()  # a table names no module
-    return set[str]().union(*(_texts_in(one, depth + 1) for one in few))
+def _texts_in(value: Any) -> set[str]:
+    found, left = dict[int, Any](), [value]
+    for one in left:  # which grows; parts may hold each other
+        if id(one) not in found:
+            found[id(one)], held = one, as_containers(one)
+            if (type(one).__name__, type(one).__module__) in NAMESPACES:
+                held = vars(one)
+            parts = dict.values(held) if is_a(held, dict) else held if type(held) in (list, tuple) else ()
+            left += parts if len(parts) < _FEW else ()  # a table names no module
+    return {one for one in found.values() if type(one) is str}
 
 
 def _functions(value: Any) -> list[FunctionType]:
@@ -548,9 +524,8 @@ class LoadedCode:
 
 def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str, set[str]]:
     held = {f"{_VALUE}{name}": value for name, value in vars(module).items()}
-    found = {name: {_constant_hash(held[name])} for name in wanted if type(held.get(name, held)) in PLAIN}
-    filled = [name for name in wanted.keys() & held.keys() if type(held[name]) in _FILLED]
-    found |= {name: {_filling(held[name], wanted[name] != "filled")} for name in filled}
+    known = [name for name in wanted.keys() & held.keys() if type(held[name]) in {*PLAIN, *_FILLED}]
+    found = {name: {_filling(held[name], wanted[name] != "filled")} for name in known}
     left, seen = list(vars(module).values()), set()
     for thing in left:  # which grows
         if id(thing) in seen:
@@ -568,20 +543,17 @@ def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str
 
 @cache
 def _parts_in(code: CodeType) -> dict[str, set[str]]:
-    functions, constants = bytecode.functions_in(code), bytecode.constants_in(code)
+    body, functions = bytecode.body_of(code), bytecode.functions_in(code)
     found = {name: {facts_of(one).hash for one in each} for name, each in functions.items()}
-    found |= {f"{_VALUE}{name}": {_constant_hash(one)} for name, one in constants.items()}
-    others = [pair for pair in bytecode.definitions_in(code).items() if pair[0] not in constants]
-    return {
-        BODY: {bytecode.body_hash(code)},
-        **found,
-        **{f"{_STATEMENT}{name}": {one} for name, one in others},
-    }
+    found |= {f"{_VALUE}{name}": {_constant_hash(one)} for name, one in body.constants.items()}
+    others = [pair for pair in body.definitions.items() if pair[0] not in body.constants]
+    return {BODY: {body.hash}, **found, **{f"{_STATEMENT}{name}": {one} for name, one in others}}
 
 
 def _filling(value: Any, is_literal: bool) -> str:
     # what another process may have of it: the same numbers and texts, or anything
-    flat = [*value, *(value.values() if type(value) is dict else ())] if is_literal else [...]
+    parts = [value] if type(value) in PLAIN else [*value, *(value.values() if type(value) is dict else ())]
+    flat = parts if is_literal else [...]
     return _constant_hash(value) if PLAIN.issuperset(map(type, flat)) else "filled" if value else "empty"
 
 

@@ -1,10 +1,12 @@
 """Which edits of the user's code are noticed: those of what a result depends on, and no others."""
 
+import gc
 import importlib.util
 
 import pytest
 
 from espnet3.parallel import ConfigError
+from espnet3.parallel.provenance.code import Body
 from espnet3.parallel.provenance.reach import INSTALLED, LoadedCode, changed_files, changed_parts, code_of
 from tests.parallel.provenance.package import ROOT, Package
 
@@ -135,3 +137,55 @@ def test_a_file_that_nobody_has_edited_has_not_changed(package: Package, given: 
     package.write("helper", f"import os\n\nK = {given}\n\ndef work():\n    return K\n")
     package.write("program", ROOT.format(imports="import helper", calls="helper.work()"))
     assert changed_files(package.code()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "IS_PROGRAM = __name__ == '__main__'\ndef work():\n    return IS_PROGRAM",
+        "T = []\nT += [T, {'a': T, 'b': T}, T]\ndef work():\n    return T",
+        "class L(dict):\n    def values(self):\n        raise RuntimeError\nT = L(a=1)\ndef work():\n    return T['a']",
+        "class K:\n    __hash__ = lambda self: 1 // K.n\n    n = 1\nT = {K(): 1}\nK.n = 0\ndef work():\n    return T",
+        "N = 10**5000\ndef work():\n    return N",
+        "try:\n    from inspect import stack\nexcept ImportError:\n    def stack(): 0\ndef work():\n    stack()",
+        "try:\n    from other import f\nexcept ImportError:\n    def f(): pass\ndef work():\n    f()",
+    ],
+    ids=["program", "itself", "values", "hash", "number", "installed", "other"],
+)
+def test_odd_modules_are_looked_at(package: Package, text: str) -> None:
+    """Neither a crash nor an endless search, and nobody has edited anything."""
+    package.write("other", "def f():\n    return 1\n")
+    package.write("helper", text)
+    package.write("program", ROOT.format(imports="import helper", calls="helper.work()"))
+    code = package.code()
+    assert changed_files(code) == changed_parts(code, package.code()) == []
+    LoadedCode(code).check("this process")
+
+
+LOOP = "for n in z:\n    0\nif __name__ == '__main__':\n    T = 1"
+
+
+@pytest.mark.parametrize(
+    "before", ["X = y if __name__ else z\nR()", "__doc__ = str.__doc__", "T = {TABLE}", LOOP]
+)
+def test_a_constant_is_known_after_any_statement(before: str) -> None:
+    """In a module of many names, whose instructions are long, too."""
+    table = ", ".join(f"'k{number}': {number}" for number in range(20))
+    names = "".join(f"n{number} = {number}\n" for number in range(300))
+    text = f"{names}{before.format(TABLE='{' + table + '}') if 'TABLE' in before else before}\nLAST = 3\n"
+    body = Body(compile(text, "helper.py", "exec"))
+    assert "LAST" in body.constants and ("T" in body.definitions) == ("TABLE" in before)
+
+
+def test_a_class_that_another_one_replaces_is_no_subclass(package: Package) -> None:
+    """It may be collected at any time, as that which `dataclass(slots=True)` was given."""
+    text = (
+        "import dataclasses\nclass B:\n    pass\n@dataclasses.dataclass(slots=True)\nclass S(B):\n    x: int = 0\n"
+        "def work():\n    return B.__subclasses__()\n"
+    )
+    package.write("helper", text)
+    package.write("program", ROOT.format(imports="import helper", calls="helper.work()"))
+    module = package.load()
+    before = code_of([module.Runner])[0]
+    gc.collect()
+    assert changed_parts(before, code_of([module.Runner])[0]) == []

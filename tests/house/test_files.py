@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # of `espnet3/parallel` together are never more. A room is what begins with one of its paths, and with none of another
 # room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (1_943, ["espnet3/parallel/"]),
+    (1_952, ["espnet3/parallel/"]),
     (
-        2_591,
+        2_605,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -23,13 +23,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (1_603, ["espnet3/parallel/provenance/"]),
-    (2_653, ["espnet3/parallel/ledger/"]),
+    (1_790, ["espnet3/parallel/provenance/"]),
+    (2_659, ["espnet3/parallel/ledger/"]),
     (2_569, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_350, ["espnet3/parallel/pilots/"]),
+    (2_351, ["espnet3/parallel/pilots/"]),
     (1_049, ["espnet3/parallel/local/"]),
     (
-        3_892,
+        3_893,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -43,13 +43,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (5_237, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (1_824, ["espnet3/parallel/runner/"]),
-    (1_744, ["espnet3/parallel/views/"]),
-    (745, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
+    (5_200, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (1_832, ["espnet3/parallel/runner/"]),
+    (1_745, ["espnet3/parallel/views/"]),
+    (753, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_556, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (40_895, ["tests/"]),
+    (40_949, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

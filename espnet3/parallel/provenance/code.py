@@ -222,9 +222,8 @@ class Body:
             self.definitions[name] = hashlib.sha256(said.encode()).hexdigest()[:DIGITS]
         for inner in (step[1] for step in part if isinstance(step[1], CodeType)):
             if not inner.co_flags & _IS_FUNCTION:
-                self.definitions |= {
-                    f"{part[-1][1]}.{key}": one for key, one in body_of(inner).definitions.items()
-                }
+                found = body_of(inner).definitions
+                self.definitions |= {f"{part[-1][1]}.{key}": one for key, one in found.items()}
         if ops.keys() <= _LITERAL:
             self.literals.update(names)
             self.constants |= {part[-1][1]: part[-2][1]} if part[-2][0] == "LOAD_CONST" else {}
@@ -249,9 +248,8 @@ def _statements(steps: list[_Step]) -> Iterator[list[_Step]]:
         # an exception that is caught is on the stack
         depth = max(before + dis.stack_effect(*given, jump=False), 0)
         there = before + dis.stack_effect(*given, jump=True) if op in _JUMP_NAMES else 0
-        if (
-            op in _JUMP_NAMES
-        ):  # its target may be a step that is left out, such as the first half of a long one
+        if op in _JUMP_NAMES:
+            # its target may be a step that is left out, such as the first half of a long one
             depths[to := bisect_left(offsets, value)] = there
             until = max(until, to if there and "JUMP" in op else 0)  # there an `or` goes on with its value
         if (not depth and at >= until) or at + 1 == len(steps):

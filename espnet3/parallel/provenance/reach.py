@@ -125,8 +125,9 @@ class _Reach(Content):
                 at += 1
             for importer in list(self._importers):
                 self._by_name(*importer)
+            names = frozenset(self._mentioned)
             for module in list(self._any):
-                self._of_module(module, frozenset(self._mentioned))
+                self._of_module(module, names)
 
     def _reached(self, thing: Any) -> None:
         if type(thing) is str:
@@ -188,13 +189,11 @@ class _Reach(Content):
 
     def _may_matter(self, owner: Any, name: str) -> bool:
         # whether it says something that a class has a name: unless no code mentions it, and it hides nothing
-        if (
-            type(owner) not in (type, ABCMeta)
-            or name[:2] == "__"
-            or not _SEES_MEMBERS.isdisjoint(self._mentioned)
-        ):
+        if type(owner) not in (type, ABCMeta) or name[:2] == "__" or name in self._mentioned:
             return True
-        return name in self._mentioned or any(name in vars(base) for base in owner.__mro__[1:])
+        return not _SEES_MEMBERS.isdisjoint(self._mentioned) or any(
+            name in vars(base) for base in owner.__mro__[1:]
+        )
 
     def _entry(self, module: str, of_code: str = "") -> dict[str, Any]:
         if (module, of_code) not in self._places:
@@ -249,10 +248,9 @@ class _Reach(Content):
         name, module = cls.__qualname__, module_of(cls)
         bases = (*cls.__bases__, type(cls))
         known = {one: value for one, value in list(vars(cls).items()) if one not in _NOT_CODE}
-        if fields := known.pop("__dataclass_fields__", {}):
-            known["__dataclass_fields__"] = {
-                key: one for key, one in fields.items() if self.compared(key, one.default)
-            }
+        if fields := known.get("__dataclass_fields__"):
+            counts = {key: one for key, one in fields.items() if self.compared(key, one.default)}
+            known["__dataclass_fields__"] = counts
         for one, kind in dict(known.pop("__annotations__", {})).items():
             self._value(module, f"the annotation of {name}.{one}", kind, cls, one)
         made_from = [f"{modules.name_of(module_of(base))}:{base.__qualname__}" for base in bases]
@@ -323,9 +321,8 @@ class _Reach(Content):
 
     def _origin(self, world: dict[str, Any], name: str) -> None:
         # a constant that a module imports counts where it is written, too: other processes read that file
-        for dotted, known in self._imported_in(
-            str(world.get("__name__", "")), str(world.get("__package__") or "")
-        ):
+        place = str(world.get("__name__", "")), str(world.get("__package__") or "")
+        for dotted, known in self._imported_in(*place):
             if known in (name, "*"):
                 home, _, there = (dotted if known == name else f"{dotted}.{name}").rpartition(".")
                 live: Any = sys.modules.get(home)
@@ -360,9 +357,9 @@ class _Reach(Content):
                 self.add(value)
 
     def _all_names(self, world: dict[str, Any], words: frozenset[str] = frozenset()) -> None:
-        kinds, name = (
-            (FunctionType, type, *WRAPPERS, *PLAIN, dict, list, tuple),
+        name, kinds = (
             str(world.get("__name__", "")),
+            (FunctionType, type, *WRAPPERS, *PLAIN, dict, list, tuple),
         )
         meant = {one for one, value in list(world.items()) if is_a(value, kinds)} - _OF_NOTEBOOKS
         for one in list(world.values()):

@@ -35,6 +35,7 @@ _PUT_THERE = "what the program has put there"
 _FILLED = (list, dict, set)
 _NOTHING = compile("", "<nothing>", "exec")  # of a module that has no file
 _FEW = 100  # parts of a value that may hold the name of a module
+_BY_SCRIPT = "by-script"  # beside the hash of a constant that is not as its file has it
 _STATEMENT = "the statement of "  # and the name that it defines
 _SEES_MEMBERS = {"dir", "vars", "__dict__", "getmembers"}
 _DOTTED = re.compile(r"[\w.]*[\w][.:]\w+")
@@ -102,7 +103,7 @@ class _Reach(Content):
         self._entries: Code = {}
         self._places: dict[tuple[str, str], dict[str, Any]] = {}
         # each with its module, phrase, what has it, and its name there: None for a set of names
-        self._values: dict[Any, tuple[str, str, Any, Any, str | None]] = {}
+        self._values: dict[Any, tuple[str, str, Any, Any, Any]] = {}
         # by module: each read is one of its file, and code takes long to find in a cache
         self._body_of, self._imported_in = cache(self._body), cache(self._imported)
         self._loaded = modules.own_modules()
@@ -147,10 +148,12 @@ class _Reach(Content):
         for key, (mine, _) in then.items():
             module, phrase, value, owner, name = self._values[key]
             held = owner.get(name) if name and key in now and type(owner) is dict else None
-            is_literal = name in self._body_of(module).literals
+            body = self._body_of(module)
+            is_literal = name in body.literals
             if (is_literal and type(held) in PLAIN) or (type(held) in _FILLED and held):
                 # as the script leaves it, which other processes do not run
-                self._entry(module)["code"][phrase] = {_filling(held, is_literal)}
+                part, in_file = (_filling(one, is_literal) for one in (held, body.constants.get(name, held)))
+                self._entry(module)["code"][phrase] = {part} if part == in_file else {part, _BY_SCRIPT}
             rest, is_all = now.get(key, ("", False))
             first = mine if is_all else _as_met(value if rest else owner, (phrase, rest), mine)
             self._entry(module)["values"].setdefault(phrase, set()).add(first)
@@ -475,8 +478,11 @@ def changed_parts(old: Code, new: Code) -> list[str]:
 
 def changed_files(old: Code) -> list[str]:
     """Return the changes in the files of an earlier `code_of`, which anybody may have written; none is imported."""
-    both = [(was, compiled(at, was["file"])) for at, was in old.items() if os.path.isfile(was["file"] or "")]
-    return [line for was, code in both if code for line in _differences(was["file"], was, _parts_in(code))]
+    lines = []
+    for at, was in old.items():
+        if os.path.isfile(was["file"] or "") and (code := compiled(at, was["file"])) is not None:
+            lines += _differences(was["file"], was, _parts_in(code), but=_BY_SCRIPT)
+    return lines
 
 
 class LoadedCode:
@@ -550,17 +556,20 @@ def _parts_in(code: CodeType) -> dict[str, set[str]]:
 def _filling(value: Any, is_literal: bool) -> str:
     # what another process may have of it: the same numbers and texts, or anything
     parts = [value] if type(value) in PLAIN else [*value, *(value.values() if type(value) is dict else ())]
-    flat = parts if is_literal else [...]
-    return _constant_hash(value) if PLAIN.issuperset(map(type, flat)) else "filled" if value else "empty"
+    if not is_literal or not PLAIN.issuperset(map(type, parts)):
+        return "filled" if value else "empty"
+    if type(value) in (list, dict):  # imports may fill it in any order
+        value = sorted(map(repr, value.items() if type(value) is dict else value))
+    return _constant_hash(value)
 
 
 def _constant_hash(value: Any) -> str:
     return Content(lenient=True).hash(value, "a constant")[:DIGITS]
 
 
-def _differences(file: str, was: dict[str, Any], now: dict[str, set[str]]) -> list[str]:
-    parts = was["code"].items()
-    return [_line(file, "", name) for name, one in parts if name in now and now[name].isdisjoint(one.split())]
+def _differences(file: str, was: dict[str, Any], now: dict[str, set[str]], but: str = "") -> list[str]:
+    parts = [(name, one.split()) for name, one in was["code"].items() if name in now]
+    return [_line(file, "", name) for name, one in parts if but not in one and now[name].isdisjoint(one)]
 
 
 def _line(file: str | None, module: str, name: str) -> str:

@@ -149,6 +149,16 @@ def test_a_script_without_a_guard_has_its_arguments_in_jobs(tmp_path: Path) -> N
     assert done.stdout == "[0, 3, 6, 9]\n", done.stderr
 
 
+def test_what_a_script_without_a_guard_sets_is_no_edit(tmp_path: Path) -> None:
+    """Its jobs load it, and so set it too."""
+    (tmp_path / "flags.py").write_text("BIG = 0\n")
+    text = (
+        "import flags\nfrom espnet3.parallel import run\nflags.BIG = 3\ndef f(x):\n    return x * flags.BIG\n"
+    )
+    text += "found = run(f, range(2), output_dir='run', async_mode=True)\nfound.wait()\nprint(list(found.merge()))"
+    assert script(text, tmp_path).stdout == "[0, 3]\n"
+
+
 @pytest.mark.parametrize(
     ("block", "problem"),
     [

@@ -309,19 +309,15 @@ _OF_PODS: dict[str, Sort] = {
         lists(Mapping), "a list of mappings, as in a pod: volume_mounts: [{name: data, mountPath: /data}]"
     ),
 }
-_LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")
-_MORE_LISTS = ("submit_command_extra", "cancel_command_extra")
+_LISTS = {"job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip"}
+_LISTS |= {"submit_command_extra", "cancel_command_extra"}
 _IS_TEXT = Fits(lambda value: not isinstance(value, (Mapping, list, tuple)), "text or a number")
 _OF_JOBS: dict[str, Sort] = {
     **_MAPPINGS,
     **dict.fromkeys(("memory", "disk"), Fits(is_size, "a size with its unit, such as 16GB")),
     **dict.fromkeys(("cores", "processes", "job_cpu", "ncpus"), Whole(least=1, example="4")),
     **dict.fromkeys(
-        ("queue", "account", "project", "job_name", "resource_spec"),
-        Fits(lambda value: isinstance(value, (str, int)) and not isinstance(value, bool), "text"),
-    ),
-    **dict.fromkeys(
-        (*_LISTS, *_MORE_LISTS),
+        _LISTS,
         Fits(
             lambda value: isinstance(value, list) and not any(map(_IS_TEXT.must_be, value)),
             "a list of texts (dask-jobqueue would take a text apart, and YAML reads `- a: b` as a mapping)",

@@ -12,7 +12,7 @@ import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict, namedtuple
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from inspect import getattr_static
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
@@ -198,9 +198,10 @@ class Body:
         self.constants: dict[str, Any] = {}  # set once, to a literal
         self.literals: set[str] = set()  # and those that are set to lists, dicts and sets of literals
         self.fleeting = fleeting_in(code)
+        self.imports = cache(partial(imports_in, code, at_once=True))  # of the package that it is in
         steps, rest, program = _steps_of(code), list[_Step](), 0
         stores = ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME")
-        self._times = Counter(step[1] for step in steps if step[0] in stores)
+        self.times = Counter(step[1] for step in steps if step[0] in stores)  # a name is set
         for part in _statements(steps):
             if [step[1] for step in part[:-1]] == _IS_PROGRAM and part[-1][0].endswith("JUMP_IF_FALSE"):
                 program = part[-1][1]  # up to here it runs only where a module is the program
@@ -213,7 +214,7 @@ class Body:
         names = {step[1]: at for at, step in enumerate(part) if step[0] == "STORE_NAME"}
         plain = sum(step[:2] in _PLAIN_CALLS for step in part)
         hears_all = ops["MAKE_FUNCTION"] and plain < sum(ops[one] for one in _CALLS)  # a decorator
-        is_other = not ops.keys() <= _DEFINING or any(self._times[name] > 1 for name in names)
+        is_other = not ops.keys() <= _DEFINING or any(self.times[name] > 1 for name in names)
         if not names or hears_all or is_other:
             return False
         for name, at in names.items():  # of `from a import b, c` each by itself
@@ -228,11 +229,6 @@ class Body:
             self.literals.update(names)
             self.constants |= {part[-1][1]: part[-2][1]} if part[-2][0] == "LOAD_CONST" else {}
         return True
-
-    def defines(self, name: str) -> bool:
-        """Return whether it defines a function of that qualified name, and no other one may have its place."""
-        # one of another module may, where this is for an `except ImportError`
-        return name in functions_in(self.code) and self._times[name] < 2
 
 
 body_of = cache(Body)

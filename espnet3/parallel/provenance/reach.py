@@ -11,12 +11,14 @@ is known once all of it has been reached.
 from __future__ import annotations
 
 import builtins
+import importlib
 import os
 import re
 import sys
 import weakref
 from abc import ABCMeta
 from collections.abc import Iterable, Set
+from contextlib import suppress
 from functools import cache, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -105,7 +107,7 @@ class _Reach(Content):
         # each with its module, phrase, what has it, and its name there: None for a set of names
         self._values: dict[Any, tuple[str, str, Any, Any, Any]] = {}
         # by module: each read is one of its file, and code takes long to find in a cache
-        self._body_of, self._imported_in = cache(self._body), cache(self._imported)
+        self._body_of = cache(self._body)
         self._loaded = modules.own_modules()
 
     def _is_new(self, key: Any, thing: Any = None) -> bool:
@@ -194,9 +196,7 @@ class _Reach(Content):
         # whether it says something that a class has a name: unless no code mentions it, and it hides nothing
         if type(owner) not in (type, ABCMeta) or name[:2] == "__" or name in self._mentioned:
             return True
-        return not _SEES_MEMBERS.isdisjoint(self._mentioned) or any(
-            name in vars(base) for base in owner.__mro__[1:]
-        )
+        return bool(_SEES_MEMBERS & self._mentioned) or any(name in vars(base) for base in owner.__mro__[1:])
 
     def _entry(self, module: str, of_code: str = "") -> dict[str, Any]:
         if (module, of_code) not in self._places:
@@ -316,16 +316,18 @@ class _Reach(Content):
                     self._origin(world, name)
 
     def _put_there(self, module: str, name: str, function: FunctionType) -> None:
-        # one of another module stands for what the module defines: by its name if its package may have another version
-        if function.__globals__.get("__name__") != module and self._body_of(module).defines(name):
+        # one of another module stands for what the module defines (and not for its `except ImportError`): by its name
+        # if its package may have another version
+        body, home = self._body_of(module), function.__globals__.get("__name__")
+        if home != module and name in bytecode.functions_in(body.code) and body.times[name] < 2:
             said = f"{module_of(function)}:{function.__qualname__}"
             found = facts_of(function.__code__).hash if is_users(function) else said
             self._entry(module)["code"].setdefault(name, set()).add(found)
 
     def _origin(self, world: dict[str, Any], name: str) -> None:
         # a constant that a module imports counts where it is written, too: other processes read that file
-        place = str(world.get("__name__", "")), str(world.get("__package__") or "")
-        for dotted, known in self._imported_in(*place):
+        body, package = self._body_of(str(world.get("__name__", ""))), str(world.get("__package__") or "")
+        for dotted, known in body.imports(package):
             if known in (name, "*"):
                 home, _, there = (dotted if known == name else f"{dotted}.{name}").rpartition(".")
                 live: Any = sys.modules.get(home)
@@ -336,9 +338,6 @@ class _Reach(Content):
         file = self._entry(module)["file"]
         code = None if file is None else compiled(module, file)
         return bytecode.body_of(_NOTHING if code is None else code)
-
-    def _imported(self, module: str, package: str) -> list[tuple[str, str]]:
-        return bytecode.imports_in(self._body_of(module).code, package, at_once=True)
 
     def _of_module(self, module: ModuleType, names: frozenset[str]) -> None:
         is_new = self._is_new((id(module), names), module)
@@ -506,6 +505,23 @@ class LoadedCode:
         known, self._known = self._known, (os.getpid(), len(sys.modules))
         if self._known == known:
             return
+        before = dict(self._left)
+        if self._differences():
+            for entry in [one for one in self._left.values() if "unloaded" not in one]:
+                with suppress(
+                    Exception
+                ):  # what the script has imported may register itself, or patch another module
+                    importlib.import_module(entry["module"])
+            self._left = before
+        if lines := self._differences():
+            raise ConfigError(
+                f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
+                "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "
+                'client); resume=False starts anew, resume="force" goes on with the results of both. Or the script has '
+                "set it, which other processes do not run: set it in its module, or in build_env_local"
+            )
+
+    def _differences(self) -> list[str]:
         lines: list[str] = []
         places = {at: key for key, one in self._left.items() for at in (one["module"], real(one["file"]))}
         for name, file, module in modules.own_modules():
@@ -516,13 +532,7 @@ class LoadedCode:
                     for one, found in _parts_in(code).items():  # a decorator may have compiled it anew
                         now[one] = now.get(one, set()) | found
                 lines += _differences(file, entry, now)
-        if lines:
-            raise ConfigError(
-                f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
-                "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "
-                'client); resume=False starts anew, resume="force" goes on with the results of both. Or the script has '
-                "set it, which other processes do not run: set it in its module, or in build_env_local"
-            )
+        return lines
 
 
 def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str, set[str]]:

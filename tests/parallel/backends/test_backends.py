@@ -157,7 +157,6 @@ def test_without_its_package_a_rows_options_are_left_open(monkeypatch):
         ("slurm", "ntasks", 8, ["n_workers here, beside env"]),
         ("slurm", "exclusive", True, ["dask_jobqueue.slurm.SLURMCluster; job_extra_directives has other"]),
         ("slurm", "shebang", ["gpu"], ["must be text or a number"]),
-        ("slurm", "queue", False, ["must be text"]),
         ("slurm", "job_extra_directives", [{"gres": "gpu:1"}], ["YAML reads `- a: b` as a mapping"]),
         ("slurm", "queu", "a", ["Did you mean 'queue'?"]),
         ("local", "thread_per_worker", 2, ["Did you mean 'threads_per_worker'?"]),

@@ -179,6 +179,15 @@ def test_workers_without_what_the_script_has_done_are_refused(
     assert start(tmp_path, text.replace('"n_workers": 2', '"n_workers": 1'), "", helper).startswith("[")
 
 
+def test_workers_import_what_registers_itself(tmp_path: Path) -> None:
+    """A module that the script imports may fill a table of another one, and put a method there."""
+    helper = "T = []\nclass A:\n    def f(self):\n        return 0\ndef shift(x):\n    return x + len(T) + A().f()\n"
+    extra = "import helper\ndef f(self):\n    return 1\nhelper.T.append(f)\nhelper.A.f = f\n"
+    (tmp_path / "extra.py").write_text(extra)
+    text = program("return helper.shift(idx)", BY_TWO, "import helper, extra")
+    assert start(tmp_path, text, "", helper).startswith(str([*range(2, 32)]))
+
+
 REWRITTEN = """
 import ast, inspect, textwrap
 

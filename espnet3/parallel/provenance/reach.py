@@ -34,7 +34,8 @@ from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users
 
 INSTALLED = "installed packages"
 _PUT_THERE = "what the program has put there"
-_FILLED = (list, dict, set)
+_FILLED = (list, dict, set, tuple)
+_COUNTED = (*WRAPPERS, *PLAIN, *_FILLED)  # kinds of values among all names of a module
 _NOTHING = compile("", "<nothing>", "exec")  # of a module that has no file
 _FEW = 100  # parts of a value that may hold the name of a module
 _BY_SCRIPT = "by-script"  # beside the hash of a constant that is not as its file has it
@@ -359,15 +360,13 @@ class _Reach(Content):
                 self.add(value)
 
     def _all_names(self, world: dict[str, Any], words: frozenset[str] = frozenset()) -> None:
-        name, kinds = (
-            str(world.get("__name__", "")),
-            (FunctionType, type, *WRAPPERS, *PLAIN, dict, list, tuple),
-        )
-        meant = {one for one, value in list(world.items()) if is_a(value, kinds)} - _OF_NOTEBOOKS
-        for one in list(world.values()):
-            if is_a(one, ModuleType) and module_of(one).startswith(f"{name}."):
-                self.add(one)
-        known = {one for one in meant if not one.startswith("_") or one == "__getattr__"}
+        name, known = str(world.get("__name__", "")), set[str]()
+        for one, value in list(world.items()):
+            if is_a(value, ModuleType) and module_of(value).startswith(f"{name}."):
+                self.add(value)
+            is_counted = is_users(value) if is_a(value, (FunctionType, type)) else is_a(value, _COUNTED)
+            known |= {one} if is_counted and (one[:1] != "_" or one == "__getattr__") else set()
+        known -= _OF_NOTEBOOKS
         self._names(world, known | words, words)
         self._value(name, "the names of the module", ([], known), world, None)
 
@@ -505,23 +504,13 @@ class LoadedCode:
         known, self._known = self._known, (os.getpid(), len(sys.modules))
         if self._known == known:
             return
-        before = dict(self._left)
-        if self._differences():
-            for entry in [one for one in self._left.values() if "unloaded" not in one]:
-                with suppress(
-                    Exception
-                ):  # what the script has imported may register itself, or patch another module
-                    importlib.import_module(entry["module"])
-            self._left = before
-        if lines := self._differences():
-            raise ConfigError(
-                f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
-                "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "
-                'client); resume=False starts anew, resume="force" goes on with the results of both. Or the script has '
-                "set it, which other processes do not run: set it in its module, or in build_env_local"
-            )
-
-    def _differences(self) -> list[str]:
+        for one in [one for one in self._left.values() if not known and "unloaded" not in one]:
+            # what the script has imported may register itself in another module, or patch it
+            if (name := one["module"]) not in sys.modules and real(locate(name).get(name, "")) == real(
+                one["file"]
+            ):
+                with suppress(Exception):  # where it is needed, an import raises it again
+                    importlib.import_module(name)
         lines: list[str] = []
         places = {at: key for key, one in self._left.items() for at in (one["module"], real(one["file"]))}
         for name, file, module in modules.own_modules():
@@ -529,10 +518,16 @@ class LoadedCode:
             if name != MAIN[0] and (entry := self._left.pop(key, None)) is not None:
                 now = _parts_of(module, os.path.basename(file), entry["code"])
                 if entry.get("unloaded") and (code := compiled(name, file)) is not None:
-                    for one, found in _parts_in(code).items():  # a decorator may have compiled it anew
-                        now[one] = now.get(one, set()) | found
+                    for part, found in _parts_in(code).items():  # a decorator may have compiled it anew
+                        now[part] = now.get(part, set()) | found
                 lines += _differences(file, entry, now)
-        return lines
+        if lines:
+            raise ConfigError(
+                f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
+                "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "
+                'client); resume=False starts anew, resume="force" goes on with the results of both. Or the script has '
+                "set it, which other processes do not run: set it in its module, or in build_env_local"
+            )
 
 
 def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str, set[str]]:

@@ -34,8 +34,8 @@ from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users
 
 INSTALLED = "installed packages"
 _PUT_THERE = "what the program has put there"
-_FILLED = (list, dict, set, tuple)
-_COUNTED = (*WRAPPERS, *PLAIN, *_FILLED)  # kinds of values among all names of a module
+_FILLED = (list, dict, set)
+_COUNTED = (*WRAPPERS, *PLAIN, *_FILLED, tuple)  # kinds of values among all names of a module
 _NOTHING = compile("", "<nothing>", "exec")  # of a module that has no file
 _FEW = 100  # parts of a value that may hold the name of a module
 _BY_SCRIPT = "by-script"  # beside the hash of a constant that is not as its file has it
@@ -504,13 +504,25 @@ class LoadedCode:
         known, self._known = self._known, (os.getpid(), len(sys.modules))
         if self._known == known:
             return
-        for one in [one for one in self._left.values() if not known and "unloaded" not in one]:
+        before = dict(self._left)
+        if self._unlike():
             # what the script has imported may register itself in another module, or patch it
-            if (name := one["module"]) not in sys.modules and real(locate(name).get(name, "")) == real(
-                one["file"]
-            ):
-                with suppress(Exception):  # where it is needed, an import raises it again
-                    importlib.import_module(name)
+            for name, file in [
+                (one["module"], one["file"]) for one in self._left.values() if "unloaded" not in one
+            ]:
+                if name not in sys.modules and real(locate(name).get(name, "")) == real(file):
+                    with suppress(Exception):  # where it is needed, an import raises it again
+                        importlib.import_module(name)
+            self._left = before
+        if lines := self._unlike():
+            raise ConfigError(
+                f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
+                "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "
+                'client); resume=False starts anew, resume="force" goes on with the results of both. Or the script has '
+                "set it, which other processes do not run: set it in its module, or in build_env_local"
+            )
+
+    def _unlike(self) -> list[str]:
         lines: list[str] = []
         places = {at: key for key, one in self._left.items() for at in (one["module"], real(one["file"]))}
         for name, file, module in modules.own_modules():
@@ -521,13 +533,7 @@ class LoadedCode:
                     for part, found in _parts_in(code).items():  # a decorator may have compiled it anew
                         now[part] = now.get(part, set()) | found
                 lines += _differences(file, entry, now)
-        if lines:
-            raise ConfigError(
-                f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
-                "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "
-                'client); resume=False starts anew, resume="force" goes on with the results of both. Or the script has '
-                "set it, which other processes do not run: set it in its module, or in build_env_local"
-            )
+        return lines
 
 
 def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str, set[str]]:

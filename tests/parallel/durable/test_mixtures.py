@@ -158,13 +158,12 @@ def test_workers_that_take_another_constant_by_its_name_are_refused(name: str, t
 # By what the script does to a module beside it, which workers do not run: what the module defines, and what is done.
 DONE_TO_IT = {
     "a constant": ("BY = 1", "helper.BY = 2"),
-    "a tuple": ("K = (1,)", "helper.K = (2,)"),
     "a table": ("T = {'k': 0}", "helper.T.update(k=1)"),
     "an empty list": ("H = []", "helper.H.append(len)"),
     "a method": ("class A:\n    def f(self):\n        return 0", "helper.A.f = lambda self: 1"),
     "a function": ("def f():\n    return 0", "helper.f = lambda: 1"),
 }
-USED = {"A": "A().f()", "K": "K[0]", "f": "f()", "H": "len(H)", "T": "T['k']", "BY": "BY"}
+USED = {"A": "A().f()", "f": "f()", "H": "len(H)", "T": "T['k']", "BY": "BY"}
 
 
 @pytest.mark.parametrize(("defined", "done"), DONE_TO_IT.values(), ids=DONE_TO_IT)

@@ -106,14 +106,14 @@ def lists(kind: type) -> Callable[[Any], bool]:
 
 
 class Location(Sort):
-    """A path as text or a `Path`; `inside` another one: relative, and without steps back; of a `job`: for its shell."""
+    """A path as text or a `Path`; `inside` another one: relative, and without steps back."""
 
-    def __init__(self, *, inside: str = "", none: str = "", job: bool = False) -> None:
+    def __init__(self, *, inside: str = "", none: str = "") -> None:
         def must_be(value: Any) -> str:
             path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
             if not isinstance(path, str) or "\0" in path:
                 return 'a path, such as "exp/run"'
-            if not (inside or job) and (not path or path[0] in "~$"):
+            if not inside and (not path or path[0] in "~$"):
                 return 'a path, such as "exp/run" (only a shell fills in ~ and $NAME; Python: os.path.expanduser)'
             if inside and (os.path.isabs(path) or os.pardir in path.split(os.sep)):
                 return f'a path inside {inside}, such as "dev"'

@@ -11,7 +11,7 @@ import uuid
 from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -342,7 +342,7 @@ def _write_run(
         history.append({"time": time, "forced": differs})
     facts = {"schema": SCHEMA, "run_id": run_id, "created": old.get("created", time), "aside": old["aside"]}
     where = {"origin": origin(identity.runner["file"]), "history": history}
-    write_json(path / RUN, {**facts, **vars(identity), **where})
+    write_json(path / RUN, {**facts, **asdict(identity), **where})
 
 
 def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _CHUNK = 1 << 16  # indices that are hashed at a time
 _SHOWN = 3  # indices of a list that are written out
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Identity:
     """A run, as `run.json` holds it (and is read by these types) and as a later call is compared with it."""
 

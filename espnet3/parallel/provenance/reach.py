@@ -505,16 +505,16 @@ class LoadedCode:
         if self._known == known:
             return
         before = dict(self._left)
-        if self._unlike():
+        if lines := self._unlike():
             # what the script has imported may register itself in another module, or patch it
-            for name, file in [
-                (one["module"], one["file"]) for one in self._left.values() if "unloaded" not in one
-            ]:
-                if name not in sys.modules and real(locate(name).get(name, "")) == real(file):
+            for one in [one for one in self._left.values() if "unloaded" not in one]:
+                name = one["module"]
+                if name not in sys.modules and real(locate(name).get(name, "")) == real(one["file"]):
                     with suppress(Exception):  # where it is needed, an import raises it again
                         importlib.import_module(name)
             self._left = before
-        if lines := self._unlike():
+            lines = self._unlike()
+        if lines:
             raise ConfigError(
                 f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
                 "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "

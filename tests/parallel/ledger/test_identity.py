@@ -3,6 +3,7 @@
 import json
 from argparse import Namespace
 from collections import OrderedDict
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -67,13 +68,13 @@ def test_a_config_that_cannot_be_resolved_is_shown_as_written() -> None:
 )
 def test_each_change_is_said(what: dict[str, Any], said: str) -> None:
     """A difference is one line, "what: old -> new"."""
-    old = json.loads(json.dumps(vars(identity(range(10)))))
+    old = json.loads(json.dumps(asdict(identity(range(10)))))
     assert changes(old, identity(**{"items": range(10), **what})) == [said]
 
 
 def test_a_changed_secret_is_said_without_it() -> None:
     """A difference inside a masked value names the value and shows nothing of it."""
-    old = vars(identity([1], config={"a": 1, "password": "one"}))
+    old = asdict(identity([1], config={"a": 1, "password": "one"}))
     assert changes(old, identity([1], config={"a": 1, "password": "two"})) == [
         "config.password: a masked value, the content or the order of its values has changed"
     ]
@@ -119,7 +120,7 @@ def as_namespace(values: dict[str, Any]) -> Namespace:
 def test_how_a_run_is_executed_is_not_part_of_it(make: Any) -> None:
     """Settings of where and how a run is executed may change, and be taken out; `run.json` lists them."""
     config = {"beam": 5, "inner": {"deep": [{"parallel": {"env": "slurm"}}]}, **EXECUTION}
-    old = json.loads(json.dumps(vars(identity([1], config={"config": make(config)}))))
+    old = json.loads(json.dumps(asdict(identity([1], config={"config": make(config)}))))
     other = {"beam": 5, "inner": {"deep": [{}]}, "parallel": {"env": "slurm", "n_workers": 9}}
     assert changes(old, identity([1], config={"config": make(other)})) == []
     bare = {"beam": 5, "inner": {"deep": [{}]}, "parallel": None}
@@ -138,7 +139,7 @@ def test_a_modules_device_is_no_part_of_it(name: str, monkeypatch: pytest.Monkey
         monkeypatch.setitem(globals(), name, known)
         monkeypatch.setattr(Settings, name.rpartition(".")[2], known, raising=False)
         both.append(identify(OtherRunner, Provider, {}, [1]))
-    assert bool(changes(vars(both[0]), both[1])) is name.endswith("beam")
+    assert bool(changes(asdict(both[0]), both[1])) is name.endswith("beam")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_a_modules_device_is_no_part_of_it(name: str, monkeypatch: pytest.Monkey
 )
 def test_a_value_that_has_such_a_name_by_chance_counts(name: str, one: Any, other: Any) -> None:
     """A value that is neither a block nor a number of devices or workers is part of the run."""
-    old = vars(identity([1], config={"config": {name: one}}))
+    old = asdict(identity([1], config={"config": {name: one}}))
     assert changes(old, identity([1], config={"config": {name: other}})) == [
         f"config.config.{name}: {json.dumps(one)} -> {json.dumps(other)}"
     ]
@@ -155,7 +156,7 @@ def test_a_value_that_has_such_a_name_by_chance_counts(name: str, one: Any, othe
 def test_a_batch_size_counts_for_a_runner_that_is_given_lists() -> None:
     """Where `forward` is given lists, another size is another question."""
     one, other = ({"config": {"batch_size": size}} for size in (2, 3))
-    old = vars(identify(Runner, Provider, one, [[1, 2]], lists=True))
+    old = asdict(identify(Runner, Provider, one, [[1, 2]], lists=True))
     said = changes(old, identify(Runner, Provider, other, [[1, 2]], lists=True))
     assert said == ["config.config.batch_size: 2 -> 3"]
 

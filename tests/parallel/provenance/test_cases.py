@@ -5,6 +5,7 @@ import json
 import math
 import string
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def identity(package: Package, text: str, helper: str = "1") -> Any:
 
 def differences(old: Any, new: Any) -> list[str]:
     """Return what differs between two starts, by way of the run folder."""
-    return changes(json.loads(json.dumps(vars(old))), new)
+    return changes(json.loads(json.dumps(asdict(old))), new)
 
 
 @pytest.mark.parametrize("text", cases.GIVEN.values(), ids=cases.GIVEN)

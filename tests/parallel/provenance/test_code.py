@@ -153,7 +153,7 @@ def test_a_file_that_nobody_has_edited_has_not_changed(package: Package, given: 
     ids=["program", "itself", "values", "hash", "number", "installed", "other"],
 )
 def test_odd_modules_are_looked_at(package: Package, text: str) -> None:
-    """Neither a crash nor an endless search, and nobody has edited anything."""
+    """Neither a crash nor an endless search, and no edit is reported."""
     package.write("other", "def f():\n    return 1\n")
     package.write("helper", text)
     package.write("program", ROOT.format(imports="import helper", calls="helper.work()"))

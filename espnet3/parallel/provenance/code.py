@@ -414,6 +414,16 @@ class Changed:
         waiting, before = list(functions), -1
         while len(waiting) != before:
             before, waiting = len(waiting), [one for one in waiting if not self._takes(one)]
+        # what methods that do not run with the items change, and what nothing else reads
+        changers, readers = dict[tuple[int, str], int](), Counter[str]()
+        for met in waiting:
+            code, world = met.function.__code__, met.function.__globals__
+            readers.update(facts_of(code).names)
+            for name in {place[1] for place in changes_of(code) if place[0] == "global"}:
+                changers[id(world), name] = changers.get((id(world), name), 0) + 1
+        for (world, name), times in changers.items():
+            if name not in self._names and readers[name] == times:
+                self._surely[world].add(name)
 
     def _takes(self, met: Function) -> bool:
         in_place = met.called.startswith("__i") and hasattr(int, f"__{met.called[3:]}")  # as `+=` calls them

@@ -23,7 +23,7 @@ from functools import cache, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from espnet3.parallel.checks import is_a, is_path
+from espnet3.parallel.checks import is_a, is_path, own_attribute
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import shortened
 from espnet3.parallel.provenance import FUNCTION, NAMESPACES, modules
@@ -189,7 +189,7 @@ class _Reach(Content):
             counts = value
             if name is None:
                 counts = value[0], sorted(one for one in value[1] - out if self._may_matter(owner, one))
-            if name not in out:
+            if not name or name not in out:
                 found[key] = self.hash(counts, phrase)[:DIGITS], self._known[id(counts)][2]
         return found
 
@@ -350,8 +350,10 @@ class _Reach(Content):
     def _installed(self, owner: Any, names: Iterable[str]) -> None:
         # notes what the program has put into a module or a class
         self.installed.add(module_of(owner).partition(".")[0])
-        for name in sorted(names):
-            if is_a(value := vars(owner).get(name), ModuleType) and is_users(value):
+        if is_a(owner, type) and own_attribute(sys.modules.get(module_of(owner)), owner.__qualname__) is not owner:
+            return  # it has been made for another class, as torch does for each autograd function
+        for name in sorted(vars(owner).keys() & names) if names else ():
+            if is_a(value := vars(owner)[name], ModuleType) and is_users(value):
                 self._of_module(value, frozenset(names))
             elif type(value) is partial or (is_a(value, (FunctionType, type)) and is_users(value)):
                 self._put.add(f"{owner.__name__}.{name}")

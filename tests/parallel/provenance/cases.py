@@ -143,6 +143,8 @@ EDITED = {
         program("T = {}\ndef fill(k): T['k'] = k\nfill(VALUE)", "idx * T['k']"), "1", "2"),
     "what a method sets that is called like a set's": (program("class L:\n    def add(s, k): s.k = k\nA = L()\n"
         "A.add(VALUE)\ndef f():\n    {0}.copy().add(1)\n    return A.k", "f()"), "1", "2"),
+    "what a method has noted for another": (program("S = []\nclass A:\n    def note(s, k): S.append(k)\n"
+        "    def told(s): return S\nA().note(VALUE)", "getattr(A(), 'to' + 'ld')()[0]"), "1", "2"),
     "a name bound again": (program("def f(x): return x + 1\ndef g(x): return x + 2\nVALUE", "f(idx)"), "pass", "f = g"),
     "an unpacked name": (program("a, *b = [1, VALUE]", "idx * b[0]"), "1", "2"),
     "what a match binds": (program("match VALUE:\n    case int(k): pass", "idx * k"), "1", "2"),
@@ -187,6 +189,10 @@ ACCEPTED = {
         program("def f(a):\n    return (len('c') andVALUE (a or len('a')) andVALUE len('b'))", "f(idx)"),
         "", "\n        "),
     "an unrelated function": (program("def g(): return VALUE", "1"), "1", "2"),
+    "what a method has noted, for itself alone": (
+        program("S = set()\nclass A:\n    k = 1\n    def note(s): S.add(1)\nVALUE", "A.k"), "pass", "A().note()"),
+    "a class that a library makes for another": (
+        program("class A: k = 1\nA.b = type('B', (), {'__module__': 'json', 'VALUE': A})", "A.k"), "a", "b"),
     "a method that nothing calls": (program("class A:\n    k = 1\n    VALUE", "A.k"), "pass", "def g(self): pass"),
     "an annotation": (program("class A:\n    kVALUE = 1", "A.k"), "", ": int"),
     "a device": (program("@dataclasses.dataclass\nclass A:\n    num_workers: int = VALUE\n    device: str = 'gpu:VALUE'"

@@ -38,6 +38,9 @@ EDITED: dict[str, dict[str, str]] = {
         "registry": REGISTRY,
         "plugin": "import registry\n@registry.register('x')\ndef f():\n    return VALUE\n",
         "program": program("registry.R['x']()", "import registry\nimport plugin")},
+    "a default that another module has, too": {
+        "a": "def f(k=None): return k\n", "b": "def f(k=VALUE): return k\n",
+        "program": program("[setattr, '', NO] and (a.f(), b.f())", "import a, b\nNO = None")},
     "a subclass that its base notes": {
         "program": program("Base.kinds['X'].value", WITH_A_BASE + "class X(Base):\n    value = VALUE")},
     "an attribute set from outside": {"program": program("Runner.scale", after="setattr(Runner, 'scale', VALUE)")},

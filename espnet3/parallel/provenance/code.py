@@ -11,16 +11,17 @@ import hashlib
 import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict, namedtuple
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache
 from inspect import getattr_static
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from espnet3.parallel.checks import is_a
 from espnet3.parallel.provenance.modules import absolute
 
+_T = TypeVar("_T")
 DIGITS = 16
 BODY = "<module>"  # the name of a module's own statements among its functions
 _FLAGS = 0x2AF  # optimized, new locals, *args, **kwargs, and generators and coroutines of all kinds
@@ -63,6 +64,7 @@ _ALWAYS = frozenset(name for name in _JUMP_NAMES if name.startswith("JUMP_") and
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_DEREFS = frozenset(name for name in dis.opmap if name.endswith("DEREF"))
 OF_LAYERS = "torch.nn.modules.module"  # the module of the base of all layers and models
 WITHIN = "[]"  # at the end of a place: something in it
 # How many keys stand between the owner of a part and the top of the stack
@@ -94,6 +96,19 @@ _BY_NAME = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are give
 # An instruction: its name, the name or constant that it uses, or where it jumps to, or else its argument; its argument
 # as it is; its offset. `dis` has the same, and takes twenty times as long
 _Step = tuple[str, Any, int, int]
+
+
+def once(make: Callable[..., _T]) -> Callable[..., _T]:
+    """Return a function of code that keeps its results, by identity: to hash code is to hash all code in it."""
+    known: dict[tuple[Any, ...], tuple[CodeType, _T]] = {}
+
+    def of(code: CodeType, *more: Any) -> _T:
+        key = id(code), *more
+        if key not in known:
+            known[key] = code, make(code, *more)
+        return known[key][1]
+
+    return of
 
 
 @lru_cache(maxsize=64)
@@ -144,6 +159,9 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
         (op, value if type(value) is str or type(value) is int else (_steady(value, body),))
         for op, value, _, _ in steps
     ]
+    has_tries = getattr(code, "co_exceptiontable", b"")  # since Python 3.11
+    if not has_tries and _JUMP_NAMES.isdisjoint(step[0] for step in steps):
+        return flow
     offsets = [step[3] for step in steps]
     jumps = {at: bisect_left(offsets, step[1]) for at, step in enumerate(steps) if step[0] in _JUMP_NAMES}
     ops = {at: steps[at][0] for at in jumps}
@@ -161,7 +179,6 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
             at = always[at]
         return at
 
-    has_tries = getattr(code, "co_exceptiontable", b"")  # since Python 3.11
     caught = {
         at: (bisect_left(offsets, one.target), one.depth)
         for one in getattr(dis.Bytecode(code) if has_tries else None, "exception_entries", ())
@@ -198,7 +215,6 @@ class Body:
         self.constants: dict[str, Any] = {}  # set once, to a literal
         self.literals: set[str] = set()  # and those that are set to lists, dicts and sets of literals
         self.fleeting = fleeting_in(code)
-        self.imports = cache(partial(imports_in, code, at_once=True))  # of the package that it is in
         steps, rest, program = _steps_of(code), list[_Step](), 0
         stores = ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME")
         self.times = Counter(step[1] for step in steps if step[0] in stores)  # a name is set
@@ -231,7 +247,7 @@ class Body:
         return True
 
 
-body_of = cache(Body)
+body_of = once(Body)
 
 
 def _statements(steps: list[_Step]) -> Iterator[list[_Step]]:
@@ -279,14 +295,14 @@ class Facts:
                 self.asked.add((value, attribute if after in _ATTRIBUTES else "__call__"))
                 is_called = _VERSION >= (3, 11) and op == "LOAD_GLOBAL" and arg & 1
                 self.bare.update([] if is_called or after in _ATTRIBUTES else [value])
-            elif op.endswith("DEREF") and after not in _ATTRIBUTES:
+            elif op in _DEREFS and after not in _ATTRIBUTES:
                 self.around.add(value)
 
 
-facts_of = cache(Facts)  # by equality, to which lines and the types of constants belong
+facts_of = once(cache(Facts))  # code that is equal has equal lines, and constants of the same types
 
 
-@cache
+@once
 def functions_in(code: CodeType, around: str = "") -> dict[str, list[CodeType]]:
     """Return the functions that code defines, by qualified name."""
     found: dict[str, list[CodeType]] = defaultdict(list)
@@ -299,7 +315,7 @@ def functions_in(code: CodeType, around: str = "") -> dict[str, list[CodeType]]:
     return found
 
 
-@cache
+@once
 def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tuple[str, str]]:
     """Return the absolute names of what code of a package imports, and their names there; "" for modules."""
     steps, found, base, taken = _steps_of(code) if _IMPORT in code.co_code[::2] else [], [], "", ()
@@ -316,7 +332,7 @@ def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tupl
     return found
 
 
-@cache
+@once
 def fleeting_in(code: CodeType) -> frozenset[str]:
     """Return the variables and attributes that code sets by nothing but the clock, the process and the like."""
     found, read, names, chain = set[str](), set[tuple[str, ...]](), set[str](), [""]
@@ -337,7 +353,7 @@ def fleeting_in(code: CodeType) -> frozenset[str]:
     return frozenset(found)
 
 
-@cache
+@once
 def changes_of(code: CodeType) -> frozenset[_Place]:
     """Return the places that code changes and has not made itself; "[]" at the end means changed in place."""
     changes_none = _STORES.isdisjoint(code.co_code[::2]) and CHANGERS.isdisjoint(code.co_names)  # most code

@@ -74,6 +74,7 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
     Code in a config counts, and what it has under `_target_`; of variables what `compared` leaves. The nearest first.
     """
     locate.cache_clear()  # nothing is imported from here on
+    _own_module.cache_clear()
     roots, reach = list(roots), _Reach(compared)
     for root in roots:
         reach.add(root)
@@ -328,7 +329,7 @@ class _Reach(Content):
     def _origin(self, world: dict[str, Any], name: str) -> None:
         # a constant that a module imports counts where it is written, too: other processes read that file
         body, package = self._body_of(str(world.get("__name__", ""))), str(world.get("__package__") or "")
-        for dotted, known in body.imports(package):
+        for dotted, known in bytecode.imports_in(body.code, package, True):
             if known in (name, "*"):
                 home, _, there = (dotted if known == name else f"{dotted}.{name}").rpartition(".")
                 live: Any = sys.modules.get(home)
@@ -350,7 +351,10 @@ class _Reach(Content):
     def _installed(self, owner: Any, names: Iterable[str]) -> None:
         # notes what the program has put into a module or a class
         self.installed.add(module_of(owner).partition(".")[0])
-        if is_a(owner, type) and own_attribute(sys.modules.get(module_of(owner)), owner.__qualname__) is not owner:
+        if (
+            is_a(owner, type)
+            and own_attribute(sys.modules.get(module_of(owner)), owner.__qualname__) is not owner
+        ):
             return  # it has been made for another class, as torch does for each autograd function
         for name in sorted(vars(owner).keys() & names) if names else ():
             if is_a(value := vars(owner)[name], ModuleType) and is_users(value):
@@ -384,11 +388,9 @@ class _Reach(Content):
     def _by_name(self, code: CodeType, package: str, near: set[str]) -> None:
         # a text may name a module or what is in it, also one of the function that calls this code
         found, names = False, facts_of(code).names.union(near, _WORD.findall(" ".join(near)))
-        for text in [text for text in near | self._far if text[-1:] != "."]:
-            dots = len(text) - len(text.lstrip("."))
-            for above in (package, *(near if dots else ())):
-                dotted = modules.absolute(text[dots:].replace(":", "."), dots, above)
-                if dotted.replace(".", "").isidentifier() and any(map(is_own, locate(dotted).values())):
+        for text in near | self._far:
+            for above in near | {package} if text[:1] == "." else ("",):
+                if dotted := _own_module(text, above):
                     found = found or text in near
                     self._module(dotted, names | frozenset(dotted.split(".")))
         if not found:  # by a name made at run time: any module may be meant
@@ -420,8 +422,16 @@ class _Reach(Content):
         if not is_loaded:
             entry["unloaded"] = True
             self._imports(code, package, (), set())
-        for dotted, _ in bytecode.imports_in(code, package, at_once=True) if is_loaded else ():
+        for dotted, _ in bytecode.imports_in(code, package, True) if is_loaded else ():
             self._module(dotted, frozenset())
+
+
+@cache
+def _own_module(text: str, above: str) -> str:
+    dots = len(text) - len(text.lstrip("."))
+    dotted = modules.absolute(text[dots:].replace(":", "."), dots, above)
+    is_name = text[-1:] != "." and dotted.replace(".", "").isidentifier()
+    return dotted if is_name and any(map(is_own, locate(dotted).values())) else ""
 
 
 def _as_met(thing: Any, rest: tuple[Any, ...], mine: str) -> str:
@@ -557,7 +567,7 @@ def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str
     return found
 
 
-@cache
+@bytecode.once
 def _parts_in(code: CodeType) -> dict[str, set[str]]:
     body, functions = bytecode.body_of(code), bytecode.functions_in(code)
     found = {name: {facts_of(one).hash for one in each} for name, each in functions.items()}

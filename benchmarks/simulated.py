@@ -214,7 +214,7 @@ def work(address: Any, key: str, workers: int) -> None:
     from espnet3.parallel.pilots.worker import Slots
 
     hello = Hello("worker", "here", os.getpid(), "another host", threads=workers)
-    Slots(tuple(address), bytes.fromhex(key), ("driver", 0), hello).open()
+    Slots(tuple(address), bytes.fromhex(key), hello).open()
     print("connecting", flush=True)
     time.sleep(3600)
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import dask
 from distributed import Client, LocalCluster, WorkerPlugin
+from distributed.core import Status
 
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.backend import GPU_VARIABLE
@@ -30,7 +31,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import has_tasks, interrupted_before_start, sockets_of, worker_plugins
 from espnet3.parallel.dask_compat.clusters import guard_listeners, ignore_errors_of_loop
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
-from espnet3.parallel.env.store import ENVS, SetupFn, check_setup, name_worker
+from espnet3.parallel.env.store import ENVS, SetupFn, check_setup, forget_worker, name_worker
 from espnet3.parallel.errors import ConfigError, WorkerSetupError, explained, of_options
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import own_processes
@@ -101,8 +102,10 @@ class DictReturnWorkerPlugin(WorkerPlugin):
             raise lost
 
     def teardown(self, worker: Any) -> None:
-        """Forget the env."""
+        """Forget the env, and the name of a worker that was a thread of the driver, which goes on."""
         ENVS.drop(self.key)
+        if worker.status is Status.closing:
+            forget_worker(worker.id)
 
 
 def env_of(client: Any) -> DictReturnWorkerPlugin | None:
@@ -280,16 +283,16 @@ def _remove(folder: str, pid: int) -> None:
 
 
 def abort(client: Any) -> None:
-    """Kill a client's local workers at once; those that are threads are closed without waiting for their calls."""
+    """Kill a client's local processes at once; workers that are threads are closed without waiting for their calls."""
     cluster = client._espnet3_cluster if isinstance(client, EnvClient) else None
     if cluster is None or os.getpid() != client._espnet3_pid:  # not ours, closed, or a parent's
         return
     # tasks cut off on the loop fail now, and their log lines have no reader
     ignore_errors_of_loop(cluster)
-    if isinstance(cluster, LocalCluster) and not cluster.processes:
-        cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
     if isinstance(cluster, ForkedCluster):
         cluster.kill_workers()
+        if not cluster.processes:
+            cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
 
 
 def dashboard_of(client: Any) -> str | None:
@@ -308,10 +311,6 @@ def dashboard_of(client: Any) -> str | None:
 
 
 async def _close_threads(cluster: Any) -> None:
-    for worker in cluster.workers.values():
-        for plugin in list(worker.plugins.values()):
-            if isinstance(plugin, pools.PilotHost):
-                plugin.drop_chunks()
     closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]
     await asyncio.gather(*closing, return_exceptions=True)
 

@@ -377,7 +377,7 @@ class Supervisor:
 class SupervisedCluster(WorkerCluster):
     """A cluster whose workers are under a supervisor, as the driver sees it."""
 
-    owns_processes = starts_at_once = True
+    starts_at_once = True
     supervisor: Supervisor
 
     def end_of(self, host: str, pid: int) -> ProcessEnd | None:

@@ -73,7 +73,7 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
         node = boot.get("node")
         name_worker(boot.get("id") or f"local-{boot['name']}-{pid}")
         hello = Hello(boot["name"], node or f"process {pid}", pid, host, boot["threads"])
-        place = boot["address"], boot["key"], boot["driver"]
+        place = boot["address"], boot["key"]
         slots = Slots(*place, hello, worker_context(**boot["tls"]) if boot.get("tls") else None, as_new)
         slots.open()
     except Exception:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,7 +51,6 @@ class OwnWorkers(SupervisedCluster, RunSlots):
                 threads=self._threads,
                 address=self.pool.address,
                 key=self.pool.key,
-                driver=(socket.gethostname(), self._pid),
             )
             self._growing = threading.Lock()
             self.grow()

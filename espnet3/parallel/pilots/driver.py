@@ -12,7 +12,6 @@ import itertools
 import logging
 import os
 import selectors
-import socket
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
@@ -26,7 +25,7 @@ from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.watch import AwakeClock, Late
 from espnet3.parallel.engine.work import BUDGET, SLACK, Chunk, Sizer, Work
-from espnet3.parallel.errors import ConfigError, NoWorkersError, say_where
+from espnet3.parallel.errors import NoWorkersError, say_where
 from espnet3.parallel.messages import brief
 from espnet3.parallel.pilots.channel import ChannelClosedError, Message
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
@@ -114,7 +113,7 @@ class PilotRun:
                     self._feeder.fill_all()
             self.work.raise_broken()
         except BaseException:  # GeneratorExit too: the caller wants no more
-            if self.shared and self.slots.owns_processes and os.getpid() == opened_in:
+            if self.shared and os.getpid() == opened_in:
                 self._send_end()
                 self._abandon()
             raise
@@ -193,13 +192,7 @@ class PilotRun:
         asked = self.slots.stays and not self._claim.is_first and (others or self.tally.ready is None)
         path = search_path()  # as it is now: a notebook may have added to it since the workers began
         message = ("run", self.number, self._blob, self.spec.setup_timeout, path, self._hearing)
-        this_process = socket.gethostname(), os.getpid()
         for slot in fresh:
-            if slot.hello.process == this_process and self.spec.policy.item_timeout is not None:
-                raise ConfigError(
-                    "item_timeout kills the worker of an item that takes too long, and these workers are threads "
-                    "of this process; use worker processes (leave out `processes: false`)"
-                )
             self._selector.register(slot, selectors.EVENT_READ)
             try:
                 slot.channel.send((*message, asked))
@@ -235,7 +228,7 @@ class PilotRun:
             self.tally.deaths += 1
             self.tally.went.append((slot.hello.worker, time.time()))
             self._seen.discard(slot.hello.process)
-        if pid and self.slots.owns_processes and self.slots.end_of(*process) is None:
+        if pid and self.slots.end_of(*process) is None:
             self.slots.kill_worker(*process)  # alive without its channel it would never be replaced
         if any(s.flying for s in lost):
             self._losses.add(lost, alone)

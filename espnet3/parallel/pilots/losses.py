@@ -13,7 +13,6 @@ items travel in their chunk. Items that take too long and frozen workers are giv
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import time
@@ -114,7 +113,7 @@ class Losses:
                 self._settle(slots, alone)
 
     def _is_unheard(self, hello: Hello) -> bool:
-        return bool(hello.pid) and self.cluster.owns_processes and self.cluster.end_of(*hello.process) is None
+        return bool(hello.pid) and self.cluster.end_of(*hello.process) is None
 
     def _settle(self, slots: Sequence[Slot], alone: bool) -> None:
         killed_for_time = any(slot.late is not None for slot in slots)
@@ -228,7 +227,7 @@ class SignsOfLife:
         host, pid = slot.hello.process
         if host != socket.gethostname():
             return self._last_heard(slot.hello.address)
-        return time.monotonic() if pid == os.getpid() else sign_of(pid)
+        return sign_of(pid)
 
 
 def sign_of(pid: int) -> Any:

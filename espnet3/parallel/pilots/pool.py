@@ -92,7 +92,7 @@ class SlotClaim:
             self._wake_r.recv(4096)
         fresh, pool = list[Slot](), self._pool
         with pool.lock:
-            # by worker, not by process: workers may be threads of one
+            # by worker, not by process: that of a slot whose chunks are tasks is not known
             held = Counter(slot.hello.address for slot in self.slots)
             for slot in list(pool.idle):
                 if slot.channel.at_end():  # its worker went while there was nothing to do

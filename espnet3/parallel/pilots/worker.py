@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -49,19 +49,16 @@ STARTED.set()
 class Slots:
     """The slots of this process to one driver, a channel each.
 
-    `driver`: its host and process. `as_new`: whether no item has changed the process, and no edit its modules.
+    `as_new`: whether no item has changed the process, and no edit its modules.
     """
 
     address: Any
     key: bytes
-    driver: tuple[str, int]
     hello: Hello
     tls: ssl.SSLContext | None = None
     as_new: Callable[[], bool] = lambda: True
 
     def __post_init__(self) -> None:
-        # else threads of the driver's own process: no item's time limit may kill that
-        self.alone = self.hello.process != self.driver
         self.unreached = ""  # why the last slot has given up, where the driver may live
         self.leaving = False  # the worker is about to end: chunks in hand are the last ones
         # a worker has more slots than threads, for runs that overlap; no more of them than it has
@@ -100,10 +97,6 @@ class Slots:
         while any(not pilot.busy or time.monotonic() < until for pilot in list(self._pilots)):
             time.sleep(_LOOK)
 
-    def drop_chunks(self) -> None:
-        """Give up the chunks in hand: the driver does not wait for them."""
-        self._pilots = set()
-
     def _start(self) -> None:
         threading.Thread(target=self._slot, name="pilot", daemon=True).start()
         self._open += 1
@@ -139,8 +132,6 @@ class Slots:
             finally:
                 with self._lock:
                     self._pilots.discard(pilot)
-            if pilot.broken and not pilot.answered:
-                break  # a process that breaks every slot at once is of no use to the run
         with self._lock:
             self._open -= 1
 
@@ -157,12 +148,10 @@ class Pilot:
     mark: Mark
 
     end = staticmethod(end_process)  # an item that takes too long ends its process
-    replaced = property(lambda self: self.process.alone)  # by another process, where this one is beyond use
+    replaced = True  # by another process, where this one is beyond use
 
     def __post_init__(self) -> None:
         self.worker = self.process.hello.worker
-        self.broken = False  # it could not go on
-        self.answered = False  # a chunk
         self.busy = False  # with a run's env or items
         self.in_run = False  # it serves one, or is about to
         self._step = 1  # items that the steps of this run's last chunk held
@@ -192,7 +181,6 @@ class Pilot:
             for each in list(self.calls):  # their driver cannot say any more that they have ended
                 self._on_end(each)
         except BaseException as error:  # an item has broken this process beyond use: a new one will do better
-            self.broken = True
             with suppress(Exception):  # standard error may be broken too
                 traceback.print_exc()
             if self.replaced:
@@ -208,10 +196,6 @@ class Pilot:
     def _send(self, message: Any) -> None:
         with self._send_lock:
             self.channel.send(message)
-
-    def _listening(self, run_id: int) -> AbstractContextManager[None]:
-        # threads of the driver's own process log to its handlers without us
-        return self._outlet.open(run_id) if self.process.alone else nullcontext()
 
     def _on_run(
         self, run_id: int, blob: bytes, timeout: float | None, path: list[str], hearing: Hearing, asked: bool
@@ -234,12 +218,11 @@ class Pilot:
 
         late = SetupWatch(timeout, lambda text: give_up((f"on worker {self.worker}: {text}", None)))
         sys.path.extend(entry for entry in path if entry not in sys.path)
-        with self.process.permits, late, self._listening(run_id):
+        with self.process.permits, late, self._outlet.open(run_id):
             self.mark.begin(run_id, SETUP)
             begin = time.perf_counter()
             try:
-                if self.process.alone:
-                    self._outlet.hear(hearing)
+                self._outlet.hear(hearing)
                 # once a process: its slots share functions and their globals, as threads share those of a module
                 with _LOADING:
                     run = self.process.key, run_id
@@ -280,7 +263,7 @@ class Pilot:
             finally:  # also where the driver has gone
                 self.end()
 
-        with self.process.permits, self._listening(run_id):
+        with self.process.permits, self._outlet.open(run_id):
             self.mark.begin(run_id, start)
             if isinstance(items, bytes):
                 try:
@@ -291,7 +274,7 @@ class Pilot:
                     self._send(("unread", run_id, failure, pickle_error(error)))
                     return
             keep = float("inf") if positions is None else KEEP
-            with on_a_worker(report if self.process.alone else None, self.replaced):
+            with on_a_worker(report, self.replaced):
                 how = budget, interrupted, self.mark.step, singly, self._step, keep
                 block = run_items(Loop(items, call, spec.policy, self.worker, *how))
             try:
@@ -313,7 +296,6 @@ class Pilot:
         with self._send_lock:
             self._outlet.flush(run_id)
             self.channel.send_message(answer)
-        self.answered = True
         self.mark.clear()  # only now: an item may have closed the socket, and sending ends this process then
 
     def _ended(self, run_id: int) -> bool:

@@ -30,8 +30,6 @@ def listed(workers: Iterable[str], more: int = 0, no_answer: str = "") -> str:
 class WorkerCluster:
     """A cluster as the driver sees it; the defaults are those of a cluster that knows nothing."""
 
-    # items run in processes of ours: it is heard how each one ends, and it is replaced
-    owns_processes = False
     starts_at_once = False  # all workers that were asked for come, each in a moment
     stays = False  # its workers serve further runs, and items may have changed them: each is asked
     waits = False  # no worker is there any more, and jobs are queued that bring others
@@ -52,7 +50,7 @@ class WorkerCluster:
 
     def kill_worker(self, host: str, pid: int) -> None:
         """SIGKILL a worker's process, where it is on this host."""
-        if host == socket.gethostname() and pid != os.getpid():
+        if host == socket.gethostname():
             with suppress(ProcessLookupError):  # it has ended meanwhile
                 os.kill(pid, signal.SIGKILL)
 

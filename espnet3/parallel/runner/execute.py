@@ -21,7 +21,6 @@ from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.engine.loop import KEEP, Block, Loop, run_items, to_lines
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.store import (
-    ENVS,
     SetupFn,
     SetupWatch,
     TimeUp,
@@ -59,8 +58,9 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
             f"{pip_line('dask')}",
             name="distributed",
         )
-    forks = own_processes(config) and config.options.get("processes", True)
-    with begun_with(ForkServer()) if forks else nullcontext():
+    forks = own_processes(config)
+    dask = config.options.get("processes", True) is not False  # its workers are threads of this process else
+    with begun_with(ForkServer(dask=dask)) if forks else nullcontext():
         with interrupts_wait():
             from espnet3.parallel.clusters.client import open_client
         return open_client(config, default=default)
@@ -94,11 +94,9 @@ def outcomes(
         from espnet3.parallel.clusters.client import env_of
 
         plugin = env_of(client)
-    in_thread = not killable and client is not None and inside_item() and _has_threads(client)
-    if in_thread or (not killable and client is None and runs_here(config)):
+    if not killable and client is None and runs_here(config):
         with named_here():
-            ready = ENVS.get(plugin.key) if in_thread and plugin is not None else {}
-            yield from run_inline(spec, work, here or spec.setup, ready, tally)
+            yield from run_inline(spec, work, here or spec.setup, tally)
         return
     if spec.setup is not None:
         spec = replace(spec, env_key=f"run-{uuid.uuid4().hex}")
@@ -130,13 +128,6 @@ def outcomes(
         yield from PilotRun(ClientSlots(opened), work, spec, config, may_take, shared, tally)
 
 
-def _has_threads(client: Any) -> bool:
-    from espnet3.parallel.pilots.dask.pools import check_client
-
-    check_client(client)
-    return str(client.scheduler.address).startswith("inproc")
-
-
 _SLICE = 0.1  # seconds of work between two looks at the progress bar
 _MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's memory
 
@@ -159,12 +150,10 @@ def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, env: dict[str, Any], tally: Tally) -> Pairs:
-    """Run all work in this thread; `build` makes the env, without it `env` is taken."""
+def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, tally: Tally) -> Pairs:
+    """Run all work in this thread; `build` makes the env."""
     tally.joined = time.perf_counter()
-    if build is not None:
-        env = build_here(build, spec.setup_timeout)
-    call = spec.bound(env)
+    call = spec.bound(build_here(build, spec.setup_timeout) if build is not None else {})
     tally.ready = ready = time.perf_counter()
     tally.env_seconds = ready - tally.joined
     tally.came.append((THIS_PROCESS, time.time(), 0.0, tally.env_seconds))

@@ -9,6 +9,7 @@ from espnet3.parallel import get_client, set_parallel
 from espnet3.parallel.local.workers import end_idle
 from tests.parallel.contract.helpers import TWO
 
+CLIENTS = {"client": TWO, "threads": {**TWO, "options": {"processes": False}}}
 ON_A_CLIENT_BY_DEFAULT = {
     "test_any_callable_can_be_mapped",
     "test_an_endless_iterable_is_taken_as_it_is_needed",
@@ -31,7 +32,7 @@ def pytest_collection_modifyitems(items):
         ):  # all items come here
             continue
         where = {name: item.callspec.params.get(name) for name in ("place", "mode")}
-        if (where["place"] == "client" and item.originalname not in ON_A_CLIENT_BY_DEFAULT) or (
+        if (where["place"] in CLIENTS and item.originalname not in ON_A_CLIENT_BY_DEFAULT) or (
             where["mode"] == "detached" and item.name not in DETACHED_BY_DEFAULT
         ):
             item.add_marker(pytest.mark.matrix)
@@ -44,12 +45,14 @@ def default_config(request):
 
 
 @pytest.fixture(
-    scope="module", params=["here", "own", "client"], ids=["in-process", "own-workers", "two-workers"]
+    scope="module",
+    params=["here", "own", "client", "threads"],
+    ids=["in-process", "own-workers", "two-workers", "beside-threads"],
 )
 def place(request):
-    """Where calls without `client=` run: in this process, on two processes of ours, or on an open client with two."""
-    if request.param == "client":
-        with get_client(TWO):
+    """Where calls without `client=` run: in this process, on two processes of ours, or on a client with two workers."""
+    if request.param in CLIENTS:
+        with get_client(CLIENTS[request.param]):
             yield 2
         return
     _config[0] = TWO if request.param == "own" else None

@@ -22,7 +22,7 @@ from espnet3.parallel import (
 )
 from espnet3.parallel.clusters import client as client_module
 from tests.parallel.contract import work
-from tests.parallel.contract.helpers import TWO, lines
+from tests.parallel.contract.helpers import TWO, finish, lines, start_script
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +231,21 @@ def test_a_setup_that_raises_is_a_setup_error(users, register):
 
     with pytest.raises(WorkerSetupError, match="in setup"):
         register(setup)
+
+
+def test_a_client_of_threads_that_nobody_closes_ends_with_the_program(tmp_path):
+    """A program that ends without closing its client has the processes for its items ended, and nothing shown."""
+    done = finish(start_script(tmp_path, LEFT_OPEN))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 2]\n", "")
+
+
+LEFT_OPEN = """
+from distributed import Client
+from espnet3.parallel import parallel_map
+
+client = Client(processes=False, n_workers=2, dashboard_address="127.0.0.1:0")
+print(parallel_map(abs, [-1, -2], client=client))
+"""
 
 
 # --- the dashboard -----------------------------------------------------------------------------------

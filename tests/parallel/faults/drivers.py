@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from espnet3.parallel import (
@@ -82,7 +83,8 @@ class Runner(BaseRunner):
 
 def runner(root: str, item: str = "sleeps", n_workers: str = "2") -> None:
     set_parallel({**TWO, "n_workers": int(n_workers)})
-    Runner(Provider({"root": root, "item": item}))(range(10))
+    with get_client(TWO) if "THREADS" in os.environ else nullcontext():
+        Runner(Provider({"root": root, "item": item}))(range(10))
 
 
 def files(root: str) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from espnet3.parallel import ItemError, get_client, set_parallel
 from espnet3.parallel.engine.seeding import item_seed, seed_all
-from tests.parallel.faults.watching import REPO, Mailbox, acting
+from tests.parallel.faults.watching import REPO, TWO, Mailbox, acting
 from tests.parallel.faults.workloads import (
     Draws,
     DrawsInBatches,
@@ -29,6 +29,7 @@ from tests.parallel.faults.workloads import (
     Provider,
     indices_alike,
 )
+from tests.parallel.pilots.as_tasks import have_tasks
 
 TORCH = importlib.util.find_spec("torch") is not None
 N = 100
@@ -168,14 +169,15 @@ class DrawsBesideDask(Draws):
 
 
 def test_dask_draws_from_generators_of_its_own() -> None:
-    """What Dask draws beside an item, in a process with its threads, changes nothing of what the item draws."""
+    """What Dask draws beside an item, where chunks are its tasks, changes nothing of what the item draws."""
     expected = []
     for idx in range(5):
         seed_all(item_seed(0, idx))
         expected.append(
             [random.random(), float(np.random.random()), random.random(), float(np.random.random())]
         )
-    with get_client({"env": "local", "n_workers": 2, "options": {"processes": False}}):
+    with get_client(TWO) as client:
+        have_tasks(client)
         assert draw(DrawsBesideDask, range(5)) == expected
 
 

@@ -1,11 +1,10 @@
 """`item_timeout`: an item that hangs is given up with its worker, by name, and the run goes on."""
 
+import os
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from espnet3.parallel import ConfigError, ItemFailure, get_client, parallel_map
+from espnet3.parallel import ItemFailure, get_client, parallel_map
 from espnet3.parallel.engine.loop import Call, Loop, on_a_worker, run_items
 from espnet3.parallel.records import Policy
 from tests.parallel.faults.items import (
@@ -104,13 +103,12 @@ def test_a_neighbour_in_the_same_process_pays_nothing() -> None:
         check(results, 17)
 
 
-def test_workers_that_are_threads_of_this_process() -> None:
-    """Workers that cannot be killed alone are refused, with what to do."""
-    with (
-        get_client({**TWO, "options": {"processes": False}}) as own,
-        pytest.raises(ConfigError, match="processes"),
-    ):
-        run(hangs, range(10), timed(), own)
+def test_beside_workers_that_are_threads_of_this_process() -> None:
+    """Items run in processes of their own there, too: the one that hangs is ended, and nothing of this process."""
+    with get_client({**TWO, "options": {"processes": False}}) as own:
+        results, tally, _ = run(hangs, range(N), timed(), own)
+        check(results, AT)
+        assert tally.deaths == 1 and own.submit(os.getpid).result() == os.getpid()
 
 
 def test_where_chunks_are_tasks() -> None:

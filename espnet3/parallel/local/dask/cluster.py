@@ -1,7 +1,8 @@
 """`env: local`: a real `LocalCluster` whose workers, for plain calls, are forked by our own server.
 
 Two things differ from Dask's default, a nanny that spawns: a worker starts in milliseconds without importing the
-caller's main module, and one that dies is replaced at once under its old name. Items run in processes of our own.
+caller's main module, and one that dies is replaced at once under its old name. With `processes: false` they are threads
+of this process. Items run in processes of our own either way.
 """
 
 from __future__ import annotations
@@ -64,24 +65,6 @@ def quiet_config() -> dict[str, Any]:
     """Return the entries of `QUIET` that the user has not set."""
     defaults, get = default_config(), dask.config.get
     return {key: quiet for key, quiet in QUIET.items() if get(key, None) == get(key, None, config=defaults)}
-
-
-class ThreadCluster(LocalCluster, PrivatePages):
-    """A `LocalCluster` whose workers are threads of this process."""
-
-    def __init__(self, *, pages: str | None, **options: Any) -> None:
-        self.pages = pages
-        if pages is not None:
-            options.setdefault("worker_class", guarded(Worker, self.guard_pages))
-        super().__init__(processes=False, **options)
-
-    @property
-    def dashboard_link(self) -> str:
-        """The base's link, on loopback where it is there: Dask names this host for an `inproc` scheduler."""
-        link: str = super().dashboard_link
-        host, here = urlsplit(self.scheduler_address).hostname, "127.0.0.1:"
-        is_here = self.scheduler_spec["options"]["dashboard_address"].startswith(here)
-        return link.replace(f"//{host}:", f"//{here}", 1) if is_here else link
 
 
 class ForkedWorker(ProcessInterface):
@@ -158,20 +141,33 @@ class ForkedWorker(ProcessInterface):
 
 
 class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, SupervisedCluster):
-    """A `LocalCluster` of `ForkedWorker`s; ends their supervisor, and its fork server, when it closes."""
+    """A `LocalCluster` of `ForkedWorker`s, or of threads of this process, and processes for items beside them.
 
-    def __init__(self, config: ParallelConfig, *, pages: str | None, **options: Any) -> None:
-        self.supervisor = Supervisor(take_server(dask=True))
+    It ends their supervisor, and its fork server, when it closes.
+    """
+
+    def __init__(self, config: ParallelConfig, *, processes: bool, pages: str | None, **options: Any) -> None:
+        self.supervisor = Supervisor(take_server(dask=processes))
         self.pages = pages
         self._config = config
         self._own: OwnWorkers | None = None
+        if processes:
+            options |= {"worker_class": ForkedWorker, "supervisor": self.supervisor, "pages": pages}
+        elif pages is not None:
+            options.setdefault("worker_class", guarded(Worker, self.guard_pages))
         try:
-            super().__init__(
-                processes=True, worker_class=ForkedWorker, supervisor=self.supervisor, pages=pages, **options
-            )
+            super().__init__(processes=processes, **options)
         except BaseException:  # Ctrl-C too: a half-started cluster cannot be closed, only dropped
             drop(self)
             raise
+
+    @property
+    def dashboard_link(self) -> str:
+        """The base's link, on loopback where it is there: Dask names this host for an `inproc` scheduler."""
+        link: str = super().dashboard_link
+        host, here = urlsplit(self.scheduler_address).hostname, "127.0.0.1:"
+        is_here = str(self.scheduler_spec["options"]["dashboard_address"]).startswith(here)
+        return link.replace(f"//{host}:", f"//{here}", 1) if is_here else link
 
     def open_pool(self) -> Pool:
         """Start as many processes for items, under the same supervisor, and return the pool of their slots."""
@@ -225,10 +221,9 @@ def local_cluster(config: ParallelConfig, options: Mapping[str, Any]) -> LocalCl
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
     pages = new_secret(config)
     with _ONE_BY_ONE, dask.config.set(quiet_config()):
-        if merged.pop("processes", True) is False:
+        if (processes := merged.pop("processes", True)) is False:
             # the HTTP server of a worker that is a thread would listen on every interface
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
-            return ThreadCluster(n_workers=config.n_workers, pages=pages, **merged)
         if BACKENDS[config.env].kind is Kind.GPU:
             merged["gpus"] = chosen_gpus(config.options, config.n_workers)
-        return ForkedCluster(config, n_workers=config.n_workers, pages=pages, **merged)
+        return ForkedCluster(config, n_workers=config.n_workers, processes=processes, pages=pages, **merged)

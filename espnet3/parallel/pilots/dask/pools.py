@@ -19,16 +19,13 @@ import psutil
 from distributed import WorkerPlugin
 from distributed.core import Status
 
-from espnet3.parallel.dask_compat import is_lost_connection, leave_random_to_items, loop_runs_here
-from espnet3.parallel.env.store import forget_worker, name_worker
+from espnet3.parallel.dask_compat import is_lost_connection, loop_runs_here
 from espnet3.parallel.errors import ConfigError, NoWorkersError
 from espnet3.parallel.ledger.files import write_plainly
 from espnet3.parallel.local.fork_server import ForkServer, boot_of
 from espnet3.parallel.local.supervisor import LEAVE, MemoryWatch, Supervised, Supervisor
 from espnet3.parallel.pilots.losses import sign_of
 from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots, private_listener
-from espnet3.parallel.pilots.protocol import Hello
-from espnet3.parallel.pilots.worker import Slots
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 from espnet3.parallel.records import ProcessEnd
 from espnet3.parallel.surroundings import portable
@@ -44,38 +41,26 @@ class PilotHost(WorkerPlugin):
     """Has items of one driver run beside this worker: in a process of ours, with a slot for each of its threads.
 
     The process is watched and replaced as on the driver's own machine, and the driver is told how it ends: a crash of
-    an item, and a lock that it holds, cost nothing of Dask's. A worker that is a thread of the driver has the slots
-    itself. Workers that join late get them too.
+    an item, and a lock that it holds, cost nothing of Dask's. Workers that join late get them too.
     """
-
-    _slots: Slots | None = None
 
     def __init__(self, address: Any, key: bytes, name: str) -> None:
         self.address = address
         self.key = key
         self.name = name
-        self.driver = (socket.gethostname(), os.getpid())
         self._surroundings = portable()
 
     def setup(self, worker: Any) -> None:
         """Open one slot per worker thread."""
         threads = worker.state.nthreads
-        hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
-        if hello.process == self.driver:
-            leave_random_to_items()
-            name_worker(worker.id)
-            self._slots = Slots(self.address, self.key, self.driver, hello)
-            self._slots.open()
-            return
         self._worker = worker
         boot = boot_of(
             {},
-            name=hello.worker,
+            name=str(worker.name),
             id=worker.id,
             threads=threads,
             address=self.address,
             key=self.key,
-            driver=self.driver,
             node=worker.address,
             tls=_tls_files(worker) if worker.address.startswith("tls") else None,
         )
@@ -84,7 +69,7 @@ class PilotHost(WorkerPlugin):
         # a job's memory is there for Dask's worker and its nanny, about as large, too
         limit, own = worker.memory_manager.memory_limit, 2 * psutil.Process().memory_info().rss
         memory = MemoryWatch(limit and max(limit // 2, limit - own), threads)
-        self._process = self._supervisor.add(hello.worker, boot, memory, self)
+        self._process = self._supervisor.add(str(worker.name), boot, memory, self)
         worker.metrics[self.name] = self._sign
 
     async def _sign(self, worker: Any) -> str:
@@ -120,23 +105,12 @@ class PilotHost(WorkerPlugin):
 
     async def teardown(self, worker: Any) -> None:
         """Take no more chunks, and let those in hand be answered: a worker at the end of its lifetime loses nothing."""
-        slots = self._slots
-        if slots is not None:
-            forget_worker(worker.id)
-            slots.leaving = True
-        else:
-            worker.metrics.pop(self.name, None)
-            self._supervisor.stop(self._process, float("inf"), LEAVE)
+        worker.metrics.pop(self.name, None)
+        self._supervisor.stop(self._process, float("inf"), LEAVE)
         # they wait for a socket or run user code: there is no event of this loop
-        while slots.is_needed() if slots else not self._process.ended:  # noqa: ASYNC110  # see above
+        while not self._process.ended:  # noqa: ASYNC110  # see above
             await asyncio.sleep(0.02)
-        if slots is None:
-            await asyncio.to_thread(self._supervisor.close)
-
-    def drop_chunks(self) -> None:
-        """Keep `teardown` from waiting: the chunks in hand are not wanted any more."""
-        if self._slots is not None:
-            self._slots.drop_chunks()
+        self._supervisor.close()  # here: no thread can be had where the interpreter is ending
 
 
 def _tls_files(worker: Any) -> dict[str, str | None]:
@@ -296,7 +270,6 @@ class ClientSlots(RunSlots):
         self.pool = pool_of(client)
         self._cluster = cluster_of(client)
         self.starts_at_once = self._cluster.starts_at_once
-        self.owns_processes = not client.scheduler.address.startswith("inproc")
         self._workers_since: float | None = None
         if (tasks := _TASKS.get(self.pool)) is not None:
             tasks.open()

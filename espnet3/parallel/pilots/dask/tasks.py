@@ -80,7 +80,7 @@ def run_task(pool: str, run: tuple[Any, ...], chunk: tuple[Any, ...]) -> list[by
     leave_random_to_items()
     worker, channel = get_worker(), _Frames(run, chunk)
     hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname())
-    pilot = _TaskPilot(channel, Slots("", pool.encode(), ("", 0), hello), Mark(""))
+    pilot = _TaskPilot(channel, Slots("", pool.encode(), hello), Mark(""))
     pilot.calls = _calls[pool]
     # in a thread of its own: the task ends when an item is late, and the item may never end
     threading.Thread(target=pilot.serve, name="pilot", daemon=True).start()

@@ -62,15 +62,11 @@ def own_processes(config: ParallelConfig) -> bool:
 def without_dask(config: ParallelConfig) -> bool:
     """Return whether a block's workers can do without Dask: on this machine, without options of Dask's own."""
     options = config.options
-    return (
-        own_processes(config)
-        and options.get("processes", True) is not False
-        and all(
-            name in WITHOUT_DASK
-            or name == GPU_VARIABLE
-            or (name == "dashboard_address" and options[name] is None)
-            for name in options
-        )
+    return own_processes(config) and all(
+        name in WITHOUT_DASK
+        or name == GPU_VARIABLE
+        or (name == "dashboard_address" and options[name] is None)
+        for name in options
     )
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from espnet3.parallel import BaseRunner
-from espnet3.parallel.engine.loop import run_items
 from tests.parallel.faults.signs import once
 
 
@@ -164,23 +163,16 @@ def fills_memory(x: int, at: int) -> int:
     return x
 
 
-def breaks_the_pilot(x: int, at: int, where: str, always: bool) -> int:
+def breaks_the_pilot(x: int, at: int, where: str) -> int:
     """Damage, in its own process, what the package runs its next chunk with."""
     worker = sys.modules["espnet3.parallel.pilots.worker"]
     if x == at and once(where):
 
         def broken(*args: Any, **kwargs: Any) -> Any:
-            if not always:
-                mends_the_pilot()
             raise ArithmeticError("an item has damaged this process")
 
         worker.run_items = broken  # type: ignore[attr-defined]  # a module of any kind
     return x
-
-
-def mends_the_pilot() -> None:
-    """Undo `breaks_the_pilot`, also where no chunk has come since."""
-    sys.modules["espnet3.parallel.pilots.worker"].run_items = run_items  # type: ignore[attr-defined]  # see above
 
 
 def closes_the_channel(x: int, at: int, where: str) -> int:

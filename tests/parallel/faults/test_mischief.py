@@ -81,5 +81,5 @@ def test_memory_beyond_the_limit(n_workers: int) -> None:
 def test_a_process_that_an_item_has_damaged(folder: Path) -> None:
     """A process that can run no further item ends, and no result is lost."""
     set_parallel(TWO)
-    results = parallel_map(breaks_the_pilot, range(2000), at=100, where=str(folder / "once"), always=True)
+    results = parallel_map(breaks_the_pilot, range(2000), at=100, where=str(folder / "once"))
     assert results == list(range(2000))

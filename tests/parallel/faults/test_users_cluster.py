@@ -66,18 +66,12 @@ def workers(client: Any) -> dict[str, int]:
     return found
 
 
-def test_a_slot_that_breaks_opens_again(users_cluster: Any, folder: Path) -> None:
-    """An item that damages what runs the next chunk loses no result and no worker."""
+def test_a_process_that_breaks_is_replaced(users_cluster: Any, folder: Path) -> None:
+    """An item that damages what runs the next chunk loses no result, and no worker of Dask's."""
     before = workers(users_cluster)
     for name in ("once", "twice"):
-        results = parallel_map(
-            breaks_the_pilot,
-            range(2000),
-            client=users_cluster,
-            at=100,
-            where=str(folder / name),
-            always=False,
-        )
+        where = str(folder / name)
+        results = parallel_map(breaks_the_pilot, range(2000), client=users_cluster, at=100, where=where)
         assert results == list(range(2000))
     assert workers(users_cluster) == before
 

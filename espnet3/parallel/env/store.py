@@ -12,8 +12,8 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -274,7 +274,7 @@ def setup_timeout_message(timeout: float, frame: FrameType | None) -> str:
 
 # --- the variable by which code tells the workers apart, wherever it runs ---
 
-# in a Dask worker its id, in a detached job its first shard, and a name of this process while that runs items itself
+# in a Dask worker its id, in a detached job its first shard; not set where the driver runs items itself
 _NAME = "DASK_WORKER_ID"
 
 
@@ -287,23 +287,3 @@ def forget_worker(worker: object) -> None:
     """Remove the variable where it is this worker's: its process goes on without it."""
     if os.environ.get(_NAME) == str(worker):
         del os.environ[_NAME]
-
-
-_here: list[str] = []  # blocks of this process's threads that have set it
-
-
-@contextmanager
-def named_here() -> Iterator[None]:
-    """Have the variable name this process for a block of code, unless it names a worker already."""
-    name = f"driver-{os.getpid()}"
-    if os.environ.get(_NAME, name) != name:
-        yield
-        return
-    _here.append(name)
-    name_worker(name)
-    try:
-        yield
-    finally:
-        _here.pop()
-        if not _here:
-            forget_worker(name)

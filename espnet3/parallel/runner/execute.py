@@ -25,7 +25,6 @@ from espnet3.parallel.env.store import (
     SetupWatch,
     TimeUp,
     build_env,
-    named_here,
     setup_timeout_message,
 )
 from espnet3.parallel.errors import MissingPackageError, WorkerSetupError
@@ -95,8 +94,7 @@ def outcomes(
 
         plugin = env_of(client)
     if not killable and client is None and runs_here(config):
-        with named_here():
-            yield from run_inline(spec, work, here or spec.setup, tally)
+        yield from run_inline(spec, work, here or spec.setup, tally)
         return
     if spec.setup is not None:
         spec = replace(spec, env_key=f"run-{uuid.uuid4().hex}")

@@ -135,13 +135,13 @@ class NotesWorkerId(EnvironmentProvider):
     """An env with the worker's id as it is while the env is built."""
 
     def build_env_local(self):
-        return {"at_setup": os.environ["DASK_WORKER_ID"]}
+        return {"at_setup": os.environ.get("DASK_WORKER_ID")}
 
 
 class WorkerIds(BaseRunner):
     @staticmethod
     def forward(idx, at_setup):
-        return [os.getpid(), at_setup, os.environ["DASK_WORKER_ID"]]
+        return [os.getpid(), at_setup, os.environ.get("DASK_WORKER_ID")]
 
 
 class InFolder(EnvironmentProvider):

@@ -14,7 +14,7 @@ from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Work, as_items
 from espnet3.parallel.env.calls import EnvCall, call_text, setup_key, unwrapped
 from espnet3.parallel.env.injection import bind, name_of
-from espnet3.parallel.env.store import SetupFn, check_setup, named_here
+from espnet3.parallel.env.store import SetupFn, check_setup
 from espnet3.parallel.errors import SignatureError, add_note
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.runner.execute import build_here, outcomes, runs_here
@@ -75,8 +75,7 @@ def spec_of(
 def submit(spec: RunSpec, args: tuple[Any, ...], client: Any, config: ParallelConfig) -> Any:
     """Return a future of one call."""
     if client is None and runs_here(config):
-        with named_here():
-            return _done_here(spec, args, config.setup_timeout)
+        return _done_here(spec, args, config.setup_timeout)
     # here: a call in this process needs none of it
     if client is None:
         from espnet3.parallel.runner.calls.background import HOSTS

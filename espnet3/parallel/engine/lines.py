@@ -11,13 +11,12 @@ class LineStream:
     """Stands in for `sys.stdout` or `sys.stderr`; all that it does not do itself, the stream does.
 
     `emit` takes whole lines, with their ends, and writes them; False where it does not want them just now, and the
-    stream gets the text as it is. With `prompts`, what was flushed before its line ended is emitted as it is.
+    stream gets the text as it is.
     """
 
-    def __init__(self, stream: Any, emit: Callable[[Any, str], bool], *, prompts: bool) -> None:
+    def __init__(self, stream: Any, emit: Callable[[Any, str], bool]) -> None:
         self.stream = stream
         self._emit = emit
-        self._prompts = prompts
         self._begun: dict[int, str] = {}  # lines that have not ended, by thread
 
     def __getattr__(self, name: str) -> Any:
@@ -38,17 +37,11 @@ class LineStream:
         for line in lines:
             self.write(line)
 
-    def flush(self) -> None:
-        """Flush the stream; a line that has not ended goes with it only where it may be a prompt."""
-        if self._prompts:
-            self.pass_on()
-        self.stream.flush()
-
-    def pass_on(self, end: str = "") -> None:
-        """Pass on what this thread has begun, ended by `end`."""
+    def pass_on(self) -> None:
+        """Pass on what this thread has begun, as a line."""
         begun = self._begun.pop(threading.get_ident(), "")
-        if begun and not self._emit(self.stream, begun + end):
-            self.stream.write(begun + end)
+        if begun and not self._emit(self.stream, f"{begun}\n"):
+            self.stream.write(f"{begun}\n")
 
     def pass_on_all(self) -> None:
         """Pass on what any thread has begun, as lines."""

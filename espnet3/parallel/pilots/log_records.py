@@ -129,7 +129,7 @@ class Outlet:
         for name in self._relayed:
             stream = getattr(sys, name)
             if stream is not None and not isinstance(stream, LineStream):
-                setattr(sys, name, LineStream(stream, partial(_printed, name), prompts=False))
+                setattr(sys, name, LineStream(stream, partial(_printed, name)))
 
     @contextmanager
     def open(self, run_id: int) -> Iterator[None]:
@@ -144,7 +144,7 @@ class Outlet:
         finally:
             for stream in (sys.stdout, sys.stderr):
                 if isinstance(stream, LineStream):
-                    stream.pass_on("\n")
+                    stream.pass_on()
             with self._lock:  # from here on the slot's own thread reads and writes the channel
                 self._run = None
             _OPEN.pop(me, None)

@@ -307,13 +307,12 @@ class _Bar:
             total=total, desc=name, unit="item", bar_format=_FORMAT, file=sys.stderr, dynamic_ncols=True
         )
         self._lock = threading.RLock()  # re-entrant: a signal's handler may print while the bar is drawn
-        self._in_line = False  # the cursor is behind a prompt, which the bar must not overwrite
         self._pid = os.getpid()
         self._lines: dict[str, LineStream] = {}
         for output in ("stdout", "stderr"):
             stream = getattr(sys, output)
             if stream is not None and stream.isatty():
-                self._lines[output] = LineStream(stream, self._above, prompts=True)
+                self._lines[output] = LineStream(stream, self._above)
                 setattr(sys, output, self._lines[output])
                 _redirect_logs(stream, self._lines[output])
 
@@ -321,8 +320,7 @@ class _Bar:
         with self._lock:
             self._bar.n = done
             self._bar.set_postfix_str(text, refresh=False)
-            if not self._in_line:
-                self._bar.refresh()
+            self._bar.refresh()
 
     def close(self) -> None:
         for name, lines in self._lines.items():
@@ -337,13 +335,10 @@ class _Bar:
         if os.getpid() != self._pid:  # a forked child: the bar, and its locks, are the parent's
             return False
         with self._lock:
-            if not self._in_line:
-                self._bar.clear()
+            self._bar.clear()
             stream.write(text)
             stream.flush()
-            self._in_line = not text.endswith("\n")
-            if not self._in_line:
-                self._bar.refresh()
+            self._bar.refresh()
         return True
 
 

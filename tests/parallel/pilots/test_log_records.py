@@ -183,6 +183,6 @@ def test_standard_streams_travel_by_name(monkeypatch):
     """A function that holds standard output finds the worker's there, also while another stream stands in for it."""
     stream = sys.stdout
     assert pickle.loads(pickling.dumps(stream)) is stream
-    monkeypatch.setattr(sys, "stdout", LineStream(stream, lambda *_: False, prompts=True))
+    monkeypatch.setattr(sys, "stdout", LineStream(stream, lambda *_: False))
     assert pickle.loads(pickling.dumps(stream)) is sys.stdout
     assert pickle.loads(pickling.dumps(sys.stdout)) is sys.stdout

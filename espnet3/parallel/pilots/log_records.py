@@ -4,9 +4,9 @@
     print(...) in an item ──> the worker's own output; where a bar is shown there, or it is not the driver's output,
                               as above to the driver
 
-A worker's loggers have the levels of its driver's, so that a record that is not wanted is never made. Records with a
-handler on the worker stay there: a provider may configure logging. At most `MOST` records and lines a
-second travel per worker process; of the rest, the number does.
+A worker's loggers get the levels that its driver's have been given, so that a record that is not wanted is never
+made. Records with a handler on the worker stay there: a provider may configure logging. At most `MOST` records and
+lines a second travel per worker process; of the rest, the number does.
 """
 
 from __future__ import annotations
@@ -83,8 +83,6 @@ def _file_of(name: str, bar: bool = False) -> tuple[int, int] | None:
 
 _SENT = deque[float](maxlen=MOST)  # when the last records and lines were taken
 _OPEN: dict[int, Outlet] = {}  # by the thread that runs items
-_LEVELS: dict[str, int] = {}  # that loggers had before they were given the driver's
-_LEVELS_LOCK = threading.Lock()
 
 
 def _is_too_much() -> bool:
@@ -112,16 +110,12 @@ class Outlet:
 
     def hear(self, hearing: Hearing) -> None:
         """Set this process's loggers and streams up for a driver."""
-        with _LEVELS_LOCK:
-            for name in _LEVELS.keys() - hearing.levels.keys():
-                logging.getLogger(name).setLevel(_LEVELS.pop(name))
-            for name, level in hearing.levels.items():
-                logger = logging.getLogger(name)
-                if logger.level != level and not logger.handlers:
-                    _LEVELS.setdefault(name, logger.level)
-                    logger.setLevel(level)
-            if logging.root.manager.disable != hearing.disabled:
-                logging.disable(hearing.disabled)
+        for name, level in hearing.levels.items():
+            logger = logging.getLogger(name)
+            if logger.level != level and not logger.handlers:
+                logger.setLevel(level)
+        if logging.root.manager.disable != hearing.disabled:
+            logging.disable(hearing.disabled)
         here = hearing.host == socket.gethostname()
         files = hearing.files
         same = {n for n in _STREAMS if here and files[n] is not None and files[n] == _file_of(n)}

@@ -404,7 +404,7 @@ class Loop:
             except ANYTHING:  # results on the GPU, where the kernel of any of these items may have failed
                 at, n = 0, at + n
             outer = None if THREAD.values is self.block.values else THREAD.values
-            leave(late_in(self.items, at, n, seconds, outer, error=error))
+            leave(late_in(at, n, seconds, outer, error=error))
         return _Attempt(error, seconds)
 
 

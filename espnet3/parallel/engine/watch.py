@@ -13,7 +13,6 @@ for that case the driver itself looks at the slot's mark.
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -22,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, pickle_error, stack_text
+from espnet3.parallel.engine.exceptions import failure_of, pickle_error, stack_text
 
 _LONGEST_STEP = 0.1  # seconds after which a step of several items ends with the item it is in
 _LOOKS = 10  # per timeout
@@ -39,7 +38,6 @@ class Late:
     items: int  # 1, or a batch
     seconds: float
     stack: str = ""  # where the call was; "" where that is not known
-    inner: list[Any] | None = None  # in progress in a run within that item (the indices of a shard)
     error: Sequence[str] | None = None  # type, message and traceback; None: it took too long
     raised: bytes | None = None  # the exception itself, where it can be pickled
 
@@ -48,7 +46,6 @@ Report = Callable[[Late], None]
 
 
 def late_in(
-    items: Sequence[Any],
     at: int,
     n: int,
     seconds: float,
@@ -61,14 +58,9 @@ def late_in(
     if error is not None:
         failure = failure_of(error, None, 1, "")
         said = failure.error_type, failure.message, failure.traceback
-    if outer is None:
-        return Late(at, n, seconds, stack, None, said, raised)
-    inner: list[Any] = list(items[at : at + n])
-    try:
-        pickle.dumps(inner)
-    except ANYTHING:  # their text will do
-        inner = [repr(item) for item in inner]
-    return Late(len(outer), 1, seconds, stack, inner, said, raised)
+    if outer is not None:  # one item of that chunk, whatever of it is in progress
+        at, n = len(outer), 1
+    return Late(at, n, seconds, stack, said, raised)
 
 
 class AwakeClock:
@@ -122,7 +114,7 @@ class Watch:
             frame = sys._current_frames().get(self.thread)
             stack = "" if frame is None else stack_text(frame, ("espnet3.parallel.engine.",))[-_STACK:]
             at, n = len(loop.block.values), loop.at_once
-            return late_in(loop.items, at, n, now - self.since, self.outer, stack)
+            return late_in(at, n, now - self.since, self.outer, stack)
         if not loop.ended and time.perf_counter() - loop.began > _LONGEST_STEP:
             loop.end_step()
         return None

@@ -151,9 +151,7 @@ class Losses:
         end = _KILLED if slot.hello.pid else ProcessEnd()
         why = late.seconds, late.stack, late.error
         loss = Loss(rest.start, len(rest.items), end, True, True, *why)
-        inner = late.inner or [None]
-        index = inner[0] if len(inner) == 1 else inner
-        self._decide(rest, slot, loss, index, late.raised)
+        self._decide(rest, slot, loss, late.raised)
 
     def _inside(self, slot: Slot) -> tuple[int, int] | None:
         if slot.mark is None or self.in_vain >= _IN_VAIN:
@@ -171,16 +169,13 @@ class Losses:
         self.work.put_back(chunk.part(at + n))
         return chunk.part(at, at + n)
 
-    def _decide(
-        self, chunk: Chunk, slot: Slot, loss: Loss, index: object = None, raised: bytes | None = None
-    ) -> None:
+    def _decide(self, chunk: Chunk, slot: Slot, loss: Loss, raised: bytes | None = None) -> None:
         fate, charges = after_loss(chunk.charges, loss, self.policy)
         after = Chunk(chunk.start, chunk.items, charges)
         if fate is Fate.APART:
             self.work.put_back_alone(after)
         elif fate is Fate.FAILED:
-            index = chunk.items[0] if index is None else index
-            failure = failure_of_item(index, loss, charges, self.policy, slot.hello.worker)
+            failure = failure_of_item(chunk.items[0], loss, charges, self.policy, slot.hello.worker)
             self.finish(after, failure, load_error(raised, failure), loss)
         else:
             self.work.put_back(after)

@@ -315,7 +315,7 @@ class Pilot:
             return Message(answer)
         except ANYTHING as error:  # some result needs more than pickle (a class made in a script) ...
             if self.replaced and spoilt_cuda(error):  # or is on a GPU, where some kernel has failed
-                leave(late_in(items, 0, len(block.values), block.seconds, None, error=error))
+                leave(late_in(0, len(block.values), block.seconds, None, error=error))
         try:
             return Message(answer, Pickler)
         except ANYTHING:  # ... or cannot travel at all: a failure takes its place

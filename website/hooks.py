@@ -37,8 +37,6 @@ _LAST = ("errors/", "api/", "project/", "generated/", "coming-from")
 _SOURCE = {
     "DictReturnWorkerPlugin": "espnet3.parallel.clusters.client",
     "wrap_func_with_worker_env": "espnet3.parallel.env.calls",
-    "Results": "espnet3.parallel.ledger.merge",
-    "check_receipt": "espnet3.parallel.ledger.merge",
     "BackendContract": "espnet3.parallel.testing.contract",
     "equal": "espnet3.parallel.testing.answers",
     "same_answer": "espnet3.parallel.testing.answers",

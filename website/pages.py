@@ -13,15 +13,16 @@ from types import ModuleType
 from click.testing import CliRunner
 
 from espnet3 import parallel
-from espnet3.parallel import ledger, testing
+from espnet3.parallel import testing
+from espnet3.parallel.ledger import merge
 from espnet3.systems.configs.roles import ROLES
 from espnet3_parallel.main import main as command
 
 TARGET = Path(__file__).resolve().parents[1] / "docs/generated"
 NAME = "espnet3-parallel"
 INTRODUCTION = """\
-Import them from `espnet3.parallel`, those of `ledger` and `testing` from there. A name that is not here is no promise.
-The built site has a page for each module, with all docstrings.
+Import them from `espnet3.parallel`, those of `ledger.merge` and `testing` from there. A name that is not here is
+no promise. The built site has a page for each module, with all docstrings.
 """
 KEYS = """\
 *T* is `training.yaml` (or `train.yaml`), *I* `inference.yaml`, *M* `metrics.yaml`, *D* `demo.yaml`. A `_target_` names
@@ -48,7 +49,10 @@ def cli() -> str:
 def modules() -> dict[str, tuple[ModuleType, list[str]]]:
     """Return each public module, the package that its names are imported from, and these names."""
     homes = {f"espnet3.parallel.{home}": (parallel, names.split()) for home, names in parallel._HOME.items()}
-    beside = {one.__name__: (one, list(one.__all__)) for one in (ledger, testing)}
+    beside = {
+        merge.__name__: (merge, ["Results", "check_receipt"]),
+        testing.__name__: (testing, testing.__all__),
+    }
     return dict(sorted({**homes, **beside}.items()))
 
 

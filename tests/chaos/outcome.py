@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger import check_receipt
 from espnet3.parallel.ledger.errors import LedgerError
+from espnet3.parallel.ledger.merge import check_receipt
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def test_the_commands_of_the_page_print_what_it_shows(
 ) -> None:
     """Every `$ espnet3-parallel` line runs, and each line shown below it is printed, but for its numbers."""
     path = ROOT / f"docs/{page}.md"
-    (tmp_path / saved).write_text(script(path).partition("from espnet3.parallel.ledger import")[0])
+    (tmp_path / saved).write_text(script(path).partition("from espnet3.parallel.ledger.merge import")[0])
     for block in blocks(path, "yaml"):
         (tmp_path / "conf.yaml").write_text("\n".join(block.lines))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -23,7 +23,7 @@ COMMAND = ("-c", "from espnet3_parallel.command import main; main()")
 EIGHT = base64.b64encode(bytes(8)).decode()
 READ = """
 import sys
-from espnet3.parallel.ledger import Results
+from espnet3.parallel.ledger.merge import Results
 from espnet3.parallel.ledger.errors import DamagedFolderError
 results = Results(sys.argv[1])
 for position in range(len(results)):
@@ -105,7 +105,7 @@ def test_a_crafted_failure_is_damage_in_words(facts: str, tmp_path: Path) -> Non
         run.append_failures([(0, failure(0))])
         run.merge()
     put(tmp_path, ERRORS, [facts.encode() + b"\n"])
-    read = "import sys; from espnet3.parallel.ledger import Results; Results(sys.argv[1]).failures"
+    read = "import sys; from espnet3.parallel.ledger.merge import Results; Results(sys.argv[1]).failures"
     for command in (["-c", read, tmp_path], [*COMMAND, "report", tmp_path, "-o", "-"]):
         done = called(*command)
         assert done.returncode == 1

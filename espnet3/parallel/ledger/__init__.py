@@ -7,19 +7,3 @@ the driver in it; `split.py` writes a session's own files and reads those of all
 order, proves them, and reads the merged ones lazily; `lease.py` keeps a second driver out. Nothing here knows how the
 items are run.
 """
-
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from espnet3.parallel.ledger.merge import Results, check_receipt
-
-__all__ = ["Results", "check_receipt"]
-
-
-def __getattr__(name: str) -> Any:  # imported when used: a detached job needs neither
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.merge"), name)

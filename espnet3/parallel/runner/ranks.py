@@ -117,8 +117,8 @@ def telling_other_ranks(run: Run, rank: Rank | None) -> Iterator[None]:
 
 def results_of_rank_0(run: Run, rank: Rank) -> Any:
     """Wait for rank 0, and return its result."""
-    from espnet3.parallel.ledger import Results
     from espnet3.parallel.ledger.folder import SHARDS, read_run
+    from espnet3.parallel.ledger.merge import Results
 
     folder = _Wait(run, rank).until(lambda wait: wait.is_complete())
     if run.merges:

@@ -7,8 +7,8 @@ import pytest
 
 from espnet3.parallel import DetachedRun, ItemError, ItemFailure
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.ledger import check_receipt
 from espnet3.parallel.ledger.errors import FolderInUseError, IncompleteRunError
+from espnet3.parallel.ledger.merge import check_receipt
 from tests.parallel.detached.work import (
     Files,
     Forgets,

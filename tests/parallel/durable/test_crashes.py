@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import BaseRunner, ItemError, ItemFailure, PoisonItemError, set_parallel
-from espnet3.parallel.ledger import check_receipt
+from espnet3.parallel.ledger.merge import check_receipt
 from tests.habits import rows
 from tests.parallel.durable.work import BAD, Items, Provider, Shards, calls
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from espnet3.parallel.ledger import check_receipt
+from espnet3.parallel.ledger.merge import check_receipt
 from tests.habits import rows
 from tests.parallel.durable.work import calls
 from tests.waiting import wait_until

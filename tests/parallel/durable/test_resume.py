@@ -18,7 +18,7 @@ from espnet3.parallel import (
     TooManyFailuresError,
     set_parallel,
 )
-from espnet3.parallel.ledger import check_receipt
+from espnet3.parallel.ledger.merge import check_receipt
 from tests.parallel.durable.work import Files, MergedFiles, Provider, Squares, calls
 
 N = 300

@@ -65,8 +65,8 @@ def contend() -> None:
 
 def merge_many(path: str, n: str) -> None:
     """Write a run of n results in a scattered order, merge it, read it; say what memory and file grew by."""
-    from espnet3.parallel.ledger import Results
     from espnet3.parallel.ledger.lines import encode_line
+    from espnet3.parallel.ledger.merge import Results
     from tests.parallel.ledger.making import begin
 
     count = int(n)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel.ledger import Results
+from espnet3.parallel.ledger.merge import Results
 from tests.parallel.ledger.making import (
     N,
     begin,

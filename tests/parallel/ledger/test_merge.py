@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel.ledger import Results, check_receipt
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
 from espnet3.parallel.ledger.identity import hash_indices
 from espnet3.parallel.ledger.lines import encode_line
+from espnet3.parallel.ledger.merge import Results, check_receipt
 from espnet3.parallel.ledger.split import SplitWriter
 from tests.parallel.ledger.making import N, begin, expected, failure, finished, lines_of, value_of
 from tests.parallel.ledger.programs import heard, program

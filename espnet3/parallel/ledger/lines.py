@@ -11,9 +11,9 @@ Plain values are exactly of type `str`, `int`, `bool`, `None`, finite `float`, `
 Everything else is written as an object with a `__type__`:
 
     float       nan, inf, -inf               {"__type__": "float", "value": "nan"}
-    bytes, bytearray                         {"__type__": "bytes", "base64": ...}
+    bytes                                    {"__type__": "bytes", "base64": ...}
     tuple                                    {"__type__": "tuple", "items": [...]}
-    pathlib.Path, pathlib.PurePath           {"__type__": "path", "value": "a/b"}
+    pathlib.Path                             {"__type__": "path", "value": "a/b"}
     dict        other keys, or "__type__"    {"__type__": "dict", "items": [[key, value], ...]}
     numpy scalar                             {"__type__": "numpy.scalar", "dtype": "float32", "value": 0.5}
     numpy array up to 64 KiB                 {"__type__": "numpy.array", "dtype": "<f4", "shape": [3],
@@ -155,7 +155,6 @@ _TAG = "__type__"
 _SCALARS = frozenset({str, int, bool, type(None), float})
 _STRINGS = frozenset({str})
 _PATH = type(pathlib.Path())
-_PURE_PATH = type(pathlib.PurePath())
 # that of a JSONEncoder, which makes one for each value: a third of the time
 _chunks = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
     None, json.JSONEncoder().default, json.encoder.encode_basestring, None, ":", ",", False, False, False
@@ -257,11 +256,6 @@ def _is_object(value: dict[Any, Any]) -> bool:
     return _TAG not in value and _STRINGS.issuperset(map(type, value))
 
 
-def _write_path(value: pathlib.PurePath, where: str, depth: int) -> Any:
-    kind = "path" if isinstance(value, pathlib.Path) else "purepath"
-    return {_TAG: kind, "value": _write_text(str(value), where, depth)}
-
-
 _WRITERS: dict[type, Callable[[Any, str, int], Any]] = {
     str: _write_text,
     float: lambda value, *_: value if math.isfinite(value) else {_TAG: "float", "value": str(value)},
@@ -269,10 +263,8 @@ _WRITERS: dict[type, Callable[[Any, str, int], Any]] = {
     list: _write_list,
     dict: _write_dict,
     tuple: lambda value, *at: {_TAG: "tuple", "items": _write_list(value, *at)},
-    **dict.fromkeys(
-        (bytes, bytearray), lambda value, *_: {_TAG: type(value).__name__, "base64": _base64(value)}
-    ),
-    **dict.fromkeys((_PATH, _PURE_PATH), _write_path),
+    bytes: lambda value, *_: {_TAG: "bytes", "base64": _base64(value)},
+    _PATH: lambda value, *at: {_TAG: "path", "value": _write_text(str(value), *at)},
 }
 
 
@@ -433,9 +425,7 @@ def _dtype(value: dict[str, Any]) -> Any:
 _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "float": lambda v: float(v["value"]),
     "bytes": _bytes_of,
-    "bytearray": lambda v: bytearray(_bytes_of(v)),
     "path": lambda v: pathlib.Path(_decoded(v["value"], 0)),
-    "purepath": lambda v: pathlib.PurePath(_decoded(v["value"], 0)),
     "numpy.scalar": _read_numpy_scalar,
     "numpy.array": lambda v: _flat(v).reshape(v["shape"]),
     "torch.tensor": _read_torch_tensor,

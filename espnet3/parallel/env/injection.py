@@ -14,17 +14,6 @@ from typing import Any
 from espnet3.parallel.errors import EnvConflictError, SignatureError
 from espnet3.parallel.messages import counted
 
-# Arguments that functions are given by position, for the message where one takes fewer
-_BY_POSITION = {
-    "forward": "idx, ...",
-    "batch_forward": "indices, ...",
-    "open_writers": "shard_dir",
-    "write_record": "writers, result, state",
-    "close_writers": "writers, state",
-    "reduce_state": "state, result",
-    "finalize_state": "state",
-}
-
 
 def name_of(func: Any) -> str:
     """Return a function's name for messages; of a partial, that of its function, of an object, its class."""
@@ -92,11 +81,9 @@ def _check_complete(
     env: Mapping[str, Any],
 ) -> None:
     if len(positional) < n_positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        name = name_of(func).rpartition(".")[2]
-        shape = _BY_POSITION.get(name, "item, ...")
         raise SignatureError(
-            f"{name_of(func)} is called with {counted(n_positional, 'argument')} by position ({shape}), and takes "
-            f"{len(positional) or 'none'}: define it as {name}({shape})"
+            f"{name_of(func)} is called with {counted(n_positional, 'argument')} by position, and takes "
+            f"{len(positional) or 'none'}"
         )
     left = positional[n_positional:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     required = [p for p in left if p.default is p.empty]

@@ -34,20 +34,6 @@ R = TypeVar("R")
 PRIVATE = 0o600  # mode of a file for its owner alone
 BY_UMASK = 0o666  # of a file that others may read as far as the umask lets them
 SYNC_SECONDS = 1.0  # that a power failure may cost; the death of a process costs no written line
-_FIXES = {
-    **dict.fromkeys(
-        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-        "the disk is full (or a quota is used up): free space and start again, what is whole is kept",
-    ),
-    **dict.fromkeys(
-        (errno.EROFS, errno.EACCES, errno.EPERM),
-        "it is not writable for this user: change its permissions, or take another output_dir",
-    ),
-    **dict.fromkeys(
-        (errno.ENOTDIR, errno.EEXIST, errno.ELOOP),
-        "a file stands where a folder must be: move it away, or take another output_dir",
-    ),
-}
 # names of this package in a run folder, and beside the user's own files in a split
 _OURS = re.compile(
     r"detached|(split|session)\.\d+|(run|receipt|manifest)\.json|(results|errors|events)\.jsonl|lease\.\d+\.json"
@@ -67,15 +53,15 @@ def now() -> str:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system into one that names the file and the fix."""
+    """Turn an error of the operating system into one that names the file and what to do."""
     try:
         yield
     except FolderWriteError:
         raise
     except OSError as error:
-        fix = _FIXES.get(error.errno or 0, "nothing that was whole is lost: start again to go on")
         raise FolderWriteError(
-            f"{path.parent}: cannot write {path.name}: {error.strerror or error}; {fix}"
+            f"{path.parent}: cannot write {path.name}: {error.strerror or error}; free space, change its permissions "
+            "or take another output_dir, and start again: what was written is kept"
         ) from error
 
 

@@ -104,7 +104,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
     assert driver.returncode == 1
     assert "FolderWriteError" in said
     assert str(tmp_path / "run") in said
-    assert "free space and start again" in said
+    assert "; free space" in said
     before = lines_on_disk(tmp_path)
     assert 0 < before < n
     called = calls(tmp_path / "log").total()

@@ -37,7 +37,7 @@ def test_a_read_only_folder_is_an_error_at_once() -> None:
             path.chmod(0o555)
         with as_nobody():
             for path in (folder / "run", folder / "new"):
-                with pytest.raises(FolderWriteError, match="not writable"):
+                with pytest.raises(FolderWriteError, match="Permission denied; .*change its permissions"):
                     begin(path, resume=False)
     finally:
         for path in (folder, folder / "run"):
@@ -49,7 +49,7 @@ def test_a_read_only_folder_is_an_error_at_once() -> None:
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, below: str) -> None:
     """An output_dir that is a file, or is below one, is an error that says so."""
     (tmp_path / "results").write_text("mine")
-    with pytest.raises(FolderWriteError, match="a file stands where a folder must be: .*another output_dir"):
+    with pytest.raises(FolderWriteError, match="(File exists|Not a directory); .*another output_dir"):
         begin(tmp_path / "results" / below)
     assert (tmp_path / "results").read_text() == "mine"
 

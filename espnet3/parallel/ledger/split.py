@@ -328,10 +328,7 @@ class Scan(Counted):
 
     def _place_of(self, place: int) -> str:
         number, offset = divmod(place, 1 << _OFFSET_BITS)
-        file = self.splits[number] / RESULTS
-        with open_plain(file) as stream:
-            line = stream.read(offset).count(b"\n") + 1
-        return f"{file}, line {line}"
+        return f"{self.splits[number] / RESULTS}, at byte {offset}"
 
 
 def scan_splits(path: Path, items: Sequence[Any], indices_sha256: str, *, kind: str = SPLIT) -> Scan:

@@ -165,12 +165,12 @@ def test_an_outcome_that_was_never_planned_is_an_error(tmp_path: Path, line: byt
 
 
 def test_two_different_results_of_an_item_are_an_error(tmp_path: Path) -> None:
-    """Either may be right: both files and lines are named, and nothing is merged."""
+    """Either may be right: both files and places are named, and nothing is merged."""
     partial(tmp_path, SOME)
     with begin(tmp_path) as run:
         run.append([*lines_of(range(N), range(6, N)), encode_line(2, 2, "other")])
         said = (
-            r"item 2 \(position 2\) .*split\.0/results\.jsonl, line 3, and .*split\.1/results\.jsonl, line 15"
+            r"item 2 \(position 2\) .*split\.0/results\.jsonl, at byte \d+, and .*split\.1/.*, at byte \d+\. "
         )
         with pytest.raises(DamagedFolderError, match=said):
             run.merge()

@@ -219,12 +219,12 @@ def open_run(
         undo.callback(lease.release)
         _remove_leftovers(path)
         before = _begin_anew(path) if resume is False else None
-        moved = _strangers_aside(path) or before
+        _strangers_aside(path)
         old, damage = _read_run(path)
         if damage is not None and resume is True:
             raise damage
         if damage is not None:
-            moved = set_aside(path, only=(RUN,)) or moved
+            set_aside(path, only=(RUN,))
         lost = _lost_indices(path, old, items)
         differs = changes(old, identity, lost) if old else []
         if differs and resume is True:
@@ -232,10 +232,10 @@ def open_run(
             if any(file.exists() and file.stat().st_size for file in files):
                 raise ChangedRunError(str(path), differs)
             before = _begin_anew(path) or before
-            moved, old, differs = before or moved, {}, []
+            old, differs = {}, []
         plan = _plan_to_keep(old or _said_by_manifest(path, identity), identity, lost == [])
         if plan is None and differs:
-            moved = set_aside(path) or moved
+            set_aside(path)
         plan = identity.plan if plan is None else plan
         if updated := changed_packages(old, identity):
             warn_caller(
@@ -247,15 +247,8 @@ def open_run(
             kept = {"aside": before and before.name, **old}
             _write_run(path, run_id, replace(identity, plan=plan), items, kept, differs)
         run = OpenRun(path, run_id, items, identity.indices["sha256"], lease, plan)
-        notes: dict[str, dict[str, Any]] = {
-            "begun_anew": {"kept": before.name} if before is not None else {},
-            "moved_aside": {"to": moved.name} if moved not in (None, before) else {},
-            "repaired": {"what": f"{damage}; forced"} if damage is not None else {},
-            "forced": {"differences": differs} if differs else {},
-        }
-        for kind, facts in notes.items():
-            if facts:
-                run.event(kind, **facts)
+        if damage is not None:
+            run.event("repaired", what=f"{damage}; forced")
         run.event("resumed" if old or damage else "started", run_id=run_id, ok=run.ok, failed=run.failed)
         undo.pop_all()
         return run
@@ -382,13 +375,12 @@ def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
     return old, None
 
 
-def _strangers_aside(path: Path) -> Path | None:
+def _strangers_aside(path: Path) -> None:
     if (path / RUN).exists() or split_folders(path):
-        return None
+        return
     moved = set_aside(path)
     if moved is not None:
         warn_caller(f"{path} held files called like those of a run, and no run: they are in {moved} now")
-    return moved
 
 
 def _begin_anew(path: Path) -> Path | None:

@@ -270,5 +270,5 @@ def parallel_submit(
     refuse_in_import()
     from espnet3.parallel.runner.calls.functions import spec_of, submit
 
-    spec = spec_of(func, setup_fn, kwargs, coroutines=True)
+    spec = spec_of(func, setup_fn, kwargs)
     return submit(spec, args, active_client(client), active_config())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import os
 import pickle
@@ -171,6 +172,8 @@ class EnvClient(_Untyped):  # type: ignore[misc]  # see above
 
     def _with_env(self, func: Callable[..., Any]) -> Callable[..., Any]:
         pools.check_client(self)
+        if inspect.iscoroutinefunction(func) and env_of(self) is None:
+            return func  # Dask awaits it; with an env it is refused
         call = wrap_func_with_worker_env(func)
         return call.in_env(self.espnet3_env.key) if isinstance(call, EnvCall) and self.espnet3_env else call
 

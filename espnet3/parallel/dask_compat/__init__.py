@@ -115,11 +115,6 @@ def default_config() -> dict[str, Any]:
     return defaults
 
 
-def mark_awaited(call: Any, awaited: bool) -> None:
-    """Have Dask's workers await what a callable object returns, as they would of a coroutine function."""
-    call.__tornado_coroutine__ = awaited
-
-
 class ReducedClass(NamedTuple):
     """cloudpickle's reduction of a class that travels by value."""
 

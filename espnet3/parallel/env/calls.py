@@ -10,12 +10,12 @@ import reprlib
 from collections.abc import Callable
 from typing import Any
 
-from espnet3.parallel.dask_compat import mark_awaited, pickled_as_by_dask
+from espnet3.parallel.dask_compat import pickled_as_by_dask
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import RemoteTraceback, describe_error, pickle_error
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, SetupFn
-from espnet3.parallel.errors import WorkerSetupError, add_note
+from espnet3.parallel.errors import SignatureError, WorkerSetupError, add_note
 from espnet3.parallel.messages import brief
 from espnet3.parallel.records import THIS_PROCESS, place_of
 
@@ -43,12 +43,9 @@ class EnvCall:
         self._given = given or {}
         functools.update_wrapper(self, func, updated=())
         self.__name__ = name_of(func)  # Dask names the task after it
-        mark_awaited(self, inspect.iscoroutinefunction(func))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function with this process's env."""
-        if inspect.iscoroutinefunction(self.func):
-            return self._in_the_loop(args, kwargs)
         try:
             return self._bound(args, kwargs)(*args)
         except KeyboardInterrupt:
@@ -56,19 +53,6 @@ class EnvCall:
         except BaseException as error:  # SystemExit too: it would end the worker
             lost = self._named(error, args, kwargs)
         raise lost  # out here: the original would travel along as its context
-
-    async def _in_the_loop(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        import asyncio
-
-        try:
-            # in a thread: a model takes minutes to load, and the worker's event loop must go on
-            call = await asyncio.to_thread(self._bound, args, kwargs)
-            return await call(*args)
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            raise
-        except BaseException as error:  # as above
-            lost = self._named(error, args, kwargs)
-        raise lost
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
         key, build, timeout = self._env
@@ -99,7 +83,7 @@ class EnvCall:
     def __reduce__(self) -> Any:
         key, build, timeout = self._env
         blob = pickling.dumps((self.func, key, build, timeout, self._given))
-        return _Packed, (blob, self.__name__, inspect.iscoroutinefunction(self.func))
+        return _Packed, (blob, self.__name__)
 
     def __dask_tokenize__(self) -> Any:
         # Dask's own tokens unpickle what was pickled, which overwrites the classes of the caller's script
@@ -107,10 +91,9 @@ class EnvCall:
 
 
 class _Packed:
-    def __init__(self, blob: bytes, name: str, is_coroutine: bool) -> None:
+    def __init__(self, blob: bytes, name: str) -> None:
         self._blob = blob
         self.__name__ = name
-        mark_awaited(self, is_coroutine)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return EnvCall(*pickle.loads(self._blob))(*args, **kwargs)
@@ -120,7 +103,7 @@ def wrap_func_with_worker_env(func: Callable[..., Any]) -> Callable[..., Any]:
     """Return `func` with the worker's env injected by name when it is called there.
 
     Args:
-        func: Any callable, coroutine functions and classes too; one that is wrapped already is
+        func: Any callable, classes too, but no coroutine function; one that is wrapped already is
             returned as it is.
 
     Returns:
@@ -129,9 +112,9 @@ def wrap_func_with_worker_env(func: Callable[..., Any]) -> Callable[..., Any]:
         of `func` is its own, with a note that names the call.
 
     Raises:
-        TypeError: It cannot be called.
+        TypeError: It cannot be called, or is a coroutine function.
     """
-    return func if isinstance(func, (EnvCall, _Packed)) else EnvCall(unwrapped(func))
+    return func if isinstance(func, (EnvCall, _Packed)) else EnvCall(plain_function(func))
 
 
 def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,6 +124,17 @@ def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
             f"the first argument must be a function, such as abs and not abs(3), and {brief(func, 100)} is not callable"
         )
     return func.func if isinstance(func, EnvCall) else func
+
+
+def plain_function(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function inside an `EnvCall`, or any other that is no coroutine function."""
+    func = unwrapped(func)
+    if inspect.iscoroutinefunction(func):
+        raise SignatureError(
+            f"{name_of(func)} is a coroutine function, and items are ordinary calls: pass "
+            "`lambda x: asyncio.run(func(x))`, or submit it through a client of get_client that has no env"
+        )
+    return func
 
 
 def setup_key(setup: SetupFn | None) -> str | None:

@@ -13,6 +13,7 @@ from distributed import get_worker
 
 from espnet3.parallel import (
     DictReturnWorkerPlugin,
+    SignatureError,
     WorkerSetupError,
     get_client,
     parallel_for,
@@ -62,12 +63,11 @@ def where():
     ("func", "name"),
     [
         (work.plus, "plus"),
-        (functools.partial(plus_later), "plus_later"),
+        (functools.partial(work.plus), "plus"),
         (lambda x, y: x + y, "lambda"),
         (work.AddEnv(), "AddEnv"),
-        (work.AddEnv().later, "later"),
     ],
-    ids=["function", "partial-coroutine", "lambda", "object", "async-method"],
+    ids=["function", "partial", "lambda", "object"],
 )
 def test_the_env_reaches_any_callable(client, func, name):
     """map and submit inject the env into any kind of callable, and the task is named after it."""
@@ -75,6 +75,15 @@ def test_the_env_reaches_any_callable(client, func, name):
     assert future.result() == 105
     assert name in future.key and "EnvCall" not in future.key
     assert client.gather(client.map(func, range(3))) == [100, 101, 102]
+
+
+def test_a_coroutine_function_gets_no_env(client):
+    """Dask awaits coroutine functions where there is no env; where there is one they are refused."""
+    with get_client(TWO) as plain:
+        assert plain.submit(plus_later, 1).result() == 2
+    for call in client.submit, client.map, parallel_submit, wrap_func_with_worker_env:
+        with pytest.raises(SignatureError, match=r"plus_later is a coroutine function.* has no env"):
+            call(plus_later)
 
 
 def test_the_env_reaches_an_actor(client):

@@ -75,11 +75,6 @@ def test_a_setup_that_hangs_is_given_up(tmp_path):
         parallel_submit(work.plus, 1, setup_fn=work.never_ready).result()
 
 
-def test_a_coroutine_function_gives_its_result(place):
-    """A coroutine function can be submitted, and its future holds what it returns."""
-    assert parallel_submit(work.AddEnv().later, 1, y=5).result() == 6
-
-
 def test_keywords_that_dask_also_knows_are_the_functions(place):
     """Keywords of the names of Dask's own options reach the function."""
 

@@ -79,9 +79,6 @@ class AddEnv:
     def method(self, x, y):
         return x + y
 
-    async def later(self, x, y):
-        return x + y
-
 
 def raises_once(mark, y=0):
     """Raise the first time; then return what the env gives."""

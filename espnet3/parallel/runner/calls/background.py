@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import heapq
-import inspect
 import os
 import pickle
 import threading
@@ -51,10 +50,6 @@ def run_call(blob: bytes) -> Any:
         func, args, kwargs, key, setup, timeout, _ = pickle.loads(blob)
         env = ENVS.borrow(key, setup, timeout) if key is not None else {}
         result = bind(func, env, kwargs, len(args))(*args)
-        if inspect.iscoroutinefunction(func):
-            import asyncio  # 40 ms, which other calls should not wait for
-
-            result = asyncio.run(result)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too: a future carries its call's exception to `result()`

@@ -12,10 +12,10 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.exceptions import item_error, named_error
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Work, as_items
-from espnet3.parallel.env.calls import EnvCall, call_text, setup_key, unwrapped
-from espnet3.parallel.env.injection import bind, name_of
+from espnet3.parallel.env.calls import EnvCall, call_text, plain_function, setup_key
+from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import SetupFn, check_setup
-from espnet3.parallel.errors import SignatureError, add_note
+from espnet3.parallel.errors import add_note
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.runner.execute import build_here, outcomes, runs_here
 
@@ -58,17 +58,10 @@ def stream(
                     raise named_error(done.take_error(), done.stop, position)
 
 
-def spec_of(
-    func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any], coroutines: bool = False
-) -> RunSpec:
+def spec_of(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any]) -> RunSpec:
     """Return what a function's calls run; wrong arguments raise."""
-    func = unwrapped(func)
+    func = plain_function(func)
     check_setup(setup_fn)
-    if inspect.iscoroutinefunction(func) and not coroutines:
-        raise SignatureError(
-            f"{name_of(func)} is a coroutine function, and items are ordinary calls: pass "
-            "`lambda x: asyncio.run(func(x))`, or submit it through the client of get_client"
-        )
     return RunSpec(func, kwargs=kwargs, setup=setup_fn)
 
 
@@ -100,19 +93,10 @@ def _done_here(spec: RunSpec, args: tuple[Any, ...], timeout: float | None) -> F
     env = build_here(spec.setup, timeout) if spec.setup is not None else {}
     call = bind(spec.one, env, spec.kwargs, len(args))
     try:
-        result = call(*args)
-        future.set_result(_run_coroutine(result) if inspect.iscoroutinefunction(spec.one) else result)
+        future.set_result(call(*args))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a future carries its call's exception to `result()`
         add_note(error, f"in the call {call_text(spec.one, args, spec.kwargs)}, in this process")
         future.set_exception(error)
     return future
-
-
-def _run_coroutine(coroutine: Any) -> Any:
-    import asyncio  # 40 ms, for which no other call should wait
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as thread:  # this one may have a loop that is running
-        return thread.submit(asyncio.run, coroutine).result()

@@ -50,7 +50,7 @@ def modules() -> dict[str, tuple[ModuleType, list[str]]]:
     """Return each public module, the package that its names are imported from, and these names."""
     homes = {f"espnet3.parallel.{home}": (parallel, names.split()) for home, names in parallel._HOME.items()}
     beside = {
-        merge.__name__: (merge, ["Results", "check_receipt"]),
+        merge.__name__: (merge, ["Results"]),
         testing.__name__: (testing, testing.__all__),
     }
     return dict(sorted({**homes, **beside}.items()))

@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger.errors import LedgerError
-from espnet3.parallel.ledger.merge import check_receipt
+from tests.parallel.ledger.making import receipt_of
 
 
 @dataclass(frozen=True)
@@ -22,10 +21,7 @@ class Outcome:
 
 def read(folder: Path, variant: str) -> Outcome:
     """Read a run's folder, and check its receipt."""
-    try:
-        receipt = check_receipt(folder)
-    except LedgerError as error:
-        raise AssertionError(f"the receipt is not true: {error}") from error
+    receipt = receipt_of(folder)
     errors = [json.loads(line) for line in (folder / "errors.jsonl").read_bytes().splitlines()]
     return Outcome(
         results=(folder / "results.jsonl").read_bytes(),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from espnet3.parallel.ledger.errors import LedgerError
 from espnet3.parallel.ledger.identity import hash_indices
 from espnet3.parallel.ledger.split import LEFT, scan_splits
 from espnet3.parallel.runner.shards import SHARDS, cut
@@ -51,7 +52,7 @@ def play(seed: int, home: Path, undisturbed: dict[str, outcome.Outcome]) -> Play
     with round_.open():
         try:
             round_.play(undisturbed[round_.played.variant])
-        except AssertionError as error:
+        except (AssertionError, LedgerError) as error:
             last = round_.starts[-1] if round_.starts else None
             round_.played.wrong = f"{error}\n" + (
                 f"the last start printed: {last.text[-300:]}" if last else ""

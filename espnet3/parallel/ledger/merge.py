@@ -63,19 +63,6 @@ def read_receipt(path: Path) -> Receipt:
         ) from None
 
 
-def check_receipt(path: str | os.PathLike[str]) -> Receipt:
-    """Read the receipt and compare the hashes in it with the files."""
-    path = Path(path)
-    receipt = read_receipt(path)
-    for name, expected in ((RESULTS, receipt.results_sha256), (ERRORS, receipt.errors_sha256)):
-        if not (path / name).exists() or _hash_of(path / name) != expected:
-            raise DamagedFolderError(
-                f"{path / name} is missing, or not the file that the receipt was written for: run again with the "
-                "same arguments to merge"
-            )
-    return receipt
-
-
 def _hash_of(path: str | os.PathLike[str]) -> str:
     digest = hashlib.sha256()
     with open_plain(path) as file:

@@ -8,7 +8,6 @@ import pytest
 from espnet3.parallel import DetachedRun, ItemError, ItemFailure
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger.errors import FolderInUseError, IncompleteRunError
-from espnet3.parallel.ledger.merge import check_receipt
 from tests.parallel.detached.work import (
     Files,
     Forgets,
@@ -22,6 +21,7 @@ from tests.parallel.detached.work import (
     run_of,
     status_json,
 )
+from tests.parallel.ledger.making import receipt_of
 
 
 def test_the_merged_results_are_those_of_this_process(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_the_merged_results_are_those_of_this_process(tmp_path: Path) -> None:
     results = run.merge()
     assert (tmp_path / "a/run/results.jsonl").read_bytes() == here(tmp_path / "b", batch_size=2)
     assert list(results) == [{"square": i * i, "text": f"«{i}»"} for i in range(12)]
-    assert check_receipt(tmp_path / "a/run").planned == 12
+    assert receipt_of(tmp_path / "a/run").planned == 12
 
 
 def test_paths_with_any_name_work_and_inject_nothing(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import BaseRunner, ItemError, ItemFailure, PoisonItemError, set_parallel
-from espnet3.parallel.ledger.merge import check_receipt
 from tests.habits import rows
 from tests.parallel.durable.work import BAD, Items, Provider, Shards, calls
+from tests.parallel.ledger.making import receipt_of
 
 N = 60
 LIMIT = 2.0  # seconds: far more than any item needs that does not hang
@@ -45,7 +45,7 @@ class TestOnTwoWorkers:
         assert [r for r in results if r is not failure and not isinstance(r, ItemFailure)] == [
             i * i for i in range(N) if i != BAD
         ]
-        assert check_receipt(tmp_path / "run").failed == {"poison": 1}
+        assert receipt_of(tmp_path / "run").failed == {"poison": 1}
         before = calls(tmp_path / "log")[BAD]
         assert make(tmp_path, cls, kind, on_error="record", batch_size=batch_size)(range(N)) == results
         assert calls(tmp_path / "log")[BAD] == before

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from espnet3.parallel.ledger.merge import check_receipt
 from tests.habits import rows
 from tests.parallel.durable.work import calls
+from tests.parallel.ledger.making import receipt_of
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -60,7 +60,7 @@ def test_a_killed_driver_of_100_000_items_repeats_few(workers: int, tmp_path: Pa
     called = calls(tmp_path / "log")
     assert len(called) == n
     assert called.total() - n < n // 100
-    assert check_receipt(tmp_path / "run").ok == n
+    assert receipt_of(tmp_path / "run").ok == n
 
 
 @pytest.mark.parametrize("workers", rows([1, 2], (2,)))
@@ -113,4 +113,4 @@ def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
     assert driver.returncode == 0, said
     assert f"{before:,} done".replace(",", " ") in said
     assert calls(tmp_path / "log").total() - called == n - before
-    assert check_receipt(tmp_path / "run").ok == n
+    assert receipt_of(tmp_path / "run").ok == n

@@ -18,8 +18,8 @@ from espnet3.parallel import (
     TooManyFailuresError,
     set_parallel,
 )
-from espnet3.parallel.ledger.merge import check_receipt
 from tests.parallel.durable.work import Files, MergedFiles, Provider, Squares, calls
+from tests.parallel.ledger.making import receipt_of
 
 N = 300
 EXPECTED = [{"square": i * i, "text": f"«{i}»"} for i in range(N)]
@@ -59,7 +59,7 @@ def test_a_run_goes_on_elsewhere_and_gives_the_same_bytes(first: int, then: int,
         results = make(tmp_path, stop=200)(range(N))
     assert results == EXPECTED
     assert calls(tmp_path / "log").total() - before == N - done
-    assert check_receipt(tmp_path / "run").ok == N
+    assert receipt_of(tmp_path / "run").ok == N
     whole = make(tmp_path / "whole")
     assert whole(range(N)) == EXPECTED
     merged = (tmp_path / "run/results.jsonl").read_bytes()
@@ -236,7 +236,7 @@ def test_a_runner_that_writes_its_results_keeps_none_beside(tmp_path: Path) -> N
     """With `write_record` and no `merge` the files have the results, and the folder what became of each item."""
     cut_off(tmp_path, make(tmp_path, Files, stop=200))
     assert make(tmp_path, Files, stop=200)(range(N)) == [None] * N
-    assert check_receipt(tmp_path / "run").ok == N
+    assert receipt_of(tmp_path / "run").ok == N
     texts = {
         int(file.parent.suffix[1:]): file.read_text() for file in tmp_path.glob("run/split.*/squares.txt")
     }

@@ -1,5 +1,6 @@
 """Small runs for the tests: what a driver would do, without one."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from espnet3.parallel.ledger.folder import OpenRun, open_run
 from espnet3.parallel.ledger.identity import Identity, identify
 from espnet3.parallel.ledger.lines import encode_line
+from espnet3.parallel.ledger.merge import Receipt, read_receipt
 from espnet3.parallel.records import ItemFailure
 
 N = 20
@@ -76,3 +78,12 @@ def expected(items: Sequence[Any] = range(N)) -> bytes:
 
 def events(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]
+
+
+def receipt_of(folder: Path) -> Receipt:
+    """Return a run's receipt, its hashes compared with the merged files."""
+    receipt = read_receipt(folder)
+    for name in ("results", "errors"):
+        found = hashlib.sha256((folder / f"{name}.jsonl").read_bytes()).hexdigest()
+        assert found == getattr(receipt, f"{name}_sha256"), f"{name}.jsonl is not the file of its receipt"
+    return receipt

@@ -48,8 +48,7 @@ def test_force_keeps_the_results_of_indices_that_still_exist(tmp_path: Path) -> 
         run.append(lines_of(second, [1]))
         run.merge()
         assert Results(tmp_path) == [value_of(item) for item in second]
-    [change] = json.loads((tmp_path / "run.json").read_text())["history"]
-    assert "indices: 4" in change["forced"][0]
+    assert "indices: 4" in json.loads((tmp_path / "run.json").read_text())["history"][0]["forced"][0]
     with begin(tmp_path, second) as run:  # and it is the folder's run from now on
         assert list(run.left()) == []
     with begin(tmp_path, first, resume="force") as run:

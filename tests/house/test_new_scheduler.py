@@ -1,209 +1,54 @@
-"""A scheduler that is new is one record in another package: everything else follows from it.
-
-The package is `tests/house/example`, as pip would leave it, with an entry point of `espnet3.parallel.backends`.
-"""
+"""A scheduler that is new is one record: everything else follows from it."""
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 
-from espnet3.parallel import ConfigError, DetachedRun, NoWorkersError, get_client, parallel_map, set_parallel
-from espnet3.parallel.backends import BACKENDS, row
-from espnet3.parallel.backends.check import option_problems
-from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.testing import BackendContract
-from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go, shut
-from tests.standins.place import commands_on_path
+from espnet3.parallel.backends import BACKENDS
+from tests.habits import rows
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = Path(__file__).parent / "example"
-COMMANDS = PACKAGE / "example_scheduler" / "commands.py"
-POINT = "[espnet3.parallel.backends]\nexample = example_scheduler:BACKEND\n"
 TOPS = [ROOT / "espnet3", ROOT / "espnet3_parallel"]
-UNFINISHED = 75  # exit code of `espnet3-parallel status` while jobs are queued
-OPTIONS = {"cores": 1, "memory": "1GB", "walltime": "10m", "interface": "lo"}
+EXAMPLE = Path("tests/house/example")
+CLAIMS = [
+    node.name
+    for node in ast.parse((ROOT / EXAMPLE / "claims.py").read_text(encoding="utf-8")).body
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name.lower().startswith("test")
+]
 
 
-def install(folder: Path, points: str, name: str = "example-scheduler") -> Path:
-    """Write what pip leaves of a package's metadata; return the folder for the import path."""
-    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(points)
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of this checkout, with the record of one more scheduler."""
+    folder = tmp_path_factory.mktemp("tree")
+    for name in ("espnet3", "espnet3_parallel", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    record = (folder / EXAMPLE / "record.py").read_text(encoding="utf-8")
+    with (folder / "espnet3/parallel/backends/schedulers.py").open("a", encoding="utf-8") as file:
+        file.write(f"{record}\nSCHEDULERS = (*SCHEDULERS, EXAMPLE)\n")
     return folder
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Install the package for this process and all that it starts."""
-    info = install(tmp_path_factory.mktemp("site"), POINT)
-    with pytest.MonkeyPatch.context() as patch:
-        paths = [str(PACKAGE), str(info)]
-        before = os.environ.get("PYTHONPATH")
-        patch.setenv("PYTHONPATH", os.pathsep.join([*paths, str(ROOT), *([before] if before else [])]))
-        patch.setattr(sys, "path", [*paths, *sys.path])
-        yield
-
-
-@pytest.fixture
-def queue() -> Iterator[Any]:
-    with placed(slots=1) as standin:
-        yield standin
-
-
-def placed(slots: int = 8) -> Any:
-    """Return the block of code in which the scheduler has commands."""
-    words = {name: [sys.executable, str(COMMANDS), name] for name in ("exsub", "exstat", "exdel")}
-    return commands_on_path("example", words, slots)
-
-
-def espnet3(*words: object, cwd: Path, code: int = 0) -> str:
-    """Run the command `espnet3-parallel` in another process, which ends with `code`; return what it printed."""
+@pytest.mark.parametrize("claim", rows(CLAIMS, [name for name in CLAIMS if name != "TestContract"]))
+def test_a_new_scheduler_is_one_record(claim: str, tree: Path) -> None:
+    """With its record a scheduler has all that is claimed in `example/claims.py`."""
+    paths = [str(tree), str(tree / EXAMPLE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "", f"{EXAMPLE}/claims.py::{claim}"]
     done = subprocess.run(
-        [sys.executable, "-m", "espnet3_parallel", *map(str, words)],
-        cwd=cwd,
+        [sys.executable, "-m", "pytest", *words],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
-
-
-def conf(folder: Path, n_workers: int = 2) -> str:
-    options = ", ".join(f"{name}: {value}" for name, value in OPTIONS.items())
-    (folder / "conf.yaml").write_text(
-        f"parallel: {{env: example, n_workers: {n_workers}, options: {{{options}}}}}\n"
-    )
-    return "conf.yaml"
-
-
-def test_its_options_are_checked() -> None:
-    """Names, values, required options and times are checked by the record and the live signature of the job class."""
-    example = row("example")
-    assert option_problems(example, OPTIONS) == []
-    assert [text.split()[0] for text in option_problems(example, {})] == ["options.cores", "options.memory"]
-    (slip,) = option_problems(example, {**OPTIONS, "lan": "fast"})
-    assert slip == "options.lan = 'fast': unknown option of example. Did you mean 'lane'?"
-    (time,) = option_problems(example, {**OPTIONS, "walltime": 240})
-    assert 'walltime: "04:00"' in time
-    assert option_problems(row("local"), {"lane": 1}) == [
-        "options.lane = 1: belongs to example, not to local"
-    ]
-    with pytest.raises(ConfigError, match="Did you mean 'example'"):
-        ParallelConfig.parse({"env": "exampel"})
-    adapted = {"env": "example", "options": OPTIONS, "adapt": {"minimum": 0, "maximum": 2}}
-    assert ParallelConfig.parse(adapted).adapt == {"minimum": 0, "maximum": 2}
-
-
-def test_plan_prints_its_script(tmp_path: Path) -> None:
-    """`espnet3-parallel plan` prints the job script and the command that would submit it, in a process of its own."""
-    printed = espnet3("plan", conf(tmp_path), cwd=tmp_path)
-    assert printed.startswith("# 2 jobs of 1 worker each, by: exsub SCRIPT\n")
-    assert "#EX --time=00:10\n" in printed  # "10m", as the record says that times are written
-    assert "distributed.cli.dask_worker tcp://SCHEDULER:PORT" in printed
-
-
-def test_doctor_starts_a_worker_on_it(queue: Any, tmp_path: Path) -> None:
-    """`espnet3-parallel doctor --start` finds its commands, asks its queue, and runs an item in a job."""
-    printed = espnet3("doctor", conf(tmp_path), "--start", cwd=tmp_path)
-    for line in ("package example_scheduler is installed", "exsub is ", "exstat answers", "one item ran on "):
-        assert f"ok  {line}" in printed
-    assert ", 0 wrong" in printed
-    assert [job.ended_by for job in queue.jobs()] == ["cancel"]
-
-
-def test_a_job_that_dies_at_its_start_is_explained(queue: Any, tmp_path: Path) -> None:
-    """The words of its queue and the log of the job reach the error of a driver."""
-    options = {**OPTIONS, "python": "false", "log_directory": str(tmp_path)}
-    block = {"env": "example", "n_workers": 1, "options": options, "start_timeout": 600}
-    wanted = r"job \d+ has failed \(BROKEN\)[\s\S]*see: exstat --job=\d+"
-    with pytest.raises(NoWorkersError, match=wanted), get_client(block):
-        parallel_map(str, [1])
-
-
-@pytest.mark.matrix
-class TestContract(BackendContract):
-    """The contract of every backend, on jobs of the new one."""
-
-    config: ClassVar = {"env": "example", "n_workers": 2, "options": OPTIONS}
-    place: ClassVar[ExitStack]
-
-    @classmethod
-    def setup_class(cls) -> None:
-        cls.place = ExitStack()
-        cls.place.enter_context(placed())
-        cls.open()
-
-    @classmethod
-    def teardown_class(cls) -> None:
-        with cls.place:
-            cls.close()
-
-
-def submit(folder: Path) -> DetachedRun:
-    set_parallel(
-        {
-            "env": "example",
-            "n_workers": 2,
-            "options": {"cores": 1, "memory": "1GB", "walltime": "10m"},
-            "detached": {"shards": 3},
-        }
-    )
-    folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
-    runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True, progress=False)
-    return runner(range(6))  # type: ignore[no-any-return]
-
-
-def test_a_detached_run_from_status_to_merge(queue: Any, tmp_path: Path) -> None:
-    """A job array is submitted, listed, cancelled, retried, waited for and merged, from here and by the command."""
-    hold(tmp_path, 0)
-    run = submit(tmp_path)
-    try:
-        held(tmp_path, 0)
-        states = [shard.state for shard in run.status().shards]
-        assert states == [JobState.RUNNING, JobState.PENDING, JobState.PENDING]
-        assert [shard.job_id for shard in run.status().shards] == ["1+3", "1+4", "1+5"]
-        assert "2 of them: QUEUED" in espnet3("status", run.path, cwd=tmp_path, code=UNFINISHED)
-        assert run.cancel(grace=0.2).counts == {JobState.CANCELLED: 3}
-        assert queue.unfinished() == []
-        let_go(tmp_path, 0, dead=True)
-        run.retry()
-        assert run.wait(600).done, (run.status(), dict(run.logs()))
-        espnet3("merge", run.path, cwd=tmp_path)
-    finally:
-        shut(run)
-    assert (tmp_path / "run/results.jsonl").read_bytes() == here(tmp_path / "b", n=6)
-    assert calls(tmp_path) == {i: 2 if i == 0 else 1 for i in range(6)}
-
-
-@pytest.mark.parametrize(
-    ("points", "says"),
-    [
-        ("wrong = no_such_module:ROW", "cannot be loaded: No module named 'no_such_module'"),
-        ("wrong = example_scheduler:BACKEND", "must be a Backend of that name, not Backend(name='example'"),
-    ],
-)
-def test_a_package_that_adds_a_wrong_row_is_named(
-    points: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A row that cannot be used is an error that names the entry point's package, and our own rows still work."""
-    info = install(tmp_path, f"[espnet3.parallel.backends]\n{points}\n", "wrong-package")
-    monkeypatch.syspath_prepend(str(info))
-    with pytest.raises(ConfigError) as caught:
-        ParallelConfig.parse({"env": "wrong"})
-    assert says in str(caught.value)
-    assert "wrong-package" in str(caught.value)
-    assert ParallelConfig.parse({"env": "slurm", "options": {"cores": 1, "memory": "1GB"}}).env == "slurm"
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_code_asks_the_record_and_not_for_a_name() -> None:

@@ -1,18 +1,13 @@
-"""The table of backends: a row for each `env`, those of this package and those that other packages add.
+"""The table of backends: a row for each `env`.
 
-A package adds a row by an entry point of the group `espnet3.parallel.backends`, named as the `env`, that refers to a
-`Backend`; where we have the name, ours counts. It is read in every process that needs it: the driver, the commands, the
-jobs. Modules about batch schedulers are imported when a block names one: a run on this machine starts sooner.
+Modules about batch schedulers are imported when a block names one: a run on this machine starts sooner.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from functools import cache
 
 from espnet3.parallel.backends.backend import (
     GPU_VARIABLE,
@@ -21,17 +16,12 @@ from espnet3.parallel.backends.backend import (
     Kind,
     batch_backend,
     load_cluster_class,
-    load_module,
 )
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
 __all__ = ["BACKENDS", "Backend", "Kind", "batch_backend", "load_cluster_class", "row"]
 
-_GROUP = "espnet3.parallel.backends"  # of entry points
 # Options that worker processes of our own understand; any other is one of Dask's cluster.
 WITHOUT_DASK = frozenset(
     {"threads_per_worker", "memory_limit", "env", "preload", "processes", "silence_logs"}
@@ -177,39 +167,16 @@ class _Table(Mapping[str, Backend]):
     def __getitem__(self, name: str) -> Backend:
         if name in _WITHOUT_SCHEDULER:
             return _WITHOUT_SCHEDULER[name]
-        return _own()[name] if name in _own() else _load(name, tuple(sys.path))
+        return _own()[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from _own()
-        yield from _added(tuple(sys.path))
+        return iter(_own())
 
     def __len__(self) -> int:
-        return len(_own()) + len(_added(tuple(sys.path)))
+        return len(_own())
 
 
 BACKENDS: Mapping[str, Backend] = _Table()
-
-
-@lru_cache(maxsize=1)
-def _added(path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # takes longer to import than the rest of this package
-
-    return {point.name: point for point in entry_points(group=_GROUP) if point.name not in _own()}
-
-
-@lru_cache
-def _load(name: str, path: tuple[str, ...]) -> Backend:
-    # by name: on Python 3.10 entry points of importlib.metadata and of its backport cannot be compared
-    point = _added(path)[name]
-    package = "" if point.dist is None else f" of {point.dist.name}"
-    where = f"the entry point {point.name} = {point.value}{package} (group {_GROUP})"
-    try:
-        found = attrgetter(point.attr)(load_module(point.module))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{where} cannot be loaded: {error}; reinstall or uninstall its package") from error
-    if not isinstance(found, Backend) or found.name != name:
-        raise ConfigError(f"{where} must be a Backend of that name, not {shown(found)}")
-    return found
 
 
 def row(env: str) -> Backend:

@@ -84,16 +84,14 @@ def batch_backend(
     scheduler: Scheduler,
     *,
     required: Mapping[str, str] | None = None,
-    package: str = "dask_jobqueue",
-    extra: str | None = "jobqueue",
 ) -> Backend:
     """Make the row of a batch scheduler, whose cluster and job are classes of dask-jobqueue's kind."""
     return Backend(
         name=name,
         title=f"jobs of {title}",
         kind=Kind.BATCH,
-        package=package,
-        extra=extra,
+        package="dask_jobqueue",
+        extra="jobqueue",
         cluster=cluster,
         signatures=(
             "dask_jobqueue.core:JobQueueCluster.__init__",

@@ -189,7 +189,7 @@ def test_what_is_no_mapping_is_refused_with_its_type(config):
         ({"gpu_inference": True}, "env: local_gpu"),
         ({"options": {"cuda_cmd": "x"}}, "options.cuda_cmd = 'x': there is no such key: env chooses"),
         ({"thread_per_worker": 1}, "Did you mean 'threads_per_worker', under options?"),
-        ({"options": {"threads": 1}}, "local; under local use n_workers and threads_per_worker"),
+        ({"options": {"cores": 1}}, "belongs to slurm, pbs, sge, lsf, htcondor, moab, oar, not to local"),
         ({7: 1}, "7 = 1: unknown key"),
         ({"env": "slurm", "queue": "gpu", "options": JOB}, "write options: {queue: 'gpu'}"),
         ({"queue": "gpu"}, "under options of slurm, pbs, sge, lsf, moab, oar, not of local"),

@@ -38,10 +38,6 @@ _LOCAL = {
     "dashboard": "LocalCluster overwrites it: use dashboard_address and worker_dashboard_address",
     "gpus": "env: local_gpu has one worker for each GPU",
 }
-_LOCAL_INSTEAD = {
-    **dict.fromkeys(("cores", "threads"), "use n_workers and threads_per_worker"),
-    "memory": "use memory_limit, which is per worker",
-}
 
 # LocalCluster hands unknown parameters to its worker class (ours, or a Nanny under dask-cuda), which hands on to Worker
 # what is unknown to it as well.
@@ -59,7 +55,6 @@ _LOCAL_ROWS = (
             "distributed.worker:Worker.__init__",
         ),
         controlled=_LOCAL,
-        instead=_LOCAL_INSTEAD,
         known=WITHOUT_DASK,
     ),
     Backend(
@@ -81,7 +76,6 @@ _LOCAL_ROWS = (
             **dict.fromkeys(("config", "plugins"), "LocalCUDACluster sets it itself"),
             "env": "LocalCUDACluster overwrites it; workers inherit the variables of this process",
         },
-        instead=_LOCAL_INSTEAD,
         known=(WITHOUT_DASK - {"env", "processes"}) | {GPU_VARIABLE},
     ),
 )
@@ -100,11 +94,6 @@ _REMOTE_ROWS = (
             **dict.fromkeys(("workers", "worker", "scheduler"), "SSHCluster makes it from hosts"),
             "name": "SSHCluster names itself",
         },
-        instead={
-            **dict.fromkeys(("threads_per_worker", "nthreads"), "use worker_options: {nthreads: ...}"),
-            "memory_limit": "use worker_options: {memory_limit: ...}",
-            "dashboard_address": "use scheduler_options: {dashboard_address: ...}",
-        },
     ),
     Backend(
         name="kube",
@@ -119,10 +108,6 @@ _REMOTE_ROWS = (
             "distributed.deploy.cluster:Cluster.__init__",
         ),
         controlled=LAYER,
-        instead={
-            "threads_per_worker": "use worker_command: [dask, worker, --nthreads, ...]",
-            "memory_limit": "use resources: {limits: {memory: ...}}",
-        },
     ),
 )
 

@@ -58,8 +58,6 @@ class Backend:
     required: Mapping[str, str] = field(default_factory=dict)
     # parameters that are not options here, with the reason
     controlled: Mapping[str, str] = field(default_factory=dict)
-    # options of other backends, with their equivalents here
-    instead: Mapping[str, str] = field(default_factory=dict)
     scheduler: Scheduler | None = None  # the batch scheduler, for rows of the kind `BATCH` and for no other
     known: frozenset[str] = frozenset()  # options that are accepted without importing the package
 
@@ -73,7 +71,6 @@ LAYER = {
     "n_workers": "set n_workers beside env",
     **dict.fromkeys(("worker_class", "loop", "asynchronous"), "espnet3.parallel chooses it"),
 }
-_THREADS = "use cores and processes: a worker has cores / processes threads"
 
 
 def batch_backend(
@@ -104,10 +101,6 @@ def batch_backend(
             "scheduler": "the cluster gives each job the address of its scheduler",
             "job_cls": f"env: {name} names the class of the job",
             **dict.fromkeys(("dashboard_address", "host"), "put it in scheduler_options, beside interface"),
-        },
-        instead={
-            **dict.fromkeys(("threads_per_worker", "nthreads"), _THREADS),
-            "memory_limit": "use memory, which is per job and shared by its processes",
         },
         scheduler=scheduler,
     )

@@ -125,12 +125,10 @@ def is_option(name: Any) -> bool:
 
 
 def _instead(row: Backend | None, name: str) -> str:
-    if row is None:
+    other = _TWINS.get(name)
+    if row is None or row.scheduler is None or other is None or not has_option(row, other):
         return ""
-    said, other = row.instead.get(name, ""), _TWINS.get(name)
-    if other and row.scheduler and has_option(row, other):  # htcondor has neither
-        said = f"it is called {other}"
-    return f"; under {row.name} {said}" if said else ""
+    return f"; under {row.name} it is called {other}"
 
 
 def _owners(name: str) -> str:

@@ -69,7 +69,7 @@ def test_a_missing_image_is_reported_with_the_python_it_needs(caplog):
         ({"resources": {"memory": "4Gi"}}, "must be such as resources: {requests: {cpu: 1}"),
         ({"volume_mounts": {"name": "data"}}, "must be a list of mappings, as in a pod: volume_mounts:"),
         ({"imagee": "x"}, "Did you mean 'image'?"),
-        ({"memory_limit": "4GB"}, "use resources: {limits: {memory: ...}}"),
+        ({"memory_limit": "4GB"}, "belongs to local, local_gpu, not to kube"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_created(options, said):

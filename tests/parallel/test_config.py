@@ -103,7 +103,7 @@ def test_an_unknown_env_is_refused_with_the_right_one_and_all(env, fix):
     [
         ({"nj": 4}, "it is called n_workers"),
         ({"walltime": "4h"}, "the parallel block, under options"),
-        ({"parallel": {"env": "local"}}, "move it out of the trainer block"),
+        ({"parallel": {"env": "local"}}, "parallel = {'env': 'local'}: belongs to parallel, "),
         (OmegaConf.create({"options": {"queue": "a"}}), "options = {'queue': 'a'}: belongs to parallel"),
     ],
 )

@@ -61,12 +61,6 @@ _MEANT = {  # names that mean something else or nothing here, and the fix
     **dict.fromkeys(("gpu_inference", "ngpu", "num_gpus", "n_gpus", "gpu", "gpus", "gres"), _GPUS),
     "batch_size": _BATCHES,
 }
-_MEANT_IN_TRAINER = {
-    "parallel": "is a block of its own: move it out of the trainer block",
-    **{name: f"there is no such key: write strategy: {name}" for name in STRATEGIES},
-    "gpus": "there is no such key: write their number as devices, with accelerator: gpu",
-    "batch_size": _BATCHES,
-}
 MISSING = "???"  # OmegaConf's mark of a missing value, which `ParallelConfig` reports
 
 
@@ -154,10 +148,8 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
 
 def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
     """Return the right place of a key of `parallel` in a `trainer` block; "" for another key."""
-    if name in _MEANT_IN_TRAINER:
-        return _MEANT_IN_TRAINER[name]
     meant = "n_workers" if name in _NUMBER_OF_WORKERS else name
-    if meant not in known and name not in _OF_OTHERS:
+    if meant not in (*known, "parallel") and name not in _OF_OTHERS:
         return ""
     renamed = f", where it is called {meant}" if name != meant else ""
     return f"{TO_PARALLEL}{', under options' if name in _OF_OTHERS else ''}{renamed}"

@@ -181,14 +181,6 @@ def _is_or_lists(kind: type) -> Callable[[Any], bool]:
     return lambda value: lists(kind)(value if isinstance(value, list) else [value])
 
 
-def _are_resources(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and not set(value) - {"limits", "requests"}
-        and all(isinstance(each, Mapping) for each in value.values())
-    )
-
-
 def _are_variables(value: Any) -> bool:
     return isinstance(value, Mapping) and not any(
         not str(name) or "=" in str(name) or "\0" in f"{name}{text}" for name, text in value.items()
@@ -285,14 +277,13 @@ _OF_DASK: dict[str, Sort] = {
     "connect_options": Fits(_is_or_lists(Mapping), "a mapping, or a list with one for each host"),
     "remote_python": Fits(_is_or_lists(str), "the path of a Python, or a list with one for each host"),
 }
-_MODES = ("CREATE_ONLY", "CREATE_OR_CONNECT", "CONNECT_ONLY")
 # Fields of pods that are read here; the API server checks the rest itself.
 _OF_PODS: dict[str, Sort] = {
     **_MAPPINGS,
-    "create_mode": Fits(
-        lambda value: getattr(value, "value", value) in _MODES, f"one of {', '.join(_MODES)}"
+    "resources": Fits(
+        lambda value: isinstance(value, Mapping) and all(map(_is(Mapping), value.values())),
+        "such as resources: {requests: {cpu: 1}, limits: {memory: 16Gi}}",
     ),
-    "resources": Fits(_are_resources, "such as resources: {requests: {cpu: 1}, limits: {memory: 16Gi}}"),
     "image_pull_secrets": Fits(lists(str), "a list of names of secrets"),
     "env": Fits(_is((Mapping, list)), "a mapping of names to values, or a list of {name: ..., value: ...}"),
     "volume_mounts": Fits(

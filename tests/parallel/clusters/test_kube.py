@@ -73,7 +73,7 @@ def test_a_missing_image_is_reported_with_the_python_it_needs(caplog):
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_created(options, said):
-    """Names, modes and resources are checked with the block."""
+    """Names, resources and mounts are checked with the block."""
     with pytest.raises(ConfigError) as error:
         config(**options)
     assert said in str(error.value)

@@ -75,9 +75,9 @@ def test_no_worker_host_can_be_reached():
     ("connect", "said"),
     [
         ({"port": 12223}, "no connection to port 12223"),
-        ({"client_keys": [str(HOME / "ssh" / "stranger")]}, "was refused"),
+        ({"client_keys": [str(HOME / "ssh" / "stranger")]}, "Permission denied"),
         ({"known_hosts": str(HOME / "ssh" / "stranger.pub")}, "host key"),
-        ({"username": "nobody"}, "login as nobody was refused"),
+        ({"username": "nobody"}, "Permission denied for user nobody"),
     ],
     ids=["port", "key", "host key", "user"],
 )

@@ -231,18 +231,11 @@ def worker_hosts(hosts: tuple[SshHost, ...]) -> tuple[SshHost, ...]:
 
 def unreachable(error: BaseException, options: Mapping[str, Any]) -> str:
     """Return why a host could not be reached, and what to look at."""
-    import asyncio
-
-    import asyncssh
-
-    port = options.get("port", 22)
-    if isinstance(error, asyncssh.PermissionDenied):
-        user = options.get("username", "this user")
-        return f"login as {user} was refused ({error}); see connect_options.username and client_keys"
-    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
-        return f"no answer on port {port} within {options.get('connect_timeout'):g} s; is the host up?"
-    places = "options.hosts, connect_options.port and, for its host key, connect_options.known_hosts"
-    return f"no connection to port {port}: {error}; see {places}"
+    said = str(error) or f"no answer within {options.get('connect_timeout'):g} s"
+    places = (
+        "options.hosts, connect_options.port, username and client_keys, and, for its host key, known_hosts"
+    )
+    return f"no connection to port {options.get('port', 22)}: {said}; see {places}"
 
 
 def _for_each(value: Any, count: int) -> list[Any]:

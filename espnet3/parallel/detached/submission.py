@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
@@ -30,7 +29,6 @@ from espnet3.parallel.detached.job_spec import (
     provider_arguments,
     record,
     refer,
-    same_file,
 )
 from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs, settle_in
 from espnet3.parallel.detached.layout import FOLDER, RUNNER, Layout, Plan
@@ -155,12 +153,6 @@ def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int]) -> Plan | None:
         return None
     if (plan.indices_sha256, plan.hooks, plan.bounds) == (spec.indices_sha256, spec.hooks, bounds):
         return plan
-    # else the link is that of the run which this one is a copy of
-    if os.path.islink(plan.specs) and same_file(plan.specs, layout.spec(0).parent):
-        os.unlink(plan.specs)
-    for name in plan.outcomes:
-        with contextlib.suppress(OSError):  # jobs have written in it
-            (layout.run / name).rmdir()
     set_aside(layout.run, only=(FOLDER,))
     return None
 

@@ -81,7 +81,7 @@ def test_other_verbs_say_that_an_ordinary_run_has_no_jobs(tmp_path: Path) -> Non
     ordinary(tmp_path)(range(2))
     for verb in (retry, merge):
         done = CliRunner().invoke(verb, [str(tmp_path / "run")])
-        assert done.exit_code == 1 and "was not submitted as detached jobs" in done.stderr
+        assert done.exit_code == 1 and "goes on when its runner is called again" in done.stderr
     done = CliRunner().invoke(status, [str(tmp_path)])
     assert done.exit_code == 2 and "holds no run (there are runs in run)" in done.stderr
 

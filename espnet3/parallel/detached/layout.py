@@ -209,17 +209,10 @@ class Layout:
         try:
             plan = read_record(self.folder / PLAN, Plan, own=self.own)
         except FileNotFoundError:
-            from espnet3.parallel.ledger.folder import RUN  # jobs read the plan, and open no run folder
-
-            if (self.run / RUN).exists():
-                raise ConfigError(
-                    f"the run in {self.run} was not submitted as detached jobs: `espnet3-parallel status` and `wait` "
-                    "work on it; to go on with it, call its runner again"
-                ) from None
             what = f"is not the folder of a detached run (it has no {FOLDER}/{PLAN})"
             raise ConfigError(
                 f"{self.run} {what if self.run.exists() else 'does not exist'}: give the folder that was printed at "
-                "submission, the runner's output_dir"
+                "submission, the runner's output_dir; a run without jobs goes on when its runner is called again"
             ) from None
         rising = [0, *sorted(plan.bounds)] == [0, *plan.bounds] and len(plan.outcomes) == plan.n_shards
         if not rising or not all(map(_OUTCOMES.fullmatch, plan.outcomes)):

@@ -194,7 +194,7 @@ def test_doctor_says_when_there_are_fewer_gpus_than_workers(conf, monkeypatch):
     monkeypatch.setattr("espnet3.parallel.backends.machine.gpus_of_machine", list)
     done = CliRunner().invoke(doctor, [conf("local_gpu", "", 2)])
     assert done.exit_code == 1
-    assert "WRONG  n_workers = 2: env local_gpu needs as many GPUs, and NVML finds no GPU" in done.output
+    assert "WRONG  n_workers = 2: env local_gpu needs as many GPUs, and visible are: none" in done.output
 
 
 PBS = "cores: 1, memory: 1GB, interface: lo"

@@ -109,9 +109,9 @@ def test_each_worker_has_a_gpu_of_its_own_as_its_first(machine, n_workers, gpus,
 @pytest.mark.parametrize(
     ("gpus", "visible", "said"),
     [
-        (None, None, "NVML finds no GPU on this machine"),
-        ("0", None, "there are visible: 0: Stub 0 (GPU-00000000-stub); set n_workers: 1"),
-        ("0,0", "", "there is none visible with CUDA_VISIBLE_DEVICES=''"),
+        (None, None, "NVML (see nvidia-smi) finds: none"),
+        ("0", None, "visible are: 0: Stub 0 (GPU-00000000-stub). NVML"),
+        ("0,0", "", "visible with CUDA_VISIBLE_DEVICES='' are: none"),
     ],
     ids=["no driver", "too few", "empty"],
 )

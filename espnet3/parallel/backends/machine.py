@@ -86,10 +86,10 @@ def _parts(pynvml: Any, handle: Any, index: int) -> list[Gpu]:
     return parts
 
 
-def visible_gpus(gpus: Sequence[Gpu], variable: str | None) -> tuple[list[Gpu], str]:
-    """Return those GPUs that CUDA_VISIBLE_DEVICES leaves, in its order, and the word at which it ends."""
+def visible_gpus(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu]:
+    """Return those GPUs that CUDA_VISIBLE_DEVICES leaves, in its order."""
     if variable is None:
-        return [gpu for gpu in gpus if not gpu.is_part], ""
+        return [gpu for gpu in gpus if not gpu.is_part]
     left: list[Gpu] = []
     for word in map(str.strip, variable.split(",")):
         if word.isdigit():
@@ -97,9 +97,9 @@ def visible_gpus(gpus: Sequence[Gpu], variable: str | None) -> tuple[list[Gpu], 
         else:
             named = [gpu for gpu in gpus if word.startswith(("GPU-", "MIG-")) and gpu.uuid.startswith(word)]
         if len(named) != 1 or named[0] in left:  # nothing, more than one, or the same one again
-            return left, word
+            break
         left += named
-    return left, ""
+    return left
 
 
 def chosen_gpus(options: Mapping[str, Any], n_workers: int) -> list[str]:
@@ -108,22 +108,17 @@ def chosen_gpus(options: Mapping[str, Any], n_workers: int) -> list[str]:
     given = ",".join(map(str, given)) if isinstance(given, (list, tuple)) else given
     variable = os.environ.get(GPU_VARIABLE) if given is None else str(given)
     gpus = gpus_of_machine()
-    visible, end = visible_gpus(gpus, variable)
+    visible = visible_gpus(gpus, variable)
     listed = "; ".join(map(str, visible))
     if n_workers < len(visible):
         logger.warning("n_workers = %d of %d visible GPUs: %s", n_workers, len(visible), listed)
     if n_workers <= len(visible):
         return devices(visible)
     because = "" if variable is None else f" with CUDA_VISIBLE_DEVICES={variable!r}"
-    because += f" (which ends for CUDA at {end!r})" if end else ""
-    if not gpus:
-        said = "NVML finds no GPU on this machine (see nvidia-smi); use env: local, or another machine"
-    elif visible:
-        said = f"there are visible{because}: {listed}; set n_workers: {len(visible)}"
-    else:
-        said = f"there is none visible{because}; name some of them"
-    whole = "" if len(visible) == len(gpus) else f". The machine has {'; '.join(map(str, gpus))}"
-    raise ConfigError(f"n_workers = {n_workers}: env local_gpu needs as many GPUs, and {said}{whole}")
+    raise ConfigError(
+        f"n_workers = {n_workers}: env local_gpu needs as many GPUs, and visible{because} are: {listed or 'none'}. "
+        f"NVML (see nvidia-smi) finds: {'; '.join(map(str, gpus)) or 'none'}. Lower n_workers, or use env: local"
+    )
 
 
 def devices(gpus: Sequence[Gpu]) -> list[str]:

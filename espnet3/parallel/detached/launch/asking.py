@@ -71,17 +71,12 @@ class Submitted:
 
 def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
     """Return all arrays of a run in the order of their submission, or those of one backend."""
-    found: list[Submitted] = noted(layout, f"{FOLDER}/array.*.json", Submitted)
+    files = sorted(layout.folder.glob(f"{FOLDER}/array.*.json"), key=lambda file: int(file.suffixes[-2][1:]))
+    found: list[Submitted] = [read_record(file, Submitted, own=layout.own) for file in files]
     for array in found:
         scheduler_of(array.env)  # raises where the file names no batch scheduler
         check_ids(array.jobs)
     return [array for array in found if env in (None, array.env)]
-
-
-def noted(layout: Layout, files: str, record: Any) -> list[Any]:
-    """Return the notes on all submissions of a run, one a file, in the order of the numbers of the files."""
-    ordered = sorted(layout.folder.glob(files), key=lambda file: int(file.suffixes[-2][1:]))
-    return [read_record(file, record, own=layout.own) for file in ordered]
 
 
 def ids_of(arrays: list[Submitted]) -> dict[str, list[str]]:

@@ -11,7 +11,6 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from espnet3.parallel.backends import row
 from espnet3.parallel.backends.backend import require_package
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
-from espnet3.parallel.detached.launch.asking import noted
 from espnet3.parallel.detached.layout import DONE, Layout, Plan, by_memory
 from espnet3.parallel.detached.states import JobState, Queue
 from espnet3.parallel.errors import ConfigError, ParallelError
@@ -29,25 +27,15 @@ from espnet3.parallel.kube.server import RefusedError, Server
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 
 FOLDER = "jobs"
+_PLACE = "place.json"  # holds the namespace of the Jobs
 _LOOK = 0.5  # seconds between looks while cancelled pods end
 _LATE = 60.0  # seconds beyond their grace that pods may take to go
 _GRACE = 30.0  # of Kubernetes, for a pod that is told to end
 _ALL = 100_000  # lines of a log
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
-    """One submission, noted before its Jobs are created."""
-
-    namespace: str
-
-
 def _label(layout: Layout) -> str:
     return hashlib.sha256(os.fsencode(layout.home() or layout.run)).hexdigest()[:32]
-
-
-def _noted(layout: Layout) -> list[Created]:
-    return noted(layout, f"{FOLDER}/created.*.json", Created)
 
 
 def check(config: ParallelConfig) -> None:
@@ -93,7 +81,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
 
 def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], factor: float) -> dict[str, str]:
     folder = layout.folder / FOLDER
-    number = len(list(folder.glob("created.*.json")))
+    number = len(list(folder.glob("tasks.*.json")))
     tasks = folder / f"tasks.{number}.json"
     write_json(tasks, {"first": 0, "specs": [str(layout.spec(shard)) for shard in shards]})
     facts = kube.JobFacts(
@@ -111,7 +99,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
     if server.version >= kube.INDEXED:
         ids = [f"{ids[0]}/{at}" for at in range(len(shards))]
     write_json(folder / f"jobs.{number}.json", {"apiVersion": "v1", "kind": "List", "items": made})
-    write_json(folder / f"created.{number}.json", asdict(Created(server.namespace)))
+    write_json(folder / _PLACE, {"namespace": server.namespace})
     try:
         for one in made:
             server.post(server.path("batch/v1", "jobs"), one)
@@ -144,8 +132,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
 
 
 def _server(layout: Layout) -> Server:
-    created = _noted(layout)
-    return Server(created[-1].namespace if created else None)
+    return Server(layout.read(f"{FOLDER}/{_PLACE}").get("namespace"))
 
 
 def _items(server: Server, layout: Layout, group: str, kind: str) -> list[dict[str, Any]]:
@@ -164,7 +151,7 @@ def _pods(server: Server, layout: Layout) -> dict[tuple[str, str], list[dict[str
 
 def cancel(layout: Layout, grace: float) -> None:
     """Delete every Job of a run, and wait until its pods are gone."""
-    if not _noted(layout):
+    if not (layout.folder / FOLDER / _PLACE).exists():
         return
     with _server(layout) as server:
         _delete(server, layout)
@@ -187,7 +174,7 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     """Return files with what the pods of shards printed: copies, which stay when the pods are gone."""
     folder, ids = layout.folder / FOLDER, layout.job_ids()
     silent = [s for s in shards if str(s) in ids and not (layout.shard(s) / DONE).exists()]
-    if silent and _noted(layout):
+    if silent and (folder / _PLACE).exists():
         # copies of earlier are there all the same
         with contextlib.suppress(ParallelError), _server(layout) as server:
             pods = _pods(server, layout)

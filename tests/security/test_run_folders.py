@@ -110,7 +110,7 @@ def test_no_configuration_of_a_scheduler_is_taken_from_the_folder(
         (copy / "detached/scheduler/place.json").write_text(json.dumps({name: at}))
         with standin("pbs"):
             done = espnet3("cancel", copy, cwd=tmp_path, ok=False)
-        assert done.returncode == 1 and f"set {name} to it here" in done.stderr
+        assert done.returncode == 1 and f"if that is right, set {name}=" in done.stderr
 
 
 @pytest.mark.parametrize("job", rows(["--user=root", "1/2", OUTSIDE, "", 7], ["--user=root", OUTSIDE]))

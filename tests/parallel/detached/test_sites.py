@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import ParallelError, SubmissionError
+from espnet3.parallel import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.detached.launch import job_arrays
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
@@ -114,23 +114,23 @@ esac
 """
 
 
-def test_verbs_ask_the_cluster_that_the_jobs_were_sent_to(
+def test_verbs_refuse_another_cluster_than_that_of_the_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SLURM_CLUSTERS at the submission counts for every later command, whatever it is where they are called."""
+    """Where SLURM_CLUSTERS is not what it was at the submission, no command runs, and what to set is said."""
     for command in ("sbatch", "squeue", "scancel", "scontrol", "sacct"):
         habit(command, FAKE, tmp_path, monkeypatch)
     monkeypatch.setenv("SLURM_CLUSTERS", "other")
     run = submit("slurm", tmp_path, 2, 1)
-    for elsewhere in (None, "third"):
-        if elsewhere is None:
-            monkeypatch.delenv("SLURM_CLUSTERS")
-        else:
-            monkeypatch.setenv("SLURM_CLUSTERS", elsewhere)
-        assert run.status().counts == {JobState.PENDING: 1}
-    called = (tmp_path / "called").read_text().splitlines()
-    assert {"sbatch other", "squeue other"} <= set(called)
-    assert all(line.endswith(" other") for line in called)
+    assert run.status().counts == {JobState.PENDING: 1}
+    called = (tmp_path / "called").read_text()
+    assert {"sbatch other", "squeue other"} <= set(called.splitlines())
+    monkeypatch.setenv("SLURM_CLUSTERS", "third")
+    for verb in (run.cancel, run.status):
+        with pytest.raises(ConfigError, match="if that is right, set SLURM_CLUSTERS='other' here"):
+            verb()
+        monkeypatch.delenv("SLURM_CLUSTERS", raising=False)
+    assert (tmp_path / "called").read_text() == called
 
 
 def test_a_site_without_scontrol_takes_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

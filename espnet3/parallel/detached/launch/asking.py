@@ -35,8 +35,6 @@ from espnet3.parallel.ledger.lease import disk_now
 
 FOLDER = "scheduler"  # scripts, task lists, the arrays that were submitted, and what the scheduler prints
 _PLACE = "place.json"
-# variables that name a file or folder, not a cluster or host
-_OF_FILES = re.compile(r"(CONF|CONFIG|ROOT|DIR)$")
 LATE_FILES = 60.0  # seconds for which NFS, as it is mounted by default, may hide what a job wrote at its end
 SILENCE = 60.0  # seconds without a sign of life, after which "no such job" is believed: servers start, disks are late
 
@@ -94,40 +92,33 @@ def note_place(scheduler: Scheduler, folder: Path) -> None:
     write_json(folder / _PLACE, {**_place(folder), **place})
 
 
-def _place(folder: Path) -> dict[str, str | None]:
+def _place(folder: Path) -> dict[str, Any]:
     try:
-        noted = read_json(folder / _PLACE)
+        return read_json(folder / _PLACE)
     except FileNotFoundError:
         return {}
+
+
+def _check_place(folder: Path) -> None:
+    # compared alone: whoever wrote the file would choose what the scheduler's commands read
+    noted = _place(folder)
     schedulers = [backend.scheduler for backend in BACKENDS.values() if backend.scheduler is not None]
-    names = [name for one in schedulers for name in one.place if name in noted]  # not PATH, say
-    for name in names:
-        value = noted[name]
-        if value is not None and value != os.environ.get(name) and not _is_believed(name, value, folder):
+    for name in [name for one in schedulers for name in one.place if name in noted]:  # not PATH, say
+        if noted[name] != os.environ.get(name):
+            fix = f"unset {name}" if noted[name] is None else f"set {name}={noted[name]!r}"
             raise ConfigError(
-                f"{folder / _PLACE} says that the run was submitted with {name}={value!r}: whoever wrote that may have "
-                f"chosen what the scheduler's commands read. If it is right, set {name} to it here"
+                f"{folder / _PLACE} says that the run was submitted to another cluster or server than what is asked "
+                f"here: if that is right, {fix} here"
             )
-    return {name: noted[name] for name in names}
-
-
-def _is_believed(name: str, value: Any, folder: Path) -> bool:
-    # commands run the programs in a configuration
-    if not isinstance(value, str) or not _OF_FILES.search(name):
-        return isinstance(value, str) and os.sep not in value
-    path = Path(value).resolve()
-    own = path.is_relative_to(folder.resolve().parents[1])
-    return os.path.isabs(value) and not own and path.exists() and path.stat().st_uid == 0
 
 
 def ask(
     command: list[str], folder: Path, stdin: str = "", start: Path | None = None, seconds: float | None = None
 ) -> Said:
     """Run a command and return what it printed."""
-    # OAR reads the folder from PWD
-    environment = {**job_environment(), "PWD": str(start or folder), **_place(folder)}
-    given = {name: value for name, value in environment.items() if value is not None}
-    return run(command, folder=start or folder, environment=given, stdin=stdin, seconds=seconds)
+    _check_place(folder)
+    environment = {**job_environment(), "PWD": str(start or folder)}  # OAR reads the folder from PWD
+    return run(command, folder=start or folder, environment=environment, stdin=stdin, seconds=seconds)
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> Queue:

@@ -26,7 +26,6 @@ from espnet3.parallel.ledger.lines import decode, encode
 from espnet3.parallel.messages import masked
 from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.records import Policy
-from espnet3.parallel.runner.hooks import folder_entries
 from espnet3.parallel.surroundings import give, portable, search_path
 
 SCHEMA = 1
@@ -79,24 +78,18 @@ class JobSpec:
         return self.gpus or self.policy.item_timeout is not None
 
     def moved_to(self, run: Path) -> JobSpec:
-        """Return the spec for a moved or copied run folder: its paths in the old folder lead into this one."""
-        if self.run == str(run):
-            return self
+        """Return the spec for reading a moved or copied run folder: a snapshot of the code is found in there."""
 
         def there(path: str) -> str:
             inside = Path(path).is_relative_to(self.run)
             return str(run / Path(path).relative_to(self.run)) if inside else path
 
         around = self.surroundings
-        inside = os.path.relpath(self.run, self.entries.get("output_dir", self.run))
-        entries = folder_entries(run, self.entries.get("shard_subdir", inside))
         return replace(
             self,
-            run=str(run),
             runner=replace(self.runner, file=there(self.runner.file)),
             provider=replace(self.provider, file=there(self.provider.file)),
             surroundings=replace(around, cwd=there(around.cwd), sys_path=list(map(there, around.sys_path))),
-            entries={name: value for name, value in entries.items() if name in self.entries},
         )
 
     def to_json(self) -> dict[str, Any]:

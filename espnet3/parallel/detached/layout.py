@@ -239,10 +239,7 @@ class Layout:
 
     def template(self) -> JobSpec:
         """Read the part of the specs that all shards share."""
-        return self._template().moved_to(self.run)
-
-    def _template(self) -> JobSpec:
-        return JobSpec.from_json(self.read(TEMPLATE, JobSpec), self.folder / TEMPLATE)
+        return JobSpec.from_json(self.read(TEMPLATE, JobSpec), self.folder / TEMPLATE).moved_to(self.run)
 
     def write_template(self, spec: JobSpec) -> None:
         """Write the part of the specs that all shards share; its folder becomes the run's home."""
@@ -251,15 +248,10 @@ class Layout:
     def home(self) -> Path | None:
         """Return the folder that the last jobs were submitted for, if this one is a copy of it or was moved."""
         try:
-            home = Path(self._template().run)
+            home = Path(self.template().run)
         except FileNotFoundError:  # its submission has not come that far
             return None
         return None if same_file(home, self.run) else home
-
-    def original(self) -> Path | None:
-        """Return the run that this folder was copied from; the jobs noted here belong to it."""
-        home = self.home()
-        return home if home is not None and Layout(home).is_there() else None
 
     def items(self) -> Sequence[Any]:
         """Read the index list."""

@@ -30,7 +30,7 @@ from espnet3.parallel.detached.job_spec import (
     record,
     refer,
 )
-from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs, settle_in
+from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs
 from espnet3.parallel.detached.layout import FOLDER, RUNNER, Layout, Plan
 from espnet3.parallel.detached.looking.detached_run import DetachedRun, runner_attributes
 from espnet3.parallel.detached.looking.status import refuse_living
@@ -111,7 +111,6 @@ def _write_and_submit(
             first = max((int(split.suffix[1:]) for split in split_folders(folder, kind)), default=-1) + 1
             shown, outcomes = str(specs), [f"{kind}.{first + number}" for number in range(len(bounds) - 1)]
         else:
-            settle_in(layout, before)
             shown, outcomes = before.specs, before.outcomes
         plan = Plan(
             indices_sha256=spec.indices_sha256,
@@ -151,7 +150,8 @@ def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int]) -> Plan | None:
         plan = layout.plan()
     except ConfigError:
         return None
-    if (plan.indices_sha256, plan.hooks, plan.bounds) == (spec.indices_sha256, spec.hooks, bounds):
+    same = (plan.indices_sha256, plan.hooks, plan.bounds) == (spec.indices_sha256, spec.hooks, bounds)
+    if same and layout.home() is None:
         return plan
     set_aside(layout.run, only=(FOLDER,))
     return None

@@ -1,12 +1,13 @@
-"""A run folder that was copied or moved: jobs work in the folder that a verb was given, and in no other one."""
+"""A run folder that was copied or moved: it is read where it is, and goes on when its runner is called with it."""
 
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from espnet3.parallel import DetachedRun, FolderInUseError, set_parallel
+from espnet3.parallel import ConfigError, DetachedRun, FolderInUseError, set_parallel
 from espnet3.parallel.detached.states import JobState
 from tests.habits import rows
 from tests.parallel.detached.test_standins import submit
@@ -15,6 +16,7 @@ from tests.parallel.detached.work import (
     Provider,
     Squares,
     calls,
+    espnet3,
     held,
     here,
     hold,
@@ -39,9 +41,29 @@ def files_of(run: Path) -> dict[str, bytes]:
     }
 
 
+def refused(run: DetachedRun, home: Path) -> None:
+    """Check that no verb that writes or drives takes a folder that was elsewhere, and that each says what to do."""
+    events = (run.path / "events.jsonl").read_bytes()
+    for verb in (run.cancel, run.submit, run.retry):
+        with pytest.raises(
+            ConfigError, match=r"move it back, or call its runner with this output_dir"
+        ) as error:
+            verb()
+        assert f"was copied or moved from {home}" in str(error.value)
+    assert (run.path / "events.jsonl").read_bytes() == events and not (
+        run.path / "detached/stop.json"
+    ).exists()
+
+
+def again(place: Path, data: Path, n: int = 12, runner: Any = Squares, **arguments: Any) -> Any:
+    """Call the runner with a copied or moved folder as its output_dir, and the same block."""
+    folders = {"output_dir": place, "async_specs_dir": data / "specs", "async_mode": True}
+    return runner(Provider({"folder": str(data)}), progress=False, **folders, **arguments)(range(n))
+
+
 @pytest.mark.parametrize("original", rows(["runs", "is gone"], ("runs",)))
 def test_a_copy_of_a_running_run_is_completed_where_it_is(original: str, tmp_path: Path) -> None:
-    """Its own jobs compute in the copy what is missing there; the original, and its jobs, do not notice."""
+    """The jobs of a call with the copy compute there what is missing; the original, and its jobs, do not notice."""
     first, copy = tmp_path / "a", tmp_path / "elsewhere/copy"
     first.mkdir()
     for item in (1, 5):
@@ -58,13 +80,13 @@ def test_a_copy_of_a_running_run_is_completed_where_it_is(original: str, tmp_pat
     assert set(found.status().counts) == {JobState.LOST}
     assert all(str(run.path) in shard.note for shard in found.status().shards)
     before = files_of(run.path)
-    assert not found.cancel(grace=0.2).alive
+    refused(found, run.path)
     for item in (1, 5):
         (first / f"hold.{item}").unlink()
-    found.retry()
+    found = again(copy, first)
     status = found.wait(150)
     assert status.done, (status, dict(found.logs()))
-    assert all(copy in job.spec.parents for job in found)
+    assert all(copy in job.spec.resolve().parents for job in found)
     found.merge()
     expected = here(tmp_path / "b")
     assert (copy / "results.jsonl").read_bytes() == expected
@@ -90,10 +112,10 @@ def test_a_copys_jobs_in_a_queue_are_its_own(name: str, tmp_path: Path) -> None:
         shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.tmp"))
         copy = DetachedRun.open(tmp_path / "copy")
         assert copy.status().counts == {JobState.LOST: 3}
-        copy.cancel(grace=0.2)
+        refused(copy, run.path)
         assert run.status().counts == {JobState.RUNNING: 1, JobState.PENDING: 2}
         (tmp_path / "hold.0").unlink()
-        copy.retry()
+        copy = again(copy.path, tmp_path, 6)
         (tmp_path / "go.0").write_text("go")
         for one in (run, copy):
             status = one.wait(150)
@@ -105,9 +127,9 @@ def test_a_copys_jobs_in_a_queue_are_its_own(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", rows(["local", "pbs"], ("local",)))
 def test_a_moved_run_says_so_and_goes_on_where_it_is(name: str, tmp_path: Path) -> None:
-    """Its jobs count as its own until they have ended; then `retry` computes in the new place, and none in the old."""
+    """Its jobs end as they miss their folder; then the runner's call goes on in the new place, and none in the old."""
     hold(tmp_path, 0)
-    with standin("pbs", slots=1):
+    with standin("pbs", slots=1) as queue:
         run = run_of(tmp_path, n=6) if name == "local" else submit(name, tmp_path)
         held(tmp_path, 0)
         if name == "local":  # also where no shard is silent
@@ -116,12 +138,15 @@ def test_a_moved_run_says_so_and_goes_on_where_it_is(name: str, tmp_path: Path) 
         found = DetachedRun.open(moved)
         status = found.status()
         assert status.alive and any(str(run.path) in note for note in status.notes)
+        refused(found, run.path)
         with pytest.raises(FolderInUseError):
-            found.retry()
-        assert not found.cancel(grace=0.2).alive
-        assert not run.path.exists()
-        let_go(tmp_path, 0, dead=True)
-        found.retry()
+            again(moved, tmp_path, 6)
+        let_go(tmp_path, 0)
+        status = found.wait(150)
+        assert not status.alive and not status.done and not run.path.exists()
+        assert all(str(run.path) in shard.note for shard in status.shards if shard.state is JobState.LOST)
+        queue.cancel_all()  # which holds jobs for the folder that is gone, and cannot start them
+        found = again(moved, tmp_path, 6)
         status = found.wait(150)
         assert status.done, (status, dict(found.logs()))
         found.merge()
@@ -129,27 +154,10 @@ def test_a_moved_run_says_so_and_goes_on_where_it_is(name: str, tmp_path: Path) 
     assert (moved / "results.jsonl").read_bytes() == here(tmp_path / "b", n=6)
 
 
-def test_jobs_end_when_their_folder_is_moved_away(tmp_path: Path) -> None:
-    """They are not started again and again, nothing comes up in the old place, and the lost shards say why."""
-    hold(tmp_path, 0)
-    run = run_of(tmp_path)
-    held(tmp_path, 0)
-    moved = DetachedRun.open(run.path.rename(tmp_path / "moved"))
-    let_go(tmp_path, 0)
-    status = moved.wait(150)
-    assert not status.alive and not status.done and not run.path.exists()
-    assert all(str(run.path) in shard.note for shard in status.shards if shard.state is JobState.LOST)
-    moved.retry()
-    assert moved.wait(150).done and len(moved.merge()) == 12
-
-
 @pytest.mark.parametrize("how", rows(["copied", "moved"], ("moved",)))
-def test_every_verb_takes_a_finished_run_that_is_elsewhere(how: str, tmp_path: Path) -> None:
+def test_every_verb_that_reads_takes_a_finished_run_that_is_elsewhere(how: str, tmp_path: Path) -> None:
     """On the command line, with the hooks of the run, and without its specs and the folder it was submitted for."""
-    set_parallel({"env": "local", "n_workers": 2, "detached": {"shards": 2}})
-    folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs", "shard_subdir": "dev"}
-    provider = Provider({"folder": str(tmp_path)})
-    run = Files(provider, **folders, async_mode=True, progress=False)(range(6))
+    run = run_of(tmp_path, 6, shards=2, runner=Files, shard_subdir="dev")
     assert run.wait(150).done
     text = run.merge()
     place = tmp_path / "there/dev"
@@ -160,7 +168,7 @@ def test_every_verb_takes_a_finished_run_that_is_elsewhere(how: str, tmp_path: P
         shutil.rmtree(tmp_path / "run")
     code = "import sys; from espnet3_parallel.main import main\n"
     code += "for verb in sys.argv[2:]: main([verb, sys.argv[1]], standalone_mode=False)"
-    verbs = ("status", "wait", "logs", "cancel", "retry", "merge", "report", "watch")
+    verbs = ("status", "wait", "logs", "failures", "merge", "report", "watch")
     with program("-c", code, str(place), *verbs, cwd=tmp_path) as process:
         process.communicate()
     assert process.returncode == 0
@@ -168,8 +176,8 @@ def test_every_verb_takes_a_finished_run_that_is_elsewhere(how: str, tmp_path: P
     (place / "detached/shard.1/done").unlink()
     for name in ("results.jsonl", "errors.jsonl", "done"):
         (place / run[1].result.parent.name / name).unlink(missing_ok=True)
-    found = DetachedRun.open(place)
-    found.retry()
+    refused(DetachedRun.open(place), run.path)
+    found = again(place.parent, tmp_path, 6, Files, shard_subdir="dev")
     assert found.wait(150).done and found.merge() == text
     assert (tmp_path / "run").exists() == (how == "copied")
 
@@ -182,10 +190,7 @@ def test_the_same_call_goes_on_in_a_copy(tmp_path: Path) -> None:
     shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.tmp"))
     before, specs = files_of(run.path), files_of(tmp_path / "specs")
     (tmp_path / "repaired").touch()
-    set_parallel({"env": "local", "n_workers": 2})
-    folders = {"output_dir": tmp_path / "copy", "async_specs_dir": tmp_path / "specs"}
-    provider = Provider({"folder": str(tmp_path), "bad": [5, "raise"]})
-    found = Squares(provider, **folders, async_mode=True, progress=False)(range(12))
+    found = run_of(tmp_path, config={"bad": [5, "raise"]}, output_dir=tmp_path / "copy")
     assert found.wait(150).done and len(found.merge()) == 12
     assert files_of(run.path) == before and files_of(tmp_path / "specs") == specs
     assert all(tmp_path / "copy" in job.spec.resolve().parents for job in found)
@@ -193,17 +198,12 @@ def test_the_same_call_goes_on_in_a_copy(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_goes_with_its_folder(tmp_path: Path) -> None:
-    """The jobs of a copy load the copied code, also where the original is gone."""
+    """What reads a copy loads the copied code, also where the original is gone."""
     set_parallel({"env": "local", "n_workers": 1, "detached": {"shards": 1, "snapshot": True}})
     folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
     provider = Provider({"folder": str(tmp_path), "bad": [5, "raise"]})
     run = Squares(provider, **folders, async_mode=True, progress=False)(range(6))
     assert run.wait(150).shards[0].state is JobState.FAILED
-    copy = DetachedRun.open(
-        shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.tmp"))
-    )
+    copy = shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.tmp"))
     shutil.rmtree(run.path)
-    (tmp_path / "repaired").touch()
-    copy.retry()
-    status = copy.wait(150)
-    assert status.done and len(copy.merge()) == 6, (status, dict(copy.logs()))
+    assert "item 5 now: raised" in espnet3("replay", copy, "5", cwd=tmp_path, ok=False).stdout

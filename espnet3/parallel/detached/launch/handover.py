@@ -12,13 +12,11 @@ from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import items_to_json
 from espnet3.parallel.detached.launch import asking, job_arrays, kube_jobs, supervisors
-from espnet3.parallel.detached.layout import DONE, ENDED, JOBS, Layout, Plan, stretches
-from espnet3.parallel.detached.states import LossFile, Queue, count_failures, excuse_dead
+from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Plan, stretches
+from espnet3.parallel.detached.states import LossFile, Queue, count_failures
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly
-from espnet3.parallel.ledger.folder import set_aside
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.split import FAILED, LEFT, OK
-from espnet3.parallel.runner.shards import write_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +56,6 @@ def cancel_all(layout: Layout, grace: float) -> None:
         job_arrays.cancel(layout, grace)
     finally:  # an error of one keeps no other from its jobs
         kube_jobs.cancel(layout, grace)
-
-
-def settle_in(layout: Layout, plan: Plan) -> None:
-    """Make a copied or moved folder the home of its run, so that the next jobs work in it.
-
-    Notes on earlier jobs are set aside: these jobs belong to another folder.
-    """
-    if layout.home() is None:
-        return
-    raised = layout.jobs().get("raised", {})
-    set_aside(layout.folder, only=(asking.FOLDER, kube_jobs.FOLDER, JOBS))
-    write_json(layout.folder / JOBS, {"raised": raised})
-    for shard in range(plan.n_shards):
-        excuse_dead(layout.shard(shard))  # its items went on elsewhere, or were stopped by the move
-    template = layout.template()
-    if plan.hooks:
-        write_manifest(layout.run, template.entries["shard_subdir"], plan.bounds[:-1], layout.items())
-    layout.write_template(template)
 
 
 def put_specs(

@@ -19,7 +19,7 @@ from espnet3.parallel.backends.scheduler import submitter
 from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
 from espnet3.parallel.config import DetachedSettings
 from espnet3.parallel.detached.job_spec import load, same_file
-from espnet3.parallel.detached.launch.handover import cancel_all, hand_over, launcher, put_specs, settle_in
+from espnet3.parallel.detached.launch.handover import cancel_all, hand_over, launcher, put_specs
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, Layout, Plan, tail
 from espnet3.parallel.detached.looking.status import (
     changed_sources,
@@ -195,8 +195,7 @@ class DetachedRun(Sequence[JobRecord]):
         with self._driving("cancel", _PATIENCE) as (layout, plan, _):
             alive = run_status(layout, plan).alive
             layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
-            if layout.original() is None:  # else the jobs that are noted here are another folder's
-                cancel_all(layout, grace)
+            cancel_all(layout, grace)
             _wait_for_leases(layout, plan, grace)
             for shard in run_status(layout, plan).shards:
                 folder = layout.shard(shard.shard)
@@ -217,11 +216,6 @@ class DetachedRun(Sequence[JobRecord]):
     def submit(self) -> RunStatus:
         """Submit shards that were never submitted, because a scheduler refused them, say."""
         with self._driving("submit") as (layout, plan, _):
-            if (home := layout.home()) is not None:
-                raise ConfigError(
-                    f"{layout.run} was submitted as {home}, and its specs name that folder: "
-                    f"`{layout.retrying}` writes its own, and submits all that is missing"
-                )
             new = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.NEW]
             hand_over(layout, plan, new)
             _event(layout, "submitted", shards=len(new))
@@ -252,7 +246,6 @@ class DetachedRun(Sequence[JobRecord]):
             killed = before.ended_early().get(JobState.OUT_OF_MEMORY.value, [])
             had = layout.jobs().get("raised", {})
             raised = {str(one): had.get(str(one), 1.0) * factor for one in killed} if factor else {}
-            settle_in(layout, plan)
             if on_error is not None:
                 template = layout.template()
                 layout.write_template(replace(template, policy=replace(template.policy, on_error=on_error)))
@@ -319,6 +312,12 @@ class DetachedRun(Sequence[JobRecord]):
             refuse_others(self.path)
         layout = Layout(self.path, own=not self._trust)
         refuse_in_import()
+        # the jobs that are noted here belong to the other folder, and their specs name it
+        if verb != "merge" and (home := layout.home()) is not None:
+            raise ConfigError(
+                f"{layout.run} was copied or moved from {home}: move it back, or call its runner with this output_dir, "
+                "which goes on with what is left"
+            )
         lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
         acquire(lease, who, patience)
         try:

@@ -54,9 +54,8 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
             note = "; ".join(filter(None, [found[shard].note, _FREE]))
             found[shard] = replace(found[shard], state=JobState.PENDING, note=note)
     if any(one.state is not JobState.DONE for one in found) and (home := layout.home()) is not None:
-        what = "is a copy of" if layout.original() is not None else "was moved here from"
         notes.append(
-            f"the run {what} {home}, where its jobs belong; `espnet3-parallel retry` computes here what is left"
+            f"the run was copied or moved from {home}: its runner, called with this output_dir, goes on here"
         )
     if (layout.stopped() or {}).get("at_item"):
         again = layout.retrying
@@ -81,17 +80,14 @@ def _ask(
     home, now = layout.home(), disk_now(layout.folder)
     queue: Queue = {}
     try:
-        if layout.original() is None:
+        if home is None:
             queue = launcher(plan.env).query(layout, {str(shard): job for shard, job in jobs.items()})
         else:
-            queue = dict.fromkeys(jobs, (JobState.LOST, ""))
+            queue = dict.fromkeys(jobs, (JobState.LOST, f"its job was submitted for {home}"))
     except OSError as error:
         notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
     for shard in jobs:
-        status = shard_status(layout, plan, shard, found[shard].job_id, now, queue)
-        if home is not None and status.state is JobState.LOST and not status.note:
-            status = replace(status, note=f"its job was submitted for {home}")
-        found[shard] = status
+        found[shard] = shard_status(layout, plan, shard, found[shard].job_id, now, queue)
 
 
 def driver_of(run: Path) -> str:

@@ -45,8 +45,8 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
     """Return a subclass of a job class that quotes its words, and that its cluster's keeper submits."""
 
     class WatchedJob(job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
-        to_cancel = commands.JobsToCancel(scheduler_record)
         names: Sequence[str] = ()  # names that the queue may show
+        cancelled = False  # all are before Dask closes each of them
 
         def __init__(
             self, scheduler: Any, name: Any, worker_extra_args: Any = (), security: Any = None, **options: Any
@@ -67,10 +67,8 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
             await ProcessInterface.start(self)
 
         async def close(self) -> None:
-            try:
-                await self.to_cancel.cancel(self)
-            finally:
-                self.status = Status.closed
+            self.status = Status.closed
+            await commands.cancel_jobs(scheduler_record, [self])
 
     WatchedJob.__name__ = WatchedJob.__qualname__ = job_class.__name__
     return WatchedJob
@@ -102,6 +100,7 @@ def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
 
         async def before_closing(self) -> None:
             await self.keeper.stop()
+            await commands.cancel_jobs(scheduler_of(row.name), list(self.workers.values()))
 
         async def after_closing(self) -> None:
             if self.folder is not None and not self.keeper.kept_logs:

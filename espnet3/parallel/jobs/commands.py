@@ -3,8 +3,7 @@
     submit ──> ids, by the record's pattern            answers ──> listed, ended, no such job, or not known
     cancel ──> names compared ──> the command ──> what was refused, and what is not ours
 
-All of it runs in the thread that asks. An event loop asks from other threads, a few at a time (`in_thread`), and
-cancels jobs together (`JobsToCancel`).
+All of it runs in the thread that asks. An event loop asks from other threads, a few at a time (`in_thread`).
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ SECONDS = 120.0  # for a command: a busy scheduler answers late
 _LIMIT_SECONDS = 10.0  # for the question how large an array may be: without an answer it is as large as usual
 AT_END = 30.0  # for all that cancels jobs of a driver: a call that has its results waits no longer
 _AT_ONCE = 8  # commands that run at the same time for one event loop
-_MOMENT = 0.05  # seconds within which jobs that are to be cancelled share a command
 _IN_ONE = 500  # jobs that one command cancels at most
 _AGAIN = 1.0  # seconds until a task is cancelled once more
 _NO_OUTPUT = re.compile(r"^ended\.|\.(?:json|sh|sub|log)$")  # notes and scripts, and HTCondor's log of events
@@ -359,32 +357,22 @@ async def in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwa
         return await called
 
 
-class JobsToCancel:
-    """Cancels jobs of a driver, in one command with all that are cancelled at the same moment."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._jobs: dict[str, Sequence[str]] = {}  # of the next command, with their names
-        self._done: asyncio.Task[None] | None = None  # once that has run
-
-    async def cancel(self, job: Any) -> None:
-        """Cancel a job of the cluster, if it was submitted; accept that it has ended already."""
-        if not job.job_id:
-            return
-        if self._done is None:
-            self._done = asyncio.get_running_loop().create_task(self._cancel(shlex.split(job.cancel_command)))
-        self._jobs[job.job_id] = job.names
-        await asyncio.shield(self._done)
-
-    async def _cancel(self, command: list[str]) -> None:
-        await asyncio.sleep(_MOMENT)
-        jobs, self._jobs, self._done = self._jobs, {}, None  # later jobs go into the next batch
-        left = await in_thread(_cancel_in_time, self._scheduler, command, jobs)
-        if left.foreign or left.refused:
-            by_hand = f". Cancel them with: {shlex.join([*command, *left.refused])}" if left.refused else ""
-            logger.warning(
-                "not every job could be cancelled, and some may be left in the queue: %s%s", left, by_hand
-            )
+async def cancel_jobs(scheduler: Scheduler, jobs: Sequence[Any]) -> None:
+    """Cancel the jobs of a driver that were submitted, once, by one command; accept that they have ended already."""
+    named = {}
+    for job in jobs:
+        if job.job_id and not job.cancelled:
+            named[job.job_id], job.cancelled = job.names, True
+    if not named:
+        return
+    command = shlex.split(jobs[0].cancel_command)
+    # whose wait is cut short has its jobs cancelled all the same
+    left = await asyncio.shield(in_thread(_cancel_in_time, scheduler, command, named))
+    if left.foreign or left.refused:
+        by_hand = f". Cancel them with: {shlex.join([*command, *left.refused])}" if left.refused else ""
+        logger.warning(
+            "not every job could be cancelled, and some may be left in the queue: %s%s", left, by_hand
+        )
 
 
 def _cancel_in_time(scheduler: Scheduler, command: list[str], jobs: Named) -> NotCancelled:

@@ -41,7 +41,7 @@ from espnet3.parallel.ledger.folder import SHARDS, open_run, resumed, set_aside
 from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
 from espnet3.parallel.messages import counted, shortened
-from espnet3.parallel.provenance.reach import changed_files
+from espnet3.parallel.provenance.parts import changed_files
 from espnet3.parallel.runner.hooks import is_default
 from espnet3.parallel.runner.run import Run
 from espnet3.parallel.runner.shards import cut, write_manifest

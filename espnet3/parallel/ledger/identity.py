@@ -21,7 +21,8 @@ from espnet3.parallel.messages import brief, shortened
 from espnet3.parallel.provenance import EXECUTION
 from espnet3.parallel.provenance.content import PLAIN, Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
-from espnet3.parallel.provenance.reach import changed_parts, code_of
+from espnet3.parallel.provenance.parts import changed_parts
+from espnet3.parallel.provenance.reach import code_of
 from espnet3.parallel.provenance.shown import differences, package_versions, shown_config
 
 # How a run is executed, wherever a config says it

@@ -29,7 +29,7 @@ from espnet3.parallel.errors import ParallelError, WorkerSetupError, say_where
 from espnet3.parallel.records import Policy
 
 if TYPE_CHECKING:
-    from espnet3.parallel.provenance.reach import LoadedCode
+    from espnet3.parallel.provenance.parts import LoadedCode
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The user's code that a run depends on, as loaded in this process, and its changes in words.
+"""The user's code that a run depends on, as loaded in this process.
 
     runner, provider ── functions, classes ──> compiled code ── names in it ──> functions, classes, modules, values ...
 
@@ -11,39 +11,42 @@ is known once all of it has been reached.
 from __future__ import annotations
 
 import builtins
-import importlib
 import os
 import re
 import sys
 import weakref
 from abc import ABCMeta
 from collections.abc import Iterable, Set
-from contextlib import suppress
 from functools import cache, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, is_path, own_attribute
-from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import shortened
 from espnet3.parallel.provenance import FUNCTION, NAMESPACES, modules
 from espnet3.parallel.provenance import code as bytecode
 from espnet3.parallel.provenance.code import BODY, DIGITS, Changed, Function, facts_of
 from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, as_containers, given_to, used
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, locate, module_of, real
+from espnet3.parallel.provenance.parts import (
+    BY_SCRIPT,
+    FILLED,
+    INSTALLED,
+    PUT_THERE,
+    STATEMENT,
+    VALUE,
+    Code,
+    constant_hash,
+    filling,
+    functions_of,
+    parts_in,
+)
 
-INSTALLED = "installed packages"
-_PUT_THERE = "what the program has put there"
-_FILLED = (list, dict, set)
-_COUNTED = (*WRAPPERS, *PLAIN, *_FILLED, tuple)  # kinds of values among all names of a module
+_COUNTED = (*WRAPPERS, *PLAIN, *FILLED, tuple)  # kinds of values among all names of a module
 _NOTHING = compile("", "<nothing>", "exec")  # of a module that has no file
 _FEW = 100  # parts of a value that may hold the name of a module
-_BY_SCRIPT = "by-script"  # beside the hash of a constant that is not as its file has it
-_STATEMENT = "the statement of "  # and the name that it defines
 _SEES_MEMBERS = {"dir", "vars", "__dict__", "getmembers"}
 _DOTTED = re.compile(r"[\w.]*[\w][.:]\w+")
 _WORD = re.compile(r"[^\W\d]\w*")
-_VALUE = "the value of "  # and a variable's name
 # Attributes that Python makes for every class, or that differ between equal classes
 _NOT_CODE = frozenset({FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__",
     "__firstlineno__", "__static_attributes__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__annotate__",
@@ -62,10 +65,6 @@ _SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "module
 
 # Of values that code may change: the hash as this process met each first
 _MET: dict[Any, tuple[str, Any]] = {}
-
-# By module: {"file": its path, or None, "module": its name here, "code": {part: hash}, "values": {what: hash}};
-# "unloaded": True where it was not loaded. All processes of a run have the same "code"
-Code = dict[str, dict[str, Any]]
 
 
 def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> tuple[Code, set[str]]:
@@ -154,19 +153,19 @@ class _Reach(Content):
             held = owner.get(name) if name and key in now and type(owner) is dict else None
             body = self._body_of(module)
             is_literal = name in body.literals
-            if (is_literal and type(held) in PLAIN) or (type(held) in _FILLED and held):
+            if (is_literal and type(held) in PLAIN) or (type(held) in FILLED and held):
                 # as the script leaves it, which other processes do not run
-                part, in_file = (_filling(one, is_literal) for one in (held, body.constants.get(name, held)))
-                self._entry(module)["code"][phrase] = {part} if part == in_file else {part, _BY_SCRIPT}
+                part, in_file = (filling(one, is_literal) for one in (held, body.constants.get(name, held)))
+                self._entry(module)["code"][phrase] = {part} if part == in_file else {part, BY_SCRIPT}
             rest, is_all = now.get(key, ("", False))
             first = mine if is_all else _as_met(value if rest else owner, (phrase, rest), mine)
             self._entry(module)["values"].setdefault(phrase, set()).add(first)
         for module, phrase, *_ in (one for key, one in self._values.items() if key not in then):
             # of what code changes by a variable the statement that makes it
-            name = phrase.removeprefix(_VALUE)
+            name = phrase.removeprefix(VALUE)
             if (said := self._body_of(module).definitions.get(name)) is not None:
-                self._entry(module)["values"][f"{_STATEMENT}{name}"] = {said}
-        self._entry(INSTALLED)["values"][_PUT_THERE] = self._put
+                self._entry(module)["values"][f"{STATEMENT}{name}"] = {said}
+        self._entry(INSTALLED)["values"][PUT_THERE] = self._put
         for entry in self._entries.values():
             file, live = entry["file"], sys.modules.get(entry["module"])
             is_loaded = file and "unloaded" not in entry and is_a(live, ModuleType)
@@ -242,7 +241,7 @@ class _Reach(Content):
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
         self.add(held.pop("__wrapped__", None))
         for one, value in held.items():
-            self._value(module, f"{_VALUE}{name}.{one}", value, function, one)
+            self._value(module, f"{VALUE}{name}.{one}", value, function, one)
         self._code(code, function.__globals__, [value for value, _ in given.values()])
 
     def _class(self, cls: type) -> None:
@@ -263,7 +262,7 @@ class _Reach(Content):
         for base in bases:
             self.add(base)
         for attribute, value in known.items():
-            functions = _functions(value)
+            functions = functions_of(value)
             setters = [value.fset, value.fdel] if type(value) is property else []
             for one in filter(is_users, functions):
                 called = f"{attribute}=" if any(one is each for each in setters) else attribute
@@ -271,7 +270,7 @@ class _Reach(Content):
                 self._put_there(module, f"{name}.{attribute}", one)
             is_fleeting = f"{name}.{attribute}" in self._body_of(module).fleeting
             for left in () if is_fleeting else self.compared(attribute, value):
-                self._value(module, f"{'' if functions else _VALUE}{name}.{attribute}", left, cls, attribute)
+                self._value(module, f"{'' if functions else VALUE}{name}.{attribute}", left, cls, attribute)
 
     def _code(self, code: CodeType, world: dict[str, Any], given: list[Any]) -> None:
         facts = facts_of(code)
@@ -313,7 +312,7 @@ class _Reach(Content):
             if is_new and type(value) is FunctionType:
                 self._put_there(own, name, value)
             for one in self.compared(name, value) if is_new else ():
-                self._value(own, f"{_VALUE}{name}", one, world, name)
+                self._value(own, f"{VALUE}{name}", one, world, name)
                 if type(one) in PLAIN:
                     self._origin(world, name)
 
@@ -361,7 +360,7 @@ class _Reach(Content):
                 self._of_module(value, frozenset(names))
             elif type(value) is partial or (is_a(value, (FunctionType, type)) and is_users(value)):
                 self._put.add(f"{owner.__name__}.{name}")
-                self._value(INSTALLED, f"{_VALUE}{owner.__name__}.{name}", value)
+                self._value(INSTALLED, f"{VALUE}{owner.__name__}.{name}", value)
             elif is_a(value, type) and is_a(owner, ModuleType):
                 self.add(value)
 
@@ -413,10 +412,10 @@ class _Reach(Content):
         entry, code, is_loaded = self._entry(name, file), compiled(name, file), name in sys.modules
         if code is None:
             with open(file, "rb") as stream:
-                entry["code"]["its content"] = {_constant_hash(stream.read())}
+                entry["code"]["its content"] = {constant_hash(stream.read())}
             return
-        for part, hashes in _parts_in(code).items():
-            if not is_loaded or part.startswith((BODY, _STATEMENT)):
+        for part, hashes in parts_in(code).items():
+            if not is_loaded or part.startswith((BODY, STATEMENT)):
                 entry["code"].setdefault(part, set()).update(hashes)
         package = name if os.path.basename(file).startswith("__init__.") else name.rpartition(".")[0]
         if not is_loaded:
@@ -456,144 +455,3 @@ def _texts_in(value: Any) -> set[str]:
             parts = dict.values(held) if is_a(held, dict) else held if type(held) in (list, tuple) else ()
             left += parts if len(parts) < _FEW else ()  # a table names no module
     return {one for one in found.values() if type(one) is str}
-
-
-def _functions(value: Any) -> list[FunctionType]:
-    if is_a(value, FunctionType):
-        return [value]
-    parts = [part for kind in type(value).__mro__ for part in WRAPPERS.get(kind, ()) if part != "__self__"]
-    return [each for part in parts for each in _functions(getattr(value, part))]
-
-
-# --- changes in words: between two starts, on disk, and between a run's processes ---
-
-
-def changed_parts(old: Code, new: Code) -> list[str]:
-    """Return the differences of two results of `code_of`, the nearest first: lines that name file and function.
-
-    A part that only one of them has is no difference: the code that leads there differs, or it was not loaded yet.
-    """
-    lines = []
-    for module, now in new.items():
-        was = old.get(module, now)
-        alike = bool(was.get("unloaded")) == bool(now.get("unloaded"))
-        for kind, other in (("code", "values"), ("values", "code"))[: 1 + alike]:
-            for name, one in now[kind].items():
-                before, after = set(was[kind].get(name, was[other].get(name, one)).split()), set(one.split())
-                if before != after and (alike or not (before < after or after < before)):
-                    said = f"{name} ({', '.join(sorted(before ^ after))})" if name == _PUT_THERE else name
-                    lines.append(_line(module if module == INSTALLED else now["file"], module, said))
-    return list(dict.fromkeys(lines))
-
-
-def changed_files(old: Code) -> list[str]:
-    """Return the changes in the files of an earlier `code_of`, which anybody may have written; none is imported."""
-    lines = []
-    for at, was in old.items():
-        if os.path.isfile(was["file"] or "") and (code := compiled(at, was["file"])) is not None:
-            lines += _differences(was["file"], was, _parts_in(code), but=_BY_SCRIPT)
-    return lines
-
-
-class LoadedCode:
-    """The code that a run's driver has loaded, by `code_of`: its other processes must have loaded the same.
-
-    Code of the script itself travels with the run; a module that is imported by name is compared once it is loaded.
-    """
-
-    def __init__(self, code: Code) -> None:
-        script = real(modules.file_of(MAIN[0]) or "")
-        others = {key: one for key, one in code.items() if one["file"] and real(one["file"]) != script}
-        self._left: Code = {key: {**one, "values": {}} for key, one in others.items()}
-        self._known: Any = None
-
-    def check(self, where: str) -> None:
-        """Compare what this process, called `where`, has loaded since it was last asked.
-
-        Raises:
-            ConfigError: It is other code; the message names module and function.
-        """
-        known, self._known = self._known, (os.getpid(), len(sys.modules))
-        if self._known == known:
-            return
-        before = dict(self._left)
-        if lines := self._unlike():
-            # what the script has imported may register itself in another module, or patch it
-            for one in [one for one in self._left.values() if "unloaded" not in one]:
-                name = one["module"]
-                if name not in sys.modules and real(locate(name).get(name, "")) == real(one["file"]):
-                    with suppress(Exception):  # where it is needed, an import raises it again
-                        importlib.import_module(name)
-            self._left = before
-            lines = self._unlike()
-        if lines:
-            raise ConfigError(
-                f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
-                "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "
-                'client); resume=False starts anew, resume="force" goes on with the results of both. Or the script has '
-                "set it, which other processes do not run: set it in its module, or in build_env_local"
-            )
-
-    def _unlike(self) -> list[str]:
-        lines: list[str] = []
-        places = {at: key for key, one in self._left.items() for at in (one["module"], real(one["file"]))}
-        for name, file, module in modules.own_modules():
-            key = places.get(real(file)) or places.get(MAIN[0] if name in MAIN else name, "")
-            if name != MAIN[0] and (entry := self._left.pop(key, None)) is not None:
-                now = _parts_of(module, os.path.basename(file), entry["code"])
-                if entry.get("unloaded") and (code := compiled(name, file)) is not None:
-                    for part, found in _parts_in(code).items():  # a decorator may have compiled it anew
-                        now[part] = now.get(part, set()) | found
-                lines += _differences(file, entry, now)
-        return lines
-
-
-def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str, set[str]]:
-    held = {f"{_VALUE}{name}": value for name, value in vars(module).items()}
-    known = [name for name in wanted.keys() & held.keys() if type(held[name]) in {*PLAIN, *_FILLED}]
-    found = {name: {_filling(held[name], wanted[name] != "filled")} for name in known}
-    left, seen = list(vars(module).values()), set()
-    for thing in left:  # which grows
-        if id(thing) in seen:
-            continue
-        seen.add(id(thing))
-        if is_a(thing, type) and module_of(thing) == module.__name__:
-            left += vars(thing).values()
-        for one in _functions(thing):
-            if os.path.basename(one.__code__.co_filename) == file:
-                name = getattr(one.__code__, "co_qualname", one.__qualname__)
-                found.setdefault(name, set()).add(facts_of(one.__code__).hash)
-            left += [*(value for value, _ in given_to(one).values()), vars(one).get("__wrapped__")]
-    return found
-
-
-@bytecode.once
-def _parts_in(code: CodeType) -> dict[str, set[str]]:
-    body, functions = bytecode.body_of(code), bytecode.functions_in(code)
-    found = {name: {facts_of(one).hash for one in each} for name, each in functions.items()}
-    found |= {f"{_VALUE}{name}": {_constant_hash(one)} for name, one in body.constants.items()}
-    others = [pair for pair in body.definitions.items() if pair[0] not in body.constants]
-    return {BODY: {body.hash}, **found, **{f"{_STATEMENT}{name}": {one} for name, one in others}}
-
-
-def _filling(value: Any, is_literal: bool) -> str:
-    # what another process may have of it: the same numbers and texts, or anything
-    parts = [value] if type(value) in PLAIN else [*value, *(value.values() if type(value) is dict else ())]
-    if not is_literal or not PLAIN.issuperset(map(type, parts)):
-        return "filled" if value else "empty"
-    if type(value) in (list, dict):  # imports may fill it in any order
-        value = sorted(map(repr, value.items() if type(value) is dict else value))
-    return _constant_hash(value)
-
-
-def _constant_hash(value: Any) -> str:
-    return Content(lenient=True).hash(value, "a constant")[:DIGITS]
-
-
-def _differences(file: str, was: dict[str, Any], now: dict[str, set[str]], but: str = "") -> list[str]:
-    parts = [(name, one.split()) for name, one in was["code"].items() if name in now]
-    return [_line(file, "", name) for name, one in parts if but not in one and now[name].isdisjoint(one)]
-
-
-def _line(file: str | None, module: str, name: str) -> str:
-    return f"{file or f'module {module}, which has no file'}: {'a statement' if name == BODY else name} has changed"

@@ -112,7 +112,7 @@ def outcomes(
 
             yield from PilotRun(workers, work, spec, config, may_take, False, tally)
 
-        of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.provenance.reach")
+        of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.provenance.parts")
         yield from on_own_workers(config, work.total, run, of_folder if spec.loaded is not None else ())
         return
     shared = client is not None

@@ -206,7 +206,7 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
     from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
     from espnet3.parallel.ledger.merge import Results
     from espnet3.parallel.ledger.split import FAILED
-    from espnet3.parallel.provenance.reach import LoadedCode
+    from espnet3.parallel.provenance.parts import LoadedCode
     from espnet3.parallel.runner.shards import run_shards, shards_of
 
     retry = run.retry_failed

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel.provenance.reach import Code, code_of
+from espnet3.parallel.provenance.parts import Code
+from espnet3.parallel.provenance.reach import code_of
 
 ROOT = """
 from espnet3.parallel import BaseRunner, EnvironmentProvider

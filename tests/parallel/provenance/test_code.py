@@ -7,7 +7,8 @@ import pytest
 
 from espnet3.parallel import ConfigError
 from espnet3.parallel.provenance.code import Body
-from espnet3.parallel.provenance.reach import INSTALLED, LoadedCode, changed_files, changed_parts, code_of
+from espnet3.parallel.provenance.parts import INSTALLED, LoadedCode, changed_files, changed_parts
+from espnet3.parallel.provenance.reach import code_of
 from tests.parallel.provenance.package import ROOT, Package
 
 FIRST = """

@@ -24,7 +24,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from espnet3.parallel.provenance.content import NoContentError, content_hash
-from espnet3.parallel.provenance.reach import changed_parts, code_of
+from espnet3.parallel.provenance.parts import changed_parts
+from espnet3.parallel.provenance.reach import code_of
 from tests.components.needed import needed
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from espnet3.parallel.provenance.reach import changed_parts
+from espnet3.parallel.provenance.parts import changed_parts
 from tests.parallel.provenance.package import Package
 
 HEAD = """

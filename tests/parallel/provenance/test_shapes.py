@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel.provenance.reach import changed_parts
+from espnet3.parallel.provenance.parts import changed_parts
 from tests.parallel.provenance.package import ROOT, Package
 
 

@@ -9,8 +9,8 @@ from tests.parallel.provenance import cases
 
 # Run from standard input: its __main__ has no file, as that of a notebook. It prints the rows that fail.
 PROGRAM = """
-import json, os
-from espnet3.parallel.provenance.reach import changed_parts, code_of
+import json, os; from espnet3.parallel.provenance.parts import changed_parts
+from espnet3.parallel.provenance.reach import code_of
 
 def typed(text):
     exec(text, globals())

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from espnet3.parallel.provenance.reach import changed_parts
+from espnet3.parallel.provenance.parts import changed_parts
 from tests.parallel.provenance.package import ROOT, Package
 
 # How a module takes `work` from another one: what stands at its top level, inside its function, and what it adds up.

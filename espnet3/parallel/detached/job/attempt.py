@@ -56,7 +56,7 @@ from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.split import ERRORS, FAILED, LEFT, OK, RESULTS, SPEC, Counted, SplitWriter
-from espnet3.parallel.provenance.reach import LoadedCode
+from espnet3.parallel.provenance.parts import LoadedCode
 from espnet3.parallel.records import ItemFailure, ProcessEnd
 from espnet3.parallel.runner import shards
 from espnet3.parallel.runner.execute import build_here

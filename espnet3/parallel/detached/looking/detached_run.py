@@ -40,7 +40,7 @@ from espnet3.parallel.ledger.lines import decode, encode
 from espnet3.parallel.ledger.merge import Results, merge_splits
 from espnet3.parallel.ledger.split import FAILED, LEFT, OK, RESULTS, scan_splits
 from espnet3.parallel.messages import counted, html_table
-from espnet3.parallel.provenance.reach import LoadedCode
+from espnet3.parallel.provenance.parts import LoadedCode
 from espnet3.parallel.runner.hooks import folder_entries, is_default
 from espnet3.parallel.runner.progress import look_for_nones
 

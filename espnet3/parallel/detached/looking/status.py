@@ -26,7 +26,7 @@ from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.lease import disk_now
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.messages import shortened
-from espnet3.parallel.provenance.reach import changed_files
+from espnet3.parallel.provenance.parts import changed_files
 
 _FREE = "its job has ended without beginning it, and another one takes it"
 _POLL = (0.1, 10.0)  # seconds between two looks: at first, and after a while

@@ -1,0 +1,174 @@
+"""The parts of a module by hash, as its file has them and as they are loaded, and where two differ: in words.
+
+Two starts of a run are compared, its files with what it has loaded, and its processes with each other.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from contextlib import suppress
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from espnet3.parallel.checks import is_a
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import shortened
+from espnet3.parallel.provenance import code as bytecode
+from espnet3.parallel.provenance import modules
+from espnet3.parallel.provenance.code import BODY, DIGITS, facts_of
+from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, given_to
+from espnet3.parallel.provenance.modules import MAIN, compiled, locate, module_of, real
+
+INSTALLED = "installed packages"
+PUT_THERE = "what the program has put there"
+FILLED = (list, dict, set)
+BY_SCRIPT = "by-script"  # beside the hash of a constant that is not as its file has it
+STATEMENT = "the statement of "  # and the name that it defines
+VALUE = "the value of "  # and a variable's name
+
+# By module: {"file": its path, or None, "module": its name here, "code": {part: hash}, "values": {what: hash}};
+# "unloaded": True where it was not loaded. All processes of a run have the same "code"
+Code = dict[str, dict[str, Any]]
+
+
+def functions_of(value: Any) -> list[FunctionType]:
+    """Return the functions in a function, property, static method and the like."""
+    if is_a(value, FunctionType):
+        return [value]
+    parts = [part for kind in type(value).__mro__ for part in WRAPPERS.get(kind, ()) if part != "__self__"]
+    return [each for part in parts for each in functions_of(getattr(value, part))]
+
+
+def changed_parts(old: Code, new: Code) -> list[str]:
+    """Return the differences of two results of `code_of`, the nearest first: lines that name file and function.
+
+    A part that only one of them has is no difference: the code that leads there differs, or it was not loaded yet.
+    """
+    lines = []
+    for module, now in new.items():
+        was = old.get(module, now)
+        alike = bool(was.get("unloaded")) == bool(now.get("unloaded"))
+        for kind, other in (("code", "values"), ("values", "code"))[: 1 + alike]:
+            for name, one in now[kind].items():
+                before, after = set(was[kind].get(name, was[other].get(name, one)).split()), set(one.split())
+                if before != after and (alike or not (before < after or after < before)):
+                    said = f"{name} ({', '.join(sorted(before ^ after))})" if name == PUT_THERE else name
+                    lines.append(_line(module if module == INSTALLED else now["file"], module, said))
+    return list(dict.fromkeys(lines))
+
+
+def changed_files(old: Code) -> list[str]:
+    """Return the changes in the files of an earlier `code_of`, which anybody may have written; none is imported."""
+    lines = []
+    for at, was in old.items():
+        if os.path.isfile(was["file"] or "") and (code := compiled(at, was["file"])) is not None:
+            lines += _differences(was["file"], was, parts_in(code), but=BY_SCRIPT)
+    return lines
+
+
+class LoadedCode:
+    """The code that a run's driver has loaded, by `code_of`: its other processes must have loaded the same.
+
+    Code of the script itself travels with the run; a module that is imported by name is compared once it is loaded.
+    """
+
+    def __init__(self, code: Code) -> None:
+        script = real(modules.file_of(MAIN[0]) or "")
+        others = {key: one for key, one in code.items() if one["file"] and real(one["file"]) != script}
+        self._left: Code = {key: {**one, "values": {}} for key, one in others.items()}
+        self._known: Any = None
+
+    def check(self, where: str) -> None:
+        """Compare what this process, called `where`, has loaded since it was last asked.
+
+        Raises:
+            ConfigError: It is other code; the message names module and function.
+        """
+        known, self._known = self._known, (os.getpid(), len(sys.modules))
+        if self._known == known:
+            return
+        before = dict(self._left)
+        if lines := self._unlike():
+            # what the script has imported may register itself in another module, or patch it
+            for one in [one for one in self._left.values() if "unloaded" not in one]:
+                name = one["module"]
+                if name not in sys.modules and real(locate(name).get(name, "")) == real(one["file"]):
+                    with suppress(Exception):  # where it is needed, an import raises it again
+                        importlib.import_module(name)
+            self._left = before
+            lines = self._unlike()
+        if lines:
+            raise ConfigError(
+                f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
+                "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "
+                'client); resume=False starts anew, resume="force" goes on with the results of both. Or the script has '
+                "set it, which other processes do not run: set it in its module, or in build_env_local"
+            )
+
+    def _unlike(self) -> list[str]:
+        lines: list[str] = []
+        places = {at: key for key, one in self._left.items() for at in (one["module"], real(one["file"]))}
+        for name, file, module in modules.own_modules():
+            key = places.get(real(file)) or places.get(MAIN[0] if name in MAIN else name, "")
+            if name != MAIN[0] and (entry := self._left.pop(key, None)) is not None:
+                now = _parts_of(module, os.path.basename(file), entry["code"])
+                if entry.get("unloaded") and (code := compiled(name, file)) is not None:
+                    for part, found in parts_in(code).items():  # a decorator may have compiled it anew
+                        now[part] = now.get(part, set()) | found
+                lines += _differences(file, entry, now)
+        return lines
+
+
+def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str, set[str]]:
+    held = {f"{VALUE}{name}": value for name, value in vars(module).items()}
+    known = [name for name in wanted.keys() & held.keys() if type(held[name]) in {*PLAIN, *FILLED}]
+    found = {name: {filling(held[name], wanted[name] != "filled")} for name in known}
+    left, seen = list(vars(module).values()), set()
+    for thing in left:  # which grows
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if is_a(thing, type) and module_of(thing) == module.__name__:
+            left += vars(thing).values()
+        for one in functions_of(thing):
+            if os.path.basename(one.__code__.co_filename) == file:
+                name = getattr(one.__code__, "co_qualname", one.__qualname__)
+                found.setdefault(name, set()).add(facts_of(one.__code__).hash)
+            left += [*(value for value, _ in given_to(one).values()), vars(one).get("__wrapped__")]
+    return found
+
+
+@bytecode.once
+def parts_in(code: CodeType) -> dict[str, set[str]]:
+    """Return the parts of a module as its file has them: functions, constants, statements."""
+    body, functions = bytecode.body_of(code), bytecode.functions_in(code)
+    found = {name: {facts_of(one).hash for one in each} for name, each in functions.items()}
+    found |= {f"{VALUE}{name}": {constant_hash(one)} for name, one in body.constants.items()}
+    others = [pair for pair in body.definitions.items() if pair[0] not in body.constants]
+    return {BODY: {body.hash}, **found, **{f"{STATEMENT}{name}": {one} for name, one in others}}
+
+
+def filling(value: Any, is_literal: bool) -> str:
+    """Return what another process must have of a container or constant: the same numbers and texts, or anything."""
+    parts = [value] if type(value) in PLAIN else [*value, *(value.values() if type(value) is dict else ())]
+    if not is_literal or not PLAIN.issuperset(map(type, parts)):
+        return "filled" if value else "empty"
+    if type(value) in (list, dict):  # imports may fill it in any order
+        value = sorted(map(repr, value.items() if type(value) is dict else value))
+    return constant_hash(value)
+
+
+def constant_hash(value: Any) -> str:
+    """Return the hash of a constant of code."""
+    return Content(lenient=True).hash(value, "a constant")[:DIGITS]
+
+
+def _differences(file: str, was: dict[str, Any], now: dict[str, set[str]], but: str = "") -> list[str]:
+    parts = [(name, one.split()) for name, one in was["code"].items() if name in now]
+    return [_line(file, "", name) for name, one in parts if but not in one and now[name].isdisjoint(one)]
+
+
+def _line(file: str | None, module: str, name: str) -> str:
+    return f"{file or f'module {module}, which has no file'}: {'a statement' if name == BODY else name} has changed"

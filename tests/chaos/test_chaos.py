@@ -38,7 +38,7 @@ def test_an_undisturbed_run_is_what_a_plain_loop_gives(tmp_path: Path) -> None:
     assert found.results == expected
     assert [error[1] for error in found.errors] == [idx for idx in range(N) if idx % BAD == 7]
     (tmp_path / "items/run/results.jsonl").write_bytes(expected.replace(b"share", b"shape", 1))
-    with pytest.raises(AssertionError, match="receipt is not true"):
+    with pytest.raises(AssertionError, match="not the file of its receipt"):
         outcome.read(tmp_path / "items/run", "items")
 
 

@@ -7,7 +7,7 @@ import re
 import sys
 from argparse import Namespace
 from array import array
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from types import SimpleNamespace
@@ -99,7 +99,8 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
         )
     entries, beside = {} if type(held) in (dict, *PLAIN) else attributes_of(held), {}
     if is_a(held, dict) and not is_a(held, defaultdict):  # its factory is not an entry
-        entries, beside = dict(dict.items(held)), entries
+        items = OrderedDict.items if is_a(held, OrderedDict) else dict.items  # each has an order of its own
+        entries, beside = dict(items(held)), entries
     elif not (is_a(held, (Namespace, SimpleNamespace)) or is_dataclass(type(held))):
         return held
     kept = {}

@@ -435,7 +435,9 @@ class Changed:
         for met in waiting:
             code, world = met.function.__code__, met.function.__globals__
             readers.update(facts_of(code).names)
-            for name in {place[1] for place in changes_of(code) if place[0] == "global"}:
+            for name in {
+                name for root, name, *rest in changes_of(code) if (root, *rest) == ("global", WITHIN)
+            }:
                 changers[id(world), name] = changers.get((id(world), name), 0) + 1
         for (world, name), times in changers.items():
             if name not in self._names and readers[name] == times:

@@ -45,8 +45,9 @@ _OF_C = (
 # Functions of Cython: a type of each version, and an attribute may be an address
 _CYTHON = "cython_function_or_method"
 # Classes, or their modules, of objects that never decide a result, and of those that differ at each start
-_NOTHING = {"_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc", "os._Environ",
-    "multiprocessing.queues", "subprocess.Popen", "psutil.Process", "ctypes.CDLL"}  # fmt: skip
+_NOTHING = {"_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc",
+    "os._Environ", "multiprocessing.queues", "multiprocessing.synchronize", "subprocess.Popen", "psutil.Process",
+    "ctypes.CDLL"}  # fmt: skip
 _ONCE = {"_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"}
 _OF_START = {"pydantic._internal._decorators": {"cls_ref"}}  # attributes that are addresses
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass

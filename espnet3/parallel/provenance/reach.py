@@ -51,6 +51,7 @@ _WORD = re.compile(r"[^\W\d]\w*")
 _NOT_CODE = frozenset({FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__",
     "__firstlineno__", "__static_attributes__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__annotate__",
     "__annotations_cache__", "__annotate_func__", "__match_args__", "_is_protocol", "__orig_bases__",
+    "_value2member_map_",
     "__parameters__", "__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__"})  # fmt: skip
 # Variables of modules that depend on the file's place, and on how the program was started
 _OF_MODULES = frozenset({"__file__", "__name__", "__spec__", "__path__", "__package__", "__loader__", "__cached__",
@@ -136,7 +137,7 @@ class _Reach(Content):
     def _reached(self, thing: Any) -> None:
         if type(thing) is str:
             self._module(thing, frozenset(thing.split(".")), is_imported=False)
-        elif not is_users(thing):
+        elif not is_users(thing) and not (is_a(thing, type) and FUNCTION in vars(thing)):
             self._installed(thing, vars(thing).keys() if is_a(thing, type) else ())
         elif is_a(thing, FunctionType):
             self._function(Function(thing), thing.__qualname__)
@@ -188,7 +189,10 @@ class _Reach(Content):
             out = left_out(owner)
             counts = value
             if name is None:
-                counts = value[0], sorted(one for one in value[1] - out if self._may_matter(owner, one))
+                left = (
+                    one for one in value[1].items() if one[0] not in out and self._may_matter(owner, one[0])
+                )
+                counts = value[0], sorted(left)
             if not name or name not in out:
                 found[key] = self.hash(counts, phrase)[:DIGITS], self._known[id(counts)][2]
         return found
@@ -233,7 +237,11 @@ class _Reach(Content):
         entry = self._entry(module, "" if is_text else os.path.abspath(code.co_filename))
         known = name if is_text else getattr(code, "co_qualname", function.__qualname__)
         kind = "values" if is_text and entry["file"] else "code"
-        entry[kind].setdefault(known, set()).add(facts_of(code).hash)
+        # a builtin that it reads may have been defined meanwhile
+        hidden = {one for one in facts_of(code).reads & vars(builtins).keys() if one[:2] != "__"}
+        entry[kind].setdefault(known, set()).update(
+            {facts_of(code).hash}, hidden & function.__globals__.keys()
+        )
         self._codes[facts_of(code).hash] = code
         given = given_to(function, name, self.compared)
         for phrase, (value, is_changed) in given.items():
@@ -247,6 +255,9 @@ class _Reach(Content):
     def _class(self, cls: type) -> None:
         if isinstance(standing := vars(cls).get(FUNCTION), staticmethod):
             self.add(standing.__func__)
+            # it may be a partial function, whose class is nobody's own
+            home = module_of(cls) if is_users(cls) else INSTALLED
+            self._value(home, f"{VALUE}{cls.__qualname__}", standing.__func__)
             if "item_cost" not in vars(cls):
                 return
         name, module = cls.__qualname__, module_of(cls)
@@ -258,7 +269,8 @@ class _Reach(Content):
         for one, kind in dict(known.pop("__annotations__", {})).items():
             self._value(module, f"the annotation of {name}.{one}", kind, cls, one)
         made_from = [f"{modules.name_of(module_of(base))}:{base.__qualname__}" for base in bases]
-        self._value(module, name, (made_from, {*known}), cls, None)
+        kinds = {one: bool(functions_of(value)) for one, value in known.items()}
+        self._value(module, name, (made_from, kinds), cls, None)
         for base in bases:
             self.add(base)
         for attribute, value in known.items():
@@ -290,7 +302,9 @@ class _Reach(Content):
         if seen or "__subclasses__" in facts.names:
             self._all_names(world, frozenset(_WORD.findall(" ".join(facts.texts | texts) if seen else "")))
         for one in list(world.values()) if "__subclasses__" in facts.names else ():
-            self._subclasses(one)
+            is_module = is_a(one, ModuleType) and is_users(one)
+            for each in list(vars(one).values()) if is_module else [one]:
+                self._subclasses(each)
 
     def _subclasses(self, cls: Any) -> None:
         if is_a(cls, type) and is_users(cls) and self._is_new(("below", id(cls)), cls):
@@ -373,7 +387,7 @@ class _Reach(Content):
             known |= {one} if is_counted and (one[:1] != "_" or one == "__getattr__") else set()
         known -= _OF_NOTEBOOKS
         self._names(world, known | words, words)
-        self._value(name, "the names of the module", ([], known), world, None)
+        self._value(name, "the names of the module", ([], dict.fromkeys(known)), world, None)
 
     def _imports(self, code: CodeType, package: str, also: Iterable[str], texts: Set[str]) -> None:
         facts = facts_of(code)

@@ -76,7 +76,10 @@ def differences(old: Any, new: Any, name: str = "config") -> list[str]:
     """Return a line "name.key: old -> new" for each place where two plain values differ."""
     was, now = dict(_flat(old, name)), dict(_flat(new, name))
     both = {at: (was.get(at, "(new)"), now.get(at, "(gone)")) for at in {**was, **now}}
-    changed = {at: [one if len(one) <= 80 else f"{one[:77]}..." for one in pair] for at, pair in both.items()}
+    changed = {
+        at: [one if len(one) <= 80 else f"{one[:38]}...{one[-39:]}" for one in pair]
+        for at, pair in both.items()
+    }
     return [f"{at}: {old} -> {new}" for at, (old, new) in changed.items() if len({*both[at]}) > 1]
 
 

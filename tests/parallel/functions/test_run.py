@@ -3,6 +3,7 @@
 import json
 import operator
 import os
+from collections import OrderedDict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,13 @@ def test_a_folder_is_that_of_the_same_function_and_env(tmp_path: Path) -> None:
     assert list(quietly(scaled, range(4), env={"scale": 2}, output_dir=out)) == [0, 2, 4, 6]
     with pytest.raises(ChangedRunError, match="scale"):
         quietly(scaled, range(4), env={"scale": 3}, output_dir=out)
+    ordered = OrderedDict(a=1, b=2)
+    for made in (lambda k: {"setup": partial(dict, scale=k)}, lambda k: {"env": {"scale": ordered}}):
+        folder = tmp_path / next(iter(made(1)))
+        quietly(lambda item, scale: repr(scale), range(1), **made(2), output_dir=folder)
+        ordered.move_to_end(next(iter(ordered)))
+        with pytest.raises(ChangedRunError):
+            quietly(lambda item, scale: repr(scale), range(1), **made(3), output_dir=folder)
     with pytest.raises(ChangedRunError, match="drawn"):
         quietly(drawn, range(4), output_dir=out)
     assert (

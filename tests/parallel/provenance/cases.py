@@ -145,6 +145,8 @@ EDITED = {
         "A.add(VALUE)\ndef f():\n    {0}.copy().add(1)\n    return A.k", "f()"), "1", "2"),
     "what a method has noted for another": (program("S = []\nclass A:\n    def note(s, k): S.append(k)\n"
         "    def told(s): return S\nA().note(VALUE)", "getattr(A(), 'to' + 'ld')()[0]"), "1", "2"),
+    "another kind of function": (program("class A: f = staticmethod(VALUE)", "A.f('2')"), "int", "lambda x: 1"),
+    "a name that a builtin had": (program("VALUE", "round(2.5)"), "pass", "def round(x): return 7"),
     "a name bound again": (program("def f(x): return x + 1\ndef g(x): return x + 2\nVALUE", "f(idx)"), "pass", "f = g"),
     "an unpacked name": (program("a, *b = [1, VALUE]", "idx * b[0]"), "1", "2"),
     "what a match binds": (program("match VALUE:\n    case int(k): pass", "idx * k"), "1", "2"),
@@ -329,6 +331,7 @@ CACHES = {
     "thread local": ("T = threading.local()\ndef f():\n    T.x = 1\n    return 1", "f()"),
     "class cache": ("class A:\n    c = {}", "A.c.setdefault(idx, idx)"),
     "lock": ("L = threading.Lock()", "L.acquire(False)"),
+    "flag": ("class M(enum.Flag):\n    A = 1\n    B = 2", "M.A | M.B"),
     "notes of an error": ("E = ValueError(1)\ndef f(i):\n    vars(E)['__notes__'] = [i]\n    return str(E)", "f(idx)"),
     "logger": ("import logging\nL = logging.getLogger('mine')", "L.info('x')"),
     "annotations that were asked for": ("class A: k = 1\ndef f(): return A.k, len(A.__annotations__)", "f()"),

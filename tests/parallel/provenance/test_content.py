@@ -5,6 +5,7 @@ import decimal
 import enum
 import functools
 import logging
+import multiprocessing
 import re
 import socket
 import subprocess
@@ -162,7 +163,9 @@ def test_what_has_no_content_is_refused(value: Any) -> None:
         content_hash({"a": [value]}, "config")
 
 
-@pytest.mark.parametrize("part", [threading.Lock(), threading.RLock(), logging.getLogger("a"), sys.stderr])
+@pytest.mark.parametrize(
+    "part", [threading.Lock(), multiprocessing.Lock(), logging.getLogger("a"), sys.stderr]
+)
 def test_a_part_that_never_decides_a_result_drops_out_alone(part: Any) -> None:
     """A lock, a logger or an open file does not count, and what stands beside it does."""
     assert content_hash(Plain([1, part])) == content_hash(Plain([1, part])) != content_hash(Plain([2, part]))

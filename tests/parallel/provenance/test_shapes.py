@@ -41,6 +41,9 @@ EDITED: dict[str, dict[str, str]] = {
     "a default that another module has, too": {
         "a": "def f(k=None): return k\n", "b": "def f(k=VALUE): return k\n",
         "program": program("[setattr, '', NO] and (a.f(), b.f())", "import a, b\nNO = None")},
+    "a subclass of another module's class": {
+        "base": "class B: pass\nclass C(B):\n    k = VALUE\n",
+        "program": program("[one.k for one in base.B.__subclasses__()]", "import base")},
     "a subclass that its base notes": {
         "program": program("Base.kinds['X'].value", WITH_A_BASE + "class X(Base):\n    value = VALUE")},
     "an attribute set from outside": {"program": program("Runner.scale", after="setattr(Runner, 'scale', VALUE)")},

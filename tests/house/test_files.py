@@ -23,7 +23,7 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (1_891, ["espnet3/parallel/provenance/"]),
+    (1_892, ["espnet3/parallel/provenance/"]),
     (2_597, ["espnet3/parallel/ledger/"]),
     (2_521, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_312, ["espnet3/parallel/pilots/"]),
@@ -49,7 +49,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (753, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_556, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (40_990, ["tests/"]),
+    (40_997, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

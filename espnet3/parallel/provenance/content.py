@@ -293,7 +293,8 @@ def _instead(value: Any, kind: type) -> Any:
         own = attributes_of(value)
         return ("enum", kind, own.get("_name_"), own.get("_value_"))
     if torch is not None and issubclass(kind, torch.Tensor) and value.layout is torch.strided:
-        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        raw = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
         return (kind, str(value.dtype), tuple(value.shape), raw)
     return as_containers(value)
 

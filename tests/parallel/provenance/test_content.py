@@ -211,6 +211,13 @@ def test_an_installed_decorators_object_is_its_function_and_options() -> None:
     assert content_hash(Dispatcher(one)) != content_hash(Dispatcher(one, fastmath=True))
 
 
+def test_a_tensor_counts_by_its_numbers() -> None:
+    """A conjugate that has not been computed yet is equal to the one that has."""
+    torch = needed("torch")
+    conjugate = torch.tensor([1 + 2j]).conj()
+    assert content_hash(conjugate) == content_hash(conjugate.resolve_conj()) != content_hash(conjugate.conj())
+
+
 def test_the_mode_of_a_layer_counts_unless_items_set_it() -> None:
     """`train` and `eval` set a flag of every layer; code that calls them leaves it as it likes."""
     layer = needed("torch").nn.ReLU()

@@ -11,7 +11,7 @@ import uuid
 from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -334,8 +334,8 @@ def _write_run(
     if differs:
         history.append({"time": time, "forced": differs})
     facts = {"schema": SCHEMA, "run_id": run_id, "created": old.get("created", time), "aside": old["aside"]}
-    where = {"origin": origin(identity.runner["file"]), "history": history}
-    write_json(path / RUN, {**facts, **asdict(identity), **where})
+    facts |= {one.name: getattr(identity, one.name) for one in fields(identity)}  # no copy of a large config
+    write_json(path / RUN, {**facts, "origin": origin(identity.runner["file"]), "history": history})
 
 
 def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:

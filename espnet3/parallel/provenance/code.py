@@ -431,14 +431,14 @@ class Changed:
         while len(waiting) != before:
             before, waiting = len(waiting), [one for one in waiting if not self._takes(one)]
         # what methods that do not run with the items change, and what nothing else reads
-        changers, readers = dict[tuple[int, str], int](), Counter[str]()
+        changers, readers = Counter[tuple[int, str]](), Counter[str]()
         for met in waiting:
-            code, world = met.function.__code__, met.function.__globals__
+            code, world = met.function.__code__, id(met.function.__globals__)
             readers.update(facts_of(code).names)
-            for name in {
-                name for root, name, *rest in changes_of(code) if (root, *rest) == ("global", WITHIN)
-            }:
-                changers[id(world), name] = changers.get((id(world), name), 0) + 1
+            places = changes_of(code)
+            changers.update(
+                {(world, name) for root, name, *rest in places if (root, *rest) == ("global", WITHIN)}
+            )
         for (world, name), times in changers.items():
             if name not in self._names and readers[name] == times:
                 self._surely[world].add(name)

@@ -50,9 +50,8 @@ _WORD = re.compile(r"[^\W\d]\w*")
 # Attributes that Python makes for every class, or that differ between equal classes
 _NOT_CODE = frozenset({FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__",
     "__firstlineno__", "__static_attributes__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__annotate__",
-    "__annotations_cache__", "__annotate_func__", "__match_args__", "_is_protocol", "__orig_bases__",
-    "_value2member_map_",
-    "__parameters__", "__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__"})  # fmt: skip
+    "__annotations_cache__", "__annotate_func__", "__match_args__", "_is_protocol", "__orig_bases__", "__parameters__",
+    "_value2member_map_", "__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__"})  # fmt: skip
 # Variables of modules that depend on the file's place, and on how the program was started
 _OF_MODULES = frozenset({"__file__", "__name__", "__spec__", "__path__", "__package__", "__loader__", "__cached__",
     "__builtins__"})  # fmt: skip
@@ -238,11 +237,10 @@ class _Reach(Content):
         known = name if is_text else getattr(code, "co_qualname", function.__qualname__)
         kind = "values" if is_text and entry["file"] else "code"
         # a builtin that it reads may have been defined meanwhile
-        hidden = {one for one in facts_of(code).reads & vars(builtins).keys() if one[:2] != "__"}
-        entry[kind].setdefault(known, set()).update(
-            {facts_of(code).hash}, hidden & function.__globals__.keys()
-        )
-        self._codes[facts_of(code).hash] = code
+        facts = facts_of(code)
+        hidden = {one for one in facts.reads & vars(builtins).keys() if one[:2] != "__"}
+        entry[kind].setdefault(known, set()).update({facts.hash}, hidden & function.__globals__.keys())
+        self._codes[facts.hash] = code
         given = given_to(function, name, self.compared)
         for phrase, (value, is_changed) in given.items():
             self.hash(value, phrase) if is_changed else self._value(module, phrase, value)
@@ -255,7 +253,7 @@ class _Reach(Content):
     def _class(self, cls: type) -> None:
         if isinstance(standing := vars(cls).get(FUNCTION), staticmethod):
             self.add(standing.__func__)
-            # it may be a partial function, whose class is nobody's own
+            # a partial function's class belongs to functools
             home = module_of(cls) if is_users(cls) else INSTALLED
             self._value(home, f"{VALUE}{cls.__qualname__}", standing.__func__)
             if "item_cost" not in vars(cls):

@@ -1,4 +1,4 @@
-"""A scheduler that nobody has: this record, at the end of `backends/schedulers.py`, and a job class for its header."""
+"""An invented scheduler: this record, at the end of `backends/schedulers.py`, and a job class for its header."""
 
 from espnet3.parallel.backends import batch_backend
 from espnet3.parallel.backends.scheduler import Scheduler, words

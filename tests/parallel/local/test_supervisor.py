@@ -13,7 +13,7 @@ from tests.habits import rows
 from tests.parallel.local.items import dies_once
 from tests.waiting import wait_until
 
-DASK = {"env": "local", "n_workers": 2, "options": {"dashboard_address": "127.0.0.1:0"}}
+DASK = {"env": "local", "n_workers": 2, "options": {"dashboard_address": "127.0.0.1:0", "processes": None}}
 
 
 def cluster_of(client: Any) -> ForkedCluster:

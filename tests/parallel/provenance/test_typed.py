@@ -9,20 +9,20 @@ from tests.parallel.provenance import cases
 
 # Run from standard input: its __main__ has no file, as that of a notebook. It prints the rows that fail.
 PROGRAM = """
-import json, os; from espnet3.parallel.provenance.parts import changed_parts
-from espnet3.parallel.provenance.reach import code_of
+import json, os
+from espnet3.parallel.provenance import parts, reach
 
 def typed(text):
     exec(text, globals())
-    return code_of([R, P], {"config": {"net": {"_target_": "__main__.Net"}}})[0]
+    return reach.code_of([R, P], {"config": {"net": {"_target_": "__main__.Net"}}})[0]
 
 for _name, (_text, _before, _after) in json.loads(os.environ["ROWS"]).items():
     _first = typed(_text.replace("VALUE", _before))
     try: R.forward(0)
     except AttributeError: pass
     _again, _other = typed(_text.replace("VALUE", _before)), typed(_text.replace("VALUE", _after))
-    if changed_parts(_first, _again) or not changed_parts(_again, _other):
-        print(_name, changed_parts(_first, _again))
+    if parts.changed_parts(_first, _again) or not parts.changed_parts(_again, _other):
+        print(_name, parts.changed_parts(_first, _again))
 """
 
 TYPED = {

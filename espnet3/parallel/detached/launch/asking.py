@@ -100,7 +100,7 @@ def _place(folder: Path) -> dict[str, Any]:
 
 
 def _check_place(folder: Path) -> None:
-    # compared alone: whoever wrote the file would choose what the scheduler's commands read
+    # compared alone: a file that others may have written must not choose what the scheduler's commands read
     noted = _place(folder)
     schedulers = [backend.scheduler for backend in BACKENDS.values() if backend.scheduler is not None]
     for name in [name for one in schedulers for name in one.place if name in noted]:  # not PATH, say

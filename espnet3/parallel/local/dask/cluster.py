@@ -221,7 +221,8 @@ def local_cluster(config: ParallelConfig, options: Mapping[str, Any]) -> LocalCl
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
     pages = new_secret(config)
     with _ONE_BY_ONE, dask.config.set(quiet_config()):
-        if (processes := merged.pop("processes", True)) is False:
+        processes = merged.pop("processes", True) is not False
+        if not processes:
             # the HTTP server of a worker that is a thread would listen on every interface
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
         if BACKENDS[config.env].kind is Kind.GPU:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
+from distributed.core import Status
 
 from espnet3.parallel import DictReturnWorkerPlugin, NoWorkersError, parallel_for, parallel_map, set_parallel
 from espnet3.parallel.pilots import pool
@@ -29,14 +30,14 @@ from tests.waiting import wait_until
 
 
 @contextmanager
-def users_client(processes: bool = True) -> Iterator[Any]:
+def users_client(processes: bool = True, memory_limit: Any = "500MB") -> Iterator[Any]:
     """Open a LocalCluster with two workers, and a client of it."""
     with (
         LocalCluster(
             n_workers=2,
             threads_per_worker=1,
             processes=processes,
-            memory_limit="500MB",
+            memory_limit=memory_limit,
             dashboard_address="127.0.0.1:0",
             worker_dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
@@ -147,6 +148,20 @@ def test_dasks_workers_outlive_their_items(
     assert tally.deaths >= 1
     assert workers(both_workers) == before
     assert not set(parallel_map(pid_of, range(20), client=both_workers)) & set(before.values())
+
+
+def pauses(dask_worker: Any) -> None:
+    dask_worker.status = Status.paused
+
+
+def test_a_paused_worker_tells_how_its_process_ended() -> None:
+    """The reason of a death is known where Dask has paused the worker because its own process holds much memory."""
+    with users_client(memory_limit=0) as client:  # no limit: nothing ends the pause
+        client.run(pauses)
+        results, _, _ = run(segfaults, range(AT + 5), Policy("record", poison_after=1), client)
+        (failure,) = failures(results)
+        assert (failure.index, len(results)) == (AT, AT + 5)
+        assert "was killed by SIGSEGV" in failure.message
 
 
 def _built(folder: str) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from typing import Any
 import psutil
 import pytest
 
-from espnet3.parallel import NoWorkersError, get_client, parallel_map, set_parallel, surroundings
+from espnet3.parallel import get_client, parallel_map, set_parallel
 from espnet3.parallel.local.dask.cluster import ForkedCluster
-from tests.habits import rows
 from tests.parallel.local.items import dies_once
 from tests.waiting import wait_until
 
@@ -44,22 +43,3 @@ def test_many_deaths_one_after_the_other_give_up_no_worker(way: str, tmp_path: P
         assert client is None or cluster_of(client).given_up() is None
         assert client is None or not any(each.given_up for each in cluster_of(client).supervisor.workers)
     assert len(list(tmp_path.iterdir())) == 60
-
-
-@pytest.mark.parametrize("way", rows(["own processes", "a client"], ("own processes",)))
-def test_a_folder_that_workers_cannot_enter_is_named(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the working folder is gone by the time workers start, the error says so, with its name."""
-    part = surroundings.PARTS["working folder"]._replace(read=lambda: str(tmp_path / "gone"))
-    monkeypatch.setitem(surroundings.PARTS, "working folder", part)
-    block = {"env": "local", "n_workers": 2}
-    with pytest.raises(
-        (NoWorkersError, RuntimeError), match=r"cannot have the caller.s working folder, .*gone"
-    ):
-        if way == "a client":
-            with get_client(block):
-                pass
-        else:
-            set_parallel(block)
-            parallel_map(abs, range(10))

@@ -95,7 +95,7 @@ class PilotHost(WorkerPlugin):
         async def tell() -> None:
             if not at_once:
                 await asyncio.sleep(_OUTLIVED)  # the end of the whole job may have ended it
-            if self._worker.status is Status.running:
+            if self._worker.status in (Status.running, Status.paused):
                 self._worker.log_event(self.name, said)
 
         with suppress(RuntimeError):  # the worker has ended

@@ -93,7 +93,7 @@ def identify(
 def without_execution(config: Any, place: str, left_out: list[str], lists: bool = False) -> Any:
     """Return a config without the parts on how a run is executed, and note their places."""
     held = as_containers(config)
-    if type(held) in (list, tuple):
+    if type(held) in (list, tuple) and not PLAIN.issuperset(map(type, held)):  # of numbers it may be long
         return type(held)(
             without_execution(one, f"{place}[{at}]", left_out, lists) for at, one in enumerate(held)
         )

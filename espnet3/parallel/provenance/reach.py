@@ -59,6 +59,8 @@ _OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 _IMPORTERS = frozenset({"import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method",
     "instantiate", "locate", "modules", "spec_from_file_location", "run_path", "run_module",
     "SourceFileLoader"})  # fmt: skip
+_BY_NAME = {"get_class", "get_method", "get_object", "instantiate", "locate"}  # in `_IMPORTERS`, of these libraries:
+_HOMES = {"hydra", "hydra.utils", "pydoc"}
 # what shows all names, and the module that has it: models of torch have methods `eval` and `modules`
 _BUILTINS = {"builtins", id(builtins)}
 _SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "modules": {"sys", id(sys)}}
@@ -292,7 +294,8 @@ class _Reach(Content):
             if is_a(read[name], ModuleType) and is_users(read[name]):
                 self.add(read[name])
                 self._any[read[name]] = None
-        called = [one.__name__ for one in read.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
+        kinds = FunctionType, BuiltinFunctionType, ModuleType
+        called = [one.__name__ for one in read.values() if is_a(one, kinds)]
         near = {*facts.names, *map(id, read.values())}
         seen = [one for one, home in _SEES_ALL.items() if one in facts.reads or (one in near and near & home)]
         texts = _texts_in([given, *read.values()])
@@ -393,7 +396,8 @@ class _Reach(Content):
             self._module(dotted, facts.names)
         self._mentioned |= facts.names | facts.texts
         self._far.update(text for text in facts.texts | texts if _DOTTED.fullmatch(text))
-        if not _IMPORTERS.isdisjoint({*facts.names - _SEES_ALL.keys(), *also}):
+        others = set() if _HOMES & {*facts.names, *also} else _BY_NAME  # ESPnet's tables have a method `get_class`
+        if not _IMPORTERS.isdisjoint({*facts.names - _SEES_ALL.keys() - others, *also}):
             self._importers.append((code, package, self.said.union(facts.texts, texts)))
 
     def _by_name(self, code: CodeType, package: str, near: set[str]) -> None:

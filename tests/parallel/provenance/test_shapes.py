@@ -64,9 +64,6 @@ EDITED: dict[str, dict[str, str]] = {
         "site-packages/helper": "def f():\n    return VALUE\n",
         "program": program("f()", "import sys\nfrom pathlib import Path\n"
                            "sys.path.insert(0, str(Path(__file__).parent / 'site-packages'))\nfrom helper import f")},
-    "a class that Hydra finds by name": {
-        "nets": "class Net:\n    w = VALUE\n",
-        "program": program("get_class('nets.Net').w", "from hydra.utils import get_class")},
     "a module by a text of the function that calls the importer": {
         "nets": "class Net:\n    w = VALUE\n", "dyn": "import importlib\ndef find(path):\n"
         "    module, name = path.split(':')\n    return getattr(importlib.import_module(module), name)\n",
@@ -92,6 +89,21 @@ EDITED: dict[str, dict[str, str]] = {
         "helper": "if __name__ != '__main__':\n    def f():\n        return VALUE\n",
         "program": program("f()", "from helper import f")},
 }  # fmt: skip
+# how Hydra and Python's own help find a class by name
+FINDERS = {"get_class": "from hydra.utils import get_class", "hydra.utils.get_class": "import hydra.utils",
+    "utils.get_class": "from hydra import utils", "p.locate": "import pydoc as p"}  # fmt: skip
+NET = "class Net:\n    w = VALUE\n"
+EDITED |= {
+    one: {"nets": NET, "program": program(f"{one}('nets.Net').w", how)} for one, how in FINDERS.items()
+}
+
+
+def test_a_method_of_the_same_name_imports_nothing(package: Package) -> None:
+    """Only a library's `get_class` leads to each module that some text names, not that of a table of the user's."""
+    table = "class Table:\n    def get_class(self, name):\n        return {'a': int}[name]\n"
+    package.write("program", program("(Table().get_class('a'), 'nets.Net')[0](1)", table))
+    package.write("nets", NET)
+    assert not [one for one in package.code() if "nets" in one]
 
 
 @pytest.mark.parametrize("files", EDITED.values(), ids=EDITED)

@@ -59,7 +59,13 @@ _OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 _IMPORTERS = frozenset({"import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method",
     "instantiate", "locate", "modules", "spec_from_file_location", "run_path", "run_module",
     "SourceFileLoader"})  # fmt: skip
-_BY_NAME = {"get_class", "get_method", "get_object", "instantiate", "locate"}  # in `_IMPORTERS`, of these libraries:
+_BY_NAME = {
+    "get_class",
+    "get_method",
+    "get_object",
+    "instantiate",
+    "locate",
+}  # in `_IMPORTERS`, of these libraries:
 _HOMES = {"hydra", "hydra.utils", "pydoc"}
 # what shows all names, and the module that has it: models of torch have methods `eval` and `modules`
 _BUILTINS = {"builtins", id(builtins)}
@@ -396,7 +402,9 @@ class _Reach(Content):
             self._module(dotted, facts.names)
         self._mentioned |= facts.names | facts.texts
         self._far.update(text for text in facts.texts | texts if _DOTTED.fullmatch(text))
-        others = set() if _HOMES & {*facts.names, *also} else _BY_NAME  # ESPnet's tables have a method `get_class`
+        others = (
+            set() if _HOMES & {*facts.names, *also} else _BY_NAME
+        )  # ESPnet's tables have a method `get_class`
         if not _IMPORTERS.isdisjoint({*facts.names - _SEES_ALL.keys() - others, *also}):
             self._importers.append((code, package, self.said.union(facts.texts, texts)))
 

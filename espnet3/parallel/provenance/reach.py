@@ -411,6 +411,8 @@ class _Reach(Content):
     def _by_name(self, code: CodeType, package: str, near: set[str]) -> None:
         # a text may name a module or what is in it, also one of the function that calls this code
         found, names = False, facts_of(code).names.union(near, _WORD.findall(" ".join(near)))
+        begins = [one.rstrip("%s{}") for one in near]  # of f"nets.{name}" and "nets.%s" % name
+        near = near.union(one + text for one in begins if one[-1:] == "." for text in near if text.isidentifier())
         for text in near | self._far:
             for above in near | {package} if text[:1] == "." else ("",):
                 if dotted := _own_module(text, above):

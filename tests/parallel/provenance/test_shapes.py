@@ -92,6 +92,9 @@ EDITED: dict[str, dict[str, str]] = {
 # how Hydra and Python's own help find a class by name
 FINDERS = {"get_class": "from hydra.utils import get_class", "hydra.utils.get_class": "import hydra.utils",
     "utils.get_class": "from hydra import utils", "p.locate": "import pydoc as p"}  # fmt: skip
+JOINED = ["f'zoo.{N}'", "'zoo.' + N", "'zoo.%s' % N", "'zoo.{}'.format(N)", "'.' + N, 'zoo'"]
+EDITED |= {one: {"zoo/__init__": "", "zoo/a": "def f(): return VALUE\n", "program": program(
+    f"importlib.import_module({one}).f()", "import importlib\nN = 'a'")} for one in JOINED}  # fmt: skip
 NET = "class Net:\n    w = VALUE\n"
 EDITED |= {
     one: {"nets": NET, "program": program(f"{one}('nets.Net').w", how)} for one, how in FINDERS.items()

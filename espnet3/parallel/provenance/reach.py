@@ -18,6 +18,7 @@ import weakref
 from abc import ABCMeta
 from collections.abc import Iterable, Set
 from functools import cache, partial
+from pkgutil import iter_modules
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -59,13 +60,14 @@ _OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 _IMPORTERS = frozenset({"import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method",
     "instantiate", "locate", "modules", "spec_from_file_location", "run_path", "run_module",
     "SourceFileLoader"})  # fmt: skip
-_BY_NAME = {
+_LISTERS = {"iter_modules", "walk_packages", "listdir", "scandir", "glob", "iterdir"}
+_BY_NAME = _IMPORTERS & {
     "get_class",
     "get_method",
     "get_object",
     "instantiate",
     "locate",
-}  # in `_IMPORTERS`, of these libraries:
+}  # of these libraries:
 _HOMES = {"hydra", "hydra.utils", "pydoc"}
 # what shows all names, and the module that has it: models of torch have methods `eval` and `modules`
 _BUILTINS = {"builtins", id(builtins)}
@@ -400,7 +402,7 @@ class _Reach(Content):
         facts = facts_of(code)
         for dotted, _ in bytecode.imports_in(code, package):
             self._module(dotted, facts.names)
-        self._mentioned |= facts.names | facts.texts
+        self._mentioned |= facts.names | facts.texts | texts
         self._far.update(text for text in facts.texts | texts if _DOTTED.fullmatch(text))
         others = (
             set() if _HOMES & {*facts.names, *also} else _BY_NAME
@@ -411,15 +413,31 @@ class _Reach(Content):
     def _by_name(self, code: CodeType, package: str, near: set[str]) -> None:
         # a text may name a module or what is in it, also one of the function that calls this code
         found, names = False, facts_of(code).names.union(near, _WORD.findall(" ".join(near)))
-        begins = [one.rstrip("%s{}") for one in near]  # of f"nets.{name}" and "nets.%s" % name
-        near = near.union(one + text for one in begins if one[-1:] == "." for text in near if text.isidentifier())
         for text in near | self._far:
             for above in near | {package} if text[:1] == "." else ("",):
                 if dotted := _own_module(text, above):
-                    found = found or text in near
+                    found = found or bool(text in near and _DOTTED.fullmatch(text))
                     self._module(dotted, names | frozenset(dotted.split(".")))
         if not found:  # by a name made at run time: any module may be meant
             self._any |= dict.fromkeys(live for *_, live in self._loaded)
+            here = os.path.dirname(code.co_filename)
+            self._beside(here, package, names)
+            self._beside(os.path.join(here, *[os.pardir] * len(package.split("."))) if package else here, "", names)
+            for begin in {
+                re.split("[%{]", one)[0].rstrip(".") for one in near
+            }:  # of f"nets.{name}", "nets.%s" % name
+                folder, file = os.path.split(locate(begin).get(begin, ""))
+                if file.startswith("__init__."):
+                    self._beside(folder, begin, names)
+
+    def _beside(self, folder: str, package: str, names: frozenset[str]) -> None:
+        # the modules of a folder that any code names, and all of them for code that lists it
+        for _, name, is_package in iter_modules([folder]):
+            dotted, variants = f"{package}.{name}".lstrip("."), {name, name.title().replace("_", "")}
+            if is_named := bool(variants & names or variants & self._mentioned or _LISTERS & names):
+                self._module(dotted, names)
+            if is_package and is_named:
+                self._beside(os.path.join(folder, name), dotted, names)
 
     def _module(self, dotted: str, names: frozenset[str], is_imported: bool = True) -> None:
         for name, file in locate(dotted).items():

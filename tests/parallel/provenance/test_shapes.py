@@ -92,9 +92,39 @@ EDITED: dict[str, dict[str, str]] = {
 # how Hydra and Python's own help find a class by name
 FINDERS = {"get_class": "from hydra.utils import get_class", "hydra.utils.get_class": "import hydra.utils",
     "utils.get_class": "from hydra import utils", "p.locate": "import pydoc as p"}  # fmt: skip
-JOINED = ["f'zoo.{N}'", "'zoo.' + N", "'zoo.%s' % N", "'zoo.{}'.format(N)", "'.' + N, 'zoo'"]
-EDITED |= {one: {"zoo/__init__": "", "zoo/a": "def f(): return VALUE\n", "program": program(
-    f"importlib.import_module({one}).f()", "import importlib\nN = 'a'")} for one in JOINED}  # fmt: skip
+# Modules that are imported by a name made at run time. By what `forward` returns: which of them is edited.
+_TO, _LOOP = (
+    "import importlib\n",
+    "R = {{}}\nfor one in {}:\n    importlib.import_module(f'{{__name__}}.{{{}}}')\n",
+)
+_F = "def f(): return VALUE\n"
+PLACES = {
+    **{f"{one}/__init__": "" for one in ("zoo", "zoo/enc", "zoo/b", "lib")},
+    **dict.fromkeys(["zoo/a", "zoo/enc/a", "zoo/b/net", "lazy/a", "alone"], _F),
+    **{f"{one}/a": f"from {one} import R\n{_F}R['f'] = f\n" for one in ("every", "listed")},
+    "every/__init__": f"import pkgutil\n{_TO}{_LOOP.format('pkgutil.iter_modules(__path__)', 'one.name')}",
+    "listed/__init__": f"import os\n{_TO}{_LOOP.format('os.listdir(__path__[0])', 'one[:-3]')}".replace(
+        "    imp", "    if one[:1] != '_': imp"),
+    "lazy/__init__": f"{_TO}def __getattr__(name): return importlib.import_module('.' + name, __name__)\n",
+    "lib/get": f"{_TO}def get(name): return importlib.import_module(f'zoo.{{name}}')\n",
+    "lib/of": f"{_TO}def of(name): return importlib.import_module(name)\n",
+}  # fmt: skip
+NAMED = {"import_module('zoo.%s' % N)": "zoo/a", "import_module('zoo.{}'.format(N))": "zoo/a",
+    "import_module('.' + N, 'zoo')": "zoo/a", "import_module(f'zoo.{K}.{N}')": "zoo/enc/a",
+    "import_module(f'zoo.{M}.net')": "zoo/b/net", "import_module('.'.join(['zoo', N]))": "zoo/a",
+    "import_module(zoo.__name__ + '.' + N)": "zoo/a", "import_module('zoo.' + 'A'.lower())": "zoo/a",
+    "lazy.a": "lazy/a", "get('a')": "zoo/a", "of('alone')": "alone"}  # fmt: skip
+NAMED |= {f"type('T', (), {one}_())": f"{one}/a" for one in ("every", "listed")}
+BEFORE = (
+    "import lazy, zoo\nfrom importlib import import_module\nfrom lib.get import get\nfrom lib.of import of\n"
+)
+BEFORE += "K, M, N = 'enc', 'b', 'a'\n"
+BEFORE += "".join(f"def {one}_():\n    import {one}\n    return {one}.R\n" for one in ("every", "listed"))
+EDITED |= {
+    one: {key: text if key == edited else text.replace("VALUE", "0") for key, text in PLACES.items()}
+    | {"program": program(f"{one}.f()", BEFORE)}
+    for one, edited in NAMED.items()
+}
 NET = "class Net:\n    w = VALUE\n"
 EDITED |= {
     one: {"nets": NET, "program": program(f"{one}('nets.Net').w", how)} for one, how in FINDERS.items()

@@ -76,23 +76,26 @@ LAYER = {
 def batch_backend(
     name: str,
     title: str,
-    cluster: str,
-    job: str,
     scheduler: Scheduler,
     *,
+    classes: str = "",
     required: Mapping[str, str] | None = None,
 ) -> Backend:
-    """Make the row of a batch scheduler, whose cluster and job are classes of dask-jobqueue's kind."""
+    """Make the row of a batch scheduler, whose cluster and job are dask-jobqueue's, or such `classes` elsewhere.
+
+    Those are named by what `Cluster` and `Job` are added to: "module:Name".
+    """
+    classes = classes or f"dask_jobqueue.{name}:{title}"
     return Backend(
         name=name,
         title=f"jobs of {title}",
         kind=Kind.BATCH,
         package="dask_jobqueue",
         extra="jobqueue",
-        cluster=cluster,
+        cluster=f"{classes}Cluster",
         signatures=(
             "dask_jobqueue.core:JobQueueCluster.__init__",
-            f"{job}.__init__",
+            f"{classes}Job.__init__",
             "dask_jobqueue.core:Job.__init__",
         ),
         required={"cores": "cores: 4 (per job)", "memory": "memory: 16GB (per job)", **(required or {})},

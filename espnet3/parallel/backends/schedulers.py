@@ -11,8 +11,6 @@ _NOT_ON = r"(?:h|hostname)=!\(?([^(),\s\"']+)\)?"  # nodes that a job of SGE kee
 SLURM = batch_backend(
     "slurm",
     "SLURM",
-    "dask_jobqueue.slurm:SLURMCluster",
-    "dask_jobqueue.slurm:SLURMJob",
     Scheduler(
         mark="#SBATCH",
         array="--array={first}-{last}%{limit}",
@@ -80,8 +78,6 @@ SLURM = batch_backend(
 PBS = batch_backend(
     "pbs",
     "PBS",
-    "dask_jobqueue.pbs:PBSCluster",
-    "dask_jobqueue.pbs:PBSJob",
     Scheduler(
         mark="#PBS",
         array="-J {first}-{last}%{limit}",
@@ -133,8 +129,6 @@ PBS = batch_backend(
 SGE = batch_backend(
     "sge",
     "SGE",
-    "dask_jobqueue.sge:SGECluster",
-    "dask_jobqueue.sge:SGEJob",
     Scheduler(
         mark="#$",
         array="-t {first}-{last} -tc {limit}",
@@ -189,8 +183,6 @@ _BJOBS = ("bjobs", "-a", "-noheader", "-o", "jobid jobindex stat exec_host delim
 LSF = batch_backend(
     "lsf",
     "LSF",
-    "dask_jobqueue.lsf:LSFCluster",
-    "dask_jobqueue.lsf:LSFJob",
     Scheduler(
         mark="#BSUB",
         submit_by=SubmitBy.STDIN,
@@ -235,8 +227,6 @@ LSF = batch_backend(
 HTCONDOR = batch_backend(
     "htcondor",
     "HTCondor",
-    "dask_jobqueue.htcondor:HTCondorCluster",
-    "dask_jobqueue.htcondor:HTCondorJob",
     Scheduler(
         mark="",
         submit_by=SubmitBy.DESCRIPTION,
@@ -313,8 +303,6 @@ HTCONDOR = batch_backend(
 MOAB = batch_backend(
     "moab",
     "Moab",
-    "dask_jobqueue.moab:MoabCluster",
-    "dask_jobqueue.pbs:PBSJob",  # MoabJob is PBSJob with other commands: it has no __init__ of its own
     Scheduler(
         mark="#PBS",
         array="-t {name}.[{first}-{last}]%{limit}",
@@ -356,8 +344,6 @@ MOAB = batch_backend(
 OAR = batch_backend(
     "oar",
     "OAR",
-    "dask_jobqueue.oar:OARCluster",
-    "dask_jobqueue.oar:OARJob",
     Scheduler(
         mark="#OAR",
         submit_by=SubmitBy.ARGUMENTS,

@@ -6,8 +6,6 @@ from espnet3.parallel.backends.scheduler import Scheduler, words
 EXAMPLE = batch_backend(
     "example",
     "Example",
-    "example_scheduler.job:ExampleCluster",
-    "example_scheduler.job:ExampleJob",
     Scheduler(
         mark="#EX",
         array="--tasks={first}..{last} --at-once={limit}",
@@ -24,4 +22,5 @@ EXAMPLE = batch_backend(
         extra=("--log=out-%J-%I.txt",),
         starved="memory limit passed",
     ),
+    classes="example_scheduler.job:Example",
 )

@@ -233,15 +233,6 @@ class PilotRun:
         if any(s.flying for s in lost):
             self._losses.add(lost, alone)
 
-    def _on_broken(self, slot: Slot, error: str, trace: str) -> None:
-        logger.warning("a slot of worker %s could not go on, and opens again:\n%s", slot.hello.worker, trace)
-        slot.end = ProcessEnd(reason=f"could not go on ({error})")
-        if not slot.ready:
-            self._losses.add_in_setup(slot)
-        self._drop(slot)
-        if slot.flying:
-            self._losses.add([slot], True)
-
     def _drop(self, slot: Slot) -> None:
         self._selector.unregister(slot)
         self._feeder.forget(slot)

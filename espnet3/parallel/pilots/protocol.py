@@ -9,8 +9,7 @@ Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id
     ("log", id, records and lines of items), ("done", id, Block), ("late", id, Late),
     ("unread", id, ItemFailure without its index, pickled error) where the items could not be unpickled,
     ("changed", id) where the process is not as it was before its first run, and has to be,
-    ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends,
-    ("broken", id, type and text of an error, traceback) where the slot cannot go on and its worker may not be ended.
+    ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends.
 """
 
 from __future__ import annotations

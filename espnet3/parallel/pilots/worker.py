@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from espnet3.parallel.engine.exceptions import ANYTHING, describe_error, failure_of, pickle_error, spoilt_cuda
+from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, pickle_error, spoilt_cuda
 from espnet3.parallel.engine.loop import KEEP, Block, Call, Loop, on_a_worker, run_items, to_lines
 from espnet3.parallel.engine.pickling import Pickler, dumps
 from espnet3.parallel.engine.watch import Late, end_process, late_in
@@ -163,14 +163,12 @@ class Pilot:
 
     def serve(self) -> None:
         """Serve until the driver closes the channel."""
-        run_id = 0
         try:
             while True:
                 message = self._inbox.popleft() if self._inbox else self.channel.recv()
                 self.busy = self.in_run = message[0] != "end"
-                run_id = message[1]
                 if self.process.leaving and self.busy:  # a chunk sent ahead has not begun
-                    self._send(("bye", run_id))
+                    self._send(("bye", message[1]))
                     self.channel.finish()  # an answer may still be on its way
                     return
                 getattr(self, "_on_" + message[0])(*message[1:])
@@ -180,16 +178,11 @@ class Pilot:
             self.busy = False
             for each in list(self.calls):  # their driver cannot say any more that they have ended
                 self._on_end(each)
-        except BaseException as error:  # an item has broken this process beyond use: a new one will do better
+        except BaseException:  # an item has broken this process beyond use: a new one will do better
             with suppress(Exception):  # standard error may be broken too
                 traceback.print_exc()
-            if self.replaced:
-                self.channel.close()
-                end_process()
-            kind, text, trace = describe_error(error)
-            with suppress(OSError, *ANYTHING):  # the channel may be broken too: the driver then reads its end
-                self._send(("broken", run_id, f"{kind}: {text}", trace))
             self.channel.close()
+            self.end()
         finally:
             self.busy = False
 

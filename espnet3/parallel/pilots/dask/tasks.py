@@ -88,6 +88,8 @@ def run_task(pool: str, run: tuple[Any, ...], chunk: tuple[Any, ...]) -> list[by
     while not is_last:
         is_last, frame = channel.frames.get()
         frames.append(frame)
+    if not frame:
+        raise RuntimeError("an item has broken this process beyond use; its standard error says more")
     return frames
 
 

@@ -12,8 +12,8 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -95,7 +95,7 @@ class EnvStore:
         answer: queue.SimpleQueue[WorkerSetupError | None] = queue.SimpleQueue()
 
         def build() -> None:
-            watch = SetupWatch(entry.timeout, lambda text: answer.put(WorkerSetupError(text)))
+            watch = setup_watch(entry.timeout, lambda text: answer.put(WorkerSetupError(text)))
             with watch, suppress(WorkerSetupError):  # the entry has it
                 self._built(entry)
             answer.put(None)
@@ -225,41 +225,32 @@ class TimeUp(BaseException):
     """
 
 
-class SetupWatch:
-    """Calls `report` with the builder's current stack when an env is not built in time.
+@contextmanager
+def setup_watch(timeout: float | None, report: Callable[[str], object]) -> Iterator[None]:
+    """Call `report` with words, and the builder's current stack, when a block has not built its env in time.
 
     A thread cannot be interrupted from outside, so the report is the way out: the driver gives
-    up on the worker, which is then killed with its cluster.
+    up on the worker, which is then killed with its cluster. It is over when the block is left.
     """
+    if timeout is None:
+        yield
+        return
+    builder, over = threading.get_ident(), threading.Event()
 
-    def __init__(self, timeout: float | None, report: Callable[[str], None]) -> None:
-        self.timeout = timeout
-        self._report = report
-        self._builder = threading.get_ident()
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> SetupWatch:
-        if self.timeout is not None:
-            self._thread = threading.Thread(target=self._watch, args=(self.timeout,), daemon=True)
-            self._thread.start()
-        return self
-
-    def stop(self, *_: object) -> None:
-        """Stop watching; a report that has begun is over when this returns."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    __exit__ = stop
-
-    def _watch(self, timeout: float) -> None:
+    def watch(timeout: float) -> None:
         clock, pause = AwakeClock(), min(timeout / 10, _MOST_PAUSE)
-        while not self._over.wait(pause):
+        while not over.wait(pause):
             if clock.look(pause) >= timeout:
-                frame = sys._current_frames().get(self._builder)
-                self._report(setup_timeout_message(timeout, frame))
+                report(setup_timeout_message(timeout, sys._current_frames().get(builder)))
                 return
+
+    thread = threading.Thread(target=watch, args=(timeout,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def setup_timeout_message(timeout: float, frame: FrameType | None) -> str:

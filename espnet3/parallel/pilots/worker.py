@@ -23,7 +23,7 @@ from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, pickle_erro
 from espnet3.parallel.engine.loop import KEEP, Block, Call, Loop, on_a_worker, run_items, to_lines
 from espnet3.parallel.engine.pickling import Pickler, dumps
 from espnet3.parallel.engine.watch import Late, end_process, late_in
-from espnet3.parallel.env.store import SetupWatch
+from espnet3.parallel.env.store import setup_watch
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.pilots.channel import SETUP, Channel, ChannelClosedError, Mark, Message, connect
 from espnet3.parallel.pilots.log_records import Hearing, Outlet
@@ -159,7 +159,6 @@ class Pilot:
         self._outlet = Outlet(self.worker, self.channel, self._send_lock)
         self._inbox: deque[Any] = deque()
         self.calls: dict[int, tuple[Call, RunSpec]] = {}
-        self._broken: set[int] = set()
 
     def serve(self) -> None:
         """Serve until the driver closes the channel."""
@@ -168,7 +167,7 @@ class Pilot:
                 message = self._inbox.popleft() if self._inbox else self.channel.recv()
                 self.busy = self.in_run = message[0] != "end"
                 if self.process.leaving and self.busy:  # a chunk sent ahead has not begun
-                    self._send(("bye", message[1]))
+                    self._send("bye", message[1])
                     self.channel.finish()  # an answer may still be on its way
                     return
                 getattr(self, "_on_" + message[0])(*message[1:])
@@ -186,35 +185,34 @@ class Pilot:
         finally:
             self.busy = False
 
-    def _send(self, message: Any) -> None:
+    def _send(self, what: str, run_id: int, *more: Any) -> None:
         with self._send_lock:
-            self.channel.send(message)
+            self._outlet.flush(run_id)
+            self.channel.send((what, run_id, *more))
 
     def _on_run(
         self, run_id: int, blob: bytes, timeout: float | None, path: list[str], hearing: Hearing, asked: bool
     ) -> None:
         self.process.keep_one_free()
         if self._ended(run_id):  # it was over before this slot looked at it: build nothing
-            self._broken.add(run_id)
-            self._send(("over", run_id))
+            self._send("over", run_id)
             return
         if asked and not self.process.as_new():
-            self._send(("changed", run_id))
+            self._send("changed", run_id)
             return
+        given_up: list[Report] = []
 
         def give_up(report: Report) -> None:
-            self._broken.add(run_id)
-            # by then another worker may have ended the run
-            with self._send_lock, suppress(ChannelClosedError):
-                self._outlet.flush(run_id)
-                self.channel.send(("setup", run_id, report))
+            given_up.append(report)
+            with suppress(ChannelClosedError):  # by then another worker may have ended the run
+                self._send("setup", run_id, report)
 
-        late = SetupWatch(timeout, lambda text: give_up((f"on worker {self.worker}: {text}", None)))
+        late = setup_watch(timeout, lambda text: give_up((f"on worker {self.worker}: {text}", None)))
         sys.path.extend(entry for entry in path if entry not in sys.path)
-        with self.process.permits, late, self._outlet.open(run_id):
-            self.mark.begin(run_id, SETUP)
-            begin = time.perf_counter()
-            try:
+        try:
+            with self.process.permits, late, self._outlet.open(run_id):
+                self.mark.begin(run_id, SETUP)
+                begin = time.perf_counter()
                 self._outlet.hear(hearing)
                 # once a process: its slots share functions and their globals, as threads share those of a module
                 with _LOADING:
@@ -222,21 +220,18 @@ class Pilot:
                     spec = _SPECS[run] = _SPECS.get(run) or pickle.loads(blob)
                 imported = time.perf_counter()
                 call = prepare(spec)
-            except BaseException as error:  # whatever user code raises here, the driver must hear of it
-                late.stop()
-                self.mark.clear()
-                if run_id not in self._broken:
-                    give_up(setup_report(error, self.worker))
-                return
+        except BaseException as error:  # whatever user code raises here, the driver must hear of it
+            self.mark.clear()
+            if not given_up:
+                give_up(setup_report(error, self.worker))
+            return
         built = time.perf_counter()
         self.mark.clear()
-        if run_id in self._broken:
+        if given_up:
             return
         self.calls[run_id] = (call, spec)
         self._step = 1
-        with self._send_lock:
-            self._outlet.flush(run_id)
-            self.channel.send(("ready", run_id, imported - begin, built - imported))
+        self._send("ready", run_id, imported - begin, built - imported)
 
     def _on_chunk(
         self, run_id: int, items: Any, start: int, singly: bool, positions: Any, budget: float
@@ -252,7 +247,7 @@ class Pilot:
 
         def report(late: Late) -> None:
             try:
-                self._send(("late", run_id, late))
+                self._send("late", run_id, late)
             finally:  # also where the driver has gone
                 self.end()
 
@@ -264,7 +259,7 @@ class Pilot:
                 except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
                     self.mark.clear()
                     failure = failure_of(error, None, 1, self.worker)
-                    self._send(("unread", run_id, failure, pickle_error(error)))
+                    self._send("unread", run_id, failure, pickle_error(error))
                     return
             keep = float("inf") if positions is None else KEEP
             with on_a_worker(report, self.replaced):
@@ -273,10 +268,9 @@ class Pilot:
             try:
                 spec.check_loaded()  # the items may have imported modules
             except ParallelError as error:
-                self._broken.add(run_id)
                 self._on_end(run_id)
                 self.mark.clear()
-                self._send(("setup", run_id, setup_report(error, self.worker)))
+                self._send("setup", run_id, setup_report(error, self.worker))
                 return
             self._step = block.step
             self.mark.leave(len(block.values))

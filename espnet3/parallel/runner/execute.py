@@ -20,13 +20,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.engine.loop import KEEP, Block, Loop, run_items, to_lines
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.env.store import (
-    SetupFn,
-    SetupWatch,
-    TimeUp,
-    build_env,
-    setup_timeout_message,
-)
+from espnet3.parallel.env.store import SetupFn, TimeUp, build_env, setup_timeout_message, setup_watch
 from espnet3.parallel.errors import MissingPackageError, WorkerSetupError
 from espnet3.parallel.local.fork_server import ForkServer, alone, begun_with, own_processes, without_dask
 from espnet3.parallel.pilots.protocol import RunSpec
@@ -140,7 +134,7 @@ def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
 
     before, here = signal.signal(signal.SIGALRM, on_alarm), threading.get_ident()
     try:
-        with SetupWatch(timeout, lambda _: signal.pthread_kill(here, signal.SIGALRM)):
+        with setup_watch(timeout, lambda _: signal.pthread_kill(here, signal.SIGALRM)):
             return build_env(build)
     except TimeUp as late:
         raise WorkerSetupError(str(late)) from None

@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -51,9 +51,8 @@ class MemoryWatch:
         self.next_look = float("inf") if self.limit is None else _next_look()
 
     def look(self, name: str, pid: int) -> None:
-        """Look at the process of the worker of this name, if it is time to."""
-        if self.limit is None or time.monotonic() < self.next_look:
-            return
+        """Look at the process of the worker of this name; it is time to."""
+        assert self.limit is not None
         self.next_look, most = _next_look(), _SHARE * self.limit
         try:
             with open(f"/proc/{pid}/statm", "rb") as file:  # psutil would be half a megabyte of each driver
@@ -120,15 +119,6 @@ class Supervised:
         """Say that the process has ended."""
         if self.owner is not None:
             self.owner.ended(self)
-
-    def moments(self) -> list[float]:
-        """Return when something is to be done about it."""
-        moments = [] if self.again is None else [self.again]
-        if self.pid and not self.ended and self.kill is not None:
-            moments.append(self.kill)
-        if self.up and not self.ended:
-            moments.append(self.memory.next_look)
-        return moments
 
     def send(self, line: bytes) -> bool:
         """Send a line to the process; False if it is not there."""
@@ -229,22 +219,27 @@ class Supervisor:
                 return  # the server kills what is left
             if self._closing and gone == float("inf"):
                 gone = now + 2 * GRACE
-            until = min([gone, *(moment for worker in self.workers for moment in worker.moments())])
+            until = min([gone, *(moment for worker in self.workers for moment, _ in self._duties(worker))])
             for key, _ in self._selector.select(None if until == float("inf") else max(0.0, until - now)):
                 self._take(key.fileobj, key.data)
             while self._calls:
                 self._calls.popleft()()
             for worker in list(self.workers):
-                self._attend(worker, time.monotonic())
+                for moment, act in self._duties(worker):
+                    if time.monotonic() >= moment:
+                        act(worker)
 
-    def _attend(self, worker: Supervised, now: float) -> None:
-        if worker.pid and not worker.ended and worker.kill is not None and now >= worker.kill:
-            worker.kill = now + _AGAIN  # one that has only just been forked leads no group yet
-            kill_group(worker.pid)
-        if worker.again is not None and now >= worker.again:
-            self._fork(worker)
+    def _duties(self, worker: Supervised) -> Iterator[tuple[float, Callable[[Supervised], None]]]:
+        if worker.pid and not worker.ended and worker.kill is not None:
+            yield worker.kill, self._kill
+        if worker.again is not None:
+            yield worker.again, self._fork
         if worker.up and not worker.ended:
-            worker.memory.look(worker.name, worker.pid)
+            yield worker.memory.next_look, lambda worker: worker.memory.look(worker.name, worker.pid)
+
+    def _kill(self, worker: Supervised) -> None:
+        worker.kill = time.monotonic() + _AGAIN  # one that has only just been forked leads no group yet
+        kill_group(worker.pid)
 
     def _take(self, source: Any, worker: Supervised | None) -> None:
         if source is self._wake_r:

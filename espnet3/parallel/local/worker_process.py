@@ -26,7 +26,7 @@ from espnet3.parallel.engine.watch import end_process
 from espnet3.parallel.env.store import ENVS, name_worker
 from espnet3.parallel.pilots.channel import worker_context
 from espnet3.parallel.pilots.protocol import Hello
-from espnet3.parallel.pilots.worker import STARTED, Slots
+from espnet3.parallel.pilots.worker import Slots
 from espnet3.parallel.surroundings import changeable
 
 _WAKE_UP = 1000  # milliseconds
@@ -62,7 +62,6 @@ def _send(sock: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
-    STARTED.clear()
     began = dict.fromkeys(sys.modules, _BEGAN), time.time()
     host, pid = socket.gethostname(), os.getpid()
 
@@ -75,13 +74,12 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
         hello = Hello(boot["name"], node or f"process {pid}", pid, host, boot["threads"])
         place = boot["address"], boot["key"]
         slots = Slots(*place, hello, worker_context(**boot["tls"]) if boot.get("tls") else None, as_new)
+        before = changeable()  # an item may change it for the items after it
+        _send(sock, {"pid": pid})  # it has started, also where its first item ends it
         slots.open()
     except Exception:
         _send(sock, {"error": traceback.format_exc()})
         return
-    before = changeable()  # an item may change it for the items after it
-    _send(sock, {"pid": pid})
-    STARTED.set()
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     while not poller.poll(_WAKE_UP):

@@ -39,10 +39,6 @@ _LOOK = 0.005  # seconds between looks whether the last slot has ended
 
 _SPECS = WeakValueDictionary[tuple[Any, int], RunSpec]()  # by the key of the driver's pool, and run
 _LOADING = threading.Lock()
-# Unset while a worker's start has not been answered yet: an item that ends the process first would make it
-# look like a worker that cannot start.
-STARTED = threading.Event()
-STARTED.set()
 
 
 @dataclass(eq=False)
@@ -116,7 +112,6 @@ class Slots:
         return f"its driver did not answer {_ATTEMPTS} times: {why}"
 
     def _slot(self) -> None:
-        STARTED.wait()
         while not self.leaving:
             # a unix socket is in the pool's private folder; a TCP address leads to another host
             mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")

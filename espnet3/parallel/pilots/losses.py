@@ -211,18 +211,14 @@ class SignsOfLife:
         found: list[tuple[Slot, float]] = []
         before, self._signs = self._signs, {}
         for process, slot in {slot.hello.process: slot for slot in slots if slot.hello.pid}.items():
-            sign = self._sign(slot)
+            host, pid = process
+            here = host == socket.gethostname()
+            sign = sign_of(pid) if here else self._last_heard(slot.hello.address)
             last, since = before.get(process, (None, now))
             self._signs[process] = (sign, since if sign == last else now)
             if sign == last and now - since > self._limit:
                 found.append((slot, now - since))
         return found
-
-    def _sign(self, slot: Slot) -> Any:
-        host, pid = slot.hello.process
-        if host != socket.gethostname():
-            return self._last_heard(slot.hello.address)
-        return sign_of(pid)
 
 
 def sign_of(pid: int) -> Any:

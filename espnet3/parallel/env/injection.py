@@ -54,44 +54,31 @@ def bind(
         parameters = list((_of_builtin if is_builtin else inspect.signature)(func).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature takes no names from an env
         return functools.partial(func, **kwargs) if kwargs else func
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    taken = {p.name for p in positional[:n_positional]}
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    taken = positional[:n_positional]
     by_name = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    open_names = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    accepted = by_name - taken
-    injected = {k: v for k, v in env.items() if k in accepted or (open_names and k not in taken)}
+    kinds = {p.kind for p in parameters}
+    open_names = inspect.Parameter.VAR_KEYWORD in kinds
+    injected = {k: v for k, v in env.items() if k not in taken and (open_names or k in by_name)}
     given = {**injected, **kwargs}
     # a decorator may supply what the function it wraps asks for
     if inspect.getattr_static(func, "__wrapped__", None) is None:
-        _check_complete(func, parameters, positional, n_positional, given, env)
+        if len(taken) < n_positional and inspect.Parameter.VAR_POSITIONAL not in kinds:
+            raise SignatureError(
+                f"{name_of(func)} is called with {counted(n_positional, 'argument')} by position, and takes "
+                f"{len(positional) or 'none'}"
+            )
+        required = [p.name for p in parameters if p.default is p.empty and p.name in (*positional, *by_name)]
+        if missing := [name for name in required if name not in taken and name not in given]:
+            names, has = (", ".join(map(repr, each)) for each in (missing, env))
+            raise SignatureError(
+                f"{name_of(func)} needs {names}, which the env does not hold (it holds: {has or 'nothing'}); "
+                "return it from the provider or the setup function, pass it as a keyword, or give it a default"
+            )
     unknown = [] if open_names else [k for k in given if k not in by_name]
     if clash := unknown or [k for k in given if k in taken]:
-        names = ", ".join(repr(k) for k in clash)
         why = "is not a parameter of it" if unknown else "is already bound by the item"
-        raise SignatureError(f"{name_of(func)} was given the keyword {names}, which {why}")
+        raise SignatureError(
+            f"{name_of(func)} was given the keyword {', '.join(map(repr, clash))}, which {why}"
+        )
     return functools.partial(func, **given) if given else func
-
-
-def _check_complete(
-    func: Callable[..., Any],
-    parameters: list[inspect.Parameter],
-    positional: list[inspect.Parameter],
-    n_positional: int,
-    given: Mapping[str, Any],
-    env: Mapping[str, Any],
-) -> None:
-    if len(positional) < n_positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise SignatureError(
-            f"{name_of(func)} is called with {counted(n_positional, 'argument')} by position, and takes "
-            f"{len(positional) or 'none'}"
-        )
-    left = positional[n_positional:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    required = [p for p in left if p.default is p.empty]
-    missing = [p.name for p in required if p.name not in given]
-    if missing:
-        names = ", ".join(repr(n) for n in missing)
-        has = ", ".join(repr(k) for k in env) or "nothing"
-        raise SignatureError(
-            f"{name_of(func)} needs {names}, which the env does not hold (it holds: {has}); "
-            "return it from the provider or the setup function, pass it as a keyword, or give it a default"
-        )

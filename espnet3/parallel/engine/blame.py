@@ -91,17 +91,10 @@ def after_loss(charges: Charges, loss: Loss, policy: Policy) -> tuple[Fate, Char
     if not loss.alone and not charges.suspect:
         return Fate.ONE_BY_ONE, replace(charges, suspect=True)
     deaths = charges.deaths + 1
-    fate = Fate.ONE_BY_ONE if deaths < _deadly(loss, policy) else Fate.FAILED
-    return fate, Charges(True, deaths, charges.late)
-
-
-def _deadly(loss: Loss, policy: Policy) -> int:
-    if policy.poison_after == 0:
-        return 1
-    least = policy.poison_after
-    if not (loss.seen and loss.end.by_itself):
-        least = max(least, _IF_KILLED)
-    return least if loss.alone else max(least, _IN_COMPANY)
+    by_itself = loss.seen and loss.end.by_itself
+    least = max(policy.poison_after, 1 if by_itself else _IF_KILLED, 1 if loss.alone else _IN_COMPANY)
+    failed = deaths >= least or policy.poison_after == 0
+    return Fate.FAILED if failed else Fate.ONE_BY_ONE, Charges(True, deaths, charges.late)
 
 
 def failure_of_item(

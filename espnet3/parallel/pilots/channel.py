@@ -366,10 +366,10 @@ class Window:
         """Read the mark as it is now."""
         return InFlight(*_PAGE.unpack_from(self._memory))
 
-    def in_setup(self, run: int) -> bool:
-        """Return whether the slot is building the env of a run."""
+    def is_in(self, run: int) -> bool:
+        """Return whether the slot is building the env of a run, or is inside its items."""
         seen = self.read()
-        return seen.run == run and seen.start == SETUP and seen.items != 0
+        return seen.run == run and seen.items != 0
 
     def within(self, run: int, start: int, items: Sequence[Any]) -> tuple[int, int] | None:
         """Return a chunk's items in progress, as (first, how many); None if it has not begun."""

@@ -161,10 +161,7 @@ class PilotRun:
                 self._claim.lost(slot)
 
     def _is_busy(self, slot: Slot) -> bool:
-        if not slot.ready:
-            return True
-        seen = slot.mark.read() if slot.mark is not None else None
-        return seen is not None and seen.run == self.number and seen.items != 0
+        return not slot.ready or (slot.mark is not None and slot.mark.is_in(self.number))
 
     def _read_on(self, slot: Slot) -> None:
         try:
@@ -215,7 +212,7 @@ class PilotRun:
 
     def _process_lost(self, slot: Slot) -> None:
         process, pid = slot.hello.process, slot.hello.pid
-        building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self.number))
+        building = pid and not slot.ready and (slot.mark is None or slot.mark.is_in(self.number))
         # its last slot may have come to this run just as the others of its process were lost
         if building and process not in self._dead:
             self._losses.add_in_setup(slot)

@@ -119,13 +119,10 @@ class ForkServer:
         finally:
             theirs.close()
             os.close(fd)
-        self._asked: list[tuple[Callable[[int], None], Callable[[int, int], None]]] = []  # as given to `fork`
-        self._on_exit: dict[int, Callable[[int, int], None]] = {}
         self._inbox = b""
 
-    def fork(self, fd: int, on_pid: Callable[[int], None], on_exit: Callable[[int, int], None]) -> None:
-        """Ask for a worker that talks over `fd`; `read_events` calls `on_pid` and `on_exit` (pid, wait status)."""
-        self._asked.append((on_pid, on_exit))
+    def fork(self, fd: int) -> None:
+        """Ask for a worker that talks over `fd`; the events tell the pids of those asked for in their order."""
         socket.send_fds(self.sock, [b"F"], [fd])
 
     def remove_at_end(self, folder: str) -> None:
@@ -142,24 +139,16 @@ class ForkServer:
             # short enough to be sent in one piece, whatever other threads send
             self.sock.sendall(request + SIZE.pack(len(data)) + data)
 
-    def read_events(self) -> bool:
-        """Read what the server reports; call it when the socket is readable."""
+    def read_events(self) -> list[tuple[bytes, int, int]] | None:
+        """Read what the server reports, as `EVENT` has it, when the socket is readable; None: it is gone."""
         try:
             data = self.sock.recv(1 << 16)
         except OSError:
             data = b""
-        if not data:
-            return False
-        self._inbox += data
-        while len(self._inbox) >= EVENT.size:
-            kind, pid, status = EVENT.unpack_from(self._inbox)
-            self._inbox = self._inbox[EVENT.size :]
-            if kind == b"P":
-                on_pid, self._on_exit[pid] = self._asked.pop(0)
-                on_pid(pid)
-            else:
-                self._on_exit.pop(pid)(pid, status)
-        return True
+        said = self._inbox + data
+        whole = len(said) // EVENT.size * EVENT.size
+        self._inbox = said[whole:]
+        return list(EVENT.iter_unpack(said[:whole])) if data else None
 
     def leave(self) -> None:
         """Have the server end by itself: as soon as its workers have, which were told to, or two seconds later."""

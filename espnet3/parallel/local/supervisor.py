@@ -141,6 +141,8 @@ class Supervisor:
         self._pid = os.getpid()
         self._closing = self._without_server = False
         self._calls: deque[Callable[[], None]] = deque()
+        self._asked: deque[Supervised] = deque()  # whose processes have no pid yet
+        self._forked: dict[int, Supervised] = {}
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
         self._wake_w.setblocking(False)
@@ -246,7 +248,15 @@ class Supervisor:
             with suppress(BlockingIOError):
                 self._wake_r.recv(4096)
         elif source is self.server.sock:
-            if not self.server.read_events():
+            events = self.server.read_events()
+            for kind, pid, status in events or ():
+                if kind == b"P":
+                    one = self._forked[pid] = self._asked.popleft()
+                    one.pid = pid
+                    self.exits.pop(pid, None)  # the number is in use again
+                else:
+                    self._on_exit(self._forked.pop(pid), pid, status)
+            if events is None:
                 self._selector.unregister(self.server.sock)
                 self._without_server = True
                 for one in self.workers:  # those that live are kept: their sockets still tell of their end
@@ -267,13 +277,9 @@ class Supervisor:
             return
         worker.again, worker.pid, worker.inbox, worker.failure = None, 0, b"", ""  # of the last process
         worker.up = worker.ended = worker.refused = False
-
-        def on_pid(pid: int) -> None:
-            worker.pid = pid
-            self.exits.pop(pid, None)  # the number is in use again
-
         try:
-            self.server.fork(theirs.fileno(), on_pid, lambda pid, status: self._on_exit(worker, pid, status))
+            self.server.fork(theirs.fileno())
+            self._asked.append(worker)
             blob = pickle.dumps(worker.boot)
             ours.sendall(SIZE.pack(len(blob)) + blob)
         except OSError:  # the server is gone, which its socket says too

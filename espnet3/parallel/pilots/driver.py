@@ -67,7 +67,7 @@ class PilotRun:
         self.number = next(_RUN_IDS)
         self._blob = pack(self.spec)
         self._signs = SignsOfLife(self.config.frozen_timeout, self.slots.last_heard)
-        self._losses = Losses(self.number, self.work, self.spec.policy, self.slots, self._finish)
+        self._losses = Losses(self)
         self._clock, self._looked = AwakeClock(), 0.0
         self._selector = selectors.DefaultSelector()
         self._feeder = Feeder(self)
@@ -254,9 +254,10 @@ class PilotRun:
                     each.end = ProcessEnd(reason=f"gave no sign of life {for_long}")
             self._process_lost(slot)
 
-    def _finish(
+    def finish(
         self, chunk: Chunk, failure: ItemFailure, error: BaseException | None, loss: Loss | None = None
     ) -> None:
+        """Take a chunk of one item that has failed, perhaps by a loss."""
         if self.spec.policy.on_error == "raise":
             block = Block(error=error, stop=failure)
         else:
@@ -280,7 +281,7 @@ class PilotRun:
                 self.work.put_back_alone(chunk)
                 return
             failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
-            self._finish(chunk, failure, error)
+            self.finish(chunk, failure, error)
             return
         if message[1] == self.number:  # not from a run that is over
             self._until = time.perf_counter() + _FIRST
@@ -365,7 +366,7 @@ class PilotRun:
         assert error is not None
         say_where(error, note)
         failure = replace(failure, index=index, message=f"{failure.message}\n{note}")
-        self._finish(chunk, failure, error)
+        self.finish(chunk, failure, error)
 
 
 # --- work goes out ---

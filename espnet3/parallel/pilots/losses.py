@@ -24,12 +24,11 @@ from typing import Any
 from espnet3.parallel.engine.blame import Charges, Fate, Loss, after_loss, failure_of_item
 from espnet3.parallel.engine.exceptions import load_error
 from espnet3.parallel.engine.watch import AwakeClock, Late
-from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.engine.work import Chunk
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.pilots.pool import Slot
 from espnet3.parallel.pilots.protocol import Hello
-from espnet3.parallel.pilots.worker_cluster import WorkerCluster
-from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd
+from espnet3.parallel.records import ProcessEnd
 
 _IN_VAIN = 3  # workers in a row that may die with nothing begun, before all they held is suspected
 _UNHEARD = 1.0  # seconds in which it is heard how a process ended: its socket may close before
@@ -39,19 +38,11 @@ _EXCUSED = 3  # jobs that may end under the same chunk, or env: after more, it d
 _KILLED = ProcessEnd(signal=signal.SIGKILL)
 
 
-# Takes a chunk of one item that has failed, its record, its exception, and the loss that it has failed by
-Finish = Callable[[Chunk, ItemFailure, BaseException | None, Loss], None]
-
-
 @dataclass(slots=True, eq=False)
 class Losses:
-    """Decides what becomes of the chunks that lost workers held: `work` takes them back, `finish` what has failed."""
+    """Decides what becomes of the chunks that lost workers of a run held."""
 
-    run_id: int
-    work: Work
-    policy: Policy
-    cluster: WorkerCluster
-    finish: Finish
+    run: Any  # a `driver.PilotRun`
     in_vain: int = 0  # workers in a row that died with nothing begun; a chunk's answer sets it to 0
     in_setup: int = 0  # workers in a row that died while they built the env; one that is built sets it to 0
     rounds: int = 0  # as before, of workers that came after the one before had died
@@ -82,7 +73,7 @@ class Losses:
         if self.in_setup < _SETUP_DEATHS or self.last_in_setup is None:
             return
         hello, since = self.last_in_setup
-        end = self.cluster.end_of(*hello.process) or ProcessEnd()
+        end = self.run.slots.end_of(*hello.process) or ProcessEnd()
         if self._is_unheard(hello):
             is_gone = time.monotonic() - since >= _UNHEARD
             self.in_setup -= is_gone
@@ -113,7 +104,7 @@ class Losses:
                 self._settle(slots, alone)
 
     def _is_unheard(self, hello: Hello) -> bool:
-        return bool(hello.pid) and self.cluster.end_of(*hello.process) is None
+        return bool(hello.pid) and self.run.slots.end_of(*hello.process) is None
 
     def _settle(self, slots: Sequence[Slot], alone: bool) -> None:
         killed_for_time = any(slot.late is not None for slot in slots)
@@ -123,16 +114,16 @@ class Losses:
         for slot in slots:
             chunk, *ahead = slot.flying
             for other in ahead:  # not begun
-                self.work.put_back(other)
+                self.run.work.put_back(other)
             if slot.late is not None:
                 self.too_late(chunk, slot)
             elif killed_for_time:  # it was killed because of another slot's item
-                self.work.put_back(chunk)
+                self.run.work.put_back(chunk)
             else:
                 where = inside[slot]
                 rest = chunk if where is None else self._in_progress(chunk, *where)
                 n = len(rest.items)
-                end = slot.end or (n == 1 and self.cluster.end_of(*slot.hello.process)) or ProcessEnd()
+                end = slot.end or (n == 1 and self.run.slots.end_of(*slot.hello.process)) or ProcessEnd()
                 loss = Loss(rest.start, n, end, alone and len(begun) == 1, seen=where is not None)
                 self._decide(rest, slot, loss)
 
@@ -140,7 +131,7 @@ class Losses:
         """Take back all chunks of slots that ended without an item's fault."""
         for slot in slots:
             for chunk in slot.flying:
-                self.work.put_back(chunk)
+                self.run.work.put_back(chunk)
             slot.flying.clear()
 
     def too_late(self, chunk: Chunk, slot: Slot) -> None:
@@ -157,28 +148,28 @@ class Losses:
         if slot.mark is None or self.in_vain >= _IN_VAIN:
             return None
         chunk = slot.flying[0]
-        return slot.mark.within(self.run_id, chunk.start, chunk.items) or (0, 0)
+        return slot.mark.within(self.run.number, chunk.start, chunk.items) or (0, 0)
 
     def _in_progress(self, chunk: Chunk, at: int, n: int) -> Chunk:
         if n == 0:
-            self.work.put_back(chunk)
+            self.run.work.put_back(chunk)
             return chunk.part(0, 0)
         before = chunk.part(0, at)
         before.charges = Charges()  # it was done and the worker lived on
-        self.work.put_back(before)
-        self.work.put_back(chunk.part(at + n))
+        self.run.work.put_back(before)
+        self.run.work.put_back(chunk.part(at + n))
         return chunk.part(at, at + n)
 
     def _decide(self, chunk: Chunk, slot: Slot, loss: Loss, raised: bytes | None = None) -> None:
-        fate, charges = after_loss(chunk.charges, loss, self.policy)
+        fate, charges = after_loss(chunk.charges, loss, self.run.spec.policy)
         after = Chunk(chunk.start, chunk.items, charges)
         if fate is Fate.APART:
-            self.work.put_back_alone(after)
+            self.run.work.put_back_alone(after)
         elif fate is Fate.FAILED:
-            failure = failure_of_item(chunk.items[0], loss, charges, self.policy, slot.hello.worker)
-            self.finish(after, failure, load_error(raised, failure), loss)
+            failure = failure_of_item(chunk.items[0], loss, charges, self.run.spec.policy, slot.hello.worker)
+            self.run.finish(after, failure, load_error(raised, failure), loss)
         else:
-            self.work.put_back(after)
+            self.run.work.put_back(after)
 
 
 _GRACE = 1.0  # seconds over item_timeout after which a worker is taken to be unable to kill itself

@@ -209,10 +209,8 @@ def _put_into_main(token: str, values: dict[str, Any], script: tuple[str, str]) 
 
 
 def _is_in_main(obj: Any) -> bool:
-    found: Any = sys.modules["__main__"] if obj.__module__ == "__main__" else None
-    for name in obj.__qualname__.split("."):
-        found = own_attribute(found, name)
-    return found is obj
+    main = sys.modules["__main__"] if obj.__module__ == "__main__" else None
+    return functools.reduce(own_attribute, obj.__qualname__.split("."), main) is obj
 
 
 def _show_in_main(value: Any) -> None:

@@ -88,8 +88,7 @@ def prepare(spec: RunSpec) -> Call:
     if spec.env_key and spec.setup is not None:
         ENVS.register(spec.env_key, spec.setup)
     try:
-        env = ENVS.get(spec.env_key)
-        return spec.bound(env)
+        return spec.bound(ENVS.get(spec.env_key))
     except BaseException:
         forget(spec)
         raise

@@ -164,13 +164,8 @@ class ForkServer:
         try:
             self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            self.kill()
-
-    def kill(self) -> None:
-        """End the server at once, before it has workers."""
-        self.sock.close()
-        self.process.kill()
-        self.process.wait()
+            self.process.kill()
+            self.process.wait()
 
 
 def _null_if_closed(fd: int) -> int | None:
@@ -216,7 +211,8 @@ def begun_with(server: ForkServer) -> Iterator[None]:
         yield
     finally:
         if _BEGUN.server is not None:
-            _BEGUN.server.kill()
+            _BEGUN.server.process.kill()  # it has no workers
+            _BEGUN.server.close()
         _BEGUN.server = before
 
 

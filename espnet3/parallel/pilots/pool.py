@@ -327,9 +327,8 @@ class Pool:
         self._door.close()
         if self._folder is not None:
             gone = f"{self._folder}-gone"
-            with suppress(
-                OSError
-            ):  # it is gone already; no shutil, which the interpreter's end does not import
+            # no shutil, which the interpreter's end does not import
+            with suppress(OSError):  # it is gone already
                 os.rename(self._folder, gone)  # nothing can be put into it any more
                 for name in os.listdir(gone):
                     os.unlink(os.path.join(gone, name))

@@ -152,14 +152,14 @@ class Pilot:
         self._step = 1  # items that the steps of this run's last chunk held
         self._send_lock = threading.Lock()
         self._outlet = Outlet(self.worker, self.channel, self._send_lock)
-        self._inbox: deque[Any] = deque()
+        self.inbox: deque[Any] = deque()
         self.calls: dict[int, tuple[Call, RunSpec]] = {}
 
     def serve(self) -> None:
         """Serve until the driver closes the channel."""
         try:
             while True:
-                message = self._inbox.popleft() if self._inbox else self.channel.recv()
+                message = self.inbox.popleft() if self.inbox else self.channel.recv()
                 self.busy = self.in_run = message[0] != "end"
                 if self.process.leaving and self.busy:  # a chunk sent ahead has not begun
                     self._send("bye", message[1])
@@ -233,7 +233,7 @@ class Pilot:
     ) -> None:
         if run_id not in self.calls:  # its setup failed; the driver knows
             return
-        if self._inbox and self._has_end(run_id):  # it was sent ahead, and is no longer wanted
+        if self.inbox and self._has_end(run_id):  # it was sent ahead, and is no longer wanted
             return
         call, spec = self.calls[run_id]
 
@@ -283,11 +283,11 @@ class Pilot:
     def _ended(self, run_id: int) -> bool:
         with self._send_lock:  # TLS must not read in one thread and write in another
             while self.channel.readable():
-                self._inbox.append(self.channel.recv())
+                self.inbox.append(self.channel.recv())
         return self._has_end(run_id)
 
     def _has_end(self, run_id: int) -> bool:
-        return any(m[0] == "end" and m[1] == run_id for m in self._inbox)
+        return any(m[0] == "end" and m[1] == run_id for m in self.inbox)
 
     def _pickled(
         self, run_id: int, items: Any, block: Block, policy: Policy, leave: Callable[[Late], None]

@@ -1,7 +1,7 @@
 """The fallback where workers cannot connect to the driver: the same chunks as ordinary Dask tasks.
 
     driver ──channel──> TaskSlots ──task──> run_task ──> a pilot in the worker's process
-           <──────────            <── frames ──
+           <──────────            <── answer ──
 
 The slots are this process's own, so that a run finds them in its pool like any other. A task costs a scheduler's round
 trip per chunk (a millisecond or two, against a tenth).
@@ -10,23 +10,25 @@ trip per chunk (a millisecond or two, against a tenth).
 from __future__ import annotations
 
 import os
-import queue
 import socket
 import threading
 import weakref
 from collections import defaultdict
 from concurrent.futures import CancelledError
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any
 
 from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
 from espnet3.parallel.dask_compat import leave_random_to_items
-from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, Mark
+from espnet3.parallel.pilots.channel import Channel, Mark, Message
 from espnet3.parallel.pilots.pool import Pool
 from espnet3.parallel.pilots.protocol import Hello, forget, setup_report
 from espnet3.parallel.pilots.worker import Pilot, Slots
+
+_READ = 1 << 20  # bytes of an answer that are read at a time
 
 # --- on a worker ---
 
@@ -39,58 +41,41 @@ class _TaskPilot(Pilot):
         """Leave the env to `forget_run`: the next task needs it."""
 
 
-class _Frames(Channel):
-    def __init__(self, *messages: Any) -> None:
-        # without a socket: it has the messages of one task, and takes the frames of their answers
-        self.messages = list(messages)
-        self.frames: queue.SimpleQueue[tuple[bool, bytes]] = queue.SimpleQueue()
-        self._is_last = True
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def recv(self) -> Any:
-        if not self.messages:
-            raise ChannelClosedError("the task is over")
-        return self.messages.pop(0)
+class _Answer(Channel):
+    is_over = False
 
     def send(self, obj: Any) -> None:
-        if obj[0] != "ready":  # the driver has been told
-            self._is_last = obj[0] != "log"
-            try:
-                super().send(obj)
-            finally:
-                self._is_last = True  # an answer is sent in parts
+        if obj[0] == "log":
+            super().send_message(Message(obj))
+        elif obj[0] != "ready":  # the driver has been told
+            self.send_message(Message(obj))
 
-    def _write(self, parts: list[Any]) -> None:
-        self.frames.put((self._is_last, b"".join(parts)))
-
-    def close(self) -> None:
-        self.frames.put((True, b""))  # nothing more comes, whatever has come
+    def send_message(self, message: Message) -> None:
+        super().send_message(message)
+        self.is_over = True
+        # the task has what it waits for; a child of an item may hold the socket open
+        self.sock.shutdown(socket.SHUT_RDWR)
 
 
 _calls: defaultdict[str, dict[int, Any]] = defaultdict(dict)  # by pool and run
 
 
-def run_task(pool: str, run: tuple[Any, ...], chunk: tuple[Any, ...]) -> list[bytes]:
+def run_task(pool: str, run: tuple[Any, ...], chunk: tuple[Any, ...]) -> bytes:
     """Have a pilot in this process run one chunk of items; return its messages as they travel."""
     leave_random_to_items()
-    worker, channel = get_worker(), _Frames(run, chunk)
+    worker, (ours, theirs) = get_worker(), socket.socketpair()
     hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname())
+    channel = _Answer(theirs)
     pilot = _TaskPilot(channel, Slots("", pool.encode(), hello), Mark(""))
     pilot.calls = _calls[pool]
+    pilot.inbox.extend((run, chunk))
     # in a thread of its own: the task ends when an item is late, and the item may never end
     threading.Thread(target=pilot.serve, name="pilot", daemon=True).start()
-    frames, is_last = [], False
-    while not is_last:
-        is_last, frame = channel.frames.get()
-        frames.append(frame)
-    if not frame:
+    with ours:
+        answer = b"".join(iter(partial(ours.recv, _READ), b""))
+    if not channel.is_over:
         raise RuntimeError("an item has broken this process beyond use; its standard error says more")
-    return frames
+    return answer
 
 
 async def forget_run(pool: str, run_id: int) -> None:
@@ -139,9 +124,8 @@ class TaskSlots:
                 channel.send(("ready", message[1]))
             elif message[0] == "chunk":
                 task = self._client.submit(run_task, self._pool.name, run, message, pure=False)
-                try:
-                    for frame in task.result():  # waits, too, for one that died and is computed again
-                        channel.sock.sendall(frame)
+                try:  # waits, too, for one that died and is computed again
+                    channel.sock.sendall(task.result())
                 except (OSError, KilledWorker, CancelledError):
                     raise
                 except Exception as error:  # the worker has no such package, for example

@@ -1,6 +1,6 @@
 """`parallel_submit` without an open client: an item of a run that waits for more of them.
 
-    submit ──> _Calls (a queue as `Work`) ──> PilotRun, in a thread ──> worker: run_call ──> future
+    submit ──> _Host (a queue as `Work`) ──> PilotRun, in a thread ──> worker: run_call ──> future
 
 The run has processes of our own, which stay for the next one as after any run, or a cluster that is opened for its
 first call. They are there while any call is unfinished.
@@ -18,7 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -60,47 +60,20 @@ def run_call(blob: bytes) -> Any:
     return result
 
 
-class _Calls(Work):
-    def __init__(self, host: _Host) -> None:
+class _Host(Work):
+    def __init__(self, config: ParallelConfig, wanted: Any, before: _Host | None) -> None:
         super().__init__(())
         self.total = None
-        self.waiting: deque[tuple[int, bytes]] = deque()
-        self._host = host
-
-    @property
-    def left(self) -> float:
-        return 0.0
-
-    @property
-    def empty(self) -> bool:
-        return not (self.waiting or self.returned or self.suspects) and self._host.is_over()
-
-    def take(self, units: float, most: int, slots: int = 1) -> Chunk | None:
-        if self.returned:
-            return heapq.heappop(self.returned)
-        while self.waiting:
-            place, blob = self.waiting.popleft()
-            if self._host.begins(place):
-                return Chunk(place, [blob])
-        return None
-
-
-class _Host:
-    def __init__(self, config: ParallelConfig, before: _Host | None) -> None:
-        self.config = config
-        self.wanted = _wanted(config)
+        self.config, self.wanted = config, wanted
         self.lock = threading.Lock()
         self.ended = False
         self._until = float("inf")  # when it is over without a call; it waits for the first one
-        self._calls = _Calls(self)
+        self._waiting: deque[tuple[int, bytes]] = deque()
         self._futures: dict[int, tuple[Future[Any], str]] = {}
         self._n = 0
         self._slots: Any = None
-        self._open = ExitStack()
-        self._client: Any = None
-        if not without_dask(config):
-            # here: what is wrong with it is an error of the call
-            self._client = self._open.enter_context(start_client(config))
+        # here: what is wrong with it is an error of the call
+        self._client: Any = None if without_dask(config) else start_client(config)
         self._thread = threading.Thread(
             target=self._serve, args=(before,), name="parallel-submit", daemon=True
         )
@@ -113,24 +86,33 @@ class _Host:
         future.add_done_callback(_UNANSWERED.discard)
         place, self._n = self._n, self._n + 1
         self._futures[place] = future, text
-        self._calls.waiting.append((place, blob))
+        self._waiting.append((place, blob))
         if self._slots is not None:  # else the run has not begun, and will see it
             self._slots.pool.wake()
         return future
 
-    def begins(self, place: int) -> bool:
-        """Return whether a call is still wanted; it cannot be cancelled from then on."""
-        with self.lock:
-            wanted = self._futures[place][0].set_running_or_notify_cancel()
-            if not wanted:
-                self._drop(place)
-            return wanted
+    @property
+    def left(self) -> float:
+        return 0.0
 
-    def is_over(self) -> bool:
-        """Return whether the run ends, as there was no call for a moment: no further one is taken then."""
-        with self.lock:
+    @property
+    def empty(self) -> bool:
+        if self._waiting or self.returned or self.suspects:
+            return False
+        with self.lock:  # where it is over, no further call is taken
             self.ended = self.ended or (not self._futures and time.monotonic() >= self._until)
             return self.ended
+
+    def take(self, units: float, most: int, slots: int = 1) -> Chunk | None:
+        if self.returned:
+            return heapq.heappop(self.returned)
+        while self._waiting:
+            place, blob = self._waiting.popleft()
+            with self.lock:
+                if self._futures[place][0].set_running_or_notify_cancel():  # it cannot be cancelled any more
+                    return Chunk(place, [blob])
+                self._drop(place)
+        return None
 
     def _drop(self, place: int) -> None:
         del self._futures[place]
@@ -139,7 +121,7 @@ class _Host:
     def _serve(self, before: _Host | None) -> None:
         failed = None
         try:
-            with self._open:
+            with self._client or nullcontext():
                 for chunk, block in self._outcomes(before):
                     for place, value in enumerate(block.values, chunk.start):
                         self._settle(place, value, block.worker)
@@ -165,7 +147,7 @@ class _Host:
     def _run(self, slots: Any) -> Iterator[tuple[Chunk, Block]]:
         self._slots = slots
         spec = RunSpec(one=run_call, policy=Policy(on_error="record"))
-        return iter(PilotRun(slots, self._calls, spec, self.config))
+        return iter(PilotRun(slots, self, spec, self.config))
 
     def _settle(self, place: int, value: Any, worker: str) -> None:
         with self.lock:
@@ -196,10 +178,6 @@ class _Host:
             self._slots.close(grace=0)
 
 
-def _wanted(config: ParallelConfig) -> Any:
-    return wanted_by(config) if without_dask(config) else config
-
-
 class _Hosts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -215,11 +193,13 @@ class _Hosts:
         except ANYTHING as error:
             say_where(error, f"the call {text} cannot be sent to a worker")
             raise
+        wanted = wanted_by(config) if without_dask(config) else config
         with self._lock:
             while True:
                 host = self._host
-                if host is None or host.ended or host.wanted != _wanted(config):
-                    host = self._host = _Host(config, host if host is not None and host.ended else None)
+                if host is None or host.ended or host.wanted != wanted:
+                    before = host if host is not None and host.ended else None
+                    host = self._host = _Host(config, wanted, before)
                 with host.lock:
                     if not host.ended:
                         return host.submit(blob, text)

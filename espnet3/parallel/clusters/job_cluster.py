@@ -26,7 +26,7 @@ from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.backend import asked
-from espnet3.parallel.backends.scheduler import Scheduler
+from espnet3.parallel.backends.scheduler import NEW, Scheduler
 from espnet3.parallel.clusters import options as block_options
 from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.keeper import JobKeeper
@@ -47,6 +47,12 @@ def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
     class WatchedJob(job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
         names: Sequence[str] = ()  # names that the queue may show
         cancelled = False  # all are before Dask closes each of them
+        # by its keeper
+        since = 0.0  # when it was submitted, by `time.monotonic`
+        view = NEW  # by the queue's last answer
+        up = 0  # workers of it that are there
+        last_up = 0.0  # when one of them was there last; 0.0 before the first
+        denied = 0  # times in a row the scheduler has said that it has no such job
 
         def __init__(
             self, scheduler: Any, name: Any, worker_extra_args: Any = (), security: Any = None, **options: Any

@@ -15,9 +15,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from espnet3.parallel.backends.scheduler import NEW, NO_SUCH_JOB, JobView, Meaning, Scheduler
+from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, Meaning, Scheduler
 from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat.clusters import start_missing
@@ -52,30 +51,6 @@ _SHOWN = 5  # jobs that a message describes one by one
 _AWAY = 60.0  # seconds without a worker after which a job that had one is replaced: a nanny starts it again sooner
 
 
-@dataclass(slots=True)
-class Watched:
-    """The state of one job."""
-
-    job: Any  # dask-jobqueue's
-    since: float = field(default_factory=time.monotonic)  # when it was submitted
-    view: JobView = NEW  # by the queue's last answer
-    up: int = 0  # workers of it that are there
-    last_up: float = 0.0  # when one of them was there last; 0.0 before the first
-    denied: int = 0  # times in a row the scheduler has said that it has no such job
-
-
-class _Arrivals(SchedulerPlugin):
-    name = "espnet3-job-keeper"
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        self._look = look
-
-    def add_worker(self, *args: Any, **kwargs: Any) -> None:
-        self._look()
-
-    remove_worker = add_worker
-
-
 class JobKeeper(WorkerCluster):
     """The jobs of one cluster, which write to a folder of logs; it answers the driver in the cluster's place."""
 
@@ -86,7 +61,7 @@ class JobKeeper(WorkerCluster):
         self._scheduler = scheduler
         self._logs = Path(logs)
         self._arrays = Arrays(scheduler, min(commands.SECONDS, config.start_timeout))
-        self._jobs: dict[str, Watched] = {}
+        self._jobs: dict[str, Any] = {}  # that are submitted, by their names
         self._at_start, self._begun = True, False  # begun: a worker has come
         self._early = 0
         self._refused = 0
@@ -95,11 +70,12 @@ class JobKeeper(WorkerCluster):
         self._task: asyncio.Task[None] | None = None
         self._no_answer = ""
         self._submission: asyncio.Task[None] | None = None
-        self._stopping = False
 
     async def start(self, jobs: int) -> None:
         """Submit the first jobs and begin to watch; the others are submitted while the first ones work."""
-        self._cluster.scheduler.add_plugin(_Arrivals(self._changed))
+        arrivals: Any = SchedulerPlugin()
+        arrivals.add_worker = arrivals.remove_worker = self._changed
+        self._cluster.scheduler.add_plugin(arrivals, name="espnet3-job-keeper")
         self._cluster.scale(jobs=jobs)
         refused = await self._submit_wanted()
         if refused is not None and self._arrays.refused and not self._jobs:
@@ -115,11 +91,10 @@ class JobKeeper(WorkerCluster):
 
     async def stop(self) -> None:
         """Stop watching; the jobs stay."""
-        self._stopping = True
-        if self._submission is not None:  # a job without an id cannot be cancelled
-            await asyncio.wait({self._submission})
         if self._task is not None:
             await end_task(self._task)
+        if self._submission is not None:  # a job without an id cannot be cancelled
+            await asyncio.wait({self._submission})
 
     # --- asked by the driver ---
 
@@ -139,15 +114,15 @@ class JobKeeper(WorkerCluster):
         jobs = [each for each in list(self._jobs.values()) if not each.up]
         shown = []
         for each in jobs[:_SHOWN]:
-            number = str(each.job.job_id)
+            number = str(each.job_id)
             tail = self._log_tail(number)
             self.kept_logs = self.kept_logs or bool(tail)
             look = self._scheduler.look.format(id=number)
             shown.append(not_there(f"job {number}", self._state_of(each), look, tail))
         return listed(shown, len(jobs) - len(shown), self._no_answer)
 
-    def _state_of(self, each: Watched) -> str:
-        view, number = each.view, str(each.job.job_id)
+    def _state_of(self, each: Any) -> str:
+        view, number = each.view, str(each.job_id)
         # some schedulers give the reason of a single job alone
         if view.meaning.job in (Meaning.WAITING, Meaning.HELD) and not (view.reason or self._no_answer):
             view = replace(view, reason=reasons(self._scheduler, _ask, [number])[number])
@@ -167,7 +142,7 @@ class JobKeeper(WorkerCluster):
 
     async def _watch(self) -> None:
         pause, before = _QUICK, None
-        while not self._stopping:
+        while True:
             self._count_workers()
             if self._open():
                 await self._ask()
@@ -190,7 +165,7 @@ class JobKeeper(WorkerCluster):
     def _job_of(self, worker: str) -> str:
         return worker if worker in self._jobs else worker.rpartition("-")[0]
 
-    def _changed(self) -> None:
+    def _changed(self, *_: Any, **__: Any) -> None:
         self._count_workers()  # a worker may come and go between two looks
         self._wake.set()
 
@@ -207,7 +182,7 @@ class JobKeeper(WorkerCluster):
     async def _ask(self) -> None:
         if not self._jobs:
             return
-        jobs = {str(each.job.job_id): each for each in self._jobs.values()}
+        jobs = {str(each.job_id): each for each in self._jobs.values()}
         listing, found = await in_thread(answers, self._scheduler, _ask, list(jobs))
         self._no_answer = listing.problem if listing.failed else ""
         for job, view in found.items():
@@ -227,12 +202,12 @@ class JobKeeper(WorkerCluster):
         if self._due():
             await self._submit_wanted()
 
-    def _is_away(self, each: Watched) -> bool:
+    def _is_away(self, each: Any) -> bool:
         runs = each.view.meaning.job is Meaning.RUNNING  # for minutes, where its node is lost
         return runs and 0 < each.last_up < time.monotonic() - _AWAY
 
     def _due(self) -> bool:
-        if self.broken or self._stopping or time.monotonic() < self._not_before:
+        if self.broken or time.monotonic() < self._not_before:
             return False
         return bool(self._wanted()) and (self._at_start or self.wanted())
 
@@ -268,26 +243,26 @@ class JobKeeper(WorkerCluster):
             )
         return refused
 
-    async def _bury(self, name: str, each: Watched) -> None:
+    async def _bury(self, name: str, each: Any) -> None:
         state = await in_thread(self._state_of, each)
         self._jobs.pop(name, None)
         self._cluster.worker_spec.pop(name, None)
         self._cluster.workers.pop(name, None)
         if not each.view.meaning.is_over:  # else it could come back
-            await each.job.close()
-        each.job.status = Status.closed
+            await each.close()
+        each.status = Status.closed
         self._cluster.worker_spec.update(self._cluster.new_worker_spec())
         away = f", and its worker has been gone for {_AWAY:g} s" if self._is_away(each) else ""
-        text = f"job {each.job.job_id} {state}{away}"
+        text = f"job {each.job_id} {state}{away}"
         if each.last_up or each.view.meaning.job is Meaning.EVICTED:
             logger.warning("%s; another one takes its place", text)
             return
         self._at_start = True  # the driver waits for its first workers again
-        tail = self._log_tail(str(each.job.job_id))
+        tail = self._log_tail(str(each.job_id))
         if not tail:
             await asyncio.sleep(0.5)  # on a shared file system its files may appear a moment later
-            tail = self._log_tail(str(each.job.job_id))
-        look = self._scheduler.look.format(id=each.job.job_id)
+            tail = self._log_tail(str(each.job_id))
+        look = self._scheduler.look.format(id=each.job_id)
         text = f"{text} before its worker came (see: {look})\n{tail}".rstrip()
         self._early += 1
         self.kept_logs = True
@@ -317,7 +292,9 @@ class JobKeeper(WorkerCluster):
             await self._arrays.submit(list(jobs.values()))
         finally:
             taken = {name: job for name, job in jobs.items() if job.job_id is not None}
-            self._jobs |= {name: Watched(job) for name, job in taken.items()}
+            for job in taken.values():
+                job.since = time.monotonic()
+            self._jobs |= taken
             # not wanted any more
             await asyncio.gather(
                 *(job.close() for name, job in taken.items() if name not in cluster.worker_spec)

@@ -66,14 +66,11 @@ class RemoteProcess(ProcessInterface):
         self.host, self.config, self.spec = host, config, spec
         self.connection: Any = None
         self.process: Any = None
-        self.ended = asyncio.Event()
-        self.tail: deque[str] = deque(maxlen=_SHOWN)
 
     async def open(self, spec: Mapping[str, Any], *words: str) -> str:
         """Open a session and start in it what `SPEC_MODULE` makes of `spec`; return the line that announced it."""
         import asyncssh
 
-        self.ended = asyncio.Event()
         host, how, python = self.host.name, self.host.connect_options, str(self.host.python)
         try:
             self.connection = await asyncssh.connect(host, **how)
@@ -83,31 +80,30 @@ class RemoteProcess(ProcessInterface):
         self.process = await self.connection.create_process(f"exec sh -c {shlex.quote(_tied(command))}")
         # every account of the host reads the command lines of all others
         self.process.stdin.write(f"{inherited_config(self.config)}\n{json.dumps(spec)}\n")
+        tail: deque[str] = deque(maxlen=_SHOWN)
         while line := (await self.process.stderr.readline()).rstrip("\n"):
-            self.tail.append(line)
+            tail.append(line)
             if self.announced in line:
-                self._reader = asyncio.create_task(self._read_on())
                 return str(line)
-        said = "\n".join(f"    {each}" for each in self.tail) or "    (nothing)"
+        said = "\n".join(f"    {each}" for each in tail) or "    (nothing)"
         await self.hang_up()
         raise RemoteError(f"{host}: {python} ended before Dask was up; it said:\n{said}")
 
-    async def _read_on(self) -> None:
+    async def read_on(self) -> None:
+        """Read what it says until it ends."""
         stderr = self.process.stderr
         try:
-            while line := await stderr.readline():
-                self.tail.append(line.rstrip("\n"))
+            while await stderr.readline():
+                pass
         except Exception as error:  # asyncssh has no common base for the errors of a broken connection
             logger.info("the session to %s has ended: %r", self.host.name, error)
-        finally:
-            self.ended.set()
 
     async def hang_up(self) -> None:
         """End the process and its session."""
-        if self.process is not None and not self.ended.is_set():
+        if self.process is not None:
             self.process.stdin.write_eof()  # ends it, see `_tied`
             try:
-                await asyncio.wait_for(self.ended.wait(), _GRACE)
+                await asyncio.wait_for(self.process.wait_closed(), _GRACE)
             except asyncio.TimeoutError:
                 self.process.kill()
         if self.connection is not None:
@@ -131,6 +127,7 @@ class RemoteScheduler(RemoteProcess):
         """Start it; the address is taken from its announcement."""
         line = await self.open(self.spec)
         self.address = line.split("Scheduler at:")[1].strip()
+        self._reader = asyncio.create_task(self.read_on())
         self.status = Status.running
 
 
@@ -161,7 +158,7 @@ class RemoteWorker(RemoteProcess):
                 await asyncio.sleep(_PAUSE)
                 continue
             tries, self.trying = 0, ""
-            await self.ended.wait()
+            await self.read_on()
             logger.warning(
                 "worker %s: its session to %s has ended; opening another", self.name, self.host.name
             )

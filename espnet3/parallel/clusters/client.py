@@ -217,7 +217,7 @@ def _close_cluster(cluster: Any) -> None:
         if isinstance(cluster, LocalCluster):
             drop(cluster)
         raise
-    cluster.espnet3_scratch.remove()
+    cluster.espnet3_remove()
 
 
 def open_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
@@ -225,15 +225,17 @@ def open_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
     guard_listeners()
     base = config.options.get("local_directory") if own_processes(config) else None
     with ExitStack() as undo:
-        scratch = _Scratch(base or scratch_base())
-        undo.callback(scratch.remove)
-        with of_options(config.env), dask.config.set({"temporary-directory": scratch.path}):
-            cluster = _open_cluster(config, scratch.path)
+        scratch = _scratch(base or scratch_base())
+        # made before the cluster: at exit the last finalizer is called first, and Dask's own need the folder
+        remove = weakref.finalize(_remove, _remove, scratch, os.getpid())
+        undo.callback(remove)
+        with of_options(config.env), dask.config.set({"temporary-directory": scratch}):
+            cluster = _open_cluster(config, scratch)
         undo.callback(cluster.close)
-        cluster.espnet3_scratch = scratch
+        cluster.espnet3_remove = remove
         client = EnvClient(cluster, config, default=default)
         undo.pop_all()
-    cluster_of(client).remove_at_end(scratch.path)
+    cluster_of(client).remove_at_end(scratch)
     known = weakref.ref(client)  # the cluster must not keep its client alive
 
     def wanted() -> bool:
@@ -265,19 +267,15 @@ async def _follow(cluster: Any, wanted: Callable[[], bool], minimum: int, maximu
         await asyncio.sleep(_LOOK)
 
 
-class _Scratch:
-    # made before the cluster: at exit the last finalizer is called first, and Dask's own need the folder
-
-    def __init__(self, base: Any) -> None:
-        try:
-            if base is not None:
-                os.makedirs(base, exist_ok=True)
-            self.path = tempfile.mkdtemp(prefix=SCRATCH, dir=base)
-        except OSError as error:
-            raise ConfigError(
-                f"Dask cannot write to {base or tempfile.gettempdir()}: {error.strerror}"
-            ) from error
-        self.remove = weakref.finalize(self, _remove, self.path, os.getpid())
+def _scratch(base: Any) -> str:
+    try:
+        if base is not None:
+            os.makedirs(base, exist_ok=True)
+        return tempfile.mkdtemp(prefix=SCRATCH, dir=base)
+    except OSError as error:
+        raise ConfigError(
+            f"Dask cannot write to {base or tempfile.gettempdir()}: {error.strerror}"
+        ) from error
 
 
 def _remove(folder: str, pid: int) -> None:
@@ -328,19 +326,14 @@ def _open_cluster(config: ParallelConfig, scratch: str) -> Any:
         options.pop(GPU_VARIABLE, None)
         options["local_directory"] = scratch  # also of those that take a dead one's place
         return local_cluster(config, options)
+    start: Any = start_dask_cuda
     if row.kind is Kind.BATCH:
-        from espnet3.parallel.clusters.job_cluster import start_jobs
-
-        return start_jobs(row, config)
-    if row.kind is Kind.SSH:
-        from espnet3.parallel.clusters.ssh_cluster import start_ssh
-
-        return start_ssh(row, config)
-    if row.kind is Kind.KUBERNETES:
-        from espnet3.parallel.clusters.pod_cluster import start_kube
-
-        return start_kube(row, config)
-    return start_dask_cuda(row, config)
+        from espnet3.parallel.clusters.job_cluster import start_jobs as start
+    elif row.kind is Kind.SSH:
+        from espnet3.parallel.clusters.ssh_cluster import start_ssh as start
+    elif row.kind is Kind.KUBERNETES:
+        from espnet3.parallel.clusters.pod_cluster import start_kube as start
+    return start(row, config)
 
 
 def start_dask_cuda(row: Backend, config: ParallelConfig) -> Any:

@@ -32,7 +32,7 @@ from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.keeper import JobKeeper
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH_VARIABLE, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
-from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, NewNames, ask_for_certificate
+from espnet3.parallel.dask_compat.clusters import KeptCluster, NewNames, ask_for_certificate
 from espnet3.parallel.errors import ConfigError, of_options
 from espnet3.parallel.jobs import commands, script
 from espnet3.parallel.jobs.script import Make, quoted_word, scheduler_of
@@ -85,7 +85,7 @@ def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
     base: Any = load_cluster_class(row)
     job_class = watched_job(base.job_cls, scheduler_of(row.name))
 
-    class JobCluster(ClosesMore, LostWorkersStay, NewNames, base, PrivatePages):  # type: ignore[misc]  # loaded here
+    class JobCluster(KeptCluster, NewNames, base, PrivatePages):  # type: ignore[misc]  # loaded here
         job_cls = job_class
 
         def __init__(self, *, folder: str | None, **options: Any) -> None:

@@ -29,7 +29,7 @@ from espnet3.parallel.clusters.options import own_scratch
 from espnet3.parallel.clusters.security import PRELOAD, certificate_for
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import INHERITED, SPEC_MODULE, inherited_config
-from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay
+from espnet3.parallel.dask_compat.clusters import KeptCluster
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.jobs.commands import end_task
 from espnet3.parallel.jobs.script import export_path
@@ -184,7 +184,7 @@ def _tied(command: str) -> str:
     )
 
 
-class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster, WorkerCluster):
+class SSHCluster(KeptCluster, SpecCluster, WorkerCluster):
     """The cluster; knows what keeps its workers. One that went away comes back by itself."""
 
     def given_up(self) -> str | None:

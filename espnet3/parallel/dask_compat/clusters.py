@@ -11,13 +11,17 @@ from typing import Any
 _END = 5.0  # seconds for a start that was cut off, or an event loop, to end
 
 
-class LostWorkersStay:
-    """Mixin for a `SpecCluster`: a worker that goes away stays wanted.
+class KeptCluster:
+    """Mixin for a `SpecCluster`: workers that go away stay wanted, and something of its own is closed with it.
 
     Dask drops a worker's spec 15 seconds after its death, even if a replacement has come or its job waits in the
     queue again. A worker may be unknown when it goes: `wait_for_workers` reads the list of workers anew, ahead of
     pending notes about them.
     """
+
+    def __init__(self, *args: Any, certificate: Any = None, **kwargs: Any) -> None:
+        self.certificate = certificate  # of the run, removed at last
+        super().__init__(*args, **kwargs)
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
         from distributed.deploy.cluster import Cluster
@@ -28,16 +32,8 @@ class LostWorkersStay:
         if op != "remove" or msg in known:
             note(self, op, msg)
 
-
-class ClosesMore:
-    """Mixin for a `SpecCluster` that has something of its own to close, perhaps more than once."""
-
-    def __init__(self, *args: Any, certificate: Any = None, **kwargs: Any) -> None:
-        self.certificate = certificate  # of the run, removed at last
-        super().__init__(*args, **kwargs)
-
     async def before_closing(self) -> None:
-        """Close what must go before the workers."""
+        """Close what must go before the workers; perhaps more than once."""
 
     async def after_closing(self) -> None:
         """Close what the workers needed; also after an error."""

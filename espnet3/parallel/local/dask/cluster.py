@@ -27,7 +27,7 @@ from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.machine import chosen_gpus, gpu_env, processors
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import default_config
-from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, give_up_cluster, guarded
+from espnet3.parallel.dask_compat.clusters import KeptCluster, give_up_cluster, guarded
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import boot_of, take_server
 from espnet3.parallel.local.pages import PrivatePages, new_secret
@@ -140,7 +140,7 @@ class ForkedWorker(ProcessInterface):
         await super().close()
 
 
-class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, SupervisedCluster):
+class ForkedCluster(KeptCluster, LocalCluster, PrivatePages, SupervisedCluster):
     """A `LocalCluster` of `ForkedWorker`s, or of threads of this process, and processes for items beside them.
 
     It ends their supervisor, and its fork server, when it closes.

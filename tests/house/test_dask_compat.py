@@ -13,7 +13,7 @@ import pytest
 from tornado.iostream import IOStream
 
 from espnet3.parallel.backends.backend import interrupts_wait
-from espnet3.parallel.dask_compat import SEEN, is_lost_connection
+from espnet3.parallel.dask_compat import is_lost_connection
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPAT = sorted((ROOT / "espnet3" / "parallel" / "dask_compat").glob("*.py"))
@@ -176,8 +176,8 @@ def test_the_installed_version_has_it(package: str, path: str) -> None:
             found = getattr(found, name)
     except (ImportError, AttributeError) as error:
         pytest.fail(
-            f"{package} {there} no longer has {path} ({error}), which espnet3/parallel/dask_compat uses as it was "
-            f"in {SEEN[package]}: see what took its place, and change it there"
+            f"{package} {there} no longer has {path} ({error}), which espnet3/parallel/dask_compat uses: see what took "
+            "its place, and change it there"
         )
 
 

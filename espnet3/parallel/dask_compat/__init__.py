@@ -14,16 +14,6 @@ from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any, NamedTuple
 
-SEEN = {
-    "cloudpickle": "3.1.3",
-    "dask": "2026.8.0",
-    "dask-jobqueue": "0.9.0",
-    "dask-kubernetes": "2026.3.0",
-    "distributed": "2026.8.0",
-    "tornado": "6.6.1",
-}
-"""The version of each in which these names were last read."""
-
 
 def pickled_as_by_dask(error: BaseException) -> bytes:
     """Return an exception as a worker would pickle it for the client; called while it is handled."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 
 def pickled_as_by_dask(error: BaseException) -> bytes:
@@ -105,21 +105,13 @@ def default_config() -> dict[str, Any]:
     return defaults
 
 
-class ReducedClass(NamedTuple):
-    """cloudpickle's reduction of a class that travels by value."""
+def is_class_by_value(obj: Any, reduced: Any) -> bool:
+    """Return whether `cloudpickle.Pickler.reducer_override` has reduced an object as a class that travels by value.
 
-    make: Callable[..., type]  # makes the class, without its attributes
-    args: tuple[Any, ...]  # for `make`; a dict is the beginning of the class's body, without its `__slots__`
-    state: Any  # the attributes
-    fill: Callable[[type, Any], Any]  # gives the class its attributes
-
-
-def reduced_class(obj: Any, reduced: Any) -> ReducedClass | None:
-    """Read what `cloudpickle.Pickler.reducer_override` made of an object; None unless it is a class by value."""
-    if not isinstance(obj, type) or not isinstance(reduced, tuple) or len(reduced) != 6:
-        return None
-    make, args, state, _, _, fill = reduced
-    return ReducedClass(make, args, state, fill)
+    Then that is what makes the class, its arguments (a dict is the beginning of the class's body, without its
+    `__slots__`), the attributes, None twice, and what gives the class its attributes.
+    """
+    return isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6
 
 
 def code_with_file(pickler: Any, code: CodeType) -> tuple[Any, tuple[Any, ...]]:

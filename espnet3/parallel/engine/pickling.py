@@ -25,7 +25,7 @@ from typing import Any
 import cloudpickle
 
 from espnet3.parallel.checks import is_installed, own_attribute
-from espnet3.parallel.dask_compat import code_with_file, reduced_class
+from espnet3.parallel.dask_compat import code_with_file, is_class_by_value
 from espnet3.parallel.engine.lines import LineStream
 from espnet3.parallel.messages import brief
 
@@ -61,13 +61,12 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
         if type(obj) is functools.cached_property:  # holds a lock before Python 3.12
             return functools.cached_property, (obj.func,), {"attrname": obj.attrname}
         reduced = super().reducer_override(obj)
-        how = reduced_class(obj, reduced)
-        if how is None:
+        if not is_class_by_value(obj, reduced):
             return reduced
-        assert isinstance(obj, type)
+        make, args, state, _, _, fill = reduced
         names = obj.__qualname__, _is_in_main(obj)
-        made_from = (_token_of(obj), how.make, _with_slots(obj, how.args), *names)
-        return _arrive, made_from, how.state, None, None, functools.partial(_fill, how.fill)
+        made_from = (_token_of(obj), make, _with_slots(obj, args), *names)
+        return _arrive, made_from, state, None, None, functools.partial(_fill, fill)
 
     def _named(self, obj: Any) -> tuple[Any, ...] | None:
         if isinstance(obj, MainNames):

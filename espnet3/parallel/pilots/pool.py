@@ -280,6 +280,7 @@ class Pool:
         self._folder = folder
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self.connected = self.closed = self.served = False
+        self.tasks: Any = None  # `TaskSlots`, where workers cannot connect
         self._pid = os.getpid()
         self._door = Door(listener, self.key, self.admit, tls)
         self.address = self._door.address

@@ -129,8 +129,6 @@ def _tls_files(worker: Any) -> dict[str, str | None]:
 # --- in the driver ---
 
 _POOLS: weakref.WeakKeyDictionary[Any, Pool] = weakref.WeakKeyDictionary()
-# `TaskSlots` of pools that have them
-_TASKS: weakref.WeakKeyDictionary[Pool, Any] = weakref.WeakKeyDictionary()
 
 
 def let_go(descriptors: Iterable[int]) -> None:
@@ -271,8 +269,8 @@ class ClientSlots(RunSlots):
         self._cluster = cluster_of(client)
         self.starts_at_once = self._cluster.starts_at_once
         self._workers_since: float | None = None
-        if (tasks := _TASKS.get(self.pool)) is not None:
-            tasks.open()
+        if self.pool.tasks is not None:
+            self.pool.tasks.open()
 
     def check(self) -> None:
         """Check that the client can still be used; as `check_client`."""
@@ -293,7 +291,7 @@ class ClientSlots(RunSlots):
 
     def given_up(self) -> str | None:
         """Return why no worker will come any more, or why no node can have a process of ours."""
-        refusals = {} if self.pool in _TASKS else self.pool.refusals
+        refusals = self.pool.refusals if self.pool.tasks is None else {}
         workers = self._client.scheduler_info(n_workers=-1)["workers"] if refusals else {}
         if workers and refusals.keys() >= workers.keys():
             return "\n".join(f"{place}: {why}" for place, why in refusals.items())
@@ -301,7 +299,7 @@ class ClientSlots(RunSlots):
 
     def fall_back(self) -> None:
         """Have chunks travel as Dask tasks, if workers are there and none can connect."""
-        if self.pool.connected or self.pool in _TASKS:
+        if self.pool.connected or self.pool.tasks is not None:
             return
         if not self._client.scheduler_info()["workers"]:
             self._workers_since = None
@@ -312,5 +310,5 @@ class ClientSlots(RunSlots):
             return
         from espnet3.parallel.pilots.dask.tasks import TaskSlots  # needed by few
 
-        _TASKS[self.pool] = TaskSlots(self._client, self.pool)
-        _TASKS[self.pool].open()
+        self.pool.tasks = TaskSlots(self._client, self.pool)
+        self.pool.tasks.open()

@@ -71,7 +71,11 @@ class Arrays:
     async def submit(self, jobs: Sequence[Any]) -> None:
         """Submit jobs, and give each its id; those that are taken keep it where others are refused."""
         calls: list[tuple[list[Any], str | None]] = []
-        for part in await self._parts(jobs):
+        groups = [[job] for job in jobs] if self.refused else _consecutive(jobs)
+        if not self._why and len(groups) < len(jobs):
+            self._most, self._why = await in_thread(array_limit, self.scheduler, run)
+        most = self._most
+        for part in (group[at : at + most] for group in groups for at in range(0, len(group), most)):
             script, first = None, part[0]
             if len(part) > 1:
                 names = str(first.name), str(first.job_name)
@@ -80,14 +84,6 @@ class Arrays:
         done = await asyncio.gather(*(self._submit(*call) for call in calls), return_exceptions=True)
         for error in filter(None, done):
             raise error
-
-    async def _parts(self, jobs: Sequence[Any]) -> list[list[Any]]:
-        if self.refused:
-            return [[job] for job in jobs]
-        groups = _consecutive(jobs)
-        if not self._why and len(groups) < len(jobs):
-            self._most, self._why = await in_thread(array_limit, self.scheduler, run)
-        return [group[at : at + self._most] for group in groups for at in range(0, len(group), self._most)]
 
     async def _submit(self, jobs: list[Any], script: str | None) -> None:
         first = jobs[0]

@@ -112,6 +112,7 @@ class Work:
         self.order: array[int] | None = None
         self.suspects: deque[Chunk] = deque()
         self.returned: list[Chunk] = []  # that wait to be handed out again, as a heap
+        self.wake: Callable[[], None] = lambda: None  # has the run that hands it out look for more at once
         self._next = 0
         self._iterator: Iterator[Any] | None = None
         self._sums: array[float] | None = None

@@ -85,6 +85,7 @@ class PilotRun:
         self._claim = SlotClaim(self.slots.pool)
         self._selector.register(self._claim, selectors.EVENT_READ)
         self._claim.wake()
+        self.work.wake = self._claim.wake
         try:
             self._call_first()
             quiet_since = self._clock.look(0.0)

@@ -1,6 +1,6 @@
 """`parallel_submit` without an open client: an item of a run that waits for more of them.
 
-    submit ──> _Host (a queue as `Work`) ──> PilotRun, in a thread ──> worker: run_call ──> future
+    submit ──> _Host (a queue as `Work`) ──> outcomes, in a thread ──> worker: run_call ──> future
 
 The run has processes of our own, which stay for the next one as after any run, or a cluster that is opened for its
 first call. They are there while any call is unfinished.
@@ -16,12 +16,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import espnet3.parallel.pilots.driver  # noqa: F401  a program may fork while a thread would import it
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, item_error, show_remote
@@ -32,11 +32,10 @@ from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS
 from espnet3.parallel.errors import NoWorkersError, WorkerSetupError, add_note, say_where
 from espnet3.parallel.local.fork_server import without_dask
-from espnet3.parallel.local.workers import on_own_workers, wanted_by
-from espnet3.parallel.pilots.driver import PilotRun  # here: a program may fork while a thread would import it
+from espnet3.parallel.local.workers import wanted_by
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import ItemFailure, NoItem, Policy, place_of
-from espnet3.parallel.runner.execute import start_client
+from espnet3.parallel.runner.execute import outcomes, start_client
 
 _LINGER = 0.02  # seconds after its last call for which a run waits for the next one
 
@@ -71,13 +70,13 @@ class _Host(Work):
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._futures: dict[int, tuple[Future[Any], str]] = {}
         self._n = 0
-        self._slots: Any = None
         # here: what is wrong with it is an error of the call
         self._client: Any = None if without_dask(config) else start_client(config)
         self._thread = threading.Thread(
             target=self._serve, args=(before,), name="parallel-submit", daemon=True
         )
-        atexit.register(self.end_with_program)  # after Dask's own, to be called before that
+        if self._client is not None:  # the server of other processes ends them with this one
+            atexit.register(self.end_with_program)  # after Dask's own, to be called before that
         self._thread.start()
 
     def submit(self, blob: bytes, text: str) -> Future[Any]:
@@ -87,8 +86,7 @@ class _Host(Work):
         place, self._n = self._n, self._n + 1
         self._futures[place] = future, text
         self._waiting.append((place, blob))
-        if self._slots is not None:  # else the run has not begun, and will see it
-            self._slots.pool.wake()
+        self.wake()
         return future
 
     @property
@@ -119,10 +117,12 @@ class _Host(Work):
         self._until = time.monotonic() + _LINGER
 
     def _serve(self, before: _Host | None) -> None:
-        failed = None
+        spec, failed = RunSpec(one=run_call, policy=Policy(on_error="record")), None
+        if before is not None and self._client is None:
+            before._thread.join()
         try:
             with self._client or nullcontext():
-                for chunk, block in self._outcomes(before):
+                for chunk, block in outcomes(spec, self, self._client, self.config, killable=True):
                     for place, value in enumerate(block.values, chunk.start):
                         self._settle(place, value, block.worker)
         except BaseException as error:  # the futures carry it
@@ -134,20 +134,6 @@ class _Host(Work):
             if future.running() or future.set_running_or_notify_cancel():
                 future.set_exception(failed or RuntimeError("the workers of this call have ended"))
         atexit.unregister(self.end_with_program)
-
-    def _outcomes(self, before: _Host | None) -> Iterator[tuple[Chunk, Block]]:
-        if self._client is None:
-            if before is not None:
-                before._thread.join()
-            return on_own_workers(self.config, None, self._run)
-        from espnet3.parallel.pilots.dask.pools import ClientSlots
-
-        return self._run(ClientSlots(self._client))
-
-    def _run(self, slots: Any) -> Iterator[tuple[Chunk, Block]]:
-        self._slots = slots
-        spec = RunSpec(one=run_call, policy=Policy(on_error="record"))
-        return iter(PilotRun(slots, self, spec, self.config))
 
     def _settle(self, place: int, value: Any, worker: str) -> None:
         with self.lock:
@@ -167,15 +153,12 @@ class _Host(Work):
             future.set_result(value)
 
     def end_with_program(self) -> None:
-        if self._client is not None:
-            from espnet3.parallel.clusters.client import abort
+        from espnet3.parallel.clusters.client import abort
 
-            if self._futures:
-                abort(self._client)
-            else:  # the cluster is being closed
-                self._thread.join()
-        elif self._slots is not None and not self.ended:
-            self._slots.close(grace=0)
+        if self._futures:
+            abort(self._client)
+        else:  # the cluster is being closed
+            self._thread.join()
 
 
 class _Hosts:

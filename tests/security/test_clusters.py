@@ -42,8 +42,8 @@ with get_client({"env": "local", "n_workers": 2}) as client:
 """
 KILLED = """
 import os, sys
-from espnet3.parallel.clusters.security import make_certificate
-folder = make_certificate(None).folder
+from espnet3.parallel.clusters.security import certificate_for
+folder = certificate_for({}, "on", "this machine").folder
 print(folder, flush=True)
 sys.stdin.readline()
 """

@@ -46,8 +46,7 @@ class RunCertificate:
     """The certificate of one run."""
 
     folder: str  # of its files, for workers that others start
-    security: Any  # the `distributed.Security` that uses it
-    config: Mapping[str, Any]  # the same as Dask configuration, for processes that inherit one
+    config: Mapping[str, Any]  # as Dask configuration, for processes that inherit one
 
     def remove(self) -> None:
         """Remove the files; open connections stay."""
@@ -124,28 +123,16 @@ def _is_left_to_us(options: Mapping[str, Any], security: str, where: str) -> boo
 def certificate_for(
     options: dict[str, Any], security: str, where: str, parent: str | None = None
 ) -> RunCertificate | None:
-    """Add a certificate of the run to the options of a cluster, unless security is off or the user gave one."""
+    """Add a certificate of the run to the options of a cluster, unless security is off or the user gave one.
+
+    It is in a new folder; those of drivers that were killed are removed there.
+    """
     if not _is_left_to_us(options, security, where):
         return None
-    certificate = make_certificate(parent)
-    options["security"] = certificate.security
-    return certificate
-
-
-def _security(cert: str, key: str, make: Any = None) -> Any:
-    from distributed import Security
-
-    roles = {f"tls_{role}_{part}": text for role in _ROLES for part, text in (("cert", cert), ("key", key))}
-    return (make or Security)(tls_ca_file=cert, require_encryption=True, **roles)
-
-
-def make_certificate(parent: str | None) -> RunCertificate:
-    """Make a certificate in a new folder; those of drivers that were killed are removed there."""
     import dask
     from distributed import Security
 
     cert_text, key_text = make_pair()
-
     place = _place_of_keys(parent)
     try:
         _remove_leftovers(place)
@@ -175,9 +162,15 @@ def make_certificate(parent: str | None) -> RunCertificate:
     guarded = {
         role: {"preload": [*dask.config.get(f"distributed.{role}.preload", []), PRELOAD]} for role in _SERVERS
     }
-    return RunCertificate(
-        folder, _security(cert_text, key_text, OfRun), {"distributed": {"comm": comm, **guarded}}
-    )
+    options["security"] = _security(cert_text, key_text, OfRun)
+    return RunCertificate(folder, {"distributed": {"comm": comm, **guarded}})
+
+
+def _security(cert: str, key: str, make: Any = None) -> Any:
+    from distributed import Security
+
+    roles = {f"tls_{role}_{part}": text for role in _ROLES for part, text in (("cert", cert), ("key", key))}
+    return (make or Security)(tls_ca_file=cert, require_encryption=True, **roles)
 
 
 def _place_of_keys(parent: str | None) -> str:

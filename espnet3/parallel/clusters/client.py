@@ -148,7 +148,7 @@ class EnvClient(_Untyped):  # type: ignore[misc]  # see above
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is not None:
-            abort(self)
+            self.espnet3_abort()
         try:
             super().__exit__(kind, error, trace)
         except ValueError:  # entered in another context: in an earlier cell of a notebook
@@ -189,6 +189,18 @@ class EnvClient(_Untyped):  # type: ignore[misc]  # see above
             rest.callback(super().close, *args, **kwargs)
             close_pool(self)
         return None
+
+    def espnet3_abort(self) -> None:
+        """Kill its local processes at once; workers that are threads are closed without waiting for their calls."""
+        cluster = self._espnet3_cluster
+        if cluster is None or os.getpid() != self._espnet3_pid:  # closed, or a parent's
+            return
+        # tasks cut off on the loop fail now, and their log lines have no reader
+        ignore_errors_of_loop(cluster)
+        if isinstance(cluster, ForkedCluster):
+            cluster.kill_workers()
+            if not cluster.processes:
+                cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
 
     def __del__(self) -> None:
         """Leave the closing to the program's end.
@@ -281,19 +293,6 @@ def _scratch(base: Any) -> str:
 def _remove(folder: str, pid: int) -> None:
     if os.getpid() == pid:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def abort(client: Any) -> None:
-    """Kill a client's local processes at once; workers that are threads are closed without waiting for their calls."""
-    cluster = client._espnet3_cluster if isinstance(client, EnvClient) else None
-    if cluster is None or os.getpid() != client._espnet3_pid:  # not ours, closed, or a parent's
-        return
-    # tasks cut off on the loop fail now, and their log lines have no reader
-    ignore_errors_of_loop(cluster)
-    if isinstance(cluster, ForkedCluster):
-        cluster.kill_workers()
-        if not cluster.processes:
-            cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
 
 
 def dashboard_of(client: Any) -> str | None:

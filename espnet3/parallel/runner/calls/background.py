@@ -153,10 +153,8 @@ class _Host(Work):
             future.set_result(value)
 
     def end_with_program(self) -> None:
-        from espnet3.parallel.clusters.client import abort
-
         if self._futures:
-            abort(self._client)
+            self._client.espnet3_abort()
         else:  # the cluster is being closed
             self._thread.join()
 

@@ -146,14 +146,14 @@ class ForkedCluster(KeptCluster, LocalCluster, PrivatePages, SupervisedCluster):
     It ends their supervisor, and its fork server, when it closes.
     """
 
-    def __init__(self, config: ParallelConfig, *, processes: bool, pages: str | None, **options: Any) -> None:
+    def __init__(self, config: ParallelConfig, *, processes: bool, **options: Any) -> None:
         self.supervisor = Supervisor(take_server(dask=processes))
-        self.pages = pages
+        self.pages = new_secret(config)
         self._config = config
         self._own: OwnWorkers | None = None
         if processes:
-            options |= {"worker_class": ForkedWorker, "supervisor": self.supervisor, "pages": pages}
-        elif pages is not None:
+            options |= {"worker_class": ForkedWorker, "supervisor": self.supervisor, "pages": self.pages}
+        elif self.pages is not None:
             options.setdefault("worker_class", guarded(Worker, self.guard_pages))
         try:
             super().__init__(processes=processes, **options)
@@ -219,7 +219,6 @@ def local_cluster(config: ParallelConfig, options: Mapping[str, Any]) -> LocalCl
     if merged["dashboard_address"] is None:  # for Dask that is :8787 of every interface
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
-    pages = new_secret(config)
     with _ONE_BY_ONE, dask.config.set(quiet_config()):
         processes = merged.pop("processes", True) is not False
         if not processes:
@@ -227,4 +226,4 @@ def local_cluster(config: ParallelConfig, options: Mapping[str, Any]) -> LocalCl
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
         if BACKENDS[config.env].kind is Kind.GPU:
             merged["gpus"] = chosen_gpus(config.options, config.n_workers)
-        return ForkedCluster(config, n_workers=config.n_workers, processes=processes, pages=pages, **merged)
+        return ForkedCluster(config, n_workers=config.n_workers, processes=processes, **merged)

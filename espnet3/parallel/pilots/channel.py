@@ -136,7 +136,12 @@ class Channel:
         """Send what has been pickled already."""
         raw = [b.raw() for b in message.buffers]
         head = [_HEAD.pack(message.size, len(raw)), *(_SIZE.pack(r.nbytes) for r in raw)]
-        self._write([b"".join(head), *message.parts, *raw])
+        parts = [b"".join(head), *message.parts, *raw]
+        try:
+            for part in [b"".join(parts)] if sum(map(len, parts)) <= _SMALL else parts:
+                self.sock.sendall(part)
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from error
 
     def recv(self) -> Any:
         """Wait for one object."""
@@ -173,13 +178,6 @@ class Channel:
             if not got:
                 raise ChannelClosedError("the other end closed the channel")
             at += got
-
-    def _write(self, parts: list[Any]) -> None:
-        try:
-            for part in [b"".join(parts)] if sum(map(len, parts)) <= _SMALL else parts:
-                self.sock.sendall(part)
-        except OSError as error:
-            raise ChannelClosedError(str(error)) from error
 
 
 def _is_encrypted(sock: socket.socket) -> TypeGuard[ssl.SSLSocket]:

@@ -18,7 +18,7 @@ from espnet3.parallel.detached.layout import DONE, ENDED, LOSSES, MARK, Done, En
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, read_or_none, write_json
-from espnet3.parallel.ledger.lease import Lease, is_alive, is_copied, lease_numbers
+from espnet3.parallel.ledger.lease import Lease, holder_lives, holder_of, is_alive, is_copied
 from espnet3.parallel.records import ProcessEnd
 
 _WIDTH = 320  # bytes: each mark covers the one before in one write
@@ -175,7 +175,6 @@ def count_failures(layout: Layout, shard: int, failed: int) -> None:
 
 BEAT = 5.0  # seconds between two signs of life of a worker: a thousand of them share one disk
 GRACE = 10.0  # seconds from the request to end to the kill
-STALE = 30.0  # seconds of silence after which a worker of another host counts as gone
 
 
 class JobState(str, Enum):
@@ -357,37 +356,9 @@ def is_free(folder: Path) -> bool:
     return released and not (folder / DONE).exists() and said_its_end(folder) is None
 
 
-def holder_lives(folder: Path, now_ns: int) -> bool:
-    """Return whether a folder's lease is held by a process that gives signs of life, without waiting."""
-    newest, held = _newest_lease(folder)
-    if newest is None or held is None or held.get("released") or is_copied(folder, held):
-        return False
-    alive = is_alive(held)
-    if alive is not None:
-        return alive
-    try:
-        return abs(now_ns - newest.stat().st_mtime_ns) < STALE * 1e9
-    except FileNotFoundError:
-        return False
-
-
 def living_pid(folder: Path) -> int | None:
     """Return the process that holds a folder's lease, if it runs on this host."""
     held = holder_of(folder)
     if held is None or held.get("released") or is_copied(folder, held):
         return None
     return held["pid"] if is_alive(held) else None
-
-
-def holder_of(folder: Path) -> dict[str, Any] | None:
-    """Return the facts in a folder's newest lease about its holder, living or not; None without a lease."""
-    return _newest_lease(folder)[1]
-
-
-def _newest_lease(folder: Path) -> tuple[Path | None, dict[str, Any] | None]:
-    try:
-        number = max(lease_numbers(folder), default=0)
-    except FileNotFoundError:
-        number = 0
-    newest = folder / f"lease.{number}.json"
-    return (newest, read_or_none(newest)) if number else (None, None)

@@ -32,7 +32,15 @@ from espnet3.parallel.ledger.errors import (
     FolderWriteError,
     LeaseLostError,
 )
-from espnet3.parallel.ledger.files import create_whole, now, open_plain, read_json, write_json, writing
+from espnet3.parallel.ledger.files import (
+    create_whole,
+    now,
+    open_plain,
+    read_json,
+    read_or_none,
+    write_json,
+    writing,
+)
 
 T = TypeVar("T")
 
@@ -83,14 +91,6 @@ class Lease:
         self._beaten = time.monotonic()
         self._thread = threading.Thread(target=self._keep, name="espnet3-lease", daemon=True)
         self._thread.start()
-
-    def is_held(self) -> bool:
-        """Tell whether the folder's lease has a living holder; take nothing."""
-        try:
-            self._refuse_if_alive(max(lease_numbers(self.path), default=0))
-        except FolderInUseError:
-            return True
-        return False
 
     def check(self) -> None:
         """Raise if another driver has taken the lease over."""
@@ -193,6 +193,32 @@ class Lease:
 def lease_numbers(folder: Path) -> list[int]:
     """Return the numbers of a folder's leases, in any order; the highest holds."""
     return [int(found[1]) for name in os.listdir(folder) if (found := _NAME.fullmatch(name))]
+
+
+def holder_lives(folder: Path, now_ns: int | None = None) -> bool:
+    """Return whether a folder's lease is held by a process that gives signs of life, without waiting."""
+    newest, held = _newest_lease(folder)
+    if newest is None or held is None or held.get("released") or is_copied(folder, held):
+        return False
+    alive = is_alive(held)
+    if alive is not None:
+        return alive
+    now, touched = disk_now(folder) if now_ns is None else now_ns, _touched(newest)
+    return touched is not None and abs(now - touched) < STALE * 1e9
+
+
+def holder_of(folder: Path) -> dict[str, Any] | None:
+    """Return the facts in a folder's newest lease about its holder, living or not; None without a lease."""
+    return _newest_lease(folder)[1]
+
+
+def _newest_lease(folder: Path) -> tuple[Path | None, dict[str, Any] | None]:
+    try:
+        number = max(lease_numbers(folder), default=0)
+    except FileNotFoundError:
+        number = 0
+    newest = folder / f"lease.{number}.json"
+    return (newest, read_or_none(newest)) if number else (None, None)
 
 
 def disk_now(folder: Path) -> int:

@@ -135,14 +135,11 @@ def wait_for_submission(run: Run, rank: Rank, plan: Path) -> None:
 
 class _Wait:
     def __init__(self, run: Run, rank: Rank) -> None:
-        from espnet3.parallel.ledger.lease import Lease
-
         assert run.folder is not None
         self._run = run
         self._folder = run.folder
         self._rank = rank
         self._identity = run.identity()
-        self._lease = Lease(run.folder)
 
     def until(self, done: Callable[[_Wait], bool]) -> Path:
         parent, heard = os.getppid(), time.monotonic()
@@ -168,7 +165,9 @@ class _Wait:
         return self._folder
 
     def is_held(self) -> bool:
-        return self._folder.is_dir() and self._lease.is_held()
+        from espnet3.parallel.ledger.lease import holder_lives
+
+        return holder_lives(self._folder)
 
     def is_complete(self) -> bool:
         from espnet3.parallel.ledger.merge import RECEIPT, read_receipt

@@ -17,11 +17,11 @@ from typing import Any
 
 from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout, Plan
 from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, run_status
-from espnet3.parallel.detached.states import JobState, LossFile, holder_lives
+from espnet3.parallel.detached.states import JobState, LossFile
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import NewLines, lines_of, read_or_none
 from espnet3.parallel.ledger.folder import EVENTS, SHARDS, read_run
-from espnet3.parallel.ledger.lease import disk_now, lease_numbers
+from espnet3.parallel.ledger.lease import disk_now, holder_lives, lease_numbers
 from espnet3.parallel.ledger.lines import checked, failure_of
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.split import (
@@ -409,7 +409,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         if begun and begun[-1].ended == "submitted":
             begun[-1].ran += stint.items
     # the driver lives, or one of the jobs
-    alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
+    alive = holder_lives(run) or any(span.ended == "alive" for span in shards)
     complete = counts.merged or (not alive and counts.ok + counts.failed == items)
     if failures.unread:
         first = counts.failed - failures.unread

@@ -13,8 +13,9 @@ from typing import Any
 from espnet3.parallel.detached.layout import FOLDER, INDICES, MARK, PLAN, Layout
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.looking.status import FolderStatus
-from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, living_pid, read_mark
+from espnet3.parallel.detached.states import JobState, RunStatus, living_pid, read_mark
 from espnet3.parallel.ledger.folder import RUN, read_run
+from espnet3.parallel.ledger.lease import holder_of
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
 from espnet3.parallel.views.facts import (

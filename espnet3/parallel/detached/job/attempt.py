@@ -32,7 +32,6 @@ from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider, rea
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, positions, stretches
 from espnet3.parallel.detached.states import (
     BEAT,
-    STALE,
     Budget,
     JobState,
     LossFile,
@@ -53,7 +52,7 @@ from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
 from espnet3.parallel.ledger.files import make_folder, write_json
-from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.lease import STALE, Lease
 from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.split import ERRORS, FAILED, LEFT, OK, RESULTS, SPEC, Counted, SplitWriter
 from espnet3.parallel.provenance.parts import LoadedCode
@@ -144,7 +143,7 @@ class Job:
         if not (again or is_free(folder) or (own and not failed)):
             return None
         make_folder(folder)
-        lease = Lease(folder, BEAT, STALE)
+        lease = Lease(folder, BEAT)
         try:
             # on a host that is dead an earlier start counts as alive for a while
             acquire(lease, f"shard {job}", _PATIENCE if again else 0.0, self.stopping.now)

@@ -40,7 +40,6 @@ from espnet3.parallel.detached.states import (
     Queue,
     acquire,
     excuse_dead,
-    holder_lives,
     job_name,
     note_end,
     progress,
@@ -49,7 +48,7 @@ from espnet3.parallel.detached.states import (
 from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.jobs.script import export_path, in_sh
 from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
-from espnet3.parallel.ledger.lease import Lease, disk_now
+from espnet3.parallel.ledger.lease import Lease, disk_now, holder_lives
 from espnet3.parallel.local.forking import fresh_signals, kill_group
 from espnet3.parallel.records import ProcessEnd
 

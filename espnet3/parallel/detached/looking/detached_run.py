@@ -28,14 +28,14 @@ from espnet3.parallel.detached.looking.status import (
     status_of_ended,
     watch,
 )
-from espnet3.parallel.detached.states import GRACE, JobState, RunStatus, acquire, holder_lives, progress
+from espnet3.parallel.detached.states import GRACE, JobState, RunStatus, acquire, progress
 from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ConfigError, ParallelError, explained
 from espnet3.parallel.ledger.errors import ChangedRunError, IncompleteRunError, LedgerError
 from espnet3.parallel.ledger.files import Appender, NewLines, make_folder, refuse_others, write_json
 from espnet3.parallel.ledger.folder import EVENTS, note_event, resumed
-from espnet3.parallel.ledger.lease import Lease, disk_now
+from espnet3.parallel.ledger.lease import Lease, disk_now, holder_lives
 from espnet3.parallel.ledger.lines import decode, encode
 from espnet3.parallel.ledger.merge import Results, merge_splits
 from espnet3.parallel.ledger.split import FAILED, LEFT, OK, RESULTS, scan_splits

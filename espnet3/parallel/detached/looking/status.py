@@ -16,14 +16,12 @@ from espnet3.parallel.detached.states import (
     Queue,
     RunStatus,
     ShardStatus,
-    holder_lives,
-    holder_of,
     is_free,
     job_of,
     shard_status,
 )
 from espnet3.parallel.ledger.errors import FolderInUseError
-from espnet3.parallel.ledger.lease import disk_now
+from espnet3.parallel.ledger.lease import disk_now, holder_lives, holder_of
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.messages import shortened
 from espnet3.parallel.provenance.parts import changed_files
@@ -92,7 +90,7 @@ def _ask(
 
 def driver_of(run: Path) -> str:
     """Return process, host and start of the driver that is at work in a run's folder; empty where none is."""
-    if not holder_lives(run, disk_now(run)):
+    if not holder_lives(run):
         return ""
     held = holder_of(run) or {}
     return f"process {held.get('pid')} on {held.get('host')}, since {held.get('since')}"

@@ -20,8 +20,8 @@ import click
 from espnet3.parallel.detached.job_spec import SCRIPT
 from espnet3.parallel.engine.exceptions import below_ours
 from espnet3.parallel.engine.pickling import stand_for_script
+from espnet3.parallel.ledger.lines import facts_of
 from espnet3.parallel.messages import counted, masked
-from espnet3.parallel.records import place_of
 from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.replaying import Replay, Replayed, failed_items, index_of
 from espnet3_parallel.flames import FlameGraph, sampler
@@ -39,11 +39,9 @@ def failures(run: Path, as_json: bool) -> None:
     `espnet3-parallel replay RUN ITEM` runs one of them again.
     """
     found = failed_items(run)
-    lines = [
-        f"{one['index']}\t{one.get('type') or one.get('cause')}\t{str(one.get('message')).partition(chr(10))[0]}"
-        for one in found
-    ]
-    text = json.dumps(found, indent=2, default=str) if as_json else "\n".join(lines or [_NONE])
+    lines = [f"{one.index}\t{one.error_type}\t{one.message.partition(chr(10))[0]}" for one in found]
+    facts = [{"index": one.index, **facts_of(one)} for one in found]
+    text = json.dumps(facts, indent=2, default=str) if as_json else "\n".join(lines or [_NONE])
     say(masked(text))
 
 
@@ -70,7 +68,7 @@ def replay(
     if SCRIPT in sys.modules:  # processes that an item spawns load the script in place of this command
         stand_for_script(str(sys.modules[SCRIPT].__file__))
     try:
-        indices = [one["index"] for one in failed_items(run)] if index is None else [index_of(run, index)]
+        indices = [one.index for one in failed_items(run)] if index is None else [index_of(run, index)]
         told = [f"not as it was: {line}" for line in again.differences]
         told += [f"note: {line}" for line in again.notes] + ([] if indices else [_NONE])
         faulthandler.enable()  # an item that crashes this process shall say where
@@ -97,11 +95,10 @@ def _record(found: Replayed) -> dict[str, Any]:
 
 def _one(again: Replay, index: Any, debug: bool, profiles: Path | None) -> Replayed:
     found = again(index, None if profiles is None else _profiled(index, profiles))
-    then = found.then.failure if found.then is not None else None
-    if then is not None:
-        tries = "1 try" if then.get("attempts") == 1 else f"{then.get('attempts')} tries"
-        how = _DEADLY.get(str(then.get("cause")), f"{then.get('type')}: {then.get('message')}")
-        say(wrapped(f"item {index!r} then: failed, {how} ({tries}, {place_of(str(then.get('worker')))})"))
+    if (then := found.then) is not None:
+        tries = "1 try" if then.attempts == 1 else f"{then.attempts} tries"
+        how = _DEADLY.get(then.cause, f"{then.error_type}: {then.message}")
+        say(wrapped(f"item {index!r} then: failed, {how} ({tries}, {then.place})"))
     alike = {True: ", the same as then", False: ", not the same as then", None: ""}[found.same]
     if found.error is None:
         say(f"item {index!r} now: returned in {duration(found.seconds)}{alike}: {found.result!r:.400}")

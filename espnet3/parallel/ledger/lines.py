@@ -66,9 +66,9 @@ def encode_line(position: int, index: Any, value: Any) -> bytes:
     return b'%b,"crc":%d}\n' % (head, crc32(head))
 
 
-def encode_failure(position: int, failure: ItemFailure) -> bytes:
-    """Return the line of one failed item."""
-    facts = {
+def facts_of(failure: ItemFailure) -> dict[str, Any]:
+    """Return the facts of a failed item as plain data, without its index."""
+    facts: dict[str, Any] = {
         "cause": failure.cause,
         "type": failure.error_type,
         "message": failure.message,
@@ -80,7 +80,12 @@ def encode_failure(position: int, failure: ItemFailure) -> bytes:
         facts[key] = str(facts[key]).encode("utf-8", "backslashreplace").decode()
     if failure.seconds is not None:
         facts["seconds"] = round(failure.seconds, 6)
-    outcome = to_json(facts, "failure")
+    return facts
+
+
+def encode_failure(position: int, failure: ItemFailure) -> bytes:
+    """Return the line of one failed item."""
+    outcome = to_json(facts_of(failure), "failure")
     head = b'{"n":%d,"index":%b,"failure":%b' % (position, index_json(failure.index), outcome)
     return b'%b,"crc":%d}\n' % (head, crc32(head))
 

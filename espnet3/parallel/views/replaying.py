@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,15 +29,18 @@ from espnet3.parallel.env.store import Adding
 from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.functions.running import runner_of
-from espnet3.parallel.ledger.files import lines_of, read_json, refuse_others
-from espnet3.parallel.ledger.folder import INDICES, read_run
+from espnet3.parallel.ledger.files import open_plain, read_json, refuse_others
+from espnet3.parallel.ledger.folder import INDICES, SHARDS, read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
-from espnet3.parallel.ledger.lines import DAMAGED, checked, decode, index_json, record_of
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
+from espnet3.parallel.ledger.lines import decode, failure_of, index_json, record_of
+from espnet3.parallel.ledger.merge import RECEIPT, Results
+from espnet3.parallel.ledger.split import ERRORS, FAILED, OK, RESULTS, SESSION, SPLIT, Scan
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance import FUNCTION
+from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.execute import build_here
 from espnet3.parallel.runner.hooks import writes_files
+from espnet3.parallel.testing.answers import equal
 
 _MASKED = "***"
 # The indices are not made again, and a note of its own names masked values.
@@ -123,14 +126,6 @@ _PLANNED = 100_000  # indices that are searched for a similar one
 
 
 @dataclass(frozen=True, slots=True)
-class Then:
-    """The outcome of an item in the folder: a result, or the facts of a failure as plain data."""
-
-    result: Any = None
-    failure: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Replayed:
     """An item that was run again."""
 
@@ -138,7 +133,7 @@ class Replayed:
     seconds: float
     result: Any
     error: BaseException | None
-    then: Then | None  # None where the folder says nothing of it
+    then: ItemFailure | None  # if it has failed in the run
     same: bool | None  # results are equal, or errors have one type and message; None: not known
 
 
@@ -195,7 +190,9 @@ class Replay:
 
     def __call__(self, index: Any, around: AbstractContextManager[Any] | None = None) -> Replayed:
         """Run one item."""
-        call, then = self.prepare(), outcome_of(self.run, index)
+        call, wanted = self.prepare(), index_json(index)
+        at = [at for at, item in enumerate(_items(self.run)) if index_json(item) == wanted]
+        then = next(iter(_outcomes(self.run, at)), ...)
         result, error = None, None
         with seeded(self._seed) as seed_for:
             if seed_for is not None:
@@ -209,7 +206,8 @@ class Replay:
             except BaseException as raised:  # SystemExit too: the error is the answer
                 error = raised
             seconds = time.perf_counter() - begin
-        return Replayed(index, seconds, result, error, then, _same(result, error, then))
+        failed = then if isinstance(then, ItemFailure) else None
+        return Replayed(index, seconds, result, error, failed, _same(result, error, then))
 
     def close(self) -> None:
         """Remove the empty folder that stood for output_dir."""
@@ -245,12 +243,7 @@ def index_of(run: Path, text: str) -> Any:
     for read in (lambda one: decode(json.loads(one)), ast.literal_eval):
         with suppress(ValueError, SyntaxError):
             candidates.insert(0, read(text))
-    said = read_run(run).get("indices") or {}
-    items: Sequence[Any]
-    if "range" in said:
-        items = range(*said["range"])
-    else:
-        items = [decode(json.loads(one)) for one in read_json(run / INDICES)["list"]]
+    items = _items(run)
     for one in candidates:
         if one in items:
             return one
@@ -259,59 +252,40 @@ def index_of(run: Path, text: str) -> Any:
     raise ConfigError(f"{text} is not among the run's {len(items):,} indices ({ends}).{near}")
 
 
-def failed_items(run: Path) -> list[dict[str, Any]]:
-    """Return the facts of the failed items, each with its `index`, in the order of the files."""
-    found = {position: _record(line) for position, line in _lines(run, ERRORS)}
-    if not (run / ERRORS).exists():
-        for position, _ in _lines(run, RESULTS):
-            found.pop(position, None)
-    return list(found.values())
+def _items(run: Path) -> Sequence[Any]:
+    said = read_run(run).get("indices") or {}
+    if "range" in said:
+        return range(*said["range"])
+    return [decode(json.loads(one)) for one in read_json(run / INDICES)["list"]]
 
 
-def outcome_of(run: Path, index: Any) -> Then | None:
-    """Return an item's outcome in the folder; None if it has none."""
-    wanted, last = index_json(index), None
-    for name in (RESULTS, ERRORS):
-        for _, line in _lines(run, name):
-            if b'"index":%b' % wanted in line[0][: len(wanted) + 64]:
-                record = record_of(*line)
-                if index_json(record["index"]) == wanted:
-                    if "result" in record:  # it counts more than a failure
-                        return Then(record["result"])
-                    last = line
-    return None if last is None else Then(failure=_record(last))
+def failed_items(run: Path) -> list[ItemFailure]:
+    """Return the records of the failed items, in the order of the list."""
+    return _outcomes(run)
 
 
-_Line = tuple[bytes, Path, int]  # with its file and number
+def _outcomes(run: Path, at: Sequence[int] | None = None) -> list[Any]:
+    # those of some positions, as far as there are any; else all failures
+    if (run / RECEIPT).exists():
+        merged = Results(run)
+        return merged.failures if at is None else [merged[position] for position in at]
+    said, items, found = read_run(run), _items(run), list[Any]()
+    kind = SESSION if SHARDS in (said.get("plan") or {}) else SPLIT
+    scan = Scan(run, items, said["indices"]["sha256"], False, kind)
+    for position in range(len(items)) if at is None else at:
+        if (state := scan.state[position]) == FAILED or (state == OK and at is not None):
+            number, offset = scan.locate(position)
+            file = scan.splits[number] / (RESULTS if state == OK else ERRORS)
+            with open_plain(file) as lines:
+                lines.seek(offset)
+                line = lines.readline()
+            found.append(record_of(line, file, 0)["result"] if state == OK else failure_of(line, file, 0))
+    return found
 
 
-def _lines(run: Path, name: str) -> Iterator[tuple[int, _Line]]:
-    whole = (run / name).exists()
-    splits = () if whole else (split for kind in (SPLIT, SESSION) for split in split_folders(run, kind))
-    for file in [run / name] if whole else [split / name for split in splits if (split / name).exists()]:
-        for number, _, line in lines_of(file):
-            position = number if whole else checked(line)[0]
-            if position != DAMAGED:
-                yield position, (line, file, number)
-
-
-def _record(line: _Line) -> dict[str, Any]:
-    record = record_of(*line)
-    facts = record.pop("failure", record)
-    return {
-        "index": record["index"],
-        **{name: one for name, one in facts.items() if name not in ("n", "crc")},
-    }
-
-
-def _same(result: Any, error: BaseException | None, then: Then | None) -> bool | None:
-    if then is None:
+def _same(result: Any, error: BaseException | None, then: Any) -> bool | None:
+    if then is ...:  # the folder says nothing of it
         return None
-    if error is not None or then.failure is not None:
-        if error is None or then.failure is None:
-            return False
-        return describe_error(error)[:2] == (then.failure.get("type"), then.failure.get("message"))
-    try:
-        return bool(result == then.result)
-    except Exception:  # an array's comparison, say
-        return None
+    if isinstance(then, ItemFailure):
+        return error is not None and describe_error(error)[:2] == (then.error_type, then.message)
+    return error is None and equal(result, then)

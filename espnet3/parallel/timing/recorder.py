@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from espnet3.parallel.ledger.errors import LedgerError
+from espnet3.parallel.messages import brief
 from espnet3.parallel.records import Tally
 
 _LEAST = 0.5  # seconds that a record is about, at least
@@ -156,14 +157,8 @@ class TimesRecorder:
     def _close(self, worker: str) -> None:
         record = self._open.pop(worker, None)
         if record is not None:
-            slow = [[round(s, 6), place, self._shown(place)] for s, place in record.slow]
+            slow = [[round(s, 6), at, brief(self.items[at - self.first], _SHOWN)] for s, at in record.slow]
             self._note(worker=worker, **{**asdict(record), "slow": slow})
-
-    def _shown(self, place: int) -> str:
-        try:
-            return repr(self.items[place - self.first])[:_SHOWN]
-        except Exception:  # a class of the user's own: its name is not worth the run
-            return f"at position {place}"
 
     def _note(self, **facts: Any) -> None:
         facts = {name: round(fact, 4) if isinstance(fact, float) else fact for name, fact in facts.items()}

@@ -92,11 +92,11 @@ class OpenRun(Counted):
         return array("q", (each.start() for each in re.finditer(wanted, self.state)))
 
     def resuming(self, left: int) -> str:
-        """Return the line to print: "resuming: 6 000 done, 4 000 left"; empty for a new run."""
+        """Return the line to print: "resuming: 6,000 done, 4,000 left"; empty for a new run."""
         if not self.ok and not self.failed:
             return ""
-        failed = f" ({_spaced(self.failed)} failed before)" if self.failed else ""
-        return f"resuming: {_spaced(len(self.state) - left)} done, {_spaced(left)} left{failed}"
+        failed = f" ({self.failed:,} failed before)" if self.failed else ""
+        return f"resuming: {len(self.state) - left:,} done, {left:,} left{failed}"
 
     def append(self, lines: Sequence[bytes], positions: Sequence[int] | None = None) -> None:
         """Put results on disk: lines of `encode_line`, in one write.
@@ -188,10 +188,6 @@ def note_event(events: Appender, kind: str, facts: dict[str, Any]) -> None:
     """Append to `events.jsonl` that something happened now."""
     # escaped to ASCII: a message may hold lone surrogates
     events.append([json.dumps({"time": now(), "event": kind, **masked(facts)}, default=str).encode() + b"\n"])
-
-
-def _spaced(number: int) -> str:
-    return f"{number:,}".replace(",", " ")
 
 
 RUN = "run.json"

@@ -111,6 +111,6 @@ def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
     with start(tmp_path, n, 1) as driver:
         said = driver.communicate()[1]
     assert driver.returncode == 0, said
-    assert f"{before:,} done".replace(",", " ") in said
+    assert f"{before:,} done" in said
     assert calls(tmp_path / "log").total() - called == n - before
     assert receipt_of(tmp_path / "run").ok == n

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout, Plan
+from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout
 from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, run_status
 from espnet3.parallel.detached.states import JobState, LossFile
 from espnet3.parallel.errors import ParallelError
@@ -248,18 +248,13 @@ class Span:
 
 def shard_spans(run: Path) -> list[Span]:
     """Return the spans of the jobs of a detached run, by shard and then by time; empty where it has none."""
-    plan = read_or_none(run / FOLDER / PLAN, Plan)
-    if plan is None:
-        return []
-    layout = Layout(run)
-    folders = enumerate(map(layout.shard, range(len(plan.get("bounds", [0])) - 1)))
-    return [span for n, folder in folders for span in spans(folder, f"shard {n}", folder / DONE)]
+    folders = split_folders(run / FOLDER, "shard")
+    return [one for folder in folders for one in spans(folder, folder.name.replace(".", " "), folder / DONE)]
 
 
 def spans(folder: Path, name: str, done: Path | None = None) -> Iterator[Span]:
     """Yield the spans of a folder's last leases; the mark `done` ends a shard, even if its job lives on."""
-    numbers = sorted(lease_numbers(folder)) if folder.is_dir() else []
-    for number in numbers:
+    for number in (numbers := sorted(lease_numbers(folder))):
         file = folder / f"lease.{number}.json"
         held = read_or_none(file) or {}
         begin = seconds_of(held.get("since"))
@@ -267,13 +262,12 @@ def spans(folder: Path, name: str, done: Path | None = None) -> Iterator[Span]:
             continue
         newest = number == numbers[-1]
         released = seconds_of(held.get("released"))
-        now = disk_now(folder) if released is None and newest else 0
         if released is not None:
             end, how = released, "released"
         elif newest and done is not None and done.exists():
             end, how = done.stat().st_mtime, "released"
-        elif newest and holder_lives(folder, now):
-            end, how = now / 1e9, "alive"
+        elif newest and holder_lives(folder):
+            end, how = disk_now(folder) / 1e9, "alive"
         else:
             end, how = file.stat().st_mtime, "died"
         yield Span(name, str(held.get("host")), str(held.get("pid")), begin, max(begin, end), how)

@@ -89,7 +89,6 @@ class SplitWriter:
         self.kind = kind
         self.spec = spec
         self.folder: Path | None = None
-        self.results = self.errors = 0
         self._files: dict[str, Appender] = {}
         self._times: list[bytes] = []
 
@@ -98,7 +97,6 @@ class SplitWriter:
         if not lines:
             return
         file = self._file(RESULTS)
-        self.results += len(lines)
         if positions is None or len(lines) < _LEAST_ITEMS:
             file.append(lines)
             return
@@ -117,7 +115,6 @@ class SplitWriter:
         """Append lines of failed items in one write."""
         if lines:
             self._file(ERRORS).append(lines)
-            self.errors += len(lines)
 
     def append_times(self, lines: Sequence[bytes]) -> None:
         """Append lines on item times; no outcome depends on them, and they wait for the first one."""
@@ -140,7 +137,7 @@ class SplitWriter:
         finally:
             self._files = {}
         if done and self.folder is not None:
-            write_json(self.folder / DONE, {"results": self.results, "errors": self.errors})
+            write_json(self.folder / DONE, {})
 
     def _file(self, name: str, durable: bool = True) -> Appender:
         if self.folder is None:

@@ -411,8 +411,8 @@ class _Outcomes(Counted):
             write_json(folder / SPEC, facts)
         for begin, end in spec.skip:
             self._take(range(begin, end), OK)
-        self._files.errors = self._take(positions(folder / ERRORS), FAILED)
-        self._files.results = self._take(positions(folder / RESULTS), OK)
+        self._take(positions(folder / ERRORS), FAILED)
+        self._take(positions(folder / RESULTS), OK)
         self.n_lines = 0  # that this attempt has appended
         self.failed_before = {at for at, state in enumerate(self.state, spec.begin) if state == FAILED}
 
@@ -448,10 +448,8 @@ class _Outcomes(Counted):
         self.times.flush()
         self._files.close(done)
 
-    def _take(self, positions: Iterable[int], state: int) -> int:
-        begin, n, count = self._spec.begin, len(self.state), 0
+    def _take(self, positions: Iterable[int], state: int) -> None:
+        begin, n = self._spec.begin, len(self.state)
         for position in positions:
-            count += 1
             if 0 <= position - begin < n:
                 self.state[position - begin] = state
-        return count

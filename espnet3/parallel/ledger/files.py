@@ -204,11 +204,11 @@ def read_json(path: str | os.PathLike[str], like: type | None = None, *, own: bo
     return value
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the number, the offset and the bytes of each line of a file, a torn one at its end too."""
-    at = 0
+def lines_of(path: Path, before: int = 0, at: int = 0) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the number, the offset and the bytes of each line behind so many, a torn one at the end too."""
     with open_plain(path, 1 << 20) as file:
-        for number, line in enumerate(file, 1):
+        file.seek(at)
+        for number, line in enumerate(file, before + 1):
             yield number, at, line
             at += len(line)
 
@@ -335,23 +335,16 @@ class NewLines:
     """Reads files that others append to: of each the whole lines since it was last read to its end."""
 
     def __init__(self) -> None:
-        self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each
+        self._read: dict[Path, tuple[int, int]] = {}  # lines and bytes of each
 
     def of(self, file: Path) -> Iterator[tuple[int, bytes]]:
         """Yield the lines, each with its number; none of a file that is not there, or not for this user."""
-        try:
-            stream = open_plain(file, 1 << 20)
-        except OSError:
-            return
-        at, number = self._read.get(file, (0, 0))
-        with stream:
-            stream.seek(at)
-            for line in stream:
+        with contextlib.suppress(OSError):
+            for number, at, line in lines_of(file, *self._read.get(file, (0, 0))):
                 if line[-1:] != b"\n":  # torn: its writer is at it, or was killed there
-                    break
-                at, number = at + len(line), number + 1
+                    return
                 yield number, line
-        self._read[file] = at, number
+                self._read[file] = number, at + len(line)
 
     def records(self, file: Path) -> Iterator[dict[str, Any]]:
         """Yield the JSON objects in the lines; a damaged line is passed over."""

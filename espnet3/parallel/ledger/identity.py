@@ -39,12 +39,11 @@ class Identity:
     runner: dict[str, str | None]
     provider: dict[str, str | None]
     config: dict[str, Any]  # the provider's, secrets masked
-    config_sha256: str  # of its content, secrets included, without the places in `not_compared`
     indices: dict[str, Any]
     seed: Any = None  # an int of any size, or None
     policy: dict[str, Any] = field(default_factory=dict)  # on_error, max_retries, batch_size: not compared
     plan: dict[str, list[int]] = field(default_factory=dict)  # how the work is cut: not compared
-    # a hash of each value of the config, to name one that differs but is shown alike
+    # a hash of each value of the config, secrets included, without the places in `not_compared`
     contents: dict[str, str] = field(default_factory=dict)
     not_compared: list[str] = field(default_factory=list)
     # the user's own, of runner, provider and config
@@ -78,7 +77,6 @@ def identify(
         runner=_describe_class(runner),
         provider=_describe_class(provider),
         config=shown_config(config),
-        config_sha256=Content().hash(contents, "config"),
         indices=describe_indices(items),
         seed=seed,
         policy=policy or {},
@@ -154,7 +152,7 @@ def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = Non
         code = ["it was compiled by Python {}, and cannot be compared in {}".format(*pythons)]
     else:  # where the class is another, so is its code
         code = changed_parts(old["code"], new.code) if not lines else []
-    if old.get("config_sha256") != new.config_sha256:
+    if [*(old.get("contents") or {}).items()] != [*new.contents.items()]:  # their order counts
         lists = not any(place.endswith("batch_size") for place in new.not_compared)
         configs = [without_execution(each, "", [], lists) for each in (old.get("config"), new.config)]
         lines += differences(*configs) or _hidden(old, new)

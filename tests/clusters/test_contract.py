@@ -26,12 +26,12 @@ class OnScheduler(BackendContract):
         cls.config = cls.lab.block()
         os.environ.update(cls.lab.start())
         os.chdir(STATE / "home")
-        cls.open()
+        super().setup_class()
 
     @classmethod
     def teardown_class(cls):
         try:
-            cls.close()
+            super().teardown_class()
             wait_for_no_worker()
         finally:
             cls.lab.stop()

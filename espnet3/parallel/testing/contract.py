@@ -119,17 +119,7 @@ class BackendContract:
 
     @classmethod
     def setup_class(cls) -> None:
-        """Open the cluster; a subclass that has to start something first overrides it and calls `open`."""
-        cls.open()
-
-    @classmethod
-    def teardown_class(cls) -> None:
-        """Close the cluster."""
-        cls.close()
-
-    @classmethod
-    def open(cls) -> None:
-        """Open the cluster and wait for its first result."""
+        """Open the cluster and wait for its first result; a subclass may start something first."""
         set_parallel(None)
         cls._espnet3_stack = ExitStack()
         began = time.monotonic()
@@ -142,7 +132,7 @@ class BackendContract:
         cls.start_seconds = time.monotonic() - began
 
     @classmethod
-    def close(cls) -> None:
+    def teardown_class(cls) -> None:
         """Close the cluster, and check that it left nothing behind."""
         cls._espnet3_stack.close()
         cls.check_nothing_left()

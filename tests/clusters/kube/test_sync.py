@@ -39,7 +39,7 @@ class TestContract(BackendContract):
     @classmethod
     def teardown_class(cls) -> None:
         """Close the cluster; its pods go with it."""
-        cls.close()
+        super().teardown_class()
         with open(LAB / "tmp" / "start-seconds", "a") as file:
             file.write(f"kube {cls.start_seconds:.1f}\n")
         wait_until(lambda: not left(), 90, every=0.3, said=lambda: kubectl("get", KINDS))

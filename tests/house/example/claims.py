@@ -111,12 +111,12 @@ class TestContract(BackendContract):
     def setup_class(cls) -> None:
         cls.place = ExitStack()
         cls.place.enter_context(placed())
-        cls.open()
+        super().setup_class()
 
     @classmethod
     def teardown_class(cls) -> None:
         with cls.place:
-            cls.close()
+            super().teardown_class()
 
 
 def submit(folder: Path) -> DetachedRun:

@@ -35,7 +35,7 @@ class OnStandIn(BackendContract):
         }
         cls.before = set(Path.cwd().iterdir())
         try:
-            cls.open()
+            super().setup_class()
         except BaseException:
             cls.place.close()
             raise
@@ -43,7 +43,7 @@ class OnStandIn(BackendContract):
     @classmethod
     def teardown_class(cls):
         with cls.place:
-            cls.close()
+            super().teardown_class()
 
     @classmethod
     def check_nothing_left(cls):

@@ -215,8 +215,7 @@ def open_run(
         undo.callback(lease.release)
         _remove_leftovers(path)
         before = _begin_anew(path) if resume is False else None
-        _strangers_aside(path)
-        old, damage = _read_run(path)
+        old, damage = _run_before(path)
         if damage is not None and resume is True:
             raise damage
         if damage is not None:
@@ -343,7 +342,7 @@ def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
     return run
 
 
-def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
+def _run_before(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
     advice = (
         'What the splits hold is intact: resume="force" takes over the results of this index list; '
         "resume=False moves all aside and starts anew"
@@ -352,6 +351,10 @@ def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
         old = read_run(path)
     except FileNotFoundError:
         if not split_folders(path):
+            if moved := set_aside(path):
+                warn_caller(
+                    f"{path} held files called like those of a run, and no run: they are in {moved} now"
+                )
             return {}, None
         if (path / MANIFEST).exists() and not (path / EVENTS).exists():
             return {}, DamagedFolderError(
@@ -369,14 +372,6 @@ def _read_run(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
             f"{path / RUN} has schema {old['schema']}, and this version knows {SCHEMA}: use the newer version"
         )
     return old, None
-
-
-def _strangers_aside(path: Path) -> None:
-    if (path / RUN).exists() or split_folders(path):
-        return
-    moved = set_aside(path)
-    if moved is not None:
-        warn_caller(f"{path} held files called like those of a run, and no run: they are in {moved} now")
 
 
 def _begin_anew(path: Path) -> Path | None:

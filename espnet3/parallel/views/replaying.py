@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +90,7 @@ def _provider(cls: Any, config: Any, notes: list[str]) -> Any:
         notes.append(
             "the config: secrets are masked in run.json and are not known here; what needs them gets '***'"
         )
-    given = {name: _usable(value) for name, value in config.items()}
+    given = json.loads(json.dumps(config), object_hook=_Config)
     args = given.pop("args", [])
     known = set(inspect.signature(cls).parameters)
     by_name = {name: value for name, value in given.items() if name in known}
@@ -114,12 +114,6 @@ def _plain(value: Any) -> Any:
     if type(value) in (dict, _Config):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if type(value) is list else value
-
-
-def _usable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return _Config({key: _usable(item) for key, item in value.items()})
-    return [_usable(item) for item in value] if isinstance(value, list) else value
 
 
 _PLANNED = 100_000  # indices that are searched for a similar one

@@ -76,7 +76,6 @@ class Lease:
             "run_id": who,
             "since": now(),
             **this_process(),
-            "beat": self.beat,
             "token": token,
             "folder": _place(self.path),
         }

@@ -178,7 +178,7 @@ def open_shard(
     writers, states = hooks.bound(env)
     begin, add, end = states or writers
     state: Any = _returned(begin(), begin) if states else new_state(folder, number)
-    opened = None if states else begin(folder)
+    opened = [] if states else [begin(folder)]
 
     def write(index: Any, result: Any) -> None:
         nonlocal state
@@ -187,15 +187,9 @@ def open_shard(
         if states:
             state = _returned(add(state, result), add)
         else:
-            add(opened, result, state)
+            add(*opened, result, state)
 
-    def close() -> None:
-        if states:
-            end(state)
-        else:
-            end(opened, state)
-
-    return write, close
+    return write, lambda: end(*opened, state)
 
 
 def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:

@@ -221,7 +221,7 @@ def read_sessions(run: Path) -> list[Session]:
             last.error = f"{event.get('error')}: {event.get('message')}"
         if kind in ("computed", "submitted", "stopped", "retried"):
             last.ended = "submitted" if kind == "retried" else kind
-        elif kind not in ("started", "resumed", "missed_beats"):
+        elif kind not in ("started", "resumed"):
             last.ended = last.ended or kind
     return sessions
 

@@ -82,18 +82,16 @@ def outcomes(
     if spec.setup_timeout is None:
         spec = replace(spec, setup_timeout=config.setup_timeout)
     killable = killable or spec.policy.item_timeout is not None
-    plugin = None
-    if client is not None and spec.setup is None:
-        from espnet3.parallel.clusters.client import env_of
-
-        plugin = env_of(client)
     if not killable and client is None and runs_here(config):
         yield from run_inline(spec, work, here or spec.setup, tally)
         return
     if spec.setup is not None:
         spec = replace(spec, env_key=f"run-{uuid.uuid4().hex}")
-    elif plugin is not None:
-        spec = replace(spec, env_key=plugin.key, setup=plugin.setup_fn, env_stays=True)
+    elif client is not None:
+        from espnet3.parallel.clusters.client import env_of
+
+        if (plugin := env_of(client)) is not None:
+            spec = replace(spec, env_key=plugin.key, setup=plugin.setup_fn, env_stays=True)
     # of a client that is not ours, or adapts, the number is unknown
     known = client is None or (hasattr(client, "espnet3_config") and config.adapt is None)
     tally.asked = config.n_workers if known else 0

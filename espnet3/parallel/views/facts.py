@@ -135,16 +135,13 @@ class Outcomes(Counted):
                     self._own.add(split)
                 else:
                     self.foreign.append(split.name)
-            if split in self._own:
-                for number, line in self._lines.of(split / ERRORS):
+            for name, state in ((ERRORS, FAILED), (RESULTS, OK)) if split in self._own else ():
+                for number, line in self._lines.of(split / name):
                     position = checked(line)[0]
                     if 0 <= position < len(self.state) and self.state[position] != OK:
-                        self.state[position] = FAILED
-                        self.failures.add(position, failure_of(line, split / ERRORS, number))
-                for _, line in self._lines.of(split / RESULTS):
-                    position = checked(line)[0]
-                    if 0 <= position < len(self.state):
-                        self.state[position] = OK
+                        self.state[position] = state
+                        if state == FAILED:
+                            self.failures.add(position, failure_of(line, split / name, number))
 
 
 def folder_status(path: Path, outcomes: Outcomes | None = None) -> FolderStatus:

@@ -18,7 +18,7 @@ from espnet3.parallel.detached.layout import DONE, ENDED, LOSSES, MARK, Done, En
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, read_or_none, write_json
-from espnet3.parallel.ledger.lease import Lease, holder_lives, holder_of, is_alive, is_copied
+from espnet3.parallel.ledger.lease import Lease, holder_lives, holder_of, is_alive
 from espnet3.parallel.records import ProcessEnd
 
 _WIDTH = 320  # bytes: each mark covers the one before in one write
@@ -358,7 +358,5 @@ def is_free(folder: Path) -> bool:
 
 def living_pid(folder: Path) -> int | None:
     """Return the process that holds a folder's lease, if it runs on this host."""
-    held = holder_of(folder)
-    if held is None or held.get("released") or is_copied(folder, held):
-        return None
-    return held["pid"] if is_alive(held) else None
+    held = holder_of(folder) or {}
+    return held["pid"] if is_alive(held) and holder_lives(folder) else None

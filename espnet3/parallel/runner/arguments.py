@@ -110,9 +110,8 @@ def check_batches(runner: Any) -> None:
     """Warn of a batch size without `batch_forward`, and of a `batch_forward` without a size."""
     kind, size = type(runner), runner.batch_size
     own = kind.batch_forward
-    if size is not None and size < 1:
-        return  # an error of its own, when the runner is called
-    if size is not None and is_default(kind, "batch_forward") and not takes_lists(kind, size):
+    # a size below 1 is an error of its own, when the runner is called
+    if size is not None and size > 0 and is_default(kind, "batch_forward") and not takes_lists(kind, size):
         warn_caller(
             f"batch_size={shown(size)} has no effect, as the runner has no batch_forward: define batch_forward("
             "indices, **env), which returns one result per index, or leave batch_size out"

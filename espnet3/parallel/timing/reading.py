@@ -100,14 +100,11 @@ class TimesReader:
     def _take(self, said: dict[str, Any]) -> None:
         worker, times = str(said.get("worker")), self._times
         if "came" in said:
-            imports, env = said.get("imports", 0.0), said.get("env", 0.0)
-            times.arrivals.append(Arrival(worker, said["came"], imports, env))
+            times.arrivals.append(Arrival(worker, said["came"], said["imports"], said["env"]))
         elif "gone" in said:
             times.losses.append((worker, said["gone"]))
         elif "begin" in said:
-            times.stints.append(
-                Stint(worker, said["begin"], said["end"], said["busy"], said["items"], said.get("memory", 0))
-            )
+            times.stints.append(Stint(**{name: said[name] for name in Stint.__slots__ if name in said}))
             for number, n in said["counts"].items():
                 times.counts[int(number)] = times.counts.get(int(number), 0) + n
             for seconds, place, name in said["slow"]:

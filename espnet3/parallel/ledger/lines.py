@@ -68,14 +68,8 @@ def encode_line(position: int, index: Any, value: Any) -> bytes:
 
 def facts_of(failure: ItemFailure) -> dict[str, Any]:
     """Return the facts of a failed item as plain data, without its index."""
-    facts: dict[str, Any] = {
-        "cause": failure.cause,
-        "type": failure.error_type,
-        "message": failure.message,
-        "traceback": failure.traceback,
-        "attempts": failure.attempts,
-        "worker": failure.worker,
-    }
+    names = ("cause", "error_type", "message", "traceback", "attempts", "worker")
+    facts: dict[str, Any] = {name.removeprefix("error_"): getattr(failure, name) for name in names}
     for key in ("message", "traceback", "worker"):  # a message may quote bytes that are not text
         facts[key] = str(facts[key]).encode("utf-8", "backslashreplace").decode()
     if failure.seconds is not None:

@@ -389,7 +389,6 @@ class RunFacts:
 def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     """Read a run's folder."""
     said = read_run(run)
-    items = said.get("indices", {}).get("count", 0)
     sessions, drivers, shards = read_sessions(run), spans(run, "driver"), shard_spans(run)
     outcomes, times = Outcomes(run, said), TimesReader(run).look()
     counts, sampled = folder_status(run, outcomes), ""
@@ -400,8 +399,8 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         if begun and begun[-1].ended == "submitted":
             begun[-1].ran += stint.items
     # the driver lives, or one of the jobs
-    alive = holder_lives(run) or any(span.ended == "alive" for span in shards)
-    complete = counts.merged or (not alive and counts.ok + counts.failed == items)
+    alive = counts.alive or any(span.ended == "alive" for span in shards)
+    complete = counts.merged or (not alive and counts.ok + counts.failed == counts.items)
     if failures.unread:
         first = counts.failed - failures.unread
         sampled = f"{counts.failed:,} items failed: the causes are counted over the first {first:,} of them"
@@ -409,15 +408,11 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     if complete and not counts.merged:
         notes.append("every item has an outcome; they are not merged yet")
     return RunFacts(
-        run=str(run),
+        **{name: getattr(counts, name) for name in ("run", "items", "ok", "failed", "driver")},
         runner=str((said.get("runner") or {}).get("path", "?")),
         provider=str((said.get("provider") or {}).get("path", "?")),
         read=time.time(),
-        items=items,
-        ok=counts.ok,
-        failed=counts.failed,
         state="at work" if alive else "complete" if complete else "unfinished",
-        driver=counts.driver,
         sampled=sampled,
         sessions=tuple(sessions),
         drivers=tuple(drivers),

@@ -317,15 +317,12 @@ class Scan(Counted):
         return found
 
     def _two_results(self, position: int, second: int) -> DamagedFolderError:
-        first, other = map(self._place_of, (self.where[position], second))
+        places = (divmod(place, 1 << _OFFSET_BITS) for place in (self.where[position], second))
+        first, other = (f"{self.splits[number] / RESULTS}, at byte {offset}" for number, offset in places)
         return DamagedFolderError(
             f"item {self._items[position]!r} (position {position}) has two different results: {first}, and {other}. "
             "Remove the wrong line, or start anew with resume=False"
         )
-
-    def _place_of(self, place: int) -> str:
-        number, offset = divmod(place, 1 << _OFFSET_BITS)
-        return f"{self.splits[number] / RESULTS}, at byte {offset}"
 
 
 def scan_splits(path: Path, items: Sequence[Any], indices_sha256: str, *, kind: str = SPLIT) -> Scan:

@@ -422,7 +422,9 @@ class _Reach(Content):
             self._any |= dict.fromkeys(live for *_, live in self._loaded)
             here = os.path.dirname(code.co_filename)
             self._beside(here, package, names)
-            self._beside(os.path.join(here, *[os.pardir] * len(package.split("."))) if package else here, "", names)
+            self._beside(
+                os.path.join(here, *[os.pardir] * len(package.split("."))) if package else here, "", names
+            )
             for begin in {
                 re.split("[%{]", one)[0].rstrip(".") for one in near
             }:  # of f"nets.{name}", "nets.%s" % name

@@ -79,7 +79,7 @@ def test_a_block_takes_numpys_numbers() -> None:
 def test_a_grace_that_would_never_be_over_is_refused(tmp_path: Path) -> None:
     """A detached run is not cancelled with a grace that is no number of seconds, and nothing is ordered."""
     layout = Layout(tmp_path)
-    layout.write_plan(Plan("hash", [0, 1], str(tmp_path / "specs"), ["split.0"], "local", 1, {}, {}), [0])
+    layout.write_plan(Plan("hash", [0, 1], str(tmp_path / "specs"), "local", 1, {}, {}), [0])
     with pytest.raises(ConfigError, match="^grace must be a number, 0 or more, not"):
         DetachedRun.open(tmp_path).cancel(math.nan)
     assert layout.stopped() is None

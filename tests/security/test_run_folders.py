@@ -147,7 +147,7 @@ def test_cancel_signals_no_process_that_is_none_of_the_run(
 
 
 @pytest.mark.parametrize(
-    "facts", [{"python": "SCRIPT"}, {"outcomes": ["../out", "/dev/shm/x"]}], ids=["interpreter", "outcomes"]
+    "facts", [{"python": "SCRIPT"}, {"first": "../out"}, {"first": -7}], ids=["interpreter", "text", "number"]
 )
 def test_retry_runs_and_writes_nothing_that_the_plan_says(
     copy: Path, marker: Path, tmp_path: Path, facts: dict[str, Any]

@@ -50,8 +50,6 @@ class JobSpec:
     shard: int
     begin: int  # position of its first item in the run's index list
     items: Sequence[Any]
-    indices_sha256: str  # of the run's whole index list
-    outcomes: str  # name of the folder in the run's folder that its outcomes are appended in
     runner: ClassRef
     provider: ClassRef
     arguments: dict[str, Any]  # how the provider is made again: `provider_arguments`
@@ -60,13 +58,11 @@ class JobSpec:
     # stretches [begin, end) of positions that had an outcome elsewhere when it was submitted
     skip: list[list[int]] = field(default_factory=list)
     max_failures: float | None = None  # failed items of the run after which it stops, or a share of its items
-    total: int = 0  # items of the run
     setup_timeout: float | None = None  # seconds the env may take
     walltime: float | None = None  # seconds the job may take; None: no limit is known
     batched: bool = False  # the runner has a `batch_forward` and a batch size
     retry_failed: bool = False  # run items again that failed before
-    hooks: bool = False  # the runner writes files of its own, into `split.<shard>` of the run's folder
-    keep_values: bool = True  # the results are wanted beside those files
+    keep_values: bool = True  # the results are wanted beside the files of a runner that writes its own
     gpus: bool = False  # the job was asked to have some
     run_id: str = ""  # the session that submitted it, for people
     entries: dict[str, str] = field(default_factory=dict)  # entries of the env that come from the run folder

@@ -55,7 +55,6 @@ MARK = "mark.json"
 LOSSES = "losses.json"
 LOG = "log.txt"
 _TAIL = 1 << 16  # bytes of a log
-_OUTCOMES = re.compile(rf"({SPLIT}|{SESSION})\.\d+", re.ASCII)
 
 
 class Jobs(TypedDict, total=False):
@@ -124,13 +123,13 @@ class Plan:
     indices_sha256: str
     bounds: list[int]  # positions at which shards begin, and the number of all positions
     specs: str  # where `async_specs_dir` shows them: a link to their folder, which no job follows
-    outcomes: list[str]  # names of the folders of the shards' outcomes
     env: str
     n_workers: int  # jobs at a time
     options: dict[str, Any]
     settings: dict[str, Any]  # the `detached` block of the configuration
     code: dict[str, dict[str, Any]] = field(default_factory=dict)  # the user's own, as `code_of` returns it
     hooks: bool = False  # the runner writes files of its own
+    first: int = 0  # the number of the first shard's folder of outcomes; those of the others follow
     finishes: bool = False  # its `merge` or `write_outputs` makes something of the whole
 
     @property
@@ -142,6 +141,10 @@ class Plan:
     def kind(self) -> str:
         """The first part of the names of the folders of outcomes."""
         return SESSION if self.hooks else SPLIT
+
+    def outcomes(self, shard: int) -> str:
+        """Return the name of the folder of a shard's outcomes."""
+        return f"{self.kind}.{self.first + shard}"
 
     def size(self, shard: int) -> int:
         """Return how many items a shard has."""
@@ -214,11 +217,8 @@ class Layout:
                 f"{self.run} {what if self.run.exists() else 'does not exist'}: give the folder that was printed at "
                 "submission, the runner's output_dir; a run without jobs goes on when its runner is called again"
             ) from None
-        rising = [0, *sorted(plan.bounds)] == [0, *plan.bounds] and len(plan.outcomes) == plan.n_shards
-        if not rising or not all(map(_OUTCOMES.fullmatch, plan.outcomes)):
-            raise DamagedFolderError(
-                f"{self.folder / PLAN} is damaged: its bounds and outcomes do not fit together"
-            )
+        if [0, *sorted(plan.bounds)] != [0, *plan.bounds] or plan.first < 0:
+            raise DamagedFolderError(f"{self.folder / PLAN} is damaged: its numbers do not fit together")
         return plan
 
     def write_plan(self, plan: Plan, items: Sequence[Any] | None = None) -> None:

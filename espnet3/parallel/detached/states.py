@@ -136,9 +136,10 @@ class Budget:
     of the folder counts them all, each job writes only its own file, and a run without failures costs nothing.
     """
 
-    def __init__(self, layout: Layout, spec: JobSpec) -> None:
+    def __init__(self, layout: Layout, spec: JobSpec, total: int) -> None:
         self._layout = layout
         self._spec = spec
+        self._total = total  # items of the run
         self._next_look = 0.0
         file = layout.failures / str(spec.shard)
         self.own = file.stat().st_size if spec.max_failures is not None and file.exists() else 0
@@ -151,7 +152,7 @@ class Budget:
 
     def exceeded(self, last: bool = False) -> str:
         """Return a sentence if too many items of the run have failed; empty if they have not."""
-        begin, limit, total = time.monotonic(), self._spec.max_failures, self._spec.total
+        begin, limit, total = time.monotonic(), self._spec.max_failures, self._total
         if limit is None or not self.own or (begin < self._next_look and not last):
             return ""
         failed = sum(entry.stat().st_size for entry in os.scandir(self._layout.failures))

@@ -39,7 +39,7 @@ from espnet3.parallel.jobs.script import set_walltime
 from espnet3.parallel.ledger.files import make_folder, refuse_others, write_json
 from espnet3.parallel.ledger.folder import SHARDS, open_run, resumed, set_aside
 from espnet3.parallel.ledger.identity import Identity
-from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
+from espnet3.parallel.ledger.split import split_folders
 from espnet3.parallel.messages import counted, shortened
 from espnet3.parallel.provenance.parts import changed_files
 from espnet3.parallel.runner.hooks import is_default
@@ -105,26 +105,24 @@ def _write_and_submit(
             align = run.align if run.batch_forward is not None else 1
             n, wanted = len(items), settings.shards or _PER_WORKER * config.n_workers
             bounds = [*cut(n, wanted, run.cost, align), n]
-        before = _plan_of(layout, spec, bounds)
-        if before is None:
-            kind = SESSION if run.writes else SPLIT
-            first = max((int(split.suffix[1:]) for split in split_folders(folder, kind)), default=-1) + 1
-            shown, outcomes = str(specs), [f"{kind}.{first + number}" for number in range(len(bounds) - 1)]
-        else:
-            shown, outcomes = before.specs, before.outcomes
         plan = Plan(
-            indices_sha256=spec.indices_sha256,
+            indices_sha256=identity.indices["sha256"],
             bounds=bounds,
-            specs=shown,
-            outcomes=outcomes,
+            specs=str(specs),
             env=config.env,
             n_workers=config.n_workers,
             options=json.loads(json.dumps(dict(config.options), default=str)),
             settings=json.loads(json.dumps(dict(config.detached), default=str)),
             code=identity.code,
-            hooks=spec.hooks,
+            hooks=run.writes,
             finishes=run.merges or not is_default(type(runner), "write_outputs"),
         )
+        before = _plan_of(layout, plan)
+        if before is None:
+            numbers = (int(split.suffix[1:]) for split in split_folders(folder, plan.kind))
+            plan = replace(plan, first=max(numbers, default=-1) + 1)
+        else:
+            plan = replace(plan, specs=before.specs, first=before.first)
         if run.writes:
             write_manifest(folder, runner.shard_subdir, plan.bounds[:-1], items)
         layout.write_plan(plan, items)
@@ -134,7 +132,9 @@ def _write_and_submit(
             try_as_a_job(spec, config.env)  # the copy has all that the code needs
         layout.write_template(spec)
         write_json(layout.folder / RUNNER, runner_attributes(runner))
-        if shown == str(specs):  # jobs read theirs in the run's folder: what is above the link may be others'
+        if plan.specs == str(
+            specs
+        ):  # jobs read theirs in the run's folder: what is above the link may be others'
             make_folder(specs.parent, parents=True)
             specs.symlink_to(layout.spec(0).parent, target_is_directory=True)
         shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed, before is None)
@@ -144,13 +144,13 @@ def _write_and_submit(
     return layout, plan, [shard for shard in shards if str(shard) in taken]
 
 
-def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int]) -> Plan | None:
-    # None: a plan with other shards is moved aside, and the caller makes a new one; outcomes stay where they are
+def _plan_of(layout: Layout, new: Plan) -> Plan | None:
+    # None: a plan with other shards is moved aside; outcomes stay where they are
     try:
         plan = layout.plan()
     except ConfigError:
         return None
-    same = (plan.indices_sha256, plan.hooks, plan.bounds) == (spec.indices_sha256, spec.hooks, bounds)
+    same = (plan.indices_sha256, plan.hooks, plan.bounds) == (new.indices_sha256, new.hooks, new.bounds)
     if same and layout.home() is None:
         return plan
     set_aside(layout.run, only=(FOLDER,))
@@ -166,19 +166,15 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         shard=0,
         begin=0,
         items=range(0),
-        indices_sha256=identity.indices["sha256"],
-        outcomes="",
         runner=refer(type(runner), "runner"),
         provider=refer(type(runner.provider), "provider"),
         arguments=provider_arguments(runner.provider),
         policy=run.policy,
         surroundings=record(settings.variables or (), config.env, config.options),
         max_failures=runner.max_failures,
-        total=identity.indices["count"],
         setup_timeout=timeout,
         walltime=set_walltime(row(config.env), dict(config.options)),
         batched=run.batch_forward is not None,
-        hooks=run.writes,
         keep_values=run.keeps,
         gpus=row(config.env).kind is Kind.GPU or asks_for_gpus(word for words in asks for word in words),
         entries=run.entries(folder),

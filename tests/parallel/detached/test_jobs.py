@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,9 +107,9 @@ def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
         "items": {"range": [0, 40, 1]},
         "runner": {**reference, "name": "Slow"},
         "provider": {**reference, "name": "Provider"},
-        "outcomes": "split.9",
         "surroundings": {**there, "sys_path": [str(tmp_path), *there["sys_path"]]},
     }
+    layout.write_plan(replace(layout.plan(), first=9))
     (run.path / "split.9").mkdir()
     file = tmp_path / "spec.json"
     file.write_text(json.dumps(changed))
@@ -333,7 +334,7 @@ def test_memory_is_raised_by_the_factor() -> None:
     from espnet3.parallel.detached.layout import Plan
 
     options = {"cores": 1, "memory": "2GiB"}
-    plan = Plan("", [0], "specs", [], "slurm", 1, options, {}, "")
+    plan = Plan("", [0], "specs", "slurm", 1, options, {}, "")
     assert "--mem=2G" in make_job(plan).job_header and "--mem=3G" in make_job(plan, 1.5).job_header
     assert "--mem=8G" in job_of("slurm").job_header
 

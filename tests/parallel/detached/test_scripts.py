@@ -53,7 +53,7 @@ def job_of(name: str) -> Any:
     options = {k: v for k, v in OPTIONS.items() if OWN.get(k, name) == name and k not in NOT.get(name, ())}
     if name == "lsf":
         options["walltime"] = "04:00"
-    return make_job(Plan("", [0], "specs", [], name, 3, options, {}, ""))
+    return make_job(Plan("", [0], "specs", name, 3, options, {}, ""))
 
 
 def text_of(name: str, n: int) -> str:

@@ -44,7 +44,7 @@ def of_a_worker(config: ParallelConfig) -> str:
 
 
 def of_a_shard(config: ParallelConfig) -> str:
-    plan = Plan("", [0], "specs", [], config.env, 2, dict(config.options), {})
+    plan = Plan("", [0], "specs", config.env, 2, dict(config.options), {})
     job, scheduler, here = make_job(plan), row(config.env).scheduler, os.getcwd()
     assert scheduler is not None
     words = tuple(interpreter(config.env, config.options, here))

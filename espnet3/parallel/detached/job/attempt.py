@@ -29,7 +29,7 @@ from espnet3.parallel.detached.job.stopping import (
     say,
 )
 from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider, read_spec
-from espnet3.parallel.detached.layout import DONE, ENDED, Layout, positions, stretches
+from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Plan, positions, stretches
 from espnet3.parallel.detached.states import (
     BEAT,
     Budget,
@@ -103,7 +103,8 @@ class Job:
         self.stopping.listen()
         self._held: Lease | None = None
         try:
-            self.loaded = LoadedCode(self.layout.plan().code)
+            self.plan = self.layout.plan()
+            self.loaded = LoadedCode(self.plan.code)
             return self._run_shards()
         except (FolderInUseError, LeaseLostError) as error:
             say(f"stopping: {error}")
@@ -190,10 +191,10 @@ class _Attempt:
             at: history.failure(at, spec.items[at - spec.begin], self.worker, self.worker)
             for at in history.failed
         }
-        self.budget = Budget(self.layout, spec)
+        self.budget = Budget(self.layout, spec, job.plan.bounds[-1])
         self.begin = spec.begin  # of the stretch that is in flight
         self.step = 1  # items that the next stretch begins with
-        self.outcomes = _Outcomes(spec, lease, self.worker)
+        self.outcomes = _Outcomes(spec, job.plan, lease, self.worker)
 
     def run(self) -> int:
         state, why = JobState.DONE, ""
@@ -239,7 +240,7 @@ class _Attempt:
         due = [at for at in self.failures if states[at - begin] != OK]
         if due and self.spec.policy.on_error == "raise":
             self._settle(min(due), Block(stop=self.failures[min(due)]))
-        if self.spec.hooks:
+        if self.job.plan.hooks:
             self._run_hooks()
         elif left := self.outcomes.left():
             runner, env = self._env()
@@ -278,7 +279,7 @@ class _Attempt:
             self._check_budget(outcomes.failed - self.budget.own, last=True)
             raise _FailedError(why)
         end = spec.begin + len(spec.items)
-        indices = {"indices": spec.indices_sha256, "begin": spec.begin, "end": end}
+        indices = {"indices": self.job.plan.indices_sha256, "begin": spec.begin, "end": end}
         write_json(folder / DONE, indices)
         outcomes.append(spec.begin, result)
         self._check_budget(outcomes.failed - self.budget.own, last=True)
@@ -395,17 +396,16 @@ class _Attempt:
 class _Outcomes(Counted):
     # the folder of a shard's outcomes, to which its attempts append, one at a time
 
-    def __init__(self, spec: JobSpec, lease: Lease, worker: str) -> None:
+    def __init__(self, spec: JobSpec, plan: Plan, lease: Lease, worker: str) -> None:
         self.state = bytearray(len(spec.items))  # one byte for each of its items: `LEFT`, `OK` or `FAILED`
         self._spec = spec
         self._lease = lease
         self._worker = worker
-        folder = Path(spec.run) / spec.outcomes
-        facts = {"schema": 1, "run_id": spec.run_id, "indices": spec.indices_sha256, "shard": spec.shard}
+        folder = Path(spec.run) / plan.outcomes(spec.shard)
+        facts = {"schema": 1, "run_id": spec.run_id, "indices": plan.indices_sha256, "shard": spec.shard}
         self._files = SplitWriter(folder.parent, facts)
         self._files.folder = folder
-        n_shards = spec.total // max(1, len(spec.items))  # of about this size
-        self.times = TimesRecorder(self._files.append_times, spec.items, first=spec.begin, sharing=n_shards)
+        self.times = TimesRecorder(self._files.append_times, spec.items, spec.begin, plan.n_shards)
         make_folder(folder)
         if not (folder / SPEC).exists():
             write_json(folder / SPEC, facts)

@@ -72,8 +72,8 @@ def put_specs(
     retry_failed = retry_failed or base.policy.on_error == "raise"  # a run in this process does so too
     make_folder(layout.spec(0).parent)
     shared = base.to_json()
-    if plan.outcomes:  # jobs make theirs; the last one keeps sessions elsewhere from taking their numbers
-        make_folder(layout.run / plan.outcomes[-1])
+    if plan.n_shards:  # jobs make theirs; the last one keeps sessions elsewhere from taking their numbers
+        make_folder(layout.run / plan.outcomes(plan.n_shards - 1))
     settled = (OK,) if retry_failed else (OK, FAILED)
     shards = []
     for shard in range(plan.n_shards):
@@ -89,7 +89,7 @@ def put_specs(
                 counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
                 write_json(folder / DONE, counts, durable=False)
             continue
-        of_before = (folder / DONE, folder / ENDED, layout.run / plan.outcomes[shard] / DONE)
+        of_before = (folder / DONE, folder / ENDED, layout.run / plan.outcomes(shard) / DONE)
         for file in () if new else of_before:
             file.unlink(missing_ok=True)
         if retry_failed and FAILED in part:  # their earlier losses no longer count
@@ -99,7 +99,6 @@ def put_specs(
             "shard": shard,
             "begin": begin,
             "items": items_to_json(items[begin:end]),
-            "outcomes": plan.outcomes[shard],
             "skip": stretches(part, begin, settled),
             "retry_failed": retry_failed,
             "run_id": run_id,

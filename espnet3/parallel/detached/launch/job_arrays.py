@@ -138,7 +138,7 @@ def planned(config: ParallelConfig, n_shards: int, run: Path) -> tuple[int, str,
 
 def _job_of(config: ParallelConfig, name: str) -> tuple[Plan, Any]:
     options = json.loads(json.dumps(dict(config.options), default=str))
-    plan = Plan("", [0], name, [], config.env, config.n_workers, options, dict(config.detached))
+    plan = Plan("", [0], name, config.env, config.n_workers, options, dict(config.detached))
     return plan, make_job(plan)
 
 

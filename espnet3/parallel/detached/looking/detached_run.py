@@ -101,7 +101,7 @@ class DetachedRun(Sequence[JobRecord]):
             return [self[place] for place in range(*index.indices(len(self)))]
         shard = range(len(self))[index]
         job_id = self._layout.job_ids().get(str(shard), "")
-        result = self.path / self._plan.outcomes[shard] / RESULTS
+        result = self.path / self._plan.outcomes(shard) / RESULTS
         spec = self._layout.spec(shard)
         shown = Path(self._plan.specs) / spec.name  # or the link is gone, or the run was moved
         return JobRecord(shard, job_id, shown if same_file(shown, spec) else spec, result)

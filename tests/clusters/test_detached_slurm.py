@@ -103,7 +103,7 @@ def test_memory_is_raised_only_after_a_kill_for_want_of_it(slurm: Lab, tmp_path:
     assert states == [JobState.DONE, JobState.OUT_OF_MEMORY, JobState.DONE], (run.status(), said)
     assert "raised" not in submitted(run) or not submitted(run)["raised"]
     run.retry()
-    assert submitted(run)["raised"] == {"1": 4.0} and set(submitted(run)["jobs"]) == {"1"}
+    assert submitted(run)["raised"] == {"1": 4.0} and submitted(run)["last"] == [1]
     assert _squeue(run[1].job_id, "%m") == "800M"  # the memory that it asks for
     finished(run, slurm)
     assert len(run.merge()) == 3

@@ -75,7 +75,7 @@ def change(file: Path, **facts: Any) -> None:
 def submitted(run: Path, ids: dict[str, str], **array: Any) -> None:
     """Have a run say that these jobs of PBS were submitted, and that nothing is known of their end."""
     change(run / "detached/plan.json", env="pbs", options={"cores": 1, "memory": "1GB"})
-    change(run / "detached/jobs.json", jobs=ids, earlier={})
+    change(run / "detached/jobs.json", jobs=ids)
     (run / "detached/scheduler").mkdir(exist_ok=True)
     (run / "detached/scheduler/array.0.json").write_text(json.dumps({"env": "pbs", "jobs": ids, **array}))
     for shard in ids:

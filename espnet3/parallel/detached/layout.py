@@ -5,7 +5,7 @@
   indices.json     the index list, for the merge
   template.json    the specs, but for what differs from shard to shard
   runner.json      the runner's plain attributes, for its `merge` or `write_outputs`
-  jobs.json        the last submission: job ids, by shard
+  jobs.json        job ids, by shard, and the shards of the last submission
   specs/           shard.7.json: what the job of a shard reads
   failed/7         one byte for each failed item of the shard, if `max_failures` limits them
   stop.json        an order to all jobs to end: the run was cancelled, or an item failed
@@ -58,10 +58,10 @@ _TAIL = 1 << 16  # bytes of a log
 
 
 class Jobs(TypedDict, total=False):
-    """The contents of jobs.json: each shard's job now and before, and the factor for its memory."""
+    """The contents of jobs.json: each shard's last job, those of the last submission, the factor for its memory."""
 
     jobs: dict[str, str]
-    earlier: dict[str, str]
+    last: list[int]
     raised: dict[str, float]
 
 
@@ -261,24 +261,18 @@ class Layout:
             raise DamagedFolderError(f"{self.folder / INDICES} is damaged: it holds no index list") from error
 
     def jobs(self) -> dict[str, Any]:
-        """Read the last submission; empty where there was none."""
+        """Read the jobs that were submitted; none where there was no submission."""
         try:
-            jobs = self.read(JOBS, Jobs)
-            for ids in (jobs.get("jobs", {}), jobs.get("earlier", {})):
-                check_ids(ids, parts=2)
+            jobs = {"jobs": {}, **self.read(JOBS, Jobs)}
         except FileNotFoundError:
-            return {}
+            return {"jobs": {}}
+        check_ids(jobs["jobs"], parts=2)
         return jobs
-
-    def job_ids(self) -> dict[str, str]:
-        """Return the last job of each submitted shard, by the shard's number."""
-        jobs = self.jobs()
-        return {**jobs.get("earlier", {}), **jobs.get("jobs", {})}
 
     def note_jobs(self, jobs: dict[str, str], raised: dict[str, float]) -> None:
         """Note the jobs of a submission, by shard, and the factors for their memory."""
-        earlier = {**self.job_ids(), **jobs}
-        write_json(self.folder / JOBS, {"raised": raised, "jobs": jobs, "earlier": earlier})
+        every = {**self.jobs()["jobs"], **jobs}
+        write_json(self.folder / JOBS, {"raised": raised, "last": list(map(int, jobs)), "jobs": every})
 
     def order_stop(self, why: dict[str, Any]) -> None:
         """Tell all jobs to end; the first reason stays."""

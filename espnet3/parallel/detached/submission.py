@@ -140,8 +140,8 @@ def _write_and_submit(
         shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed, before is None)
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
         hand_over(layout, plan, shards)
-    taken = layout.jobs().get("jobs", {})  # not all of them, where the site has a limit
-    return layout, plan, [shard for shard in shards if str(shard) in taken]
+    taken = set(layout.jobs().get("last", []))  # not all of them, where the site has a limit
+    return layout, plan, [shard for shard in shards if shard in taken]
 
 
 def _plan_of(layout: Layout, new: Plan) -> Plan | None:

@@ -172,7 +172,7 @@ def _delete(server: Server, layout: Layout) -> None:
 
 def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     """Return files with what the pods of shards printed: copies, which stay when the pods are gone."""
-    folder, ids = layout.folder / FOLDER, layout.job_ids()
+    folder, ids = layout.folder / FOLDER, layout.jobs()["jobs"]
     silent = [s for s in shards if str(s) in ids and not (layout.shard(s) / DONE).exists()]
     if silent and (folder / _PLACE).exists():
         # copies of earlier are there all the same

@@ -301,7 +301,7 @@ def main(run: str, part: str = "0/1") -> int:
         gpus = chosen_gpus(plan.options, plan.n_workers) if row(plan.env).kind is Kind.GPU else []
         print(READY, flush=True)
         log_to(folder)
-        shards = [int(shard) for shard in layout.jobs()["jobs"]]
+        shards = layout.jobs()["last"]
         begins_at = len(shards) * number // n_hosts
         shards = shards[begins_at:] + shards[:begins_at]
         say(f"supervising {len(shards)} shards, {plan.n_workers} at a time")

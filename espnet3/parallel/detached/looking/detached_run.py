@@ -100,7 +100,7 @@ class DetachedRun(Sequence[JobRecord]):
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         shard = range(len(self))[index]
-        job_id = self._layout.job_ids().get(str(shard), "")
+        job_id = self._layout.jobs()["jobs"].get(str(shard), "")
         result = self.path / self._plan.outcomes(shard) / RESULTS
         spec = self._layout.spec(shard)
         shown = Path(self._plan.specs) / spec.name  # or the link is gone, or the run was moved

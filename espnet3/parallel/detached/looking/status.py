@@ -33,7 +33,7 @@ _SHARE = 0.05  # of the time waited so far, between those
 
 def run_status(layout: Layout, plan: Plan) -> RunStatus:
     """Return how every shard is."""
-    ids, now = layout.job_ids(), disk_now(layout.folder)
+    ids, now = layout.jobs()["jobs"], disk_now(layout.folder)
     notes = []
     if changed := changed_sources(plan):
         notes.append(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -209,7 +208,6 @@ class Surroundings:
 
     cwd: str
     sys_path: list[str]
-    python: str  # the words of the jobs' interpreter
     variables: dict[str, str]  # environment variables with their values
     portable: dict[str, Any] = field(default_factory=dict)  # of `surroundings`
 
@@ -230,9 +228,8 @@ class Surroundings:
         sys.path[:] = [*self.sys_path, *(entry for entry in rest if entry)]
 
 
-def record(names: Sequence[str], env: str, options: Mapping[str, Any]) -> Surroundings:
-    """Describe this process's surroundings, for jobs of a block."""
-    here = os.getcwd()
+def record(names: Sequence[str]) -> Surroundings:
+    """Describe this process's surroundings, with those of its environment variables."""
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise ConfigError(
@@ -240,9 +237,8 @@ def record(names: Sequence[str], env: str, options: Mapping[str, Any]) -> Surrou
         )
     wanted = [name for name in VARIABLES if name in os.environ]
     return Surroundings(
-        cwd=here,
+        cwd=os.getcwd(),
         sys_path=search_path(),
-        python=shlex.join(interpreter(env, options, here)),
         variables={name: os.environ[name] for name in [*wanted, *names]},
         # a spec holds no secrets
         portable={**portable(), "arguments": masked(sys.argv)},

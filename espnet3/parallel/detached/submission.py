@@ -25,6 +25,7 @@ from espnet3.parallel.detached.job_spec import (
     GUARD,
     ClassRef,
     JobSpec,
+    interpreter,
     job_environment,
     provider_arguments,
     record,
@@ -72,7 +73,7 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
     refuse_living(folder)
     if folder.exists():
         refuse_others(folder)
-    try_as_a_job(spec, config.env)  # nothing is written for a run that no job could do
+    try_as_a_job(spec, config)  # nothing is written for a run that no job could do
     layout, plan, shards = _write_and_submit(run, identity, config, spec, specs)
     left = sum(plan.size(shard) for shard in shards)
     if not runner.progress:
@@ -129,12 +130,11 @@ def _write_and_submit(
         if settings.snapshot:
             copies = len(list(layout.folder.glob("snapshot.*")))
             spec = snapshot(spec, layout.folder / f"snapshot.{copies}")
-            try_as_a_job(spec, config.env)  # the copy has all that the code needs
+            try_as_a_job(spec, config)  # the copy has all that the code needs
         layout.write_template(spec)
         write_json(layout.folder / RUNNER, runner_attributes(runner))
-        if plan.specs == str(
-            specs
-        ):  # jobs read theirs in the run's folder: what is above the link may be others'
+        # jobs read theirs in the run's folder: what is above the link may be others'
+        if plan.specs == str(specs):
             make_folder(specs.parent, parents=True)
             specs.symlink_to(layout.spec(0).parent, target_is_directory=True)
         shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed, before is None)
@@ -170,7 +170,7 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         provider=refer(type(runner.provider), "provider"),
         arguments=provider_arguments(runner.provider),
         policy=run.policy,
-        surroundings=record(settings.variables or (), config.env, config.options),
+        surroundings=record(settings.variables or ()),
         max_failures=runner.max_failures,
         setup_timeout=timeout,
         walltime=set_walltime(row(config.env), dict(config.options)),
@@ -182,11 +182,12 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
     )
 
 
-def try_as_a_job(spec: JobSpec, env: str) -> None:
+def try_as_a_job(spec: JobSpec, config: ParallelConfig) -> None:
     """Raise unless a process like a job's can import the runner, and make the provider."""
-    python = shlex.split(os.path.expandvars(spec.surroundings.python))
+    named = shlex.join(interpreter(config.env, config.options, spec.surroundings.cwd))
+    python = shlex.split(os.path.expandvars(named))
     # that of an image, or a launcher that only the nodes have
-    if row(env).kind is Kind.KUBERNETES or (len(python) > 1 and shutil.which(python[0]) is None):
+    if row(config.env).kind is Kind.KUBERNETES or (len(python) > 1 and shutil.which(python[0]) is None):
         python = [sys.executable]
     with tempfile.TemporaryFile() as printed:  # no pipe: what a user's module starts may hold it open
         try:
@@ -201,9 +202,7 @@ def try_as_a_job(spec: JobSpec, env: str) -> None:
                 check=False,
             ).returncode
         except OSError as error:
-            raise ConfigError(
-                f"the jobs' interpreter {spec.surroundings.python!r} cannot be started: {error}"
-            ) from error
+            raise ConfigError(f"the jobs' interpreter {named!r} cannot be started: {error}") from error
         except subprocess.TimeoutExpired as error:
             raise ConfigError(
                 f"importing {spec.runner.file} in a detached job took more than {_SECONDS:g} s: {GUARD}"
@@ -216,7 +215,7 @@ def try_as_a_job(spec: JobSpec, env: str) -> None:
     if found is not None:
         raise ConfigError(json.loads(found.removeprefix(CHECKED)))
     tail = "\n".join(said[-15:])
-    raise ConfigError(f"a detached job cannot start with {spec.surroundings.python}:\n{tail}")
+    raise ConfigError(f"a detached job cannot start with {named}:\n{tail}")
 
 
 def snapshot(spec: JobSpec, folder: Path) -> JobSpec:

@@ -47,17 +47,6 @@ def launcher(env: str) -> Launcher:
     return _LAUNCHERS[row(env).kind]
 
 
-def cancel_all(layout: Layout, grace: float) -> None:
-    """End all jobs of a run in every queue that it was ever submitted to; the grace is in seconds.
-
-    Supervisors, and jobs at work, read the order to stop.
-    """
-    try:
-        job_arrays.cancel(layout, grace)
-    finally:  # an error of one keeps no other from its jobs
-        kube_jobs.cancel(layout, grace)
-
-
 def put_specs(
     layout: Layout,
     plan: Plan,

@@ -19,7 +19,8 @@ from espnet3.parallel.backends.scheduler import submitter
 from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
 from espnet3.parallel.config import DetachedSettings
 from espnet3.parallel.detached.job_spec import load, same_file
-from espnet3.parallel.detached.launch.handover import cancel_all, hand_over, launcher, put_specs
+from espnet3.parallel.detached.launch import job_arrays, kube_jobs
+from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, Layout, Plan, tail
 from espnet3.parallel.detached.looking.status import (
     changed_sources,
@@ -195,7 +196,11 @@ class DetachedRun(Sequence[JobRecord]):
         with self._driving("cancel", _PATIENCE) as (layout, plan, _):
             alive = run_status(layout, plan).alive
             layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
-            cancel_all(layout, grace)
+            # in every queue that it was ever submitted to; supervisors, and jobs at work, read the order
+            try:
+                job_arrays.cancel(layout, grace)
+            finally:  # an error of one keeps no other from its jobs
+                kube_jobs.cancel(layout, grace)
             _wait_for_leases(layout, plan, grace)
             for shard in run_status(layout, plan).shards:
                 folder = layout.shard(shard.shard)

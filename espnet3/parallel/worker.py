@@ -1,7 +1,7 @@
 """A detached job's process: `python -m espnet3.parallel.worker SPEC`.
 
     SPEC                   run what is left of the shard that the file describes
-    --tasks FILE INDEX     the same for one of the specs that FILE lists, and then for others of them that are free
+    --tasks FILE INDEX     the same for one of the shards that FILE lists, and then for others of them that are free
     --requeue COMMAND      before --tasks: the command that queues the job again when it stops at its walltime
     --again STATUS         before --tasks: the exit status that makes the scheduler queue it again
     --final STATUS         before --tasks: the exit status if another attempt would fail as well; for pods, which may
@@ -53,8 +53,8 @@ def _element(file: Path, index: int, option: str, value: str) -> int:
     own = option != "--final"
     try:
         tasks = read_record(file, Tasks, own=own)
-        spec = read_spec(Path(tasks.specs[index - tasks.first]), own)
-        layout = Layout(Path(spec.run))
+        layout = Layout(Path(tasks.run))
+        spec = read_spec(layout.spec(tasks.shards[index - tasks.first]), own)
         make_folder(layout.shard(spec.shard))  # not those above: they may have been moved away
         log_to(layout.shard(spec.shard))
     except (ParallelError, OSError) as error:  # printed to the scheduler's output file

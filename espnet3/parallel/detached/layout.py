@@ -76,15 +76,11 @@ class Stop(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The shards that one job after the other works through: the files of their specs, and the index of the first."""
+    """The shards of a run that one job after the other works through, and the index of the first."""
 
-    first: int
-    specs: list[str]
-
-    @property
-    def shards(self) -> list[int]:
-        """Their numbers: a spec's file is called `shard.7.json`."""
-        return [int(spec.rsplit(".", 2)[1]) for spec in self.specs]
+    run: str
+    shards: list[int]
+    first: int = 0
 
 
 class Done(TypedDict, total=False):

@@ -133,7 +133,7 @@ class JobFacts:
 
     run: str  # the value of their label `espnet3-run`
     name: str  # the beginning of their names
-    tasks: str  # the file that lists the specs
+    tasks: str  # the file that lists the shards
     python: str  # the interpreter in the image
     folder: str  # where the worker starts
     import_path: str | None  # to be added to PYTHONPATH; None: the image has the package

@@ -138,7 +138,7 @@ def test_an_element_that_stops_in_its_second_shard_goes_on_there(tmp_path: Path)
     for file in (*run.path.glob("detached/shard.*/*"), *run.path.glob("split.*/*")):
         file.unlink()
     tasks = tmp_path / "tasks.json"
-    tasks.write_text(json.dumps({"first": 5, "specs": [str(job.spec) for job in run]}))
+    tasks.write_text(json.dumps({"first": 5, "run": str(run.path), "shards": [0, 1]}))
     hold(folder, 2)
     command = [sys.executable, "-m", "espnet3.parallel.worker", "--again", "99", "--tasks", str(tasks), "5"]
     with subprocess.Popen(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:

@@ -174,7 +174,7 @@ def test_a_shard_of_writers_starts_over(tmp_path: Path) -> None:
     run.retry()
     assert run.wait(600).done
     tasks = tmp_path / "tasks.json"
-    tasks.write_text(json.dumps({"first": 0, "specs": [str(job.spec) for job in run]}))
+    tasks.write_text(json.dumps({"first": 0, "run": str(run.path), "shards": [0, 1, 2]}))
     files = [run.path / f"split.{shard}/text" for shard in range(3)]
     before = [file.stat() for file in files]
     # as a scheduler's requeue does

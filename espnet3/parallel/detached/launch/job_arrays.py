@@ -21,7 +21,7 @@ from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import FOLDER, Submitted
-from espnet3.parallel.detached.layout import DONE, Layout, Plan, by_memory
+from espnet3.parallel.detached.layout import DONE, Layout, Plan, Tasks, by_memory
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError, of_options
 from espnet3.parallel.jobs import commands as queue
 from espnet3.parallel.jobs import script as job_script
@@ -64,8 +64,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
             job = make_job(plan, factor)
             for part, at_once in job_arrays(group, plan.n_workers, most):
                 tasks = folder / f"tasks.{number}.json"
-                specs = [str(layout.spec(shard)) for shard in part]
-                write_json(tasks, {"first": scheduler.first, "specs": specs})
+                write_json(tasks, asdict(Tasks(str(layout.run), list(part), scheduler.first)))
                 facts = _facts(plan, job, len(part), at_once, cwd, tasks)
                 command, stdin, files, head = _submission(folder / f"job.{number}.sh", job, facts, silent)
                 for file, text in files.items():
@@ -307,7 +306,7 @@ class ScriptFacts:
     prologue: tuple[str, ...]  # these lines
     python: tuple[str, ...]  # the words that start the worker
     import_path: str | None  # to be added to PYTHONPATH; None: nothing
-    tasks: str  # the file that lists the specs, in the folder where the worker starts
+    tasks: str  # the file that lists the shards, in the folder where the worker starts
     requeue: bool  # a job may queue itself again
 
     @property

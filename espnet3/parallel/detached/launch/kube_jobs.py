@@ -11,6 +11,7 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from espnet3.parallel.backends import row
 from espnet3.parallel.backends.backend import require_package
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import interpreter
-from espnet3.parallel.detached.layout import DONE, Layout, Plan, by_memory
+from espnet3.parallel.detached.layout import DONE, Layout, Plan, Tasks, by_memory
 from espnet3.parallel.detached.states import JobState, Queue
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.kube import manifests as kube
@@ -83,7 +84,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
     folder = layout.folder / FOLDER
     number = len(list(folder.glob("tasks.*.json")))
     tasks = folder / f"tasks.{number}.json"
-    write_json(tasks, {"first": 0, "specs": [str(layout.spec(shard)) for shard in shards]})
+    write_json(tasks, asdict(Tasks(str(layout.run), shards)))
     facts = kube.JobFacts(
         run=_label(layout),
         name=kube.new_name(),

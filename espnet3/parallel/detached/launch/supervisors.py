@@ -157,9 +157,9 @@ class Supervisor:
     ) -> None:
         self.layout = layout
         self.plan = plan
-        self.tasks = tasks  # the file that lists the shards' specs for jobs, which go on from one to the next
-        self.places = {shard: at for at, shard in enumerate(shards)}  # of the specs in it
-        write_json(tasks, asdict(Tasks(0, [str(layout.spec(shard)) for shard in shards])))
+        self.tasks = tasks  # the file that lists the shards for jobs, which go on from one to the next
+        self.places = {shard: at for at, shard in enumerate(shards)}  # in that list
+        write_json(tasks, asdict(Tasks(str(layout.run), shards)))
         # shared out among the jobs that run at a time; none: they see what this process sees
         self.gpus = gpus
         self.todo = deque(shards)

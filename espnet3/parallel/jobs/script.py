@@ -92,9 +92,9 @@ def import_path() -> str | None:
     return None if root in map(os.path.abspath, installed) else root
 
 
-def export_path(root: str | None = None) -> list[str]:
+def export_path() -> list[str]:
     """Return the line of sh that sets the PYTHONPATH of a job; none where this package is installed."""
-    root = root or import_path()
+    root = import_path()
     return [] if root is None else [f"export {_PATH}={shlex.quote(root)}${{{_PATH}:+:${_PATH}}}"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.backends.scheduler import SubmitBy
 from espnet3.parallel.detached.launch.job_arrays import (
-    ScriptFacts,
+    Array,
     body,
     description,
     directives,
@@ -20,21 +20,16 @@ from espnet3.parallel.detached.launch.job_arrays import (
     script,
 )
 from espnet3.parallel.detached.layout import Plan
+from espnet3.parallel.jobs import script as job_script
 from espnet3.parallel.jobs.script import set_walltime
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEDULERS = [name for name, row in BACKENDS.items() if row.scheduler is not None]
-FACTS: dict[str, Any] = {
-    "name": "espnet3-run",
-    "shebang": "#!/bin/sh",
-    "cwd": "/data/submitter's",
-    "prologue": ("module load python",),
-    "python": ("/opt/py thon/bin/python",),
-    "import_path": "/code/of mine",
-    "tasks": "/data/it's $(here)/tasks.0.json",
-    "requeue": True,
-}
+CWD, TASKS, CODE = "/data/submitter's", Path("/data/it's $(here)/tasks.0.json"), "/code/of mine"
 OPTIONS: dict[str, Any] = {
+    "shebang": "#!/bin/sh",
+    "job_script_prologue": ["module load python"],
+    "python": "'/opt/py thon/bin/python'",
     "cores": 4,
     "memory": "8GB",
     "walltime": "04:00:00",
@@ -48,53 +43,60 @@ OWN = {"lsf_units": "lsf", "disk": "htcondor", "memory_per_core_property_name": 
 NOT = {"htcondor": ("walltime", "queue")}
 
 
-def job_of(name: str) -> Any:
-    """Return dask-jobqueue's job of a scheduler."""
+def plan_of(name: str) -> Plan:
+    """Return a plan for a scheduler."""
     options = {k: v for k, v in OPTIONS.items() if OWN.get(k, name) == name and k not in NOT.get(name, ())}
     if name == "lsf":
         options["walltime"] = "04:00"
-    return make_job(Plan("", [0], "specs", name, 3, options, {}, ""))
+    return Plan("", [0], "specs", name, 3, options, {})
+
+
+def job_of(name: str) -> Any:
+    """Return dask-jobqueue's job of a scheduler."""
+    return make_job(plan_of(name))
 
 
 def text_of(name: str, n: int) -> str:
     """Return what is submitted to a scheduler for n shards, three at a time."""
-    scheduler, job = BACKENDS[name].scheduler, job_of(name)
+    scheduler = BACKENDS[name].scheduler
     assert scheduler is not None
-    facts = ScriptFacts(scheduler, n, 3, **FACTS)
+    array = Array(plan_of(name), job_of(name), n, 3, CWD, TASKS, requeue=True)
     if scheduler.submit_by is SubmitBy.ARGUMENTS:
-        words = "\n".join(directives(facts, job.job_header))
-        return f"{words}\n\n{script(facts, job.job_header)}"
+        words = "\n".join(directives(array))
+        return f"{words}\n\n{script(array)}"
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
-        return description(facts, job.job_header_dict, "/data/it's/job.0.sh")
-    return script(facts, job.job_header)
+        return description(array, "/data/it's/job.0.sh")
+    return script(array)
 
 
 @pytest.mark.parametrize("n", [1, 10])
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_what_is_submitted_is_what_the_golden_file_says(name: str, n: int) -> None:
+def test_what_is_submitted_is_what_the_golden_file_says(
+    name: str, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The script of an array, and of one element, is byte for byte the recorded one.
 
     `GOLDEN=write pytest tests/parallel/detached/test_scripts.py` records them anew.
     """
     file = GOLDEN / f"{name}.{n}.txt"
+    monkeypatch.setattr(job_script, "import_path", lambda: CODE)
     text = text_of(name, n)
     if os.environ.get("GOLDEN") == "write":
         file.write_text(text)
     assert text == file.read_text()
 
 
-def test_a_script_quotes_every_path(tmp_path: Path) -> None:
+def test_a_script_quotes_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell that runs a job's script enters the folder and starts the interpreter with these very words."""
     folder = tmp_path / "it's $(touch injected) `x`; «ü»"
     folder.mkdir()
     python = folder / "py thon"
     python.write_text('#!/bin/sh\npwd; printf "%s\\n" "$@"; echo "$PYTHONPATH"\n')
     python.chmod(0o700)
-    slurm = BACKENDS["slurm"].scheduler
-    assert slurm is not None
-    own = {"cwd": "/", "prologue": (), "requeue": False, "python": (str(python),)}
-    paths = {"import_path": str(folder / "code"), "tasks": str(folder / "t")}
-    text = body(ScriptFacts(slurm, 2, 1, **{**FACTS, **own, **paths}), "#!/bin/sh")
+    monkeypatch.setattr(job_script, "import_path", lambda: str(folder / "code"))
+    plan = plan_of("slurm")
+    plan.options.update(job_script_prologue=[], python=str(python))
+    text = body(Array(plan, make_job(plan), 2, 1, "/", folder / "t", requeue=False), "#!/bin/sh")
     environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "7", "PYTHONPATH": "before"}
     done = subprocess.run(["sh"], input=text, capture_output=True, text=True, env=environment, check=True)
     words = ["-m", "espnet3.parallel.worker", "--tasks", str(folder / "t"), "7"]

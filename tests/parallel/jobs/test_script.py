@@ -17,13 +17,12 @@ from espnet3.parallel import ConfigError
 from espnet3.parallel.backends import BACKENDS, row
 from espnet3.parallel.clusters.job_cluster import plan_jobs
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.job_spec import interpreter
-from espnet3.parallel.detached.launch.job_arrays import ScriptFacts, check, make_job, script
+from espnet3.parallel.detached.launch.job_arrays import Array, check, make_job, script
 from espnet3.parallel.detached.layout import Plan
+from espnet3.parallel.jobs import script as job_script
 from espnet3.parallel.jobs.script import avoiding
 from tests.habits import rows
 
-ROOT = Path(__file__).resolve().parents[3]
 SCHEDULERS = [name for name, each in BACKENDS.items() if each.scheduler is not None]
 TIMED = [name for name in SCHEDULERS if name != "htcondor"]
 OWN: dict[str, dict[str, Any]] = {
@@ -45,14 +44,8 @@ def of_a_worker(config: ParallelConfig) -> str:
 
 def of_a_shard(config: ParallelConfig) -> str:
     plan = Plan("", [0], "specs", config.env, 2, dict(config.options), {})
-    job, scheduler, here = make_job(plan), row(config.env).scheduler, os.getcwd()
-    assert scheduler is not None
-    words = tuple(interpreter(config.env, config.options, here))
-    shebang, prologue = str(job.shebang), tuple(job._job_script_prologue or ())
-    facts = ScriptFacts(
-        scheduler, 2, 2, "run", shebang, here, prologue, words, "/my code", f"{here}/tasks", False
-    )
-    return f"{script(facts, job.job_header)}\n{job.job_header}"  # which is not in the script of OAR
+    array = Array(plan, make_job(plan), 2, 2, os.getcwd(), Path("tasks").absolute(), requeue=False)
+    return f"{script(array)}\n{array.job.job_header}"  # which is not in the script of OAR
 
 
 Text = Callable[[ParallelConfig], str]
@@ -68,11 +61,14 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("of_a", USERS)
 @pytest.mark.parametrize("env", ["slurm", "pbs", "moab"])
 @pytest.mark.parametrize("shell", ["sh", "bash", "csh", "tcsh", "fish"])
-def test_any_shell_reads_a_script(shell: str, env: str, of_a: Text, tmp_path: Path) -> None:
+def test_any_shell_reads_a_script(
+    shell: str, env: str, of_a: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Our lines set variables and start the interpreter in the shell that the user's own lines are written for."""
     path = shutil.which(shell)
     if path is None:
         pytest.skip(f"{shell} is not installed here")
+    monkeypatch.setattr(job_script, "import_path", lambda: "/my code")
     (tmp_path / "look at!.py").write_text(SEES)
     prologue = PROLOGUES.get(shell, "export OF_USER='a b'")
     options = {
@@ -89,11 +85,10 @@ def test_any_shell_reads_a_script(shell: str, env: str, of_a: Text, tmp_path: Pa
     assert printed, (text, done.stderr)
     words, python_path, seen = json.loads(printed)
     assert seen["OF_USER"] == "a b"
+    assert python_path == "/my code:before"
     if of_a is of_a_shard:
         assert words == ["-m", "espnet3.parallel.worker", "--tasks", str(tmp_path / "tasks"), "1"]
-        assert python_path == "/my code:before"
     else:
-        assert python_path == f"{ROOT}:before"
         assert words[:2] == ["-m", "distributed.cli.dask_worker"]
         assert os.path.isdir(seen["DASK_TEMPORARY_DIRECTORY"])
         os.rmdir(seen["DASK_TEMPORARY_DIRECTORY"])

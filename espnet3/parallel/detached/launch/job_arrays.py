@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -65,13 +65,13 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
             for part, at_once in job_arrays(group, plan.n_workers, most):
                 tasks = folder / f"tasks.{number}.json"
                 write_json(tasks, asdict(Tasks(str(layout.run), list(part), scheduler.first)))
-                facts = _facts(plan, job, len(part), at_once, cwd, tasks)
-                command, stdin, files, head = _submission(folder / f"job.{number}.sh", job, facts, silent)
+                array = Array(plan, job, len(part), at_once, cwd, tasks, settings.requeue)
+                command, stdin, files, head = _submission(folder / f"job.{number}.sh", array, silent)
                 for file, text in files.items():
                     write_whole(file, text.encode(), mode=0o700 if file.suffix == ".sh" else 0o600)
                 # output goes to files of the folder that it is submitted from
                 ask = partial(asking.ask, command, folder, stdin, Path("/") if silent else output)
-                count = None if facts.alone else facts.n
+                count = None if array.alone else array.n
                 ids = queue.submit(scheduler, ask, count, job.job_id_regexp)
                 jobs = dict(zip(map(str, part), ids, strict=True))
                 check_ids(jobs)
@@ -87,7 +87,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
         if taken:
             _say_left(_cancel(taken, folder))
         raise
-    queued = {shard: element for array in taken for shard, element in array.jobs.items()}
+    queued = {shard: element for one in taken for shard, element in one.jobs.items()}
     layout.note_jobs(queued, raised)
     if refused is not None:
         print(
@@ -105,31 +105,17 @@ def _given_limit(settings: DetachedSettings, scheduler: Scheduler) -> tuple[int,
     return max(1, settings.array_limit - scheduler.first + 1), given
 
 
-def _facts(plan: Plan, job: Any, n: int, at_once: int, cwd: str, tasks: Path) -> ScriptFacts:
-    return ScriptFacts(
-        scheduler=scheduler_of(plan.env),
-        n=n,
-        limit=at_once,
-        name=str(job.job_name),
-        shebang=str(job.shebang or "#!/bin/sh"),
-        cwd=cwd,
-        prologue=tuple(asked(row(plan.env), plan.options, "job_script_prologue") or ()),
-        python=tuple(interpreter(plan.env, plan.options, cwd)),
-        import_path=job_script.import_path(),
-        tasks=str(tasks),
-        requeue=DetachedSettings(**plan.settings).requeue,
-    )
-
-
 def planned(config: ParallelConfig, n_shards: int, run: Path) -> tuple[int, str, str]:
     """Return how many arrays a detached run in a folder would be, and the command and the script of the first one."""
     plan, job = _job_of(config, run.name)
     scheduler = scheduler_of(config.env)
-    most, _ = _given_limit(DetachedSettings(**plan.settings), scheduler) or (scheduler.usual_array, "")
+    settings = DetachedSettings(**plan.settings)
+    most, _ = _given_limit(settings, scheduler) or (scheduler.usual_array, "")
     arrays = job_arrays(range(n_shards), plan.n_workers, most)
     jobs = run / "detached" / FOLDER
-    facts = _facts(plan, job, len(arrays[0][0]), arrays[0][1], os.getcwd(), jobs / "tasks.0.json")
-    command, stdin, files, _ = _submission(jobs / "job.0.sh", job, facts)
+    first, at_once = arrays[0]
+    array = Array(plan, job, len(first), at_once, os.getcwd(), jobs / "tasks.0.json", settings.requeue)
+    command, stdin, files, _ = _submission(jobs / "job.0.sh", array)
     words = [*command, *(["<", "job.0.sh"] if stdin else [])]
     # a description stands before the script that it names
     return len(arrays), " ".join(words), "\n".join(text.rstrip() for text in reversed(files.values()))
@@ -158,21 +144,24 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
     job_script.set_walltime(backend, options)
     section = options.get("config_name") or plan.env
     with of_options(plan.env), dask.config.set({f"jobqueue.{section}.log-directory": None}):
-        return cluster.job_cls(scheduler="tcp://none", name=name, **options)
+        job = cluster.job_cls(scheduler="tcp://none", name=name, **options)
+    job.shebang, job.job_name = str(job.shebang or "#!/bin/sh"), str(job.job_name)
+    return job
 
 
 def _submission(
-    file: Path, job: Any, facts: ScriptFacts, silent: Sequence[str] = ()
+    file: Path, array: Array, silent: Sequence[str] = ()
 ) -> tuple[list[str], str, dict[Path, str], str]:
     # the command and its standard input, the files that it reads, and the text with the directives
-    submit, scheduler = shlex.split(job.submit_command), facts.scheduler
+    job, scheduler = array.job, scheduler_of(array.plan.env)
+    submit = shlex.split(job.submit_command)
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
-        text, described = description(facts, job.job_header_dict, str(file), silent), file.with_suffix(".sub")
-        files = {file: "\n".join([facts.shebang, body(facts, facts.shebang)]), described: text}
+        text, described = description(array, str(file), silent), file.with_suffix(".sub")
+        files = {file: "\n".join([job.shebang, body(array, job.shebang)]), described: text}
         return [*submit, str(described)], "", files, text
-    text = script(facts, job.job_header)
+    text = script(array)
     if scheduler.submit_by is SubmitBy.ARGUMENTS:
-        lines = [*directives(facts, job.job_header), *silent]
+        lines = [*directives(array), *silent]
         words = [*(word for line in lines for word in shlex.split(line)), shlex.quote(str(file))]
         return [*submit, *words], "", {file: text}, "\n".join(f"{scheduler.mark} {each}" for each in lines)
     if scheduler.submit_by is SubmitBy.STDIN:
@@ -294,81 +283,81 @@ def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[tuple[S
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptFacts:
-    """The contents of the script of a job array, beside the options of its jobs."""
+class Array:
+    """The jobs of one submission."""
 
-    scheduler: Scheduler
+    plan: Plan
+    job: Any  # dask-jobqueue's, with the options
     n: int  # its elements
     limit: int  # elements at a time
-    name: str
-    shebang: str
     cwd: str  # where the user's own lines are run: the submitter's folder, as in a driver's jobs
-    prologue: tuple[str, ...]  # these lines
-    python: tuple[str, ...]  # the words that start the worker
-    import_path: str | None  # to be added to PYTHONPATH; None: nothing
-    tasks: str  # the file that lists the shards, in the folder where the worker starts
+    tasks: Path  # the file that lists the shards, in the folder where the worker starts
     requeue: bool  # a job may queue itself again
 
     @property
     def alone(self) -> bool:
         """True for one job without an array around it."""
-        return self.n == 1 and self.scheduler.single is not None
+        return self.n == 1 and scheduler_of(self.plan.env).single is not None
 
 
-def directives(facts: ScriptFacts, header: str) -> list[str]:
+def directives(array: Array) -> list[str]:
     """Return the directives of an array, in order, each without the scheduler's mark."""
-    scheduler = facts.scheduler
-    lines = [line.removeprefix(scheduler.mark).strip() for line in header.splitlines() if line.strip()]
+    job, scheduler = array.job, scheduler_of(array.plan.env)
+    lines = [
+        line.removeprefix(scheduler.mark).strip() for line in job.job_header.splitlines() if line.strip()
+    ]
     if scheduler.replaces:
         lines = [line for line in lines if not line.startswith(scheduler.replaces)]
-    lines += job_script.shell_directive(scheduler, facts.shebang, lines)
-    if facts.alone:
+    lines += job_script.shell_directive(scheduler, job.shebang, lines)
+    if array.alone:
         lines += scheduler.single or ()
     else:
-        lines.append(scheduler.array_directive(facts.name, facts.n, facts.limit))
-    return [*lines, *scheduler.extra, *(scheduler.rerun if facts.requeue else ())]
+        lines.append(scheduler.array_directive(job.job_name, array.n, array.limit))
+    return [*lines, *scheduler.extra, *(scheduler.rerun if array.requeue else ())]
 
 
-def body(facts: ScriptFacts, head: str) -> str:
+def body(array: Array, head: str) -> str:
     """Return a job's commands behind the script's first lines: the user's prologue, and a worker in the shell's place.
 
     Signals reach the worker because it takes the shell's place.
     """
-    scheduler = facts.scheduler
-    index = str(scheduler.first) if facts.alone else f'"{scheduler.index}"'
-    python = [quoted_word(word) if "$" in word else shlex.quote(word) for word in facts.python]
-    words = [*python, "-m", "espnet3.parallel.worker"]
-    if facts.requeue and scheduler.requeue and not facts.alone:
+    plan, scheduler = array.plan, scheduler_of(array.plan.env)
+    index = str(scheduler.first) if array.alone else f'"{scheduler.index}"'
+    python = interpreter(plan.env, plan.options, array.cwd)
+    words = [quoted_word(word) if "$" in word else shlex.quote(word) for word in python]
+    words += ["-m", "espnet3.parallel.worker"]
+    if array.requeue and scheduler.requeue and not array.alone:
         words += ["--requeue", shlex.quote(scheduler.requeue)]
-    elif facts.requeue and scheduler.again:
+    elif array.requeue and scheduler.again:
         words += ["--again", str(scheduler.again)]
-    words += ["--tasks", shlex.quote(facts.tasks), index]
+    words += ["--tasks", shlex.quote(str(array.tasks)), index]
+    prologue = asked(row(plan.env), plan.options, "job_script_prologue") or ()
     # the worker says what is wrong where the submitter's folder is not there
-    lines = [f"cd {shlex.quote(facts.cwd)} || true", *filter(None, facts.prologue)]
-    lines.append(f"cd {shlex.quote(os.path.dirname(facts.tasks))} || exit 1")
-    path = [] if facts.import_path is None else job_script.export_path(facts.import_path)
-    lines += job_script.commands(scheduler, head, [*path, f"exec {' '.join(words)}"])
+    lines = [f"cd {shlex.quote(array.cwd)} || true", *filter(None, prologue)]
+    lines.append(f"cd {shlex.quote(str(array.tasks.parent))} || exit 1")
+    lines += job_script.commands(scheduler, head, [*job_script.export_path(), f"exec {' '.join(words)}"])
     return "\n".join(lines) + "\n"
 
 
-def script(facts: ScriptFacts, header: str) -> str:
+def script(array: Array) -> str:
     """Return the script of an array, directives and all."""
-    lines = [facts.shebang or "#!/bin/sh", ""]
-    if facts.scheduler.submit_by is not SubmitBy.ARGUMENTS:
-        lines += [f"{facts.scheduler.mark} {line}" for line in directives(facts, header)]
-    return "\n".join([*lines, "", body(facts, "\n".join(lines))])
+    scheduler, lines = scheduler_of(array.plan.env), [array.job.shebang, ""]
+    if scheduler.submit_by is not SubmitBy.ARGUMENTS:
+        lines += [f"{scheduler.mark} {line}" for line in directives(array)]
+    return "\n".join([*lines, "", body(array, "\n".join(lines))])
 
 
-def description(facts: ScriptFacts, header: Mapping[str, Any], file: str, silent: Sequence[str] = ()) -> str:
+def description(array: Array, file: str, silent: Sequence[str] = ()) -> str:
     """Return the description that is submitted in place of a script, and names the script."""
-    scheduler = facts.scheduler
+    job, scheduler = array.job, scheduler_of(array.plan.env)
     for text, written in scheduler.quoting:
         file = file.replace(text, written)
-    numbers = {"limit": facts.limit, "again": scheduler.again, "starts": _STARTS}
+    numbers = {"limit": array.limit, "again": scheduler.again, "starts": _STARTS}
     own = {}
-    for line in (*scheduler.extra, *silent, *(scheduler.rerun if facts.requeue else ())):
+    for line in (*scheduler.extra, *silent, *(scheduler.rerun if array.requeue else ())):
         key, _, value = line.partition(" = ")
-        own[key] = value.format(name=facts.name, script=file, **numbers)
-    kept = {key: value for key, value in header.items() if key.lower() not in own and key != "LogDirectory"}
+        own[key] = value.format(name=job.job_name, script=file, **numbers)
+    header = job.job_header_dict.items()
+    kept = {key: value for key, value in header if key.lower() not in own and key != "LogDirectory"}
     lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
-    return "\n".join([*lines, scheduler.array_directive(facts.name, facts.n, facts.limit)]) + "\n"
+    return "\n".join([*lines, scheduler.array_directive(job.job_name, array.n, array.limit)]) + "\n"

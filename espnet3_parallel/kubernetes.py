@@ -36,9 +36,7 @@ def planned(config: ParallelConfig, n_shards: int) -> dict[str, tuple[str, str]]
             run="RUN",
             name="espnet3-NAME",
             tasks="RUN/detached/jobs/tasks.0.json",
-            python=str(options.get("python") or "python"),
             folder="RUN/detached/jobs",
-            import_path=None,
             n_workers=config.n_workers,
         )
         (job,) = manifests(facts, range(n_shards), options, PER_INDEX)

@@ -6,19 +6,18 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.engine.inside import SCRIPTS, RunReachedError
 from espnet3.parallel.env_provider import state_now
 from espnet3.parallel.errors import ConfigError, is_ours
-from espnet3.parallel.jobs.script import import_path, python_words
+from espnet3.parallel.jobs.script import import_path
 from espnet3.parallel.ledger.errors import ValueTypeError, damaged
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.lines import decode, encode
@@ -243,13 +242,6 @@ def record(names: Sequence[str]) -> Surroundings:
         # a spec holds no secrets
         portable={**portable(), "arguments": masked(sys.argv)},
     )
-
-
-def interpreter(env: str, options: Mapping[str, Any], cwd: str) -> list[str]:
-    """Return the words of the jobs' Python: an option of the backend, or this process's; none is from a run folder."""
-    if row(env).kind is Kind.KUBERNETES:  # this one's path means nothing in an image
-        return [str(options.get("python") or "python")]
-    return python_words(row(env), options, cwd)
 
 
 def job_environment() -> dict[str, str]:

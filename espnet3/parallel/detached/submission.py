@@ -25,7 +25,6 @@ from espnet3.parallel.detached.job_spec import (
     GUARD,
     ClassRef,
     JobSpec,
-    interpreter,
     job_environment,
     provider_arguments,
     record,
@@ -36,7 +35,7 @@ from espnet3.parallel.detached.layout import FOLDER, RUNNER, Layout, Plan
 from espnet3.parallel.detached.looking.detached_run import DetachedRun, runner_attributes
 from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.jobs.script import set_walltime
+from espnet3.parallel.jobs.script import python_words, set_walltime
 from espnet3.parallel.ledger.files import make_folder, refuse_others, write_json
 from espnet3.parallel.ledger.folder import SHARDS, open_run, resumed, set_aside
 from espnet3.parallel.ledger.identity import Identity
@@ -184,7 +183,7 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
 
 def try_as_a_job(spec: JobSpec, config: ParallelConfig) -> None:
     """Raise unless a process like a job's can import the runner, and make the provider."""
-    named = shlex.join(interpreter(config.env, config.options, spec.surroundings.cwd))
+    named = shlex.join(python_words(row(config.env), config.options, spec.surroundings.cwd))
     python = shlex.split(os.path.expandvars(named))
     # that of an image, or a launcher that only the nodes have
     if row(config.env).kind is Kind.KUBERNETES or (len(python) > 1 and shutil.which(python[0]) is None):

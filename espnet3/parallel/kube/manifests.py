@@ -134,9 +134,7 @@ class JobFacts:
     run: str  # the value of their label `espnet3-run`
     name: str  # the beginning of their names
     tasks: str  # the file that lists the shards
-    python: str  # the interpreter in the image
     folder: str  # where the worker starts
-    import_path: str | None  # to be added to PYTHONPATH; None: the image has the package
     n_workers: int  # pods at a time
     memory_factor: float = 1.0  # how many times the memory to ask for
 
@@ -193,7 +191,8 @@ def _job(
 
 def _pod(facts: JobFacts, options: Mapping[str, Any], index: str, final: int) -> dict[str, Any]:
     pod, container = pod_fields(**{name: options.get(name) for name in OPTIONS})
-    command = [facts.python, "-m", "espnet3.parallel.worker", "--final", str(final)]
+    python = str(options.get("python") or "python")  # the path of this one means nothing in an image
+    command = [python, "-m", "espnet3.parallel.worker", "--final", str(final)]
     command += ["--tasks", facts.tasks, index]
     return {
         "restartPolicy": "Never",
@@ -206,7 +205,7 @@ def _pod(facts: JobFacts, options: Mapping[str, Any], index: str, final: int) ->
                 **container,
                 "workingDir": facts.folder,
                 "command": command,
-                "env": variables(options.get("env"), facts.import_path),
+                "env": variables(options.get("env"), mounted_package(options.get("volume_mounts"))),
                 "resources": more_memory(options.get("resources"), facts.memory_factor),
             }
         ],

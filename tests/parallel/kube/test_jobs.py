@@ -12,12 +12,13 @@ from espnet3.parallel.clusters.pod_cluster import kube_options
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.launch.kube_jobs import shard_state
 from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.kube import manifests as kube
 from espnet3.parallel.kube.manifests import MOST, JobFacts, is_mounted, manifests, more_memory
 from tests.parallel.kube.controller import refusals
 
 GOLDEN = Path(__file__).parent / "golden"
 TASKS = "/data/run/detached/jobs/tasks.0.json"
-FACTS = JobFacts("0123abcd", "espnet3-ann-11112222", TASKS, "python", "/data/run", "/data/code", 8)
+FACTS = JobFacts("0123abcd", "espnet3-ann-11112222", TASKS, "/data/run", 8)
 OPTIONS = {
     "image": "lab/espnet:1",
     "resources": {
@@ -38,8 +39,9 @@ VERSIONS = {"indexed": (1, 31), "policy": (1, 27), "early": (1, 24), "plain": (1
 
 
 @pytest.mark.parametrize("name", VERSIONS)
-def test_the_manifests_are_the_golden_ones(name: str) -> None:
+def test_the_manifests_are_the_golden_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind of server is sent exactly what its file holds."""
+    monkeypatch.setattr(kube, "import_path", lambda: "/data/code")
     made = manifests(FACTS, [3, 5], OPTIONS, VERSIONS[name])
     assert made == json.loads((GOLDEN / f"{name}.json").read_text())
 

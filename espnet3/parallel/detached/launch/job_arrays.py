@@ -18,7 +18,6 @@ from espnet3.parallel.backends import load_cluster_class, row
 from espnet3.parallel.backends.backend import asked
 from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, Scheduler, SubmitBy, check_ids
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
-from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import FOLDER, Submitted
 from espnet3.parallel.detached.layout import DONE, Layout, Plan, Tasks, by_memory
@@ -323,7 +322,7 @@ def body(array: Array, head: str) -> str:
     """
     plan, scheduler = array.plan, scheduler_of(array.plan.env)
     index = str(scheduler.first) if array.alone else f'"{scheduler.index}"'
-    python = interpreter(plan.env, plan.options, array.cwd)
+    python = job_script.python_words(row(plan.env), plan.options, array.cwd)
     words = [quoted_word(word) if "$" in word else shlex.quote(word) for word in python]
     words += ["-m", "espnet3.parallel.worker"]
     if array.requeue and scheduler.requeue and not array.alone:

@@ -18,7 +18,6 @@ from typing import Any
 from espnet3.parallel.backends import row
 from espnet3.parallel.backends.backend import require_package
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.job_spec import interpreter
 from espnet3.parallel.detached.layout import DONE, Layout, Plan, Tasks, by_memory
 from espnet3.parallel.detached.states import JobState, Queue
 from espnet3.parallel.errors import ConfigError, ParallelError
@@ -89,9 +88,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
         run=_label(layout),
         name=kube.new_name(),
         tasks=str(tasks),
-        python=interpreter(plan.env, plan.options, "")[0],
         folder=str(folder),
-        import_path=kube.mounted_package(plan.options.get("volume_mounts")),
         n_workers=plan.n_workers,
         memory_factor=factor,
     )

@@ -32,7 +32,7 @@ from espnet3.parallel.backends.machine import (
 )
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, log_to, say
-from espnet3.parallel.detached.job_spec import interpreter, job_environment
+from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, Tasks, tail
 from espnet3.parallel.detached.states import (
     GRACE,
@@ -46,7 +46,7 @@ from espnet3.parallel.detached.states import (
     read_mark,
 )
 from espnet3.parallel.errors import NoWorkersError, ParallelError
-from espnet3.parallel.jobs.script import export_path, in_sh
+from espnet3.parallel.jobs.script import export_path, in_sh, python_words
 from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
 from espnet3.parallel.ledger.lease import Lease, disk_now, holder_lives
 from espnet3.parallel.local.forking import fresh_signals, kill_group
@@ -83,7 +83,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     with open(open_to_write(layout.supervisor / LOG), "ab") as log:
         # until a daemon, no child of this process, has closed its standard output
         done = subprocess.run(
-            [*interpreter(plan.env, plan.options, cwd), "-m", SUPERVISING, str(layout.run)],
+            [*python_words(row(plan.env), plan.options, cwd), "-m", SUPERVISING, str(layout.run)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -136,7 +136,7 @@ def _write_and_submit(
         if plan.specs == str(specs):
             make_folder(specs.parent, parents=True)
             specs.symlink_to(layout.spec(0).parent, target_is_directory=True)
-        shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed, before is None)
+        shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed)
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
         hand_over(layout, plan, shards)
     taken = set(layout.jobs().get("last", []))  # not all of them, where the site has a limit

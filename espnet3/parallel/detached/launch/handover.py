@@ -48,13 +48,7 @@ def launcher(env: str) -> Launcher:
 
 
 def put_specs(
-    layout: Layout,
-    plan: Plan,
-    items: Sequence[Any],
-    state: bytearray,
-    run_id: str,
-    retry_failed: bool = False,
-    new: bool = False,
+    layout: Layout, plan: Plan, items: Sequence[Any], state: bytearray, run_id: str, retry_failed: bool
 ) -> list[int]:
     """Write the specs of the shards that have items left, and mark the others as done."""
     base = layout.template()
@@ -64,7 +58,7 @@ def put_specs(
     if plan.n_shards:  # jobs make theirs; the last one keeps sessions elsewhere from taking their numbers
         make_folder(layout.run / plan.outcomes(plan.n_shards - 1))
     settled = (OK,) if retry_failed else (OK, FAILED)
-    shards = []
+    is_new, shards = not any(layout.folder.glob("shard.*")), []
     for shard in range(plan.n_shards):
         begin, end = plan.bounds[shard], plan.bounds[shard + 1]
         part = state[begin:end]
@@ -79,7 +73,7 @@ def put_specs(
                 write_json(folder / DONE, counts, durable=False)
             continue
         of_before = (folder / DONE, folder / ENDED, layout.run / plan.outcomes(shard) / DONE)
-        for file in () if new else of_before:
+        for file in () if is_new else of_before:
             file.unlink(missing_ok=True)
         if retry_failed and FAILED in part:  # their earlier losses no longer count
             again = {begin + place for place, one in enumerate(part) if one == FAILED}

@@ -60,7 +60,6 @@ class JobSpec:
     walltime: float | None = None  # seconds the job may take; None: no limit is known
     batched: bool = False  # the runner has a `batch_forward` and a batch size
     retry_failed: bool = False  # run items again that failed before
-    keep_values: bool = True  # the results are wanted beside the files of a runner that writes its own
     gpus: bool = False  # the job was asked to have some
     run_id: str = ""  # the session that submitted it, for people
     entries: dict[str, str] = field(default_factory=dict)  # entries of the env that come from the run folder

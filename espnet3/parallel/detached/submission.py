@@ -174,7 +174,6 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
         setup_timeout=timeout,
         walltime=set_walltime(row(config.env), dict(config.options)),
         batched=run.batch_forward is not None,
-        keep_values=run.keeps,
         gpus=row(config.env).kind is Kind.GPU or asks_for_gpus(word for words in asks for word in words),
         entries=run.entries(folder),
         given="" if runner.output_dir is None else str(runner.output_dir),

@@ -136,6 +136,7 @@ class Hooks:
     batch_forward: Callable[..., Any] | None  # None where the items run one by one
     writers: list[Callable[..., Any]]  # those of `WRITER_HOOKS`
     states: list[Callable[..., Any]]  # those of `STATE_HOOKS`, if the runner overrides one of them
+    keeps: bool  # whether the run folder holds the results, too
 
     @classmethod
     def of(cls, runner: Any, batched: bool) -> Hooks:
@@ -146,6 +147,7 @@ class Hooks:
             runner.batch_forward if batched else None,
             [getattr(runner, name) for name in WRITER_HOOKS],
             [getattr(runner, name) for name in STATE_HOOKS if own_states],
+            keeps_results(runner),
         )
 
     def check(self, env: dict[str, Any]) -> None:

@@ -32,7 +32,6 @@ from espnet3.parallel.runner.hooks import (
     folder_entries,
     in_lists,
     is_default,
-    keeps_results,
     takes_lists,
     writes_files,
 )
@@ -61,7 +60,6 @@ class Run:
     align: int  # the batch size, or 1: chunks and shards begin at multiples of it
     # whether the runner writes files of its own (writer hooks or `merge`), so that whole shards run
     writes: bool
-    keeps: bool  # whether the run folder holds its results
     merges: bool  # whether its `merge` makes the result of the call
     retry_failed: bool  # whether items that failed in an earlier session of the folder run again
     folder: Path | None  # the run folder, or None. Absolute: an item may change the working directory
@@ -100,7 +98,6 @@ class Run:
             batch_forward=kind.batch_forward if batched else None,
             align=size or 1,
             writes=writes_files(kind),
-            keeps=keeps_results(kind),
             merges=not is_default(kind, "merge"),
             retry_failed=runner.retry_failed or runner.on_error == "raise",
             folder=None if where is None else _folder(where, checked("shard_subdir", runner.shard_subdir)),

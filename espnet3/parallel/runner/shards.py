@@ -96,14 +96,12 @@ def shards_of(
     return shards
 
 
-def run_shard(
-    shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool, mark: Mark
-) -> Block:
+def run_shard(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, mark: Mark) -> Block:
     """Run one shard from `open_writers` to `close_writers`, in an emptied folder."""
     # with a seed, other threads wait: a hook may draw random numbers, and an item there would find them gone
     with turn(policy.seed):
         env = {"shard_id": shard.number, **env}
-        return _Attempt(shard, env, hooks, policy, keep_values, mark, f"shard {shard.number}").run()
+        return _Attempt(shard, env, hooks, policy, mark, f"shard {shard.number}").run()
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +110,6 @@ class _Attempt:
     env: dict[str, Any]
     hooks: Hooks
     policy: Policy
-    keep_values: bool
     mark: Mark
     name: str
     times: ItemTimes = field(default_factory=ItemTimes)
@@ -166,9 +163,8 @@ class _Attempt:
         self.mark((at, end), "")
         block = run_items(Loop(items, call, self.policy, self.name))
         results = block.values
-        block.values = [
-            each if self.keep_values or isinstance(each, ItemFailure) else None for each in results
-        ]
+        keeps = self.hooks.keeps
+        block.values = [each if keeps or isinstance(each, ItemFailure) else None for each in results]
         to_lines(block, range(self.shard.begin + at, self.shard.begin + end), items, self.policy, at)
         assert block.times is not None
         self.times.merge(block.times)
@@ -239,10 +235,10 @@ def run_shards(
     with writing(folder.path):
         for shard in left:  # an earlier driver's marks: its death took its workers along, and blames no item
             _take_mark(shard)
-    hooks, policy, keeps = Hooks.of(type(run.runner), run.batch_forward is not None), run.policy, run.keeps
+    hooks, policy = Hooks.of(type(run.runner), run.batch_forward is not None), run.policy
 
     def of_a_driver(shard: Shard, **env: Any) -> Block:
-        return run_shard(shard, env, hooks, policy, keeps, _marker(shard))
+        return run_shard(shard, env, hooks, policy, _marker(shard))
 
     spec = replace(
         spec,

@@ -270,7 +270,7 @@ class _Attempt:
             self.marks.note(in_flight=in_flight, hook=hook)
 
         with on_a_worker(self._too_late, spec.guarded):
-            result = shards.run_shard(shard, env, hooks, spec.policy, spec.keep_values, mark)
+            result = shards.run_shard(shard, env, hooks, spec.policy, mark)
         self.stopping.building = False  # the rest is quick, and belongs together
         if result.stop is not None:
             why = self._stopped(result, result.stop)

@@ -82,20 +82,14 @@ def is_mounted(path: str, mounts: list[dict[str, Any]]) -> bool:
     )
 
 
-def mounted_package(mounts: list[dict[str, Any]] | None) -> str | None:
-    """Return the folder that PYTHONPATH must hold to find this package, where a mount shows it; else None."""
-    root = import_path()
-    return root if root is not None and is_mounted(root, mounts or []) else None
-
-
-def variables(
-    env: Mapping[str, Any] | list[dict[str, Any]] | None, package: str | None
-) -> list[dict[str, Any]]:
-    """Return `options.env` as Kubernetes writes variables, whose values are text, and where the package is."""
+def variables(options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return `options.env` as Kubernetes writes variables, whose values are text, and where a mount has our code."""
+    env, package = options.get("env"), import_path()
     if isinstance(env, Mapping):
         env = [{"name": name, "value": str(value)} for name, value in env.items()]
     found = list(env or [])
-    if package is not None and all(each["name"] != "PYTHONPATH" for each in found):
+    is_there = package is not None and is_mounted(package, options.get("volume_mounts") or [])
+    if is_there and all(each["name"] != "PYTHONPATH" for each in found):
         found.append({"name": "PYTHONPATH", "value": package})
     return found
 
@@ -205,7 +199,7 @@ def _pod(facts: JobFacts, options: Mapping[str, Any], index: str, final: int) ->
                 **container,
                 "workingDir": facts.folder,
                 "command": command,
-                "env": variables(options.get("env"), mounted_package(options.get("volume_mounts"))),
+                "env": variables(options),
                 "resources": more_memory(options.get("resources"), facts.memory_factor),
             }
         ],

@@ -24,7 +24,7 @@ _SERVICE_ACCOUNT = Path(os.sep, "var", "run", "secrets", "kubernetes.io", "servi
 
 def cluster_spec(options: dict[str, Any], config: ParallelConfig) -> dict[str, Any]:
     """Move the DaskCluster's part out of the options, and return it as a spec."""
-    package = manifests.mounted_package(options.get("volume_mounts"))
+    env = manifests.variables(options)
     pod, container = manifests.pod_fields(**{name: options.pop(name, None) for name in manifests.OPTIONS})
     given = {name: options.pop(name) for name in _SPEC if options.get(name) is not None}
     n_workers = config.n_workers if config.adapt is None else config.adapt["minimum"]
@@ -38,7 +38,7 @@ def cluster_spec(options: dict[str, Any], config: ParallelConfig) -> dict[str, A
     for each in (scheduler, worker):
         each.update(copy.deepcopy(pod))
         each["containers"][0].update(copy.deepcopy(container))
-        each["containers"][0]["env"] = manifests.variables(given.get("env"), package)
+        each["containers"][0]["env"] = copy.deepcopy(env)
     scheduler["containers"][0]["resources"] = manifests.without_devices(given.get("resources"))
     return spec
 

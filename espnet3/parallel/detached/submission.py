@@ -66,7 +66,7 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
         folder = runner.async_result_dir / f"{type(runner).__name__}-{now}-{secrets.token_hex(2)}"
     folder = Path(os.path.abspath(folder))
-    spec = _template(folder, run, identity, config)
+    spec = _template(folder, run, config)
     specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{folder.name}-{uuid.uuid4().hex[:8]}"
     launcher(config.env).check(config)
     refuse_living(folder)
@@ -105,7 +105,7 @@ def _write_and_submit(
             align = run.align if run.batch_forward is not None else 1
             n, wanted = len(items), settings.shards or _PER_WORKER * config.n_workers
             bounds = [*cut(n, wanted, run.cost, align), n]
-        plan = Plan(
+        new = Plan(
             indices_sha256=identity.indices["sha256"],
             bounds=bounds,
             specs=str(specs),
@@ -117,12 +117,7 @@ def _write_and_submit(
             hooks=run.writes,
             finishes=run.merges or not is_default(type(runner), "write_outputs"),
         )
-        before = _plan_of(layout, plan)
-        if before is None:
-            numbers = (int(split.suffix[1:]) for split in split_folders(folder, plan.kind))
-            plan = replace(plan, first=max(numbers, default=-1) + 1)
-        else:
-            plan = replace(plan, specs=before.specs, first=before.first)
+        plan = _in_place(layout, new)
         if run.writes:
             write_manifest(folder, runner.shard_subdir, plan.bounds[:-1], items)
         layout.write_plan(plan, items)
@@ -143,20 +138,22 @@ def _write_and_submit(
     return layout, plan, [shard for shard in shards if shard in taken]
 
 
-def _plan_of(layout: Layout, new: Plan) -> Plan | None:
-    # None: a plan with other shards is moved aside; outcomes stay where they are
+def _in_place(layout: Layout, new: Plan) -> Plan:
+    # a plan with other shards is moved aside; outcomes stay where they are
     try:
         plan = layout.plan()
     except ConfigError:
-        return None
-    same = (plan.indices_sha256, plan.hooks, plan.bounds) == (new.indices_sha256, new.hooks, new.bounds)
-    if same and layout.home() is None:
-        return plan
-    set_aside(layout.run, only=(FOLDER,))
-    return None
+        pass
+    else:
+        same = (plan.indices_sha256, plan.hooks, plan.bounds) == (new.indices_sha256, new.hooks, new.bounds)
+        if same and layout.home() is None:
+            return replace(new, specs=plan.specs, first=plan.first)
+        set_aside(layout.run, only=(FOLDER,))
+    numbers = (int(split.suffix[1:]) for split in split_folders(layout.run, new.kind))
+    return replace(new, first=max(numbers, default=-1) + 1)
 
 
-def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig) -> JobSpec:
+def _template(folder: Path, run: Run, config: ParallelConfig) -> JobSpec:
     settings, runner = DetachedSettings(**config.detached), run.runner
     timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
     asks = [each if isinstance(each, (list, tuple)) else [each] for each in config.options.values()]

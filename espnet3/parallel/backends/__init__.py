@@ -104,7 +104,7 @@ _REMOTE_ROWS = (
         cluster="dask_kubernetes.operator:KubeCluster",
         signatures=(
             "dask_kubernetes.operator.kubecluster.kubecluster:KubeCluster.__init__",
-            "espnet3.parallel.kube.manifests:pod_fields",
+            "espnet3.parallel.kube.manifests:OPTIONS",
             "distributed.deploy.cluster:Cluster.__init__",
         ),
         controlled=LAYER,

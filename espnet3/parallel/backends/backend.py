@@ -154,12 +154,15 @@ def installed(package: str) -> bool:
 
 
 def parameters(reference: str) -> tuple[str, ...] | None:
-    """Return the names that a function takes as keywords; None where its package is not installed, or not whole."""
+    """Return the names in a tuple, or that a function takes; None where the package is not installed, or not whole."""
     module, _, name = reference.partition(":")
     if not installed(module.partition(".")[0]):
         return None
     try:
-        taken = signature(attrgetter(name)(load_module(module))).parameters.values()
+        found = attrgetter(name)(load_module(module))
+        if isinstance(found, tuple):
+            return found
+        taken = signature(found).parameters.values()
     except (ImportError, AttributeError):
         return None
     open_ended = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)

@@ -34,44 +34,29 @@ _KEPT = 86_400  # seconds for which a Job that has ended, and what its pods prin
 _INDEX_VARIABLE = "$(JOB_COMPLETION_INDEX)"  # Kubernetes puts the variable's value there
 
 
-def pod_fields(
-    *,
-    volumes: list[dict[str, Any]] | None = None,
-    volume_mounts: list[dict[str, Any]] | None = None,
-    tolerations: list[dict[str, Any]] | None = None,
-    node_selector: Mapping[str, str] | None = None,
-    service_account: str | None = None,
-    image_pull_secrets: list[str] | None = None,
-    image_pull_policy: str | None = None,
-    security_context: Mapping[str, Any] | None = None,
-    python: str | None = None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of a pod and of its container from options beside KubeCluster's own.
+# options beside KubeCluster's own: those that are a field of a pod, or of its container
+_OF_POD = {
+    "volumes": "volumes",
+    "tolerations": "tolerations",
+    "node_selector": "nodeSelector",
+    "service_account": "serviceAccountName",
+    "security_context": "securityContext",
+}
+_OF_CONTAINER = {"volume_mounts": "volumeMounts", "image_pull_policy": "imagePullPolicy"}
+OPTIONS = (*_OF_POD, *_OF_CONTAINER, "image_pull_secrets", "python")
 
-    The parameters are the options; `espnet3.parallel.backends` reads their names here.
-    """
-    secrets = [{"name": name} for name in image_pull_secrets or []]
+
+def pod_fields(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of a pod and of its container from `OPTIONS`."""
     here = os.getcwd()  # where pods have it too they start in it, so that relative paths agree
-    pod = {
-        "volumes": volumes,
-        "tolerations": tolerations,
-        "nodeSelector": node_selector,
-        "serviceAccountName": service_account,
-        "imagePullSecrets": secrets,
-        "securityContext": security_context,
-    }
-    container = {
-        "volumeMounts": volume_mounts,
-        "imagePullPolicy": image_pull_policy,
-        "workingDir": here if is_mounted(here, volume_mounts or []) else None,
-    }
+    pod = {field: options.get(name) for name, field in _OF_POD.items()}
+    pod["imagePullSecrets"] = [{"name": name} for name in options.get("image_pull_secrets") or []]
+    container = {field: options.get(name) for name, field in _OF_CONTAINER.items()}
+    container["workingDir"] = here if is_mounted(here, options.get("volume_mounts") or []) else None
     return (
         {name: value for name, value in pod.items() if value},
         {name: value for name, value in container.items() if value},
     )
-
-
-OPTIONS = tuple(pod_fields.__kwdefaults__ or ())
 
 
 def is_mounted(path: str, mounts: list[dict[str, Any]]) -> bool:
@@ -184,7 +169,7 @@ def _job(
 
 
 def _pod(facts: JobFacts, options: Mapping[str, Any], index: str, final: int) -> dict[str, Any]:
-    pod, container = pod_fields(**{name: options.get(name) for name in OPTIONS})
+    pod, container = pod_fields(options)
     python = str(options.get("python") or "python")  # the path of this one means nothing in an image
     command = [python, "-m", "espnet3.parallel.worker", "--final", str(final)]
     command += ["--tasks", facts.tasks, index]

@@ -25,7 +25,7 @@ _SERVICE_ACCOUNT = Path(os.sep, "var", "run", "secrets", "kubernetes.io", "servi
 def cluster_spec(options: dict[str, Any], config: ParallelConfig) -> dict[str, Any]:
     """Move the DaskCluster's part out of the options, and return it as a spec."""
     env = manifests.variables(options)
-    pod, container = manifests.pod_fields(**{name: options.pop(name, None) for name in manifests.OPTIONS})
+    pod, container = manifests.pod_fields({name: options.pop(name, None) for name in manifests.OPTIONS})
     given = {name: options.pop(name) for name in _SPEC if options.get(name) is not None}
     n_workers = config.n_workers if config.adapt is None else config.adapt["minimum"]
     name = options.pop("name", None) or manifests.new_name()

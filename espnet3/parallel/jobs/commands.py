@@ -75,15 +75,8 @@ Ask = Callable[[list[str]], Said]
 Named = Mapping[str, Sequence[str]]  # jobs by their ids, each with the names that the queue may have for it
 
 
-def run(
-    command: Sequence[str],
-    *,
-    folder: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    stdin: str = "",
-    seconds: float | None = None,
-) -> Said:
-    """Run a command and return what it printed.
+def run(command: Sequence[str], *, stdin: str = "", seconds: float | None = None, **where: Any) -> Said:
+    """Run a command and return what it printed; `where` has its `cwd` and `env`, if they are not those of this process.
 
     Without a limit of its own it has `SECONDS`. One that does not end in time is killed with all it has started, and
     that is a SubmissionError.
@@ -93,14 +86,13 @@ def run(
     try:
         process = subprocess.Popen(
             command,
-            cwd=folder,
-            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             start_new_session=True,  # programs of a site's wrapper may hold the streams open
+            **where,
         )
     except OSError as error:
         hint = f"Is this a machine jobs are submitted from? {command[0]!r} must be on its PATH."

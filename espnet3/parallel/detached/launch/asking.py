@@ -118,7 +118,7 @@ def ask(
     """Run a command and return what it printed."""
     _check_place(folder)
     environment = {**job_environment(), "PWD": str(start or folder)}  # OAR reads the folder from PWD
-    return run(command, folder=start or folder, environment=environment, stdin=stdin, seconds=seconds)
+    return run(command, cwd=start or folder, env=environment, stdin=stdin, seconds=seconds)
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> Queue:

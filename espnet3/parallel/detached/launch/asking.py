@@ -112,13 +112,11 @@ def _check_place(folder: Path) -> None:
             )
 
 
-def ask(
-    command: list[str], folder: Path, stdin: str = "", start: Path | None = None, seconds: float | None = None
-) -> Said:
-    """Run a command and return what it printed."""
+def ask(command: list[str], folder: Path, start: Path | None = None, **more: Any) -> Said:
+    """Run a command in `start`, else in the folder of a run's scripts, and return what it printed."""
     _check_place(folder)
     environment = {**job_environment(), "PWD": str(start or folder)}  # OAR reads the folder from PWD
-    return run(command, cwd=start or folder, env=environment, stdin=stdin, seconds=seconds)
+    return run(command, cwd=start or folder, env=environment, **more)
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> Queue:

@@ -69,7 +69,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
                 for file, text in files.items():
                     write_whole(file, text.encode(), mode=0o700 if file.suffix == ".sh" else 0o600)
                 # output goes to files of the folder that it is submitted from
-                ask = partial(asking.ask, command, folder, stdin, Path("/") if silent else output)
+                ask = partial(asking.ask, command, folder, Path("/") if silent else output, stdin=stdin)
                 count = None if array.alone else array.n
                 ids = queue.submit(scheduler, ask, count, job.job_id_regexp)
                 jobs = dict(zip(map(str, part), ids, strict=True))

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -152,16 +151,14 @@ async def _start_one(host: SshHost, line: str) -> str:
 class Supervisor:
     """Runs the shards of the last submission."""
 
-    def __init__(
-        self, layout: Layout, plan: Plan, shards: list[int], tasks: Path, gpus: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, layout: Layout, plan: Plan, shards: list[int], tasks: Path) -> None:
         self.layout = layout
         self.plan = plan
         self.tasks = tasks  # the file that lists the shards for jobs, which go on from one to the next
         self.places = {shard: at for at, shard in enumerate(shards)}  # in that list
         write_json(tasks, asdict(Tasks(str(layout.run), shards)))
         # shared out among the jobs that run at a time; none: they see what this process sees
-        self.gpus = gpus
+        self.gpus = chosen_gpus(plan.options, plan.n_workers) if row(plan.env).kind is Kind.GPU else []
         self.todo = deque(shards)
         self.stopping = self._killing = False
         # by slot, the shard that its job began with and the job's process
@@ -298,15 +295,15 @@ def main(run: str, part: str = "0/1") -> int:
         plan = layout.plan()
         each, more = divmod(plan.n_workers, n_hosts)
         plan = replace(plan, n_workers=each + (number < more))  # its share of the jobs at a time
-        gpus = chosen_gpus(plan.options, plan.n_workers) if row(plan.env).kind is Kind.GPU else []
-        print(READY, flush=True)
-        log_to(folder)
         shards = layout.jobs()["last"]
         begins_at = len(shards) * number // n_hosts
         shards = shards[begins_at:] + shards[:begins_at]
+        supervisor = Supervisor(layout, plan, shards, folder / "tasks.json")
+        print(READY, flush=True)
+        log_to(folder)
         say(f"supervising {len(shards)} shards, {plan.n_workers} at a time")
         begin = time.monotonic()
-        Supervisor(layout, plan, shards, folder / "tasks.json", gpus).run()
+        supervisor.run()
         say(f"ended after {time.monotonic() - begin:.1f} s")
     except ParallelError as error:
         print(error, flush=True)

@@ -13,7 +13,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypedDict
 
-from espnet3.parallel.detached.job_spec import JobSpec
 from espnet3.parallel.detached.layout import DONE, ENDED, LOSSES, MARK, Done, Ended, InFlight, Layout, Plan
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.errors import FolderInUseError
@@ -22,7 +21,6 @@ from espnet3.parallel.ledger.lease import Lease, holder_lives, holder_of, is_ali
 from espnet3.parallel.records import ProcessEnd
 
 _WIDTH = 320  # bytes: each mark covers the one before in one write
-_REST = 10  # after a look at the folder of failures, none for this many times as long as it took
 _LOOK = 0.1  # seconds between two attempts at a lease
 
 
@@ -129,42 +127,12 @@ class LossFile:
         write_json(self._file, {"losses": list(map(asdict, losses))})
 
 
-class Budget:
-    """The failures of one shard, against the limit of the whole run, `max_failures`.
+def count_failures(layout: Layout, shard: int, failed: int) -> None:
+    """Write the number of failed items of a shard, against `max_failures` of the whole run.
 
     A shard with failures has a file in `detached/failed`, as many bytes long as it has failed items: one listing
     of the folder counts them all, each job writes only its own file, and a run without failures costs nothing.
     """
-
-    def __init__(self, layout: Layout, spec: JobSpec, total: int) -> None:
-        self._layout = layout
-        self._spec = spec
-        self._total = total  # items of the run
-        self._next_look = 0.0
-        file = layout.failures / str(spec.shard)
-        self.own = file.stat().st_size if spec.max_failures is not None and file.exists() else 0
-
-    def add(self, failed: int) -> None:
-        """Count more failed items of this shard, or fewer."""
-        if self._spec.max_failures is not None and failed:
-            self.own += failed
-            count_failures(self._layout, self._spec.shard, self.own)
-
-    def exceeded(self, last: bool = False) -> str:
-        """Return a sentence if too many items of the run have failed; empty if they have not."""
-        begin, limit, total = time.monotonic(), self._spec.max_failures, self._total
-        if limit is None or not self.own or (begin < self._next_look and not last):
-            return ""
-        failed = sum(entry.stat().st_size for entry in os.scandir(self._layout.failures))
-        now = time.monotonic()
-        self._next_look = now + _REST * (now - begin)
-        if failed <= (limit * total if 0 < limit < 1 else limit):
-            return ""
-        return f"{failed} of {total} items failed, and max_failures is {limit:g}"
-
-
-def count_failures(layout: Layout, shard: int, failed: int) -> None:
-    """Write the number of failed items of a shard."""
     file = layout.failures / str(shard)
     if not failed:
         file.unlink(missing_ok=True)

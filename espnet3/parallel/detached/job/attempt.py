@@ -32,11 +32,11 @@ from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider, rea
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Plan, positions, stretches
 from espnet3.parallel.detached.states import (
     BEAT,
-    Budget,
     JobState,
     LossFile,
     Marks,
     acquire,
+    count_failures,
     is_free,
     job_of,
     said_its_end,
@@ -64,6 +64,7 @@ from espnet3.parallel.timing.recorder import TimesRecorder
 
 _SLICE = 0.05  # seconds of items between two writes: what a kill may cost
 _MOST = 1 << 14  # items of a slice
+_REST = 10  # after a look at the folder of failures, none for this many times as long as it took
 _PATIENCE = STALE + 4 * BEAT  # seconds: a shard's earlier worker on a dead host counts as alive for so long
 
 
@@ -191,7 +192,10 @@ class _Attempt:
             at: history.failure(at, spec.items[at - spec.begin], self.worker, self.worker)
             for at in history.failed
         }
-        self.budget = Budget(self.layout, spec, job.plan.bounds[-1])
+        file = self.layout.failures / str(spec.shard)
+        # of this shard, where `max_failures` limits them
+        self.n_failed = file.stat().st_size if spec.max_failures is not None and file.exists() else 0
+        self.next_look = 0.0  # when those of the whole run may be counted again
         self.begin = spec.begin  # of the stretch that is in flight
         self.step = 1  # items that the next stretch begins with
         self.outcomes = _Outcomes(spec, job.plan, lease, self.worker)
@@ -276,13 +280,13 @@ class _Attempt:
             why = self._stopped(result, result.stop)
             if spec.policy.on_error == "raise":
                 raise self._stop_run(why, at_item=True)
-            self._check_budget(outcomes.failed - self.budget.own, last=True)
+            self._check_budget(outcomes.failed - self.n_failed, last=True)
             raise _FailedError(why)
         end = spec.begin + len(spec.items)
         indices = {"indices": self.job.plan.indices_sha256, "begin": spec.begin, "end": end}
         write_json(folder / DONE, indices)
         outcomes.append(spec.begin, result)
-        self._check_budget(outcomes.failed - self.budget.own, last=True)
+        self._check_budget(outcomes.failed - self.n_failed, last=True)
 
     def _stopped(self, result: Block, stop: ItemFailure) -> str:
         at = len(result.values)
@@ -356,19 +360,26 @@ class _Attempt:
         if self.stopping.signal and (block.failed or block.stop):
             raise StopNow  # they may have failed because what they had started was sent the signal, too
         self.outcomes.append(begin, block)
-        self.budget.add(len(block.failed))
         if block.stop is not None:
             say(block.stop.traceback)
             why = self.outcomes.sentence_of(begin + len(block.values), block.stop)
             raise self._stop_run(why, at_item=True)
+        self._check_budget(len(block.failed))
         if block.error is not None:  # the runner's own mistake, such as a batch of another length
             raise block.error
-        self._check_budget()
 
     def _check_budget(self, more: int = 0, last: bool = False) -> None:
-        self.budget.add(more)
-        if why := self.budget.exceeded(last):
-            raise self._stop_run(why)
+        begin, limit, total = time.monotonic(), self.spec.max_failures, self.job.plan.bounds[-1]
+        if limit is not None and more:
+            self.n_failed += more
+            count_failures(self.layout, self.spec.shard, self.n_failed)
+        if limit is None or not self.n_failed or (begin < self.next_look and not last):
+            return
+        failed = sum(entry.stat().st_size for entry in os.scandir(self.layout.failures))
+        now = time.monotonic()
+        self.next_look = now + _REST * (now - begin)
+        if failed > (limit * total if 0 < limit < 1 else limit):
+            raise self._stop_run(f"{failed} of {total} items failed, and max_failures is {limit:g}")
 
     def _stop_run(self, why: str, at_item: bool = False) -> _FailedError:
         stopped = f"shard {self.spec.shard} stopped the run: {why}"

@@ -29,7 +29,7 @@ from espnet3.parallel.detached.job.stopping import (
     say,
 )
 from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider, read_spec
-from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Plan, positions, stretches
+from espnet3.parallel.detached.layout import DONE, ENDED, Layout, positions, stretches
 from espnet3.parallel.detached.states import (
     BEAT,
     JobState,
@@ -173,7 +173,9 @@ class _FailedError(Exception):
     pass
 
 
-class _Attempt:
+class _Attempt(Counted):
+    # at a shard whose lease is held: no other one appends to the folder of its outcomes
+
     def __init__(self, spec: JobSpec, job: Job, lease: Lease) -> None:
         self.spec = spec
         self.job = job
@@ -198,7 +200,22 @@ class _Attempt:
         self.next_look = 0.0  # when those of the whole run may be counted again
         self.begin = spec.begin  # of the stretch that is in flight
         self.step = 1  # items that the next stretch begins with
-        self.outcomes = _Outcomes(spec, job.plan, lease, self.worker)
+        self.lease = lease
+        self.state = bytearray(len(spec.items))  # one byte for each of its items: `LEFT`, `OK` or `FAILED`
+        plan, folder = job.plan, Path(spec.run) / job.plan.outcomes(spec.shard)
+        facts = {"schema": 1, "run_id": spec.run_id, "indices": plan.indices_sha256, "shard": spec.shard}
+        self.files = SplitWriter(folder.parent, facts)
+        self.files.folder = folder
+        self.times = TimesRecorder(self.files.append_times, spec.items, spec.begin, plan.n_shards)
+        make_folder(folder)
+        if not (folder / SPEC).exists():
+            write_json(folder / SPEC, facts)
+        for begin, end in spec.skip:
+            self._take(range(begin, end), OK)
+        self._take(positions(folder / ERRORS), FAILED)
+        self._take(positions(folder / RESULTS), OK)
+        self.n_lines = 0  # that this attempt has appended
+        self.failed_before = {at for at, state in enumerate(self.state, spec.begin) if state == FAILED}
 
     def run(self) -> int:
         state, why = JobState.DONE, ""
@@ -221,15 +238,16 @@ class _Attempt:
         self.stopping.end()
         self._count()
         self.marks.close()
-        self.outcomes.close(state is JobState.DONE)
-        self.job.n_lines += self.outcomes.n_lines
+        self.times.flush()
+        self.files.close(state is JobState.DONE)
+        self.job.n_lines += self.n_lines
         if state is JobState.DONE:
-            counts = {"ok": self.outcomes.ok, "failed": self.outcomes.failed}
+            counts = {"ok": self.ok, "failed": self.failed}
             write_json(self.folder / DONE, counts)
             (self.folder / ENDED).unlink(missing_ok=True)
             say(f"done: {counts['ok']} ok, {counts['failed']} failed")
             return EXIT_DONE
-        if state is JobState.UNFINISHED and self.stopping.order and not self.outcomes.n_lines:
+        if state is JobState.UNFINISHED and self.stopping.order and not self.n_lines:
             state = JobState.NOT_STARTED
         # without an outcome the next start would end the same way; after a TERM the scheduler, or the user who
         # cancelled, decides on it
@@ -240,13 +258,13 @@ class _Attempt:
         return EXIT_FAILED if state is JobState.FAILED else EXIT_UNFINISHED
 
     def _work(self) -> None:
-        begin, states = self.spec.begin, self.outcomes.state
-        due = [at for at in self.failures if states[at - begin] != OK]
+        begin = self.spec.begin
+        due = [at for at in self.failures if self.state[at - begin] != OK]
         if due and self.spec.policy.on_error == "raise":
             self._settle(min(due), Block(stop=self.failures[min(due)]))
         if self.job.plan.hooks:
             self._run_hooks()
-        elif left := self.outcomes.left():
+        elif left := stretches(self.state, begin, (LEFT, FAILED) if self.spec.retry_failed else (LEFT,)):
             runner, env = self._env()
             many = bind(runner.batch_forward, env) if self.spec.batched else None
             call = Call(bind(runner.forward, env), many)
@@ -257,7 +275,7 @@ class _Attempt:
             self._check_budget(last=True)
 
     def _run_hooks(self) -> None:
-        spec, outcomes = self.spec, self.outcomes
+        spec = self.spec
         folder = Path(spec.run) / f"split.{spec.shard}"
         runner, env = self._env()
         hooks = Hooks.of(runner, spec.batched)
@@ -280,24 +298,24 @@ class _Attempt:
             why = self._stopped(result, result.stop)
             if spec.policy.on_error == "raise":
                 raise self._stop_run(why, at_item=True)
-            self._check_budget(outcomes.failed - self.n_failed, last=True)
+            self._check_budget(self.failed - self.n_failed, last=True)
             raise _FailedError(why)
         end = spec.begin + len(spec.items)
         indices = {"indices": self.job.plan.indices_sha256, "begin": spec.begin, "end": end}
         write_json(folder / DONE, indices)
-        outcomes.append(spec.begin, result)
-        self._check_budget(outcomes.failed - self.n_failed, last=True)
+        self._append(spec.begin, result)
+        self._check_budget(self.failed - self.n_failed, last=True)
 
     def _stopped(self, result: Block, stop: ItemFailure) -> str:
         at = len(result.values)
         position = self.spec.begin + at
         # else a hook failed, without an item
         if at < len(self.spec.items) and stop.index == self.spec.items[at]:
-            self.outcomes.append_failure(position, stop)
+            self._append_failure(position, stop)
         say(stop.traceback)
         if stop.cause == "runner":
             return f"the runner failed: {stop.error_type}: {stop.message}"
-        return self.outcomes.sentence_of(position, stop)
+        return self._sentence_of(position, stop)
 
     def _env(self) -> tuple[Any, dict[str, Any]]:
         spec, job = self.spec, self.job
@@ -318,7 +336,7 @@ class _Attempt:
             env = build_here(Adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
             job.loaded.check("this job")  # with the modules that the env has imported
             job.built = runner, env
-        self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
+        self.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
         return job.built
 
     def _stretch(self, begin: int, end: int, call: Call) -> None:
@@ -359,10 +377,10 @@ class _Attempt:
     def _settle(self, begin: int, block: Block) -> None:
         if self.stopping.signal and (block.failed or block.stop):
             raise StopNow  # they may have failed because what they had started was sent the signal, too
-        self.outcomes.append(begin, block)
+        self._append(begin, block)
         if block.stop is not None:
             say(block.stop.traceback)
-            why = self.outcomes.sentence_of(begin + len(block.values), block.stop)
+            why = self._sentence_of(begin + len(block.values), block.stop)
             raise self._stop_run(why, at_item=True)
         self._check_budget(len(block.failed))
         if block.error is not None:  # the runner's own mistake, such as a batch of another length
@@ -387,7 +405,7 @@ class _Attempt:
         return _FailedError(why)
 
     def _count(self) -> None:
-        self.marks.note(ok=self.outcomes.ok, failed=self.outcomes.failed)
+        self.marks.note(ok=self.ok, failed=self.failed)
 
     def _too_late(self, late: Late) -> None:
         try:
@@ -403,64 +421,33 @@ class _Attempt:
         finally:
             end_process()
 
-
-class _Outcomes(Counted):
-    # the folder of a shard's outcomes, to which its attempts append, one at a time
-
-    def __init__(self, spec: JobSpec, plan: Plan, lease: Lease, worker: str) -> None:
-        self.state = bytearray(len(spec.items))  # one byte for each of its items: `LEFT`, `OK` or `FAILED`
-        self._spec = spec
-        self._lease = lease
-        self._worker = worker
-        folder = Path(spec.run) / plan.outcomes(spec.shard)
-        facts = {"schema": 1, "run_id": spec.run_id, "indices": plan.indices_sha256, "shard": spec.shard}
-        self._files = SplitWriter(folder.parent, facts)
-        self._files.folder = folder
-        self.times = TimesRecorder(self._files.append_times, spec.items, spec.begin, plan.n_shards)
-        make_folder(folder)
-        if not (folder / SPEC).exists():
-            write_json(folder / SPEC, facts)
-        for begin, end in spec.skip:
-            self._take(range(begin, end), OK)
-        self._take(positions(folder / ERRORS), FAILED)
-        self._take(positions(folder / RESULTS), OK)
-        self.n_lines = 0  # that this attempt has appended
-        self.failed_before = {at for at, state in enumerate(self.state, spec.begin) if state == FAILED}
-
-    def left(self) -> list[list[int]]:
-        return stretches(self.state, self._spec.begin, (LEFT, FAILED) if self._spec.retry_failed else (LEFT,))
-
-    def sentence_of(self, position: int, failure: ItemFailure) -> str:
+    def _sentence_of(self, position: int, failure: ItemFailure) -> str:
         again = " again" if position in self.failed_before else ""
         return f"{failure.name} failed{again}: {failure.error_type}: {failure.message}"
 
-    def append(self, begin: int, block: Block) -> None:
-        """Put a block's outcomes on disk, results first, and the failure that stops the shard last."""
+    def _append(self, begin: int, block: Block) -> None:
+        # results first, and the failure that stops the shard last
         values, failed = block.values, set(block.failed)
         places = range(begin, begin + len(values))
-        self._lease.check()
+        self.lease.check()
         results = [value for place, value in enumerate(values) if place not in failed]
-        self._files.append(results, None if failed else places)
+        self.files.append(results, None if failed else places)
         self.n_lines += len(results)
         self._take((at for place, at in enumerate(places) if place not in failed), OK)
         for place in block.failed:
-            self.append_failure(begin + place, values[place])
+            self._append_failure(begin + place, values[place])
         if block.stop is not None:
-            self.append_failure(begin + len(values), block.stop)
-        self.times.took(self._worker, block, places)
+            self._append_failure(begin + len(values), block.stop)
+        self.times.took(self.worker, block, places)
 
-    def append_failure(self, position: int, failure: ItemFailure) -> None:
-        self._lease.check()
-        self._files.append_failures([encode_failure(position, failure)])
+    def _append_failure(self, position: int, failure: ItemFailure) -> None:
+        self.lease.check()
+        self.files.append_failures([encode_failure(position, failure)])
         self.n_lines += 1
         self._take([position], FAILED)
 
-    def close(self, done: bool) -> None:
-        self.times.flush()
-        self._files.close(done)
-
     def _take(self, positions: Iterable[int], state: int) -> None:
-        begin, n = self._spec.begin, len(self.state)
+        begin, n = self.spec.begin, len(self.state)
         for position in positions:
             if 0 <= position - begin < n:
                 self.state[position - begin] = state

@@ -294,12 +294,6 @@ def said_its_end(folder: Path, early: bool = False) -> dict[str, Any] | None:
     return ended if known and (early or not ended.get("early")) else None
 
 
-def progress(folder: Path) -> tuple[int, int]:
-    """Return how many items of a shard have a result and a failure, by its worker's last mark."""
-    mark = read_mark(folder)
-    return mark.get("ok", 0), mark.get("failed", 0)
-
-
 def acquire(lease: Lease, who: str, seconds: float, stop: Callable[[], bool] = lambda: False) -> None:
     """Take a lease, waiting so long for its holder to end, which sends no event."""
     end = time.monotonic() + seconds

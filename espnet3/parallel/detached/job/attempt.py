@@ -125,7 +125,13 @@ class Job:
                 if self._held is not None:
                     self._held.release()  # only now: meanwhile no job would seem to be at work
                 self._held = lease
-                status = self._attempt(shard, lease)
+                spec = self.spec
+                if shard != spec.shard:
+                    spec = read_spec(self.layout.spec(shard), self.own)
+                    say(f"going on with shard {shard}")
+                    log_to(self.layout.shard(shard))
+                    say(f"the job of shard {self.spec.shard} goes on here")
+                status = _Attempt(spec, self, lease).run()
                 stops = status != EXIT_DONE or self.stopping.now() or self.layout.stopped() is not None
                 if stops or not self.layout.is_there():
                     return status
@@ -157,15 +163,6 @@ class Job:
             return lease
         lease.release()  # an earlier job was alive, and has finished the shard meanwhile
         return None
-
-    def _attempt(self, shard: int, lease: Lease) -> int:
-        spec = self.spec
-        if shard != spec.shard:
-            spec = read_spec(self.layout.spec(shard), self.own)
-            say(f"going on with shard {shard}")
-            log_to(self.layout.shard(shard))
-            say(f"the job of shard {self.spec.shard} goes on here")
-        return _Attempt(spec, self, lease).run()
 
 
 class _FailedError(Exception):

@@ -41,7 +41,6 @@ from espnet3.parallel.detached.states import (
     excuse_dead,
     job_name,
     note_end,
-    progress,
     read_mark,
 )
 from espnet3.parallel.errors import NoWorkersError, ParallelError
@@ -248,13 +247,13 @@ class Supervisor:
             self.todo.append(shard)
             return
         folder = self.layout.shard(shard)
-        place = shard, *progress(folder)
+        mark = read_mark(folder)
+        place = shard, mark.get("ok", 0), mark.get("failed", 0)
         self._deaths[place] += 1
         if self._deaths[place] < _DEATHS:
             self.todo.appendleft(shard)
             return
         end = ProcessEnd.from_returncode(status)
-        mark = read_mark(folder)
         where = f" in {mark['hook']}" if mark.get("hook") and not mark.get("stopping") else ""
         why = f"its process {end}{where} {_DEATHS} times in a row without an outcome; see its log"
         write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})

@@ -29,7 +29,7 @@ from espnet3.parallel.detached.looking.status import (
     status_of_ended,
     watch,
 )
-from espnet3.parallel.detached.states import GRACE, JobState, RunStatus, acquire, progress
+from espnet3.parallel.detached.states import GRACE, JobState, RunStatus, acquire, read_mark
 from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ConfigError, ParallelError, explained
@@ -111,8 +111,8 @@ class DetachedRun(Sequence[JobRecord]):
         return f"<{len(self)} {self._plan.env} jobs of {str(self.path)!r}>"
 
     def _repr_html_(self) -> str:
-        shards = [progress(self._layout.shard(shard)) for shard in range(len(self))]
-        ok, failed = (sum(counts) for counts in zip(*shards, strict=True)) if shards else (0, 0)
+        marks = [read_mark(self._layout.shard(shard)) for shard in range(len(self))]
+        ok, failed = (sum(mark.get(name, 0) for mark in marks) for name in ("ok", "failed"))
         done = sum((self._layout.shard(shard) / DONE).exists() for shard in range(len(self)))
         rows = [
             ("folder", self.path),

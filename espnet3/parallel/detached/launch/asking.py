@@ -99,7 +99,8 @@ def _place(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _check_place(folder: Path) -> None:
+def ask(command: list[str], folder: Path, start: Path | None = None, **more: Any) -> Said:
+    """Run a command in `start`, else in the folder of a run's scripts, and return what it printed."""
     # compared alone: a file that others may have written must not choose what the scheduler's commands read
     noted = _place(folder)
     schedulers = [backend.scheduler for backend in BACKENDS.values() if backend.scheduler is not None]
@@ -110,11 +111,6 @@ def _check_place(folder: Path) -> None:
                 f"{folder / _PLACE} says that the run was submitted to another cluster or server than what is asked "
                 f"here: if that is right, {fix} here"
             )
-
-
-def ask(command: list[str], folder: Path, start: Path | None = None, **more: Any) -> Said:
-    """Run a command in `start`, else in the folder of a run's scripts, and return what it printed."""
-    _check_place(folder)
     environment = {**job_environment(), "PWD": str(start or folder)}  # OAR reads the folder from PWD
     return run(command, cwd=start or folder, env=environment, **more)
 

@@ -23,8 +23,8 @@ from espnet3.parallel.detached.launch import job_arrays, kube_jobs
 from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, Layout, Plan, tail
 from espnet3.parallel.detached.looking.status import (
+    MAY_BE_QUEUED,
     changed_sources,
-    may_be_queued,
     run_status,
     status_of_ended,
     watch,
@@ -206,7 +206,7 @@ class DetachedRun(Sequence[JobRecord]):
                 folder = layout.shard(shard.shard)
                 has_ended = (folder / ENDED).exists()
                 # an end after which its job was perhaps queued again ends here: that job is gone now, too
-                open_end = may_be_queued(shard.state) or not has_ended
+                open_end = shard.state in MAY_BE_QUEUED or not has_ended
                 if shard.state not in (JobState.DONE, JobState.RUNNING) and open_end:
                     before = f"; before that {shard.state.value}: {shard.note}" if has_ended else ""
                     make_folder(folder)

@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig, registered
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.errors import explained, explained_items
@@ -105,7 +106,8 @@ def build_local_gpu_cluster(n_workers: int, options: Mapping[str, Any] | None = 
         ConfigError: There are fewer GPUs, or an option is wrong.
         MissingPackageError: `dask_cuda` is not installed.
     """
-    return build_client({"env": "local_gpu", "n_workers": n_workers, "options": options})
+    env = next(row.name for row in BACKENDS.values() if row.kind is Kind.GPU)
+    return build_client({"env": env, "n_workers": n_workers, "options": options})
 
 
 make_local_gpu_cluster = build_local_gpu_cluster

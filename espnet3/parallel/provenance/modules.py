@@ -145,6 +145,20 @@ def locate(module: str) -> dict[str, str]:
     return files
 
 
+@functools.cache
+def modules_in(folder: str) -> list[tuple[str, bool]]:
+    """Return the modules of Python in a folder, each with whether it is a package; a folder of data is not listed."""
+    try:
+        with os.scandir(folder or os.curdir) as entries:
+            parts = [os.path.splitext(entry.name) for entry in entries]
+    except OSError:  # of a notebook's cell, say
+        return []
+    packages = [
+        one for one, end in parts if not end and os.path.isfile(os.path.join(folder, one, "__init__.py"))
+    ]
+    return [*((one, False) for one, end in parts if end == ".py"), *((one, True) for one in packages)]
+
+
 def _spec(name: str, folders: Any) -> ModuleSpec | None:
     try:
         if folders is not None:  # by its last name alone: the package it is in need not be loaded

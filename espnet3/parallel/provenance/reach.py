@@ -18,7 +18,6 @@ import weakref
 from abc import ABCMeta
 from collections.abc import Iterable, Set
 from functools import cache, partial
-from pkgutil import iter_modules
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -83,6 +82,7 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
     Code in a config counts, and what it has under `_target_`; of variables what `compared` leaves. The nearest first.
     """
     locate.cache_clear()  # nothing is imported from here on
+    modules.modules_in.cache_clear()
     _own_module.cache_clear()
     roots, reach = list(roots), _Reach(compared)
     for root in roots:
@@ -420,26 +420,22 @@ class _Reach(Content):
                     self._module(dotted, names | frozenset(dotted.split(".")))
         if not found:  # by a name made at run time: any module may be meant
             self._any |= dict.fromkeys(live for *_, live in self._loaded)
-            here = os.path.dirname(code.co_filename)
-            self._beside(here, package, names)
-            self._beside(
-                os.path.join(here, *[os.pardir] * len(package.split("."))) if package else here, "", names
-            )
-            for begin in {
-                re.split("[%{]", one)[0].rstrip(".") for one in near
-            }:  # of f"nets.{name}", "nets.%s" % name
+            here, above = os.path.dirname(code.co_filename), package.split(".") if package else []
+            places = {package: here, "": os.path.join(here, *[os.pardir] * len(above))}
+            for begin in {re.split("[%{]", one)[0].rstrip(".") for one in near}:  # "nets" of f"nets.{name}"
                 folder, file = os.path.split(locate(begin).get(begin, ""))
-                if file.startswith("__init__."):
-                    self._beside(folder, begin, names)
+                places |= {begin: folder} if file.startswith("__init__.") else {}
+            for name, folder in places.items():
+                self._beside(folder, name, names)
 
     def _beside(self, folder: str, package: str, names: frozenset[str]) -> None:
         # the modules of a folder that any code names, and all of them for code that lists it
-        for _, name, is_package in iter_modules([folder]):
+        for name, is_package in modules.modules_in(folder):
             dotted, variants = f"{package}.{name}".lstrip("."), {name, name.title().replace("_", "")}
-            if is_named := bool(variants & names or variants & self._mentioned or _LISTERS & names):
+            if variants & names or variants & self._mentioned or _LISTERS & names:
                 self._module(dotted, names)
-            if is_package and is_named:
-                self._beside(os.path.join(folder, name), dotted, names)
+                if is_package:
+                    self._beside(os.path.join(folder, name), dotted, names)
 
     def _module(self, dotted: str, names: frozenset[str], is_imported: bool = True) -> None:
         for name, file in locate(dotted).items():

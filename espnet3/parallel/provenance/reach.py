@@ -420,8 +420,8 @@ class _Reach(Content):
                     self._module(dotted, names | frozenset(dotted.split(".")))
         if not found:  # by a name made at run time: any module may be meant
             self._any |= dict.fromkeys(live for *_, live in self._loaded)
-            here, above = os.path.dirname(code.co_filename), package.split(".") if package else []
-            places = {package: here, "": os.path.join(here, *[os.pardir] * len(above))}
+            here, outer = os.path.dirname(code.co_filename), package.split(".") if package else []
+            places = {package: here, "": os.path.join(here, *[os.pardir] * len(outer))}
             for begin in {re.split("[%{]", one)[0].rstrip(".") for one in near}:  # "nets" of f"nets.{name}"
                 folder, file = os.path.split(locate(begin).get(begin, ""))
                 places |= {begin: folder} if file.startswith("__init__.") else {}

@@ -236,20 +236,23 @@ return helper.shift(idx)
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "edit"),
+    ("later", "edit"),
     rows(
-        [(snapshot, edit) for snapshot in (False, True) for edit in EDITED],
-        [(False, "constant"), (True, "function")],
+        [(later, edit) for later in ("copied", "taken back", "forced") for edit in EDITED],
+        [("copied", "function"), ("taken back", "constant"), ("forced", "function")],
     ),
 )
-def test_a_job_that_starts_after_an_edit(snapshot: bool, edit: str, tmp_path: Path) -> None:
+def test_a_job_that_starts_after_an_edit(
+    later: str, edit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a copy of the code a later job is refused, and `status`, `retry` and the job name the file."""
-    start(tmp_path, program(EDITS_AT_ONE, SUBMITTED.replace("SNAPSHOT", str(snapshot))), EDITED[edit])
+    snapshot = str(later == "copied")
+    start(tmp_path, program(EDITS_AT_ONE, SUBMITTED.replace("SNAPSHOT", snapshot)), EDITED[edit])
     run = DetachedRun.open(tmp_path / "out")
     status = run.wait(200)
     assert (tmp_path / "edited").exists()
-    if snapshot:
-        assert status.done and list(run.merge()) == [1, 2, 3, 4]
+    if later == "copied":
+        assert status.done and not status.notes and list(run.merge()) == [1, 2, 3, 4]
         return
     named = f"{tmp_path / 'helper.py'}: "
     assert not status.done and any(named in note for note in status.notes)
@@ -257,10 +260,24 @@ def test_a_job_that_starts_after_an_edit(snapshot: bool, edit: str, tmp_path: Pa
     assert results(tmp_path / "out") == {0: 1, 1: 2}
     with pytest.raises(ChangedRunError, match=r"helper\.py: .*has changed"):
         run.retry()
-    (tmp_path / "helper.py").write_text(HELPER)  # taken back
+    if later == "forced":
+        monkeypatch.setenv("ESPNET3_RESUME", "force")
+    else:
+        (tmp_path / "helper.py").write_text(HELPER)
     run.retry()
     assert run.wait(200).done
-    assert list(run.merge()) == [1, 2, 3, 4]
+    assert list(run.merge()) == [1, 2, *((12, 13) if later == "forced" else (3, 4))]
+
+
+def test_a_copy_has_the_whole_of_a_package(tmp_path: Path) -> None:
+    """A module of it that only items import is the copied one, too."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/__init__.py").touch()
+    (tmp_path / "mine/late.py").write_text("SHIFT = 1")
+    body = "Path('mine/late.py').write_text('SHIFT = 10')\nfrom mine.late import SHIFT\nreturn idx + SHIFT"
+    start(tmp_path, program(body, SUBMITTED.replace("SNAPSHOT", "True"), "import mine"), "")
+    run = DetachedRun.open(tmp_path / "out")
+    assert run.wait(200).done and list(run.merge()) == [1, 2, 3, 4]
 
 
 MERGED = """

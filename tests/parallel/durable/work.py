@@ -1,8 +1,6 @@
 """Runners whose calls can be counted from outside: workers import this by name."""
 
-import ctypes
 import os
-import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -97,44 +95,20 @@ class MergedFiles(Files):
         return "".join((folder / "squares.txt").read_text() for folder in shard_dirs)
 
 
-BAD = 17  # the item that crashes, hangs or is shot
-
-
-def misbehave(idx: int, log: str | None, stop: Any) -> None:
-    """Do what `stop` names at one index."""
-    note(log, idx)
-    if idx != BAD or stop is None:
-        return
-    kind, mark = stop
-    if kind == "hang":
-        time.sleep(1000)
-    elif kind == "leave":
-        os._exit(3)
-    elif kind == "segfault":
-        ctypes.string_at(1)
-    elif kind == "shot once" and not os.path.exists(mark):  # as an operator would
-        open(mark, "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(1000)
+BAD = 17  # the item that hangs
 
 
 class Items(BaseRunner):
     @staticmethod
-    def forward(idx: int, log: str | None, stop: Any) -> int:
-        misbehave(idx, log, stop)
+    def forward(idx: int, log: str | None, **_: Any) -> int:
+        note(log, idx)
+        if idx == BAD:
+            time.sleep(1000)
         return idx * idx
-
-    @staticmethod
-    def batch_forward(indices: list[int], log: str | None, stop: Any) -> list[int]:
-        return [Items.forward(idx, log, stop) for idx in indices]
 
 
 class Shards(Files):
-    @staticmethod
-    def forward(idx: int, log: str | None, stop: Any) -> int:
-        return Items.forward(idx, log, stop)
-
-    batch_forward = staticmethod(Items.batch_forward)
+    forward = staticmethod(Items.forward)
     write_record = staticmethod(BaseRunner.write_record)  # whose results the folder keeps
 
 

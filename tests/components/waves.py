@@ -58,23 +58,6 @@ class Holes(Frames):
         return found
 
 
-class Slow(Frames):
-    """Waits at one recording for a file to be there, so that a test can kill the run in the middle."""
-
-    def __init__(self, gate: str, at: int) -> None:
-        super().__init__()
-        self.gate, self.at = gate, at
-
-    def __call__(self, speech: Any) -> Any:
-        import os
-        import time
-
-        if len(speech) == self.at:
-            while not os.path.exists(self.gate):
-                time.sleep(0.01)
-        return super().__call__(speech)
-
-
 class Model:
     """A model as ESPnet has them: a batch with lengths goes in, and comes out."""
 

@@ -1,10 +1,7 @@
 """The corpus from the real packages, and what is said when they cannot be downloaded."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import wave
 from pathlib import Path
 
@@ -12,17 +9,6 @@ import pytest
 
 from dataset.builder import AsteriskBuilder, SourceError
 from dataset.normalise import normalise
-from tests.waiting import wait_until
-
-ROOT = Path(__file__).resolve().parents[2]
-RECIPE = ROOT / "egs3" / "asterisk" / "asr"
-
-
-def same_corpus(found: Path, corpus: Path) -> bool:
-    """Return whether every file is equal; wav.scp holds absolute paths, the marker its hash, and a log times."""
-    own = ("wav.scp", "built.json", "create_dataset.log")
-    wanted = [path for path in corpus.rglob("*") if path.is_file() and path.name not in own]
-    return all((found / path.relative_to(corpus)).read_bytes() == path.read_bytes() for path in wanted)
 
 
 def manifest_of(data: Path) -> list[dict[str, str]]:
@@ -38,38 +24,6 @@ def test_the_corpus_has_its_known_size(corpus: Path) -> None:
     assert all(each in said for each in ("CC-BY-SA-3.0", "Allison Smith", "Changes:"))
     assert len(manifest_of(corpus)) == 551
     assert len(list((corpus / "wav").iterdir())) == 551
-
-
-_BUILD = """
-import sys
-from pathlib import Path
-
-sys.path.insert(0, sys.argv[1])
-from dataset.builder import AsteriskBuilder
-from espnet3.parallel import set_parallel
-
-set_parallel({"env": "local", "n_workers": 2})
-AsteriskBuilder(Path(sys.argv[2]), Path(sys.argv[3])).build()
-"""
-
-
-def test_a_killed_build_goes_on_with_two_workers_and_leaves_equal_bytes(
-    packages: Path, corpus: Path, tmp_path: Path
-) -> None:
-    """After SIGKILL while prompts are decoded, the same build keeps those that are done; every file is as before."""
-    data = tmp_path / "data"
-    command = [sys.executable, "-c", _BUILD, str(RECIPE), str(data), str(packages)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE) as process:
-        try:
-            wait_until(lambda: len(list(data.glob("wav/*.wav"))) > 30)
-        finally:
-            process.kill()
-    assert not (data / "built.json").exists()
-    again = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=600)
-    assert "resuming" in again.stderr
-    assert not [path.name for path in data.iterdir() if path.name.startswith(".")]
-    assert same_corpus(data, corpus)
 
 
 def test_kaldi_files_agree_with_the_manifest(corpus: Path) -> None:

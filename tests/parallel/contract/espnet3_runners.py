@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from pathlib import Path
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider
@@ -142,22 +141,3 @@ class WorkerIds(BaseRunner):
     @staticmethod
     def forward(idx, at_setup):
         return [os.getpid(), at_setup, os.environ.get("DASK_WORKER_ID")]
-
-
-class InFolder(EnvironmentProvider):
-    def build_env_local(self):
-        return dict(self.config)
-
-
-class KillsItsDriver(Lists):
-    """Kills the driver when half of the items are done, the first time."""
-
-    @staticmethod
-    def forward(idx, factor, folder):
-        with open(Path(folder) / "log", "a") as log:
-            log.write(f"{idx[0]}\n")
-        mark = Path(folder) / "killed"
-        if idx[0] >= 200 and not mark.exists():
-            mark.touch()
-            os.kill(int((Path(folder) / "driver").read_text()), signal.SIGKILL)
-        return [factor * one for one in idx]

@@ -2,14 +2,13 @@
 
 import json
 import os
-import signal
 import warnings
 
 import pytest
 
 from espnet3.parallel import BaseRunner, set_parallel
 from tests.parallel.contract import espnet3_runners as runners
-from tests.parallel.contract.helpers import TWO, beside_espnet, finish, run_script, start_script
+from tests.parallel.contract.helpers import TWO, beside_espnet
 
 LINES = [str(3 * x) for x in range(10)]
 
@@ -82,37 +81,6 @@ def test_batch_forward_may_be_forward(call):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         assert call(runners.ListsInBatches, batch_size=4) == {"a": LINES}
-
-
-# --- cut off, and changed -------------------------------------------------------------------------
-
-SCRIPT = """
-    import json, os, warnings
-    from pathlib import Path
-    from espnet3.parallel import set_parallel
-    from tests.parallel.contract import espnet3_runners as runners
-    warnings.simplefilter("ignore")
-    folder = os.environ["FOLDER"]
-    Path(folder, "driver").write_text(str(os.getpid()))
-    set_parallel({"env": "local", "n_workers": 2})
-    provider = runners.InFolder({"factor": 3, "folder": folder})
-    runner = runners.KillsItsDriver(provider, None, Path(folder, "run"), "test", progress=False)
-    print(json.dumps(runner([list(range(at, at + 4)) for at in range(0, 400, 4)])["a"]))
-    """
-
-
-def test_a_driver_that_is_killed_at_half_is_resumed_with_the_same_bytes(tmp_path):
-    """After SIGKILL at half the same call ends with what an undisturbed one writes, without starting over."""
-    killed = finish(start_script(tmp_path, SCRIPT, FOLDER=str(tmp_path)))
-    assert killed.returncode == -signal.SIGKILL
-    before = len((tmp_path / "log").read_text().split())
-    found = json.loads(run_script(tmp_path, SCRIPT, FOLDER=str(tmp_path)))
-    assert found == [
-        json.dumps([3 * x for x in range(at, at + 4)]).replace(" ", "") for at in range(0, 400, 4)
-    ]
-    starts = (tmp_path / "log").read_text().split()
-    assert len(set(starts)) == 100
-    assert len(starts) < before + 100
 
 
 # --- beside the files -----------------------------------------------------------------------------

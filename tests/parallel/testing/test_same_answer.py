@@ -109,6 +109,7 @@ def test_what_differs_is_named_with_its_reason(runner, said):
     with pytest.raises(AssertionError, match=r"item \d+ differs: .* with 1 worker, .*; ") as found:
         same_answer(runner(Provider()), range(12), n_workers=(1, 2), batch_sizes=(None, 4))
     assert said in str(found.value)
+    assert ("reset it at the beginning of forward" in str(found.value)) is (runner is Stateful)
 
 
 def test_runs_that_go_to_a_folder_are_not_resumed(tmp_path):

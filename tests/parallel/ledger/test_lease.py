@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import threading
 import time
@@ -84,22 +83,6 @@ def test_a_thread_is_refused_from_the_moment_the_file_is_there(
         assert len(refused) == 1 and "(run first)" in refused[0]
     finally:
         first.release()
-
-
-def test_a_killed_drivers_lease_is_taken_over(tmp_path: Path) -> None:
-    """After kill -9 no file has to be deleted by hand; while the driver lived, its lease was in the way."""
-    with program("die_with_lease", tmp_path) as driver:
-        pid = heard(driver).removeprefix("holding ")
-        with pytest.raises(FolderInUseError, match=rf"process {pid} on .* since 20.*run a dead run"):
-            Lease(tmp_path).acquire("second")
-        driver.send_signal(signal.SIGSTOP)  # a stopped process is no dead one
-        with pytest.raises(FolderInUseError):
-            Lease(tmp_path).acquire("second")
-        driver.kill()
-        driver.wait()
-        lease = Lease(tmp_path)
-        lease.acquire("second")
-        lease.release()
 
 
 def test_a_zombie_is_dead() -> None:

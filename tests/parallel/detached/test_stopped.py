@@ -11,6 +11,7 @@ from espnet3.parallel import ConfigError, ItemFailure
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.ledger.errors import IncompleteRunError
 from tests.habits import rows
 from tests.parallel.detached.test_jobs import worker
 from tests.parallel.detached.work import (
@@ -108,6 +109,9 @@ def test_writers_stop_the_run_too(tmp_path: Path) -> None:
     first, *others = run.wait(600).shards
     assert (first.state, first.note) == (JobState.FAILED, STOPPED.partition(": ")[2])
     assert {(shard.state, shard.note) for shard in others} == {(JobState.NOT_STARTED, STOPPED)}
+    assert "no square of 0" in dict(run.logs(failed=True))[0]
+    with pytest.raises(IncompleteRunError, match=r"1 failed.*item 0 failed.*espnet3-parallel retry"):
+        run.merge()
     run.retry()
     assert run.wait(600).shards[0].note == "item 0 failed again: ValueError: no square of 0"
     run.retry(on_error="record")

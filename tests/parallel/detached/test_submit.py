@@ -7,7 +7,7 @@ import pytest
 
 from espnet3.parallel import DetachedRun, ItemError, ItemFailure
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.ledger.errors import FolderInUseError, IncompleteRunError
+from espnet3.parallel.ledger.errors import FolderInUseError
 from tests.parallel.detached.work import (
     Files,
     Forgets,
@@ -69,23 +69,6 @@ def test_a_failed_item_is_recorded(tmp_path: Path) -> None:
     run.retry(failed_items=True)
     assert run.wait(600).done
     assert run.merge()[3]["square"] == 9
-    assert calls(tmp_path / "a") == {i: 2 if i == 3 else 1 for i in range(12)}
-
-
-def test_a_failed_item_stops_the_run(tmp_path: Path) -> None:
-    """With on_error="raise" the shard fails with the item's name, `merge` refuses, `retry` completes it."""
-    run = run_of(tmp_path / "a", config={"bad": [3, "raise"]}, workers=1)
-    status = run.wait(600)
-    states = [shard.state for shard in status.shards]
-    assert states == [JobState.FAILED, JobState.NOT_STARTED, JobState.NOT_STARTED]
-    assert status.shards[0].note == "item 3 failed: ValueError: no square of 3"
-    assert status.shards[1].note == "shard 0 stopped the run: item 3 failed: ValueError: no square of 3"
-    assert "no square of 3" in dict(run.logs(failed=True))[0]
-    with pytest.raises(IncompleteRunError, match=r"1 failed.*item 3 failed.*espnet3-parallel retry"):
-        run.merge()
-    (tmp_path / "a/repaired").touch()
-    assert run.retry().alive
-    assert run.wait(600).done and len(run.merge()) == 12
     assert calls(tmp_path / "a") == {i: 2 if i == 3 else 1 for i in range(12)}
 
 

@@ -85,7 +85,7 @@ def masked(value: Any, name: object = "") -> Any:
 
     All records and output pass through here: configs, command lines, texts of exceptions, logs.
     """
-    if name and isinstance(name, str) and not (value is None or isinstance(value, bool)) and _is_secret(name):
+    if isinstance(name, str) and name and not (value is None or isinstance(value, bool)) and _is_secret(name):
         return _MASK
     if isinstance(value, str):
         return _masked_text(value)

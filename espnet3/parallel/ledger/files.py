@@ -339,12 +339,14 @@ class NewLines:
 
     def of(self, file: Path) -> Iterator[tuple[int, bytes]]:
         """Yield the lines, each with its number; none of a file that is not there, or not for this user."""
+        read = self._read.get(file, (0, 0))
         with contextlib.suppress(OSError):
-            for number, at, line in lines_of(file, *self._read.get(file, (0, 0))):
+            for number, at, line in lines_of(file, *read):
                 if line[-1:] != b"\n":  # torn: its writer is at it, or was killed there
-                    return
+                    break
                 yield number, line
-                self._read[file] = number, at + len(line)
+                read = number, at + len(line)
+        self._read[file] = read
 
     def records(self, file: Path) -> Iterator[dict[str, Any]]:
         """Yield the JSON objects in the lines; a damaged line is passed over."""

@@ -146,17 +146,19 @@ def locate(module: str) -> dict[str, str]:
 
 
 @functools.cache
-def modules_in(folder: str) -> list[tuple[str, bool]]:
-    """Return the modules of Python in a folder, each with whether it is a package; a folder of data is not listed."""
+def names_in(folder: str) -> list[str]:
+    """Return what may be the names of modules in a folder; none of one that cannot be read, or of a notebook's cell."""
     try:
-        with os.scandir(folder or os.curdir) as entries:
-            parts = [os.path.splitext(entry.name) for entry in entries]
-    except OSError:  # of a notebook's cell, say
+        return sorted(
+            {name for one in os.listdir(folder or ".") if (name := one.partition(".")[0]).isidentifier()}
+        )
+    except OSError:
         return []
-    packages = [
-        one for one, end in parts if not end and os.path.isfile(os.path.join(folder, one, "__init__.py"))
-    ]
-    return [*((one, False) for one, end in parts if end == ".py"), *((one, True) for one in packages)]
+
+
+def script() -> str:
+    """Return the real path of the script that this process runs, or ""."""
+    return real(file_of(MAIN[0]) or "")
 
 
 def _spec(name: str, folders: Any) -> ModuleSpec | None:

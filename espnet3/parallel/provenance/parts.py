@@ -75,8 +75,9 @@ class LoadedCode:
     """
 
     def __init__(self, code: Code) -> None:
-        script = real(modules.file_of(MAIN[0]) or "")
-        others = {key: one for key, one in code.items() if one["file"] and real(one["file"]) != script}
+        others = {
+            key: one for key, one in code.items() if one["file"] and real(one["file"]) != modules.script()
+        }
         self._left: Code = {key: {**one, "values": {}} for key, one in others.items()}
         self._known: Any = None
 

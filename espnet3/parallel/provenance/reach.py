@@ -60,14 +60,7 @@ _IMPORTERS = frozenset({"import_module", "__import__", "get_class", "get_method"
     "instantiate", "locate", "modules", "spec_from_file_location", "run_path", "run_module",
     "SourceFileLoader"})  # fmt: skip
 _LISTERS = {"iter_modules", "walk_packages", "listdir", "scandir", "glob", "iterdir"}
-_BY_NAME = _IMPORTERS & {
-    "get_class",
-    "get_method",
-    "get_object",
-    "instantiate",
-    "locate",
-}  # of these libraries:
-_HOMES = {"hydra", "hydra.utils", "pydoc"}
+_OF_HYDRA = {"hydra", "hydra.utils"}
 # what shows all names, and the module that has it: models of torch have methods `eval` and `modules`
 _BUILTINS = {"builtins", id(builtins)}
 _SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "modules": {"sys", id(sys)}}
@@ -82,7 +75,7 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
     Code in a config counts, and what it has under `_target_`; of variables what `compared` leaves. The nearest first.
     """
     locate.cache_clear()  # nothing is imported from here on
-    modules.modules_in.cache_clear()
+    modules.names_in.cache_clear()
     _own_module.cache_clear()
     roots, reach = list(roots), _Reach(compared)
     for root in roots:
@@ -404,19 +397,23 @@ class _Reach(Content):
             self._module(dotted, facts.names)
         self._mentioned |= facts.names | facts.texts | texts
         self._far.update(text for text in facts.texts | texts if _DOTTED.fullmatch(text))
-        others = (
-            set() if _HOMES & {*facts.names, *also} else _BY_NAME
-        )  # ESPnet's tables have a method `get_class`
+        # ESPnet's tables of classes have a method `get_class`
+        others = set() if _OF_HYDRA & {*facts.names, *also} else {"get_class"}
         if not _IMPORTERS.isdisjoint({*facts.names - _SEES_ALL.keys() - others, *also}):
             self._importers.append((code, package, self.said.union(facts.texts, texts)))
 
     def _by_name(self, code: CodeType, package: str, near: set[str]) -> None:
         # a text may name a module or what is in it, also one of the function that calls this code
-        found, names = False, facts_of(code).names.union(near, _WORD.findall(" ".join(near)))
+        found, facts = False, facts_of(code)
+        names = facts.names.union(near, _WORD.findall(" ".join(near)))
         for text in near | self._far:
             for above in near | {package} if text[:1] == "." else ("",):
                 if dotted := _own_module(text, above):
-                    found = found or bool(text in near and _DOTTED.fullmatch(text))
+                    file = os.path.basename(locate(dotted).get(dotted, "__init__."))
+                    is_one = text in facts.texts and not file.startswith(
+                        "__init__."
+                    )  # a package's may be meant
+                    found = found or is_one or bool(text in near and _DOTTED.fullmatch(text))
                     self._module(dotted, names | frozenset(dotted.split(".")))
         if not found:  # by a name made at run time: any module may be meant
             self._any |= dict.fromkeys(live for *_, live in self._loaded)
@@ -428,14 +425,17 @@ class _Reach(Content):
             for name, folder in places.items():
                 self._beside(folder, name, names)
 
-    def _beside(self, folder: str, package: str, names: frozenset[str]) -> None:
-        # the modules of a folder that any code names, and all of them for code that lists it
-        for name, is_package in modules.modules_in(folder):
+    def _beside(self, folder: str, package: str, names: frozenset[str], outer: tuple[str, ...] = ()) -> None:
+        # the modules of a folder that any code names, and all of them for code that lists the folder it is in
+        is_all, here = bool(_LISTERS & names and {"__path__", "__file__"} & names), real(folder)
+        for name in modules.names_in(folder) if here not in outer else ():
             dotted, variants = f"{package}.{name}".lstrip("."), {name, name.title().replace("_", "")}
-            if variants & names or variants & self._mentioned or _LISTERS & names:
-                self._module(dotted, names)
-                if is_package:
-                    self._beside(os.path.join(folder, name), dotted, names)
+            if is_all or variants & names or variants & self._mentioned:
+                file = locate(dotted).get(dotted, "")
+                if os.access(file, os.R_OK) and is_own(file) and real(file) != modules.script():
+                    self._module(dotted, names)
+                    if os.path.basename(file).startswith("__init__."):
+                        self._beside(os.path.dirname(file), dotted, names, (*outer, here))
 
     def _module(self, dotted: str, names: frozenset[str], is_imported: bool = True) -> None:
         for name, file in locate(dotted).items():

@@ -131,6 +131,24 @@ EDITED |= {
 }
 
 
+def test_a_package_that_links_to_itself_is_looked_into_once(package: Package) -> None:
+    """Where a name is made at run time, links of a package to itself end the look for what it may mean."""
+    names = "latest, current = 'latest', 'current'\nfrom importlib import import_module"
+    package.write("program", program("import_module('zoo.' + latest)", names))
+    package.write("zoo/__init__", "")
+    for name, to in (("latest", "."), ("current", "../zoo")):
+        (package.folder / "zoo" / name).symlink_to(to)
+    assert {"program", "zoo"} <= package.code().keys()
+
+
+def test_a_folder_of_data_that_is_listed_leads_to_no_module(package: Package) -> None:
+    """Modules beside count by their names alone where code that imports by a name lists some other folder."""
+    lists = "import importlib, os\ndef f(name): return os.listdir('wav') and importlib.import_module(name)"
+    package.write("program", program("f('json')", lists))
+    package.write("plots", NET)
+    assert not [one for one in package.code() if "plots" in one]
+
+
 def test_a_method_of_the_same_name_imports_nothing(package: Package) -> None:
     """Only a library's `get_class` leads to each module that some text names, not that of a table of the user's."""
     table = "class Table:\n    def get_class(self, name):\n        return {'a': int}[name]\n"

@@ -53,8 +53,15 @@ class _Answer(Channel):
     def send_message(self, message: Message) -> None:
         super().send_message(message)
         self.is_over = True
-        # the task has what it waits for; a child of an item may hold the socket open
-        self.sock.shutdown(socket.SHUT_RDWR)
+        self._end()
+
+    def close(self) -> None:
+        self._end()
+        super().close()
+
+    def _end(self) -> None:
+        with suppress(OSError):  # the task has what it waits for; a child of an item may hold the socket open
+            self.sock.shutdown(socket.SHUT_RDWR)
 
 
 _calls: defaultdict[str, dict[int, Any]] = defaultdict(dict)  # by pool and run

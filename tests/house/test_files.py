@@ -23,13 +23,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (1_934, ["espnet3/parallel/provenance/"]),
-    (2_597, ["espnet3/parallel/ledger/"]),
+    (1_937, ["espnet3/parallel/provenance/"]),
+    (2_599, ["espnet3/parallel/ledger/"]),
     (2_482, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_267, ["espnet3/parallel/pilots/"]),
     (1_029, ["espnet3/parallel/local/"]),
     (
-        3_728,
+        3_735,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -49,7 +49,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (743, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_551, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (40_697, ["tests/"]),
+    (40_715, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

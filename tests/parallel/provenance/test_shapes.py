@@ -134,7 +134,7 @@ EDITED |= {
 def test_a_package_that_links_to_itself_is_looked_into_once(package: Package) -> None:
     """Where a name is made at run time, links of a package to itself end the look for what it may mean."""
     names = "latest, current = 'latest', 'current'\nfrom importlib import import_module"
-    package.write("program", program("import_module('zoo.' + latest)", names))
+    package.write("program", program("import_module('zoo.' + latest + current)", names))
     package.write("zoo/__init__", "")
     for name, to in (("latest", "."), ("current", "../zoo")):
         (package.folder / "zoo" / name).symlink_to(to)

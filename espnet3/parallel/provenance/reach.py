@@ -132,7 +132,7 @@ class _Reach(Content):
                 at += 1
             for importer in list(self._importers):
                 self._by_name(*importer)
-            names = frozenset(self._mentioned)
+            names = frozenset(self._mentioned - {"__doc__"})  # a docstring is no name that is looked up
             for module in list(self._any):
                 self._of_module(module, names)
 

@@ -410,9 +410,8 @@ class _Reach(Content):
             for above in near | {package} if text[:1] == "." else ("",):
                 if dotted := _own_module(text, above):
                     file = os.path.basename(locate(dotted).get(dotted, "__init__."))
-                    is_one = text in facts.texts and not file.startswith(
-                        "__init__."
-                    )  # a package's may be meant
+                    # of a package's name one of its modules may be meant
+                    is_one = text in facts.texts and file[:9] != "__init__."
                     found = found or is_one or bool(text in near and _DOTTED.fullmatch(text))
                     self._module(dotted, names | frozenset(dotted.split(".")))
         if not found:  # by a name made at run time: any module may be meant

@@ -172,7 +172,7 @@ class Pilot:
             self.busy = False
             for each in list(self.calls):  # their driver cannot say any more that they have ended
                 self._on_end(each)
-        except BaseException:  # an item has broken this process beyond use: a new one will do better
+        except BaseException:  # an item has broken this process beyond use
             with suppress(Exception):  # standard error may be broken too
                 traceback.print_exc()
             self.channel.close()

@@ -91,10 +91,15 @@ def name_of(module: str, file: str | None = None) -> str:
     if file is None or not os.path.isfile(file):
         return module
     folder, last = os.path.split(real(file))
-    path = folder if last.startswith("__init__.") else os.path.join(folder, last.partition(".")[0])
+    path = folder if is_init(last) else os.path.join(folder, last.partition(".")[0])
     by_file = _name_of_place(path)
     is_longer = module not in MAIN and len(module) > len(by_file)
     return module if is_longer and path.endswith(os.sep + module.replace(".", os.sep)) else by_file
+
+
+def is_init(file: str) -> bool:
+    """Tell whether a file is a package's `__init__`."""
+    return os.path.basename(file).startswith("__init__.")
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -149,11 +154,10 @@ def locate(module: str) -> dict[str, str]:
 def names_in(folder: str) -> list[str]:
     """Return what may be the names of modules in a folder; none of one that cannot be read, or of a notebook's cell."""
     try:
-        return sorted(
-            {name for one in os.listdir(folder or ".") if (name := one.partition(".")[0]).isidentifier()}
-        )
+        names = {one.partition(".")[0] for one in os.listdir(folder or ".")}
     except OSError:
         return []
+    return sorted(filter(str.isidentifier, names))
 
 
 def script() -> str:

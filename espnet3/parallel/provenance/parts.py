@@ -75,9 +75,8 @@ class LoadedCode:
     """
 
     def __init__(self, code: Code) -> None:
-        others = {
-            key: one for key, one in code.items() if one["file"] and real(one["file"]) != modules.script()
-        }
+        script = modules.script()
+        others = {key: one for key, one in code.items() if one["file"] and real(one["file"]) != script}
         self._left: Code = {key: {**one, "values": {}} for key, one in others.items()}
         self._known: Any = None
 

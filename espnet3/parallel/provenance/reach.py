@@ -409,9 +409,9 @@ class _Reach(Content):
         for text in near | self._far:
             for above in near | {package} if text[:1] == "." else ("",):
                 if dotted := _own_module(text, above):
-                    file = os.path.basename(locate(dotted).get(dotted, "__init__."))
+                    file = locate(dotted).get(dotted, "")
                     # of a package's name one of its modules may be meant
-                    is_one = text in facts.texts and file[:9] != "__init__."
+                    is_one = text in facts.texts and file != "" and not modules.is_init(file)
                     found = found or is_one or bool(text in near and _DOTTED.fullmatch(text))
                     self._module(dotted, names | frozenset(dotted.split(".")))
         if not found:  # by a name made at run time: any module may be meant
@@ -419,8 +419,8 @@ class _Reach(Content):
             here, outer = os.path.dirname(code.co_filename), package.split(".") if package else []
             places = {package: here, "": os.path.join(here, *[os.pardir] * len(outer))}
             for begin in {re.split("[%{]", one)[0].rstrip(".") for one in near}:  # "nets" of f"nets.{name}"
-                folder, file = os.path.split(locate(begin).get(begin, ""))
-                places |= {begin: folder} if file.startswith("__init__.") else {}
+                if modules.is_init(file := locate(begin).get(begin, "")):
+                    places[begin] = os.path.dirname(file)
             for name, folder in places.items():
                 self._beside(folder, name, names)
 
@@ -433,7 +433,7 @@ class _Reach(Content):
                 file = locate(dotted).get(dotted, "")
                 if os.access(file, os.R_OK) and is_own(file) and real(file) != modules.script():
                     self._module(dotted, names)
-                    if os.path.basename(file).startswith("__init__."):
+                    if modules.is_init(file):
                         self._beside(os.path.dirname(file), dotted, names, (*outer, here))
 
     def _module(self, dotted: str, names: frozenset[str], is_imported: bool = True) -> None:
@@ -458,7 +458,7 @@ class _Reach(Content):
         for part, hashes in parts_in(code).items():
             if not is_loaded or part.startswith((BODY, STATEMENT)):
                 entry["code"].setdefault(part, set()).update(hashes)
-        package = name if os.path.basename(file).startswith("__init__.") else name.rpartition(".")[0]
+        package = name if modules.is_init(file) else name.rpartition(".")[0]
         if not is_loaded:
             entry["unloaded"] = True
             self._imports(code, package, (), set())

@@ -273,18 +273,29 @@ def _inner_codes(code: CodeType) -> list[CodeType]:
     return [one for one in code.co_consts if isinstance(one, CodeType)]
 
 
+@once
+def words_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names and the texts in a piece of code and its inner functions."""
+    names, texts, left = set[str](), set[Any](), [code]
+    for one in left:  # which grows
+        left += _inner_codes(one)
+        names.update(one.co_names)
+        steps = _steps_of(one) if _IMPORT in one.co_code[::2] else []
+        taken = [
+            before[1] for before, step in pairwise(steps) if step[0] == "IMPORT_NAME"
+        ]  # names are no texts
+        for each in one.co_consts:
+            texts.update((each,) if type(each) is not tuple else () if each in taken else each)
+    return frozenset(names), frozenset(one for one in texts if type(one) is str)
+
+
 class Facts:
     """The hash of a piece of code, and the names and attributes outside of it that it and its inner functions use."""
 
     def __init__(self, code: CodeType) -> None:
         steps, inner = _steps_of(code), [*map(facts_of, _inner_codes(code))]
-        # names from modules are no texts
-        taken = [before[1] for before, step in pairwise(steps) if step[0] == "IMPORT_NAME"]
-        parts = [each if type(each) is tuple else (each,) for each in code.co_consts if each not in taken]
-        texts = {one for each in parts for one in each if type(one) is str}
         self.hash = _hash(code, steps)
-        self.names: frozenset[str] = frozenset(code.co_names).union(*(one.names for one in inner))
-        self.texts: frozenset[str] = frozenset(texts).union(*(one.texts for one in inner))
+        self.names, self.texts = words_in(code)
         self.reads: set[str] = set().union(*(one.reads for one in inner))  # names of the module
         self.bare: set[str] = set().union(*(one.bare for one in inner))  # those that it hands on
         self.asked: set[tuple[str, str]] = set().union(*(one.asked for one in inner))  # with an attribute

@@ -8,6 +8,7 @@ import os
 import site
 import sys
 import sysconfig
+import time
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from itertools import accumulate
@@ -19,6 +20,7 @@ from espnet3.parallel.checks import is_a, own_attribute
 MAIN = ("__main__", "__mp_main__")
 _OURS = os.path.dirname(os.path.dirname(__file__))  # a new version of us is not another run
 _FOLDERS = {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages()}
+_NEW = 5.0  # seconds: compiled files know their sources by whole seconds
 _NOT_OWN = tuple(os.path.realpath(path) + os.sep for path in {*_FOLDERS, site.getusersitepackages(), _OURS})
 
 
@@ -115,16 +117,24 @@ def compiled(module: str, file: str) -> CodeType | None:
         if not os.path.isfile(file):
             loader: Any = getattr(find_spec(module), "loader", None)
             return loader.get_code(module) if hasattr(loader, "get_code") else None
-        with open(file, "rb") as stream:
-            return _code(module, file, stream.read()) if file.endswith(".py") else None
+        return None if (text := text_of(file)) is None else _code(module, file, text)
     except (OSError, ImportError, ValueError, AttributeError, SyntaxError):  # an import will say it
         return None
+
+
+def text_of(file: str) -> bytes | None:
+    """Return the text of a module's file; None of a compiled extension, or where there is no file."""
+    if not (file.endswith(".py") and os.path.isfile(file)):
+        return None
+    with open(file, "rb") as stream:
+        return stream.read()
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def _code(module: str, file: str, text: bytes) -> CodeType | None:
     loader: Any = SourceFileLoader(module, file)
-    loader.set_data = lambda *_, **__: None  # it writes no compiled file
+    if time.time() - os.path.getmtime(file) < _NEW:
+        loader.set_data = lambda *_, **__: None  # it writes no compiled file, which an edit might not outdate
     return loader.get_code(module)  # type: ignore[no-any-return]  # of the loader, to which an attribute is set
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import zlib
+from base64 import b64decode, b64encode
 from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -27,10 +29,27 @@ FILLED = (list, dict, set)
 BY_SCRIPT = "by-script"  # beside the hash of a constant that is not as its file has it
 STATEMENT = "the statement of "  # and the name that it defines
 VALUE = "the value of "  # and a variable's name
+_LARGEST = 1 << 26  # bytes of a module: a stranger may have written what is read
 
 # By module: {"file": its path, or None, "module": its name here, "code": {part: hash}, "values": {what: hash}};
-# "unloaded": True where it was not loaded. All processes of a run have the same "code"
+# "unloaded" where it was not loaded: its source, packed, in place of "code", which is compiled where one differs; or
+# True, of a zip file. All processes of a run have the same "code"
 Code = dict[str, dict[str, Any]]
+
+
+def packed(text: bytes) -> str:
+    """Return a file's text as `run.json` holds it."""
+    return b64encode(zlib.compress(text, 1)).decode()
+
+
+def unpacked(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run knows of a module with its "code", also of one that was not loaded."""
+    if type(text := entry.get("unloaded")) is not str:
+        return entry
+    source = zlib.decompressobj().decompress(b64decode(text), _LARGEST)
+    code = compile(source, entry["file"], "exec", dont_inherit=True)
+    parts = {name: " ".join(sorted(found)) for name, found in parts_in(code).items()}
+    return {**entry, "code": {**parts, **entry["code"]}}
 
 
 def functions_of(value: Any) -> list[FunctionType]:
@@ -47,8 +66,9 @@ def changed_parts(old: Code, new: Code) -> list[str]:
     A part that only one of them has is no difference: the code that leads there differs, or it was not loaded yet.
     """
     lines = []
-    for module, now in new.items():
-        was = old.get(module, now)
+    for module, mine in new.items():
+        pair = old.get(module, mine), mine
+        was, now = pair if pair[0].get("unloaded") == mine.get("unloaded") else map(unpacked, pair)
         alike = bool(was.get("unloaded")) == bool(now.get("unloaded"))
         for kind, other in (("code", "values"), ("values", "code"))[: 1 + alike]:
             for name, one in now[kind].items():
@@ -63,8 +83,10 @@ def changed_files(old: Code) -> list[str]:
     """Return the changes in the files of an earlier `code_of`, which anybody may have written; none is imported."""
     lines = []
     for at, was in old.items():
-        if os.path.isfile(was["file"] or "") and (code := compiled(at, was["file"])) is not None:
-            lines += _differences(was["file"], was, parts_in(code), but=BY_SCRIPT)
+        text, known = modules.text_of(was["file"] or ""), was.get("unloaded")
+        is_same = text is None or (known and known == packed(text))
+        if not is_same and (code := compiled(at, was["file"])) is not None:
+            lines += _differences(was["file"], unpacked(was), parts_in(code), but=BY_SCRIPT)
     return lines
 
 
@@ -113,6 +135,7 @@ class LoadedCode:
         for name, file, module in modules.own_modules():
             key = places.get(real(file)) or places.get(MAIN[0] if name in MAIN else name, "")
             if name != MAIN[0] and (entry := self._left.pop(key, None)) is not None:
+                entry = unpacked(entry)
                 now = _parts_of(module, os.path.basename(file), entry["code"])
                 if entry.get("unloaded") and (code := compiled(name, file)) is not None:
                     for part, found in parts_in(code).items():  # a decorator may have compiled it anew
@@ -133,8 +156,8 @@ def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str
         if is_a(thing, type) and module_of(thing) == module.__name__:
             left += vars(thing).values()
         for one in functions_of(thing):
-            if os.path.basename(one.__code__.co_filename) == file:
-                name = getattr(one.__code__, "co_qualname", one.__qualname__)
+            name = getattr(one.__code__, "co_qualname", one.__qualname__)
+            if name in wanted and os.path.basename(one.__code__.co_filename) == file:
                 found.setdefault(name, set()).add(facts_of(one.__code__).hash)
             left += [*(value for value, _ in given_to(one).values()), vars(one).get("__wrapped__")]
     return found
@@ -143,11 +166,18 @@ def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str
 @bytecode.once
 def parts_in(code: CodeType) -> dict[str, set[str]]:
     """Return the parts of a module as its file has them: functions, constants, statements."""
-    body, functions = bytecode.body_of(code), bytecode.functions_in(code)
-    found = {name: {facts_of(one).hash for one in each} for name, each in functions.items()}
-    found |= {f"{VALUE}{name}": {constant_hash(one)} for name, one in body.constants.items()}
-    others = [pair for pair in body.definitions.items() if pair[0] not in body.constants]
-    return {BODY: {body.hash}, **found, **{f"{STATEMENT}{name}": {one} for name, one in others}}
+    found = {name: {facts_of(one).hash for one in each} for name, each in bytecode.functions_in(code).items()}
+    found |= {
+        f"{VALUE}{name}": {constant_hash(one)} for name, one in bytecode.body_of(code).constants.items()
+    }
+    return {**found, **statements_in(code)}
+
+
+def statements_in(code: CodeType) -> dict[str, set[str]]:
+    """Return the statements of a module: each that defines a name, constants apart, and the rest."""
+    body = bytecode.body_of(code)
+    names = body.definitions.keys() - body.constants.keys()
+    return {BODY: {body.hash}, **{f"{STATEMENT}{name}": {body.definitions[name]} for name in names}}
 
 
 def filling(value: Any, is_literal: bool) -> str:

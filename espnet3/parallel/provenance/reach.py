@@ -24,7 +24,7 @@ from typing import Any
 from espnet3.parallel.checks import is_a, is_path, own_attribute
 from espnet3.parallel.provenance import FUNCTION, NAMESPACES, modules
 from espnet3.parallel.provenance import code as bytecode
-from espnet3.parallel.provenance.code import BODY, DIGITS, Changed, Function, facts_of
+from espnet3.parallel.provenance.code import DIGITS, Changed, Function, facts_of
 from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, as_containers, given_to, used
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, locate, module_of, real
 from espnet3.parallel.provenance.parts import (
@@ -38,7 +38,9 @@ from espnet3.parallel.provenance.parts import (
     constant_hash,
     filling,
     functions_of,
+    packed,
     parts_in,
+    statements_in,
 )
 
 _COUNTED = (*WRAPPERS, *PLAIN, *FILLED, tuple)  # kinds of values among all names of a module
@@ -91,7 +93,7 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
 # Gathers all that is reached, the nearest first
 class _Reach(Content):
     def __init__(self, compared: Any) -> None:
-        super().__init__(lenient=True)
+        super().__init__(cache(modules.name_of), lenient=True)
         self.compared = compared or (lambda name, value: [value])
         self.said: set[str] = set()  # texts of the config, which may name a module
         self._far: set[str] = set()  # texts with a dot or a colon that any code has
@@ -173,9 +175,13 @@ class _Reach(Content):
             file, live = entry["file"], sys.modules.get(entry["module"])
             is_loaded = file and "unloaded" not in entry and is_a(live, ModuleType)
             code = compiled(entry["module"], file) if is_loaded else None
-            for name, codes in bytecode.functions_in(code).items() if code is not None else ():
-                known, written = entry["code"].get(name, set()), facts_of(codes[0])
-                met = [facts_of(self._codes[one]) for one in known & self._codes.keys()]
+            functions = {} if code is None else bytecode.functions_in(code)
+            for name in functions.keys() & entry["code"].keys():
+                known, codes = entry["code"][name], functions[name]
+                written, met = (
+                    facts_of(codes[0]),
+                    [facts_of(self._codes[one]) for one in known & self._codes.keys()],
+                )
                 is_one = len({facts_of(one).hash for one in codes}) == 1
                 # a decorator has put something in, as typeguard's does, or an import hook; an edit has also taken out
                 if is_one and any(written.names < one.names for one in met):
@@ -392,26 +398,26 @@ class _Reach(Content):
         self._value(name, "the names of the module", ([], dict.fromkeys(known)), world, None)
 
     def _imports(self, code: CodeType, package: str, also: Iterable[str], texts: Set[str]) -> None:
-        facts = facts_of(code)
+        names, said = bytecode.words_in(code)
         for dotted, _ in bytecode.imports_in(code, package):
-            self._module(dotted, facts.names)
-        self._mentioned |= facts.names | facts.texts | texts
-        self._far.update(text for text in facts.texts | texts if _DOTTED.fullmatch(text))
+            self._module(dotted, names)
+        self._mentioned |= names | said | texts
+        self._far.update(text for text in said | texts if _DOTTED.fullmatch(text))
         # ESPnet's tables of classes have a method `get_class`
-        others = set() if _OF_HYDRA & {*facts.names, *also} else {"get_class"}
-        if not _IMPORTERS.isdisjoint({*facts.names - _SEES_ALL.keys() - others, *also}):
-            self._importers.append((code, package, self.said.union(facts.texts, texts)))
+        others = set() if _OF_HYDRA & {*names, *also} else {"get_class"}
+        if not _IMPORTERS.isdisjoint({*names - _SEES_ALL.keys() - others, *also}):
+            self._importers.append((code, package, self.said.union(said, texts)))
 
     def _by_name(self, code: CodeType, package: str, near: set[str]) -> None:
         # a text may name a module or what is in it, also one of the function that calls this code
-        found, facts = False, facts_of(code)
-        names = facts.names.union(near, _WORD.findall(" ".join(near)))
+        found, (names, texts) = False, bytecode.words_in(code)
+        names = names.union(near, _WORD.findall(" ".join(near)))
         for text in near | self._far:
             for above in near | {package} if text[:1] == "." else ("",):
                 if dotted := _own_module(text, above):
                     file = locate(dotted).get(dotted, "")
                     # of a package's name one of its modules may be meant
-                    is_one = text in facts.texts and file != "" and not modules.is_init(file)
+                    is_one = text in texts and file != "" and not modules.is_init(file)
                     found = found or is_one or bool(text in near and _DOTTED.fullmatch(text))
                     self._module(dotted, names | frozenset(dotted.split(".")))
         if not found:  # by a name made at run time: any module may be meant
@@ -455,13 +461,14 @@ class _Reach(Content):
             with open(file, "rb") as stream:
                 entry["code"]["its content"] = {constant_hash(stream.read())}
             return
-        for part, hashes in parts_in(code).items():
-            if not is_loaded or part.startswith((BODY, STATEMENT)):
-                entry["code"].setdefault(part, set()).update(hashes)
+        text = modules.text_of(file)
         package = name if modules.is_init(file) else name.rpartition(".")[0]
         if not is_loaded:
-            entry["unloaded"] = True
+            entry["unloaded"] = True if text is None else packed(text)
             self._imports(code, package, (), set())
+        parts = statements_in(code) if is_loaded else parts_in(code) if text is None else {}
+        for part, hashes in parts.items():
+            entry["code"].setdefault(part, set()).update(hashes)
         for dotted, _ in bytecode.imports_in(code, package, True) if is_loaded else ():
             self._module(dotted, frozenset())
 

@@ -27,7 +27,7 @@ from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_clas
 from espnet3.parallel.backends.backend import GPU_VARIABLE
 from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.clusters.options import scratch_base
-from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, local_security
+from espnet3.parallel.clusters.security import PRELOAD, local_security
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import has_tasks, interrupted_before_start, sockets_of, worker_plugins
 from espnet3.parallel.dask_compat.clusters import guard_listeners, ignore_errors_of_loop
@@ -36,6 +36,7 @@ from espnet3.parallel.env.store import ENVS, SetupFn, check_setup, forget_worker
 from espnet3.parallel.errors import ConfigError, WorkerSetupError, explained, of_options
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import own_processes
+from espnet3.parallel.local.forking import SCRATCH
 from espnet3.parallel.local.pages import PrivatePages, new_secret
 from espnet3.parallel.pilots.dask import pools
 from espnet3.parallel.pilots.dask.pools import close_pool

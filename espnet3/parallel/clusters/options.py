@@ -15,11 +15,12 @@ import psutil
 
 from espnet3.parallel.backends.backend import Backend, asked
 from espnet3.parallel.backends.machine import asks_for_gpus
-from espnet3.parallel.clusters.security import PRELOAD, SCRATCH, SCRATCH_VARIABLE
+from espnet3.parallel.clusters.security import PRELOAD, SCRATCH_VARIABLE
 from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.jobs import script
 from espnet3.parallel.jobs.script import quoted_word, scheduler_of
+from espnet3.parallel.local.forking import SCRATCH
 from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,9 @@ from typing import Any
 
 from distributed import Nanny
 
-from espnet3.parallel.clusters.security import SCRATCH, SCRATCH_VARIABLE
+from espnet3.parallel.clusters.security import SCRATCH_VARIABLE
 from espnet3.parallel.dask_compat.clusters import ask_for_certificate, guard_listeners, kill_starting_worker
+from espnet3.parallel.local.forking import SCRATCH
 
 guard_listeners()  # when this is imported: the server that does it listens later
 

@@ -34,9 +34,6 @@ _CLOCKS = datetime.timedelta(days=30)  # by which the clock of a node may be beh
 _VALID = datetime.timedelta(days=14)
 _KEYS = "espnet3-tls-"  # begins the name of a folder of keys
 _DRIVER = "driver.json"  # beside them: whose they are
-SCRATCH = "espnet3-dask-"
-"""Begins the name of a folder for what Dask puts on the disk, of mode 0700, made for one process of a run."""
-
 SCRATCH_VARIABLE = "DASK_TEMPORARY_DIRECTORY"
 """The environment variable that names such a folder to Dask in a job."""
 

@@ -22,6 +22,8 @@ from espnet3.parallel.surroundings import give
 
 EVENT = struct.Struct("!cii")  # b"P": forked pid; b"X": pid ended with wait status
 SIZE = struct.Struct("!I")
+SCRATCH = "espnet3-dask-"
+"""Begins the name of a folder for what Dask puts on the disk, of mode 0700, made for one process of a run."""
 _GRACE = 2.0  # seconds that workers have to end once their driver has left
 _LOOK = 1000  # milliseconds between looks whether the driver is still there
 
@@ -76,8 +78,8 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
             alive.add(_fork(control, (wake_r, wake_w), fds[0], refusal))
         else:
             patience = _GRACE if request == b"L" else 0.0
-            if request == b"K":  # the driver goes on, and removes them after what Dask removes in them
-                folders.clear()
+            if request == b"K":  # the driver goes on, and removes these after what Dask removes in them
+                folders = [one for one in folders if SCRATCH not in one]
             break
     _end(control, wake_r, alive, patience)
     import shutil

@@ -1,5 +1,6 @@
 """Ctrl-C in the middle of everything: the driver ends soon, quietly, and nothing is left."""
 
+import os
 import re
 import signal
 import threading
@@ -10,7 +11,6 @@ import pytest
 
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.clusters import client as client_module
-from espnet3.parallel.pilots.dask.pools import close_pool
 from tests.parallel.faults.watching import Driver, Mailbox, nothing_left
 
 
@@ -55,14 +55,18 @@ def test_while_a_client_closes(folder: Path, mailbox: Mailbox) -> None:
     interrupt_uncaught(driver)
 
 
-def test_while_a_pool_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt between the pool's close and the cluster's leaves no cluster behind."""
+@pytest.mark.parametrize("name", ["close_pool", "rename"])
+def test_while_a_pool_closes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt within the pool's close, or between it and the cluster's, leaves neither cluster nor folder."""
+    where: Any = client_module if name == "close_pool" else os
+    act = getattr(where, name)
 
-    def interrupted(client: Any) -> None:
-        close_pool(client)
-        raise KeyboardInterrupt
+    def interrupted(*given: Any) -> None:
+        act(*given)
+        if name == "close_pool" or given[1].endswith("-gone"):
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(client_module, "close_pool", interrupted)
+    monkeypatch.setattr(where, name, interrupted)
     with nothing_left(), pytest.raises(KeyboardInterrupt), get_client({"env": "local", "n_workers": 2}):
         parallel_map(abs, range(10))
 

@@ -172,7 +172,9 @@ def test_an_asynchronous_client_works_in_a_thread() -> None:
     """A call that would keep its client's event loop from running is refused, and works in a thread."""
 
     async def both() -> Any:
-        async with Client(n_workers=1, processes=False, dashboard_address=None, asynchronous=True) as client:
+        async with Client(
+            n_workers=1, processes=False, dashboard_address="127.0.0.1:0", asynchronous=True
+        ) as client:
             with pytest.raises(ConfigError, match="make it in a thread"):
                 parallel_map(abs, [-1], client=client)
             return await asyncio.to_thread(parallel_map, abs, [-1], client=client)

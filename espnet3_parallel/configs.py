@@ -16,8 +16,8 @@ import click
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.config import DetachedSettings, ParallelConfig, check_trainer, not_indented
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import counted, shown
-from espnet3.parallel.views.charts import amount, duration
+from espnet3.parallel.messages import counted, duration, shown
+from espnet3.parallel.views.charts import amount
 from espnet3_parallel.output import a_run, as_json_option, say, verb, wrapped
 
 _SAMPLE = 8  # items

@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from espnet3.parallel.messages import printable
-from espnet3.parallel.views.charts import amount, duration
+from espnet3.parallel.messages import duration, printable
+from espnet3.parallel.views.charts import amount
 from espnet3.parallel.views.live import LiveFacts, Worker
 from espnet3_parallel.runs import counts_of, pace, plain_line, state_of
 

@@ -21,8 +21,7 @@ from espnet3.parallel.detached.job_spec import SCRIPT
 from espnet3.parallel.engine.exceptions import below_ours
 from espnet3.parallel.engine.pickling import stand_for_script
 from espnet3.parallel.ledger.lines import facts_of
-from espnet3.parallel.messages import counted, masked
-from espnet3.parallel.views.charts import duration
+from espnet3.parallel.messages import counted, duration, masked
 from espnet3.parallel.views.replaying import Replay, Replayed, failed_items, index_of
 from espnet3_parallel.flames import FlameGraph, sampler
 from espnet3_parallel.output import as_json_option, say, verb, wrapped

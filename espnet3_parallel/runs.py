@@ -16,8 +16,7 @@ import click
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.looking.status import FolderStatus, watch
 from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
-from espnet3.parallel.messages import counted, masked
-from espnet3.parallel.views.charts import duration
+from espnet3.parallel.messages import counted, duration, masked
 from espnet3.parallel.views.facts import folder_status
 from espnet3.parallel.views.live import LiveFacts, Rate, is_detached
 from espnet3_parallel.output import a_run, as_json_option, say, verb, wrapped

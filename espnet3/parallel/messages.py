@@ -68,6 +68,18 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
+def duration(seconds: float) -> str:
+    """Return a length of time, to two or three digits."""
+    if seconds < 0.1:
+        number, unit = (1e3 * seconds, "ms") if seconds >= 1e-3 else (1e6 * seconds, "µs")
+        return f"{number:.2g} {unit}" if number < 10 else f"{number:.0f} {unit}"
+    if seconds < 10:
+        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def shortened(lines: list[str], most: int = 10) -> list[str]:
     """Return the first lines, and how many more there are."""
     return lines if len(lines) <= most else [*lines[:most], f"... and {len(lines) - most} more"]

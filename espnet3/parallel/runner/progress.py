@@ -21,7 +21,7 @@ from espnet3.parallel.engine.lines import LineStream
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.errors import ItemError, NoWorkersError, TooManyFailuresError, add_note
 from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.messages import counted, printable, shortened, warn_caller
+from espnet3.parallel.messages import counted, duration, printable, shortened, warn_caller
 from espnet3.parallel.records import SHORT_WORK, ItemFailure, RunSummary, Tally
 
 _LOOK = 1.0  # seconds between two looks at the run, also while no item ends
@@ -199,9 +199,9 @@ class Report:
             what, since = "working", t.ready
         else:
             seconds, left = now - t.ready, self._total - self._done
-            to_go = f", {_duration(left * seconds / done)} left" if left else ""
+            to_go = f", {duration(left * seconds / done)} left" if left else ""
             return f"{_rate(done, seconds)}{to_go}"
-        return f"{what}, {_duration(now - since)}" if now - since >= 1 else what
+        return f"{what}, {duration(now - since)}" if now - since >= 1 else what
 
     def _draw(self, summary: RunSummary | None = None) -> None:
         assert self._bar is not None
@@ -243,14 +243,6 @@ def look_for_nones(name: str, results: Sequence[Any]) -> None:
 
 def _rate(items: int, seconds: float) -> str:
     return f"{items / max(seconds, 1e-9):,.1f} items/s"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02} min"
 
 
 def last_line(s: RunSummary) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from espnet3.parallel.messages import duration
+
 _HEIGHT, _TOP, _ROW = 150, 18, 18  # pixels
 
 
@@ -58,18 +60,6 @@ def clock(when: float, *, date: bool = True) -> str:
     """Return a moment as text, in UTC."""
     text = datetime.datetime.fromtimestamp(when, datetime.timezone.utc)
     return text.strftime("%Y-%m-%d %H:%M:%S UTC" if date else "%H:%M:%S")
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time, to two or three digits."""
-    if seconds < 0.1:
-        number, unit = (1e3 * seconds, "ms") if seconds >= 1e-3 else (1e6 * seconds, "µs")
-        return f"{number:.2g} {unit}" if number < 10 else f"{number:.0f} {unit}"
-    if seconds < 10:
-        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def amount(n_bytes: int) -> str:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.ledger.split import ERRORS
-from espnet3.parallel.messages import counted
+from espnet3.parallel.messages import counted, duration
 from espnet3.parallel.records import place_of
 from espnet3.parallel.timing.reading import RunTimes, Stint, shard_of, worker_name
 from espnet3.parallel.timing.recorder import PER_OCTAVE, edge_of
 from espnet3.parallel.views import charts
-from espnet3.parallel.views.charts import STYLE, Bar, amount, duration
+from espnet3.parallel.views.charts import STYLE, Bar, amount
 from espnet3.parallel.views.facts import SHOWN, FailureGroup, RunFacts
 
 _MOST_GROUPS = 50

@@ -14,9 +14,8 @@ from espnet3.parallel.backends.machine import processors
 from espnet3.parallel.base_runner import call_runner
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import counted
+from espnet3.parallel.messages import counted, duration
 from espnet3.parallel.timing.reading import shard_of
-from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.facts import read_facts
 
 _MARGIN = 1.5  # on the walltime, and on memory: the next items are not the last ones
